@@ -1,0 +1,1 @@
+//! HTTP, authenticate, authorize, decode, admit, validate, store, encode

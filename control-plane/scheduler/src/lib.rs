@@ -1,0 +1,1 @@
+//! Filter, score, reserve, bind

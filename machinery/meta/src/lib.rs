@@ -1,0 +1,1 @@
+//! Object metadata, names, selectors, quantities, patches, Status, JSON and YAML codecs

@@ -1,0 +1,145 @@
+//! The container runtime interface, v1: its messages, the kubelet's client and the runtime's server.
+//!
+//! The kubelet and the runtime meet only here, so either can be swapped for a peer that speaks CRI
+//! v1 (containerd, CRI-O, an upstream kubelet). This package holds no behaviour of either side: the
+//! messages of `proto/cri.proto`, and how to open a channel to a socket.
+
+use std::path::Path;
+
+use tonic::transport::{Channel, Endpoint};
+
+/// Messages, clients and servers of the package `runtime.v1`.
+pub mod v1 {
+    #![allow(clippy::all, missing_docs)]
+    tonic::include_proto!("runtime.v1");
+}
+
+pub use v1::image_service_client::ImageServiceClient;
+pub use v1::image_service_server::{ImageService, ImageServiceServer};
+pub use v1::runtime_service_client::RuntimeServiceClient;
+pub use v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+
+/// The largest message either side accepts: what upstream's kubelet sets for its CRI client.
+pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+/// Why a channel to a runtime could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket does not exist, refuses, or is not a CRI endpoint.
+    #[error("connect to the container runtime at {socket}: {source}")]
+    Connect {
+        /// The socket that was dialled.
+        socket: String,
+        /// What the transport said.
+        source: tonic::transport::Error,
+    },
+}
+
+/// Opens a channel to the CRI server that listens on `socket`, a path or a `unix://` address.
+///
+/// The channel reconnects by itself when the runtime restarts; a call made meanwhile fails with
+/// `Unavailable`.
+pub async fn connect(socket: impl AsRef<Path>) -> Result<Channel, Error> {
+    let endpoint = endpoint(socket.as_ref())?;
+    endpoint.connect().await.map_err(|source| connect_error(socket.as_ref(), source))
+}
+
+/// The same channel, dialled at its first call: for a client that starts before the runtime does.
+pub fn connect_lazy(socket: impl AsRef<Path>) -> Result<Channel, Error> {
+    Ok(endpoint(socket.as_ref())?.connect_lazy())
+}
+
+fn endpoint(socket: &Path) -> Result<Endpoint, Error> {
+    let shown = socket.display().to_string();
+    let path = shown.strip_prefix("unix://").unwrap_or(&shown);
+    Endpoint::try_from(format!("unix://{path}")).map_err(|source| connect_error(socket, source))
+}
+
+fn connect_error(socket: &Path, source: tonic::transport::Error) -> Error {
+    Error::Connect { socket: socket.display().to_string(), source }
+}
+
+/// A client of the runtime service with the interface's message limits.
+pub fn runtime_client(channel: Channel) -> RuntimeServiceClient<Channel> {
+    RuntimeServiceClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+/// A client of the image service with the interface's message limits.
+pub fn image_client(channel: Channel) -> ImageServiceClient<Channel> {
+    ImageServiceClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The channel dials the path it is given, with or without the scheme, and speaks to a server.
+    #[tokio::test]
+    async fn client_reaches_a_server_over_a_unix_socket() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let socket = directory.path().join("cri.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).expect("bind");
+        let server = tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(ImageServiceServer::new(OneImage))
+                .serve_with_incoming(tokio_stream::wrappers::UnixListenerStream::new(listener)),
+        );
+        for address in [socket.display().to_string(), format!("unix://{}", socket.display())] {
+            let channel = connect(&address).await.expect("connect");
+            let listed = image_client(channel).list_images(v1::ListImagesRequest::default()).await.expect("list");
+            assert_eq!(listed.into_inner().images[0].id, "sha256:one");
+        }
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_missing_socket_is_named_in_the_error() {
+        let error = connect("/nowhere/cri.sock").await.expect_err("no such socket");
+        assert!(error.to_string().contains("/nowhere/cri.sock"), "{error}");
+    }
+
+    struct OneImage;
+
+    #[tonic::async_trait]
+    impl ImageService for OneImage {
+        async fn list_images(
+            &self,
+            _: tonic::Request<v1::ListImagesRequest>,
+        ) -> Result<tonic::Response<v1::ListImagesResponse>, tonic::Status> {
+            let image = v1::Image { id: "sha256:one".into(), ..Default::default() };
+            Ok(tonic::Response::new(v1::ListImagesResponse { images: vec![image] }))
+        }
+
+        async fn image_status(
+            &self,
+            _: tonic::Request<v1::ImageStatusRequest>,
+        ) -> Result<tonic::Response<v1::ImageStatusResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("not asked"))
+        }
+
+        async fn pull_image(
+            &self,
+            _: tonic::Request<v1::PullImageRequest>,
+        ) -> Result<tonic::Response<v1::PullImageResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("not asked"))
+        }
+
+        async fn remove_image(
+            &self,
+            _: tonic::Request<v1::RemoveImageRequest>,
+        ) -> Result<tonic::Response<v1::RemoveImageResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("not asked"))
+        }
+
+        async fn image_fs_info(
+            &self,
+            _: tonic::Request<v1::ImageFsInfoRequest>,
+        ) -> Result<tonic::Response<v1::ImageFsInfoResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("not asked"))
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Cluster DNS: names of Services and pods, forwarding with a cache

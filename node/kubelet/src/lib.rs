@@ -1,0 +1,1 @@
+//! Pod workers, probes, volumes, status, events, the node's own API

@@ -1,0 +1,1 @@
+//! Pod network: addresses, bridge and veth, routes between nodes, the way out

@@ -1,0 +1,1 @@
+//! nf_tables over netlink: tables, chains, sets, maps and rules in one atomic batch

@@ -1,0 +1,1 @@
+//! Services to nf_tables

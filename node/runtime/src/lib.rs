@@ -1,0 +1,1 @@
+//! CRI server: images, containers, shims, streams

@@ -1,0 +1,1 @@
+//! For tests alone: fixtures, images, an in-process API server, namespaces as nodes
