@@ -1,0 +1,81 @@
+//! Everything that can go wrong in a store.
+//!
+//! One failed write can be the failure of a whole group of commits, so the error can be cloned.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::{LeaseId, Revision};
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The asked revision is older than the history that is kept.
+    #[error("required revision has been compacted; the oldest revision kept is {compacted}")]
+    Compacted { compacted: Revision },
+
+    /// The asked revision does not exist yet.
+    #[error("required revision {requested} is a future revision; the store is at {current}")]
+    Future { requested: Revision, current: Revision },
+
+    /// The watcher did not keep up. It resumes by watching from its last revision plus one.
+    #[error("the watcher fell behind and was ended")]
+    Lagged,
+
+    #[error("duplicate key given in one commit")]
+    DuplicateKey,
+
+    #[error("key is empty")]
+    EmptyKey,
+
+    #[error("a commit of {bytes} bytes exceeds the limit of {limit} bytes")]
+    TooLarge { bytes: usize, limit: usize },
+
+    #[error("lease {0} not found")]
+    LeaseNotFound(LeaseId),
+
+    #[error("lease {0} already exists")]
+    LeaseExists(LeaseId),
+
+    /// No space is left for the log. Reads go on; writes work again once there is space.
+    #[error("no space left for the store in {dir}")]
+    Full { dir: PathBuf },
+
+    /// The disk refused a write or a sync, so what it holds is unknown. Reads go on; writes are
+    /// refused until the store is opened again.
+    #[error("the store takes no more writes, since its log failed: {reason}")]
+    Broken { reason: Arc<str> },
+
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+
+    #[error("the store in {dir} is in use by another process")]
+    Locked { dir: PathBuf },
+
+    #[error("the store in {dir} has format {found}, and this version knows formats up to {known}")]
+    NewerFormat { dir: PathBuf, found: u32, known: u32 },
+
+    /// Acknowledged data is damaged or gone. The store does not open: silent loss would be worse.
+    #[error("the store is corrupt: {file}: {what}")]
+    Corrupt { file: PathBuf, what: String },
+
+    #[error("cannot {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: Arc<io::Error> },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
+        Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn corrupt(file: &Path, what: impl Into<String>) -> Error {
+        Error::Corrupt { file: file.to_owned(), what: what.into() }
+    }
+
+    /// Whether the cause is a disk or a quota without space.
+    pub(crate) fn is_no_space(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Error::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+}
