@@ -1,1 +1,42 @@
-//! The API as data: every built-in kind, one file each, one folder a group
+//! The API as data: every built-in kind, one file each, one folder a group.
+//!
+//! A kind is declared once here (names, scope, subresources, schema, defaulting, validation, columns,
+//! selectable fields); routes, discovery, OpenAPI, tables and storage keys are derived from it elsewhere.
+//! This package does no I/O and knows no store, no network and no clock: time comes in as an argument.
+//! It is also the only package in which serde code for the typed API is instantiated (see [`typed`]).
+
+pub mod kind;
+pub mod objectmeta;
+pub mod typed;
+
+mod cells;
+mod error;
+mod registry;
+
+mod admissionregistration;
+mod apiextensions;
+mod apiregistration;
+mod apps;
+mod authentication;
+mod authorization;
+mod autoscaling;
+mod batch;
+mod certificates;
+mod coordination;
+mod core;
+mod discovery;
+mod events;
+mod flowcontrol;
+mod networking;
+mod node;
+mod policy;
+mod rbac;
+mod resource;
+mod scheduling;
+mod storage;
+
+pub use error::Error;
+pub use k8s_openapi;
+pub use kind::{Behaviour, Column, Kind, NameRule, Role, Rules, ScalePaths, Storage, Subresource};
+pub use registry::{by_gvk, kinds, lookup};
+pub use typed::{Typed, decode_object};

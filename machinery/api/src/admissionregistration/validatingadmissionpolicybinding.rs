@@ -1,0 +1,12 @@
+//! ValidatingAdmissionPolicyBinding.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings")
+        .cluster()
+        .category("api-extensions")
+        .generation()
+        .table("Name, PolicyName, ParamRef, Age")
+}

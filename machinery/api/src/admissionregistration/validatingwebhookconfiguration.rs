@@ -1,0 +1,12 @@
+//! ValidatingWebhookConfiguration.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations")
+        .cluster()
+        .category("api-extensions")
+        .generation()
+        .table("Name, Webhooks:integer, Age")
+}

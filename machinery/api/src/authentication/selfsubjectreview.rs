@@ -1,0 +1,10 @@
+//! SelfSubjectReview.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews")
+        .cluster()
+        .review()
+}

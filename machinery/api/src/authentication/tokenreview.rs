@@ -1,0 +1,10 @@
+//! TokenReview.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("authentication.k8s.io", "v1", "TokenReview", "tokenreviews")
+        .cluster()
+        .review()
+}

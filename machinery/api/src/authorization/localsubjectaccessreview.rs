@@ -1,0 +1,9 @@
+//! LocalSubjectAccessReview.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews")
+        .review()
+}

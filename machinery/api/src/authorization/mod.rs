@@ -1,0 +1,18 @@
+//! The group `authorization.k8s.io`, one file a kind.
+
+use crate::kind::Kind;
+
+mod localsubjectaccessreview;
+mod selfsubjectaccessreview;
+mod selfsubjectrulesreview;
+mod subjectaccessreview;
+
+/// Its kinds, in the order of discovery.
+pub(crate) fn kinds() -> Vec<Kind> {
+    vec![
+        localsubjectaccessreview::kind(),
+        selfsubjectaccessreview::kind(),
+        selfsubjectrulesreview::kind(),
+        subjectaccessreview::kind(),
+    ]
+}

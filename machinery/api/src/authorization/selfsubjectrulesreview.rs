@@ -1,0 +1,10 @@
+//! SelfSubjectRulesReview.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews")
+        .cluster()
+        .review()
+}

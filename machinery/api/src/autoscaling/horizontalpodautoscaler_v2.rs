@@ -1,0 +1,12 @@
+//! HorizontalPodAutoscaler.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+        .short(&["hpa"])
+        .category("all")
+        .status()
+        .table("Name, Reference, Targets, MinPods, MaxPods, Replicas, Age")
+}

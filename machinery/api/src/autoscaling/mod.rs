@@ -1,0 +1,14 @@
+//! The group `autoscaling`, one file a kind.
+
+use crate::kind::Kind;
+
+mod horizontalpodautoscaler_v1;
+mod horizontalpodautoscaler_v2;
+
+/// Its kinds, in the order of discovery.
+pub(crate) fn kinds() -> Vec<Kind> {
+    vec![
+        horizontalpodautoscaler_v2::kind(),
+        horizontalpodautoscaler_v1::kind(),
+    ]
+}

@@ -1,0 +1,108 @@
+//! How a row of `kubectl get` is made: small readers of an object and the phrases that rows share.
+//!
+//! Every reader takes odd or absent values for "not there": a row must never fail.
+
+use corten_meta::Value;
+use jiff::Timestamp;
+use serde_json::json;
+
+/// The text at a JSON pointer, or empty.
+pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The whole number at a JSON pointer, or 0.
+pub(crate) fn number(object: &Value, pointer: &str) -> i64 {
+    object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
+}
+
+/// The truth at a JSON pointer, or false.
+pub(crate) fn truth(object: &Value, pointer: &str) -> bool {
+    object.pointer(pointer).and_then(Value::as_bool).unwrap_or_default()
+}
+
+/// The list at a JSON pointer, or an empty one.
+pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The text, or `otherwise` when it is empty.
+pub(crate) fn or<'a>(text: &'a str, otherwise: &'a str) -> &'a str {
+    if text.is_empty() { otherwise } else { text }
+}
+
+/// The time at a JSON pointer.
+pub(crate) fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
+    text(object, pointer).parse().ok()
+}
+
+/// How long ago the time at a pointer was, in kubectl's short form.
+pub(crate) fn since(object: &Value, pointer: &str, now: Timestamp) -> String {
+    match time(object, pointer) {
+        Some(then) => corten_meta::time::human_duration(now.duration_since(then)),
+        None => "<unknown>".to_string(),
+    }
+}
+
+/// The Age column.
+pub(crate) fn age(object: &Value, now: Timestamp) -> Value {
+    since(object, "/metadata/creationTimestamp", now).into()
+}
+
+/// The Name column.
+pub(crate) fn name(object: &Value) -> Value {
+    text(object, "/metadata/name").into()
+}
+
+/// The row of a kind without columns of its own.
+pub(crate) fn name_and_age(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), age(object, now)]
+}
+
+/// Container names and images, each joined by commas.
+pub(crate) fn containers(object: &Value, pod_spec: &str) -> [Value; 2] {
+    let containers = list(object, &format!("{pod_spec}/containers"));
+    ["/name", "/image"].map(|field| join(containers.iter().map(|c| text(c, field))).into())
+}
+
+/// Joins with commas.
+pub(crate) fn join<'a>(parts: impl Iterator<Item = &'a str>) -> String {
+    parts.collect::<Vec<_>>().join(",")
+}
+
+/// A map of labels as `a=b,c=d`, or `<none>`.
+pub(crate) fn format_labels(labels: Option<&Value>) -> String {
+    match labels.and_then(Value::as_object) {
+        Some(map) if !map.is_empty() => {
+            let mut pairs: Vec<_> =
+                map.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+            pairs.sort();
+            pairs.join(",")
+        }
+        _ => "<none>".to_string(),
+    }
+}
+
+/// A LabelSelector as kubectl writes it, `<none>` when it selects everything.
+pub(crate) fn format_selector(selector: Option<&Value>) -> String {
+    let Some(selector) = selector.filter(|s| !s.is_null()) else { return "<none>".to_string() };
+    match corten_meta::labels::Selector::from_label_selector(selector) {
+        Ok(selector) if selector.is_empty() => "<none>".to_string(),
+        Ok(selector) => selector.to_string(),
+        Err(_) => "<error>".to_string(),
+    }
+}
+
+/// The first three of a list, and how many more there are.
+pub(crate) fn first_three(items: &[String]) -> String {
+    const SHOWN: usize = 3;
+    if items.len() > SHOWN {
+        return format!("{} + {} more...", items[..SHOWN].join(","), items.len() - SHOWN);
+    }
+    items.join(",")
+}
+
+/// A number as a cell.
+pub(crate) fn count(items: &[Value]) -> Value {
+    json!(items.len())
+}

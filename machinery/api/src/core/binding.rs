@@ -1,0 +1,9 @@
+//! Binding.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("", "v1", "Binding", "bindings")
+        .review()
+}

@@ -1,0 +1,14 @@
+//! The group `flowcontrol.apiserver.k8s.io`, one file a kind.
+
+use crate::kind::Kind;
+
+mod flowschema;
+mod prioritylevelconfiguration;
+
+/// Its kinds, in the order of discovery.
+pub(crate) fn kinds() -> Vec<Kind> {
+    vec![
+        flowschema::kind(),
+        prioritylevelconfiguration::kind(),
+    ]
+}

@@ -1,0 +1,466 @@
+//! What a kind is: its names, scope, verbs, subresources, columns and rules as data, and its logic as [`Behaviour`].
+//!
+//! Built-in kinds are declared with the builder below, one file each; a custom resource builds the same
+//! struct at run time. Handlers see only this erased form and must never name a kind.
+
+use std::sync::Arc;
+
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+
+/// The verbs of a resource that is stored and served in full, as discovery lists them.
+pub const FULL_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// The verbs of a subresource that views and writes a part of its parent.
+const PART_VERBS: &[&str] = &["get", "patch", "update"];
+/// The verbs of a proxy subresource: every HTTP method is let through.
+const PROXY_VERBS: &[&str] = &["create", "delete", "get", "patch", "update"];
+
+/// One resource of the API.
+#[derive(Clone)]
+pub struct Kind {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub list_kind: String,
+    pub plural: String,
+    pub singular: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub namespaced: bool,
+    /// As in discovery.
+    pub verbs: Vec<&'static str>,
+    pub subresources: Vec<Subresource>,
+    /// The type's name in the schema table, e.g. `io.k8s.api.apps.v1.Deployment`.
+    pub schema: String,
+    /// The columns of `kubectl get`, in the order of [`Behaviour::cells`].
+    pub columns: Vec<Column>,
+    /// Fields that a field selector may name, beyond `metadata.name` and `metadata.namespace`.
+    pub selectable_fields: Vec<String>,
+    pub storage: Storage,
+    pub rules: Rules,
+    pub behaviour: Arc<dyn Behaviour>,
+}
+
+/// Where objects of a kind live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Storage {
+    /// Under this prefix of the store; a namespaced key is `<prefix>/<namespace>/<name>`, else `<prefix>/<name>`.
+    Stored {
+        prefix: String,
+        /// The group and version whose form is stored, when it is not the kind's own:
+        /// two versions of one resource share a prefix. [`Behaviour::to_stored`] and
+        /// [`Behaviour::from_stored`] convert.
+        hub: Option<(String, String)>,
+    },
+    /// Never stored: the answer is computed from the request (reviews, bindings).
+    Virtual,
+}
+
+/// What the API server does with objects of this kind beyond the common path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// There is a status subresource: a write of the object leaves status alone, a write of status leaves the rest alone.
+    pub has_status: bool,
+    /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
+    pub generation: bool,
+    /// An update of an absent object creates it.
+    pub allow_create_on_update: bool,
+    /// An update without resourceVersion overwrites.
+    pub allow_unconditional_update: bool,
+    /// Deletion first sets deletionTimestamp and waits for the grace period (pods).
+    pub graceful_delete: bool,
+    /// A delete without propagationPolicy orphans the dependents (a promise of old versions).
+    pub orphan_by_default: bool,
+    /// The rule of `metadata.name`.
+    pub name_rule: NameRule,
+}
+
+/// The rule a name of this kind must follow; the checks themselves are in [`crate::objectmeta`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain, the rule of most kinds.
+    Subdomain,
+    /// RFC 1123 label.
+    Label,
+    /// RFC 1035 label.
+    Label1035,
+    /// Anything that is safe as one segment of a URL path.
+    PathSegment,
+    /// An IP address in canonical form.
+    Ip,
+    /// The kind's own `validate` judges the name.
+    Own,
+}
+
+/// A path below an object of the kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subresource {
+    pub name: &'static str,
+    pub role: Role,
+    pub verbs: Vec<&'static str>,
+    /// Group, version and kind of its body, as discovery names them (group and version empty: the parent's).
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: String,
+}
+
+/// What a subresource does; the API server has one handler a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    Status,
+    Scale,
+    Binding,
+    Eviction,
+    EphemeralContainers,
+    Resize,
+    Finalize,
+    Token,
+    Approval,
+    Log,
+    Exec,
+    Attach,
+    PortForward,
+    Proxy,
+}
+
+/// One column of `kubectl get`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    pub name: String,
+    /// `string`, `integer`, `date`, …
+    pub kind: String,
+    /// `name` for the first column of a built-in kind, else empty.
+    pub format: String,
+    pub description: String,
+    /// 0 is always shown, anything higher only with `-o wide`.
+    pub priority: i32,
+}
+
+/// JSON paths (as in a CRD: `.spec.replicas`) by which the scale subresource reads and writes its parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScalePaths {
+    pub spec_replicas: String,
+    pub status_replicas: String,
+    /// A label selector, either as a string or as a `LabelSelector` or a plain map.
+    pub selector: Option<String>,
+}
+
+/// The logic of a kind. Every hook is defaulted; all are pure.
+pub trait Behaviour: Send + Sync {
+    /// Fills absent fields as upstream does when it decodes a request or a stored object.
+    fn default(&self, _object: &mut Value) {}
+    /// The last step before validation of a create (status is already cleared by the common path).
+    fn prepare_create(&self, _object: &mut Value) {}
+    /// The same for an update (status is already taken from the old object).
+    fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
+    /// Errors of the object alone, without those of its metadata.
+    fn validate(&self, _object: &Value) -> Vec<FieldError> {
+        Vec::new()
+    }
+    /// Errors of the change alone: immutable fields and forbidden transitions.
+    fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
+        Vec::new()
+    }
+    /// Errors of a write to the status subresource.
+    fn validate_status_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
+        Vec::new()
+    }
+    /// The row of `kubectl get`, in the order of [`Kind::columns`].
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        crate::cells::name_and_age(object, now)
+    }
+    /// The value of a selectable field beyond `metadata.name` and `metadata.namespace`.
+    fn fields(&self, _object: &Value, _field: &str) -> Option<String> {
+        None
+    }
+    /// Where the scale subresource finds its numbers.
+    fn scale(&self) -> Option<ScalePaths> {
+        None
+    }
+    /// Warnings for the client that wrote this object.
+    fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
+        Vec::new()
+    }
+    /// From this version to the stored one (see [`Storage::Stored`]).
+    fn to_stored(&self, _object: &mut Value) {}
+    /// From the stored version to this one.
+    fn from_stored(&self, _object: &mut Value) {}
+}
+
+/// A kind without logic of its own.
+pub struct Plain;
+impl Behaviour for Plain {}
+
+impl Kind {
+    /// A stored, namespaced resource of the core group's schema package with every verb and no subresource.
+    pub fn new(group: &str, version: &str, kind: &str, plural: &str) -> Kind {
+        Kind {
+            group: group.to_string(),
+            version: version.to_string(),
+            kind: kind.to_string(),
+            list_kind: format!("{kind}List"),
+            plural: plural.to_string(),
+            singular: kind.to_lowercase(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            namespaced: true,
+            verbs: FULL_VERBS.to_vec(),
+            subresources: Vec::new(),
+            schema: schema_name(group, version, kind),
+            columns: vec![Column::new("Name", "string").format("name"), Column::new("Age", "string")],
+            selectable_fields: Vec::new(),
+            storage: Storage::Stored { prefix: format!("/registry/{plural}"), hub: None },
+            rules: Rules {
+                has_status: false,
+                generation: false,
+                allow_create_on_update: false,
+                allow_unconditional_update: true,
+                graceful_delete: false,
+                orphan_by_default: false,
+                name_rule: NameRule::Subdomain,
+            },
+            behaviour: Arc::new(Plain),
+        }
+    }
+
+    /// `apps/v1`, or `v1` for the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The subresource of this name.
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Every error of a new object: its metadata's and its own.
+    pub fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = crate::objectmeta::validate(self, object);
+        errors.extend(self.behaviour.validate(object));
+        errors
+    }
+
+    /// Every error of an update: the metadata's, the new object's and the change's.
+    pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = crate::objectmeta::validate_update(new, old);
+        errors.extend(self.behaviour.validate(new));
+        errors.extend(self.behaviour.validate_update(new, old));
+        errors
+    }
+
+    /// Every error of a write to the status subresource.
+    pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = crate::objectmeta::validate_update(new, old);
+        errors.extend(self.behaviour.validate_status_update(new, old));
+        errors
+    }
+}
+
+/// The builder's steps, in the order a declaration reads.
+impl Kind {
+    #[must_use]
+    pub fn short(mut self, names: &[&str]) -> Kind {
+        self.short_names = names.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    #[must_use]
+    pub fn category(mut self, category: &str) -> Kind {
+        self.categories.push(category.to_string());
+        self
+    }
+
+    #[must_use]
+    pub fn singular(mut self, singular: &str) -> Kind {
+        self.singular = singular.to_string();
+        self
+    }
+
+    #[must_use]
+    pub fn cluster(mut self) -> Kind {
+        self.namespaced = false;
+        self
+    }
+
+    /// Adds the status subresource, and with it the rule that the two are written apart.
+    #[must_use]
+    pub fn status(self) -> Kind {
+        let kind = self.kind.clone();
+        let mut this = self.sub("status", Role::Status, PART_VERBS, ("", "", &kind));
+        this.rules.has_status = true;
+        this
+    }
+
+    #[must_use]
+    pub fn scale(self) -> Kind {
+        self.sub("scale", Role::Scale, PART_VERBS, ("autoscaling", "v1", "Scale"))
+    }
+
+    #[must_use]
+    pub fn proxy(self, options: &str) -> Kind {
+        self.sub("proxy", Role::Proxy, PROXY_VERBS, ("", "", options))
+    }
+
+    /// Adds a subresource; they are kept in the order discovery shows them, by name.
+    #[must_use]
+    pub fn sub(mut self, name: &'static str, role: Role, verbs: &[&'static str], body: (&'static str, &'static str, &str)) -> Kind {
+        let (group, version, kind) = body;
+        let sub = Subresource { name, role, verbs: verbs.to_vec(), group, version, kind: kind.to_string() };
+        let at = self.subresources.partition_point(|s| s.name < name);
+        self.subresources.insert(at, sub);
+        self
+    }
+
+    #[must_use]
+    pub fn verbs(mut self, verbs: &[&'static str]) -> Kind {
+        self.verbs = verbs.to_vec();
+        self
+    }
+
+    /// A create-only resource that is answered and never stored.
+    #[must_use]
+    pub fn review(mut self) -> Kind {
+        self.verbs = vec!["create"];
+        self.storage = Storage::Virtual;
+        self
+    }
+
+    /// Where objects are stored, when it is not `/registry/<plural>`.
+    #[must_use]
+    pub fn stored_at(mut self, prefix: &str) -> Kind {
+        self.storage = Storage::Stored { prefix: prefix.to_string(), hub: None };
+        self
+    }
+
+    /// Objects are stored under `prefix` in another version's form.
+    #[must_use]
+    pub fn stored_as(mut self, prefix: &str, group: &str, version: &str) -> Kind {
+        self.storage =
+            Storage::Stored { prefix: prefix.to_string(), hub: Some((group.to_string(), version.to_string())) };
+        self
+    }
+
+    /// The columns of `kubectl get`: names divided by commas, those after the semicolon only with `-o wide`;
+    /// a type other than string follows its name after a colon.
+    #[must_use]
+    pub fn table(mut self, columns: &str) -> Kind {
+        let (always, wide) = columns.split_once("; ").unwrap_or((columns, ""));
+        let column = |text: &str, priority| {
+            let (name, kind) = text.split_once(':').unwrap_or((text, "string"));
+            let format = if name == "Name" { "name" } else { "" };
+            Column { priority, ..Column::new(name, kind).format(format) }
+        };
+        self.columns = always.split(", ").map(|c| column(c, 0)).collect();
+        self.columns.extend(wide.split(", ").filter(|c| !c.is_empty()).map(|c| column(c, 1)));
+        self
+    }
+
+    #[must_use]
+    pub fn columns(mut self, columns: Vec<Column>) -> Kind {
+        self.columns = columns;
+        self
+    }
+
+    #[must_use]
+    pub fn selectable(mut self, fields: &[&str]) -> Kind {
+        self.selectable_fields = fields.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// `metadata.generation` counts the changes of the desired state.
+    #[must_use]
+    pub fn generation(mut self) -> Kind {
+        self.rules.generation = true;
+        self
+    }
+
+    #[must_use]
+    pub fn create_on_update(mut self) -> Kind {
+        self.rules.allow_create_on_update = true;
+        self
+    }
+
+    /// An update must carry the resourceVersion it was made from.
+    #[must_use]
+    pub fn conditional_update(mut self) -> Kind {
+        self.rules.allow_unconditional_update = false;
+        self
+    }
+
+    #[must_use]
+    pub fn graceful_delete(mut self) -> Kind {
+        self.rules.graceful_delete = true;
+        self
+    }
+
+    #[must_use]
+    pub fn orphan_by_default(mut self) -> Kind {
+        self.rules.orphan_by_default = true;
+        self
+    }
+
+    #[must_use]
+    pub fn name_rule(mut self, rule: NameRule) -> Kind {
+        self.rules.name_rule = rule;
+        self
+    }
+
+    #[must_use]
+    pub fn behaviour(mut self, behaviour: impl Behaviour + 'static) -> Kind {
+        self.behaviour = Arc::new(behaviour);
+        self
+    }
+}
+
+impl Column {
+    pub fn new(name: &str, kind: &str) -> Column {
+        Column {
+            name: name.to_string(),
+            kind: kind.to_string(),
+            format: String::new(),
+            description: String::new(),
+            priority: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn format(mut self, format: &str) -> Column {
+        self.format = format.to_string();
+        self
+    }
+
+    #[must_use]
+    pub fn describe(mut self, description: &str) -> Column {
+        self.description = description.to_string();
+        self
+    }
+
+    /// Shown only with `-o wide`.
+    #[must_use]
+    pub fn wide(mut self) -> Column {
+        self.priority = 1;
+        self
+    }
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kind({} {})", self.api_version(), self.kind)
+    }
+}
+
+/// The name of a built-in type in OpenAPI: the Go package path turned around.
+fn schema_name(group: &str, version: &str, kind: &str) -> String {
+    match group {
+        "" => format!("io.k8s.api.core.{version}.{kind}"),
+        "apiextensions.k8s.io" => {
+            format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{version}.{kind}")
+        }
+        "apiregistration.k8s.io" => format!("io.k8s.kube-aggregator.pkg.apis.apiregistration.{version}.{kind}"),
+        _ => {
+            let short = group.split('.').next().unwrap_or(group);
+            format!("io.k8s.api.{short}.{version}.{kind}")
+        }
+    }
+}

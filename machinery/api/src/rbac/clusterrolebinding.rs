@@ -1,0 +1,10 @@
+//! ClusterRoleBinding.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings")
+        .cluster()
+        .table("Name, Role, Age; Users, Groups, ServiceAccounts")
+}

@@ -1,0 +1,10 @@
+//! ResourceClaim.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+        .status()
+        .table("Name, State, Age")
+}

@@ -1,0 +1,8 @@
+//! ResourceClaimTemplate.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
+}

@@ -1,0 +1,9 @@
+//! CSIStorageCapacity.
+
+use crate::kind::Kind;
+
+/// The declaration.
+pub fn kind() -> Kind {
+    Kind::new("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities")
+        .table("Name, StorageClassName, Capacity")
+}

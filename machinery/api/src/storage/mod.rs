@@ -1,0 +1,22 @@
+//! The group `storage.k8s.io`, one file a kind.
+
+use crate::kind::Kind;
+
+mod csidriver;
+mod csinode;
+mod csistoragecapacity;
+mod storageclass;
+mod volumeattachment;
+mod volumeattributesclass;
+
+/// Its kinds, in the order of discovery.
+pub(crate) fn kinds() -> Vec<Kind> {
+    vec![
+        csidriver::kind(),
+        csinode::kind(),
+        csistoragecapacity::kind(),
+        storageclass::kind(),
+        volumeattachment::kind(),
+        volumeattributesclass::kind(),
+    ]
+}
