@@ -1,1 +1,35 @@
-//! nf_tables over netlink: tables, chains, sets, maps and rules in one atomic batch
+//! nf_tables over netlink: tables, chains, sets, maps and rules, sent as one atomic batch.
+//!
+//! The pod network and the Service proxy program the kernel through this package, so that a node
+//! needs neither the `nft` nor the `iptables` binary, and so that a change of ten thousand map
+//! elements is one system call that the kernel takes whole or not at all.
+//!
+//! Reading order: [`Batch`] collects operations, [`Rule`] writes one rule the way the `nft` language
+//! reads, [`Set`] declares sets and maps, [`Socket`] sends a batch and lists what the kernel holds.
+//!
+//! This package knows nothing of Kubernetes, and never touches a table that its caller did not name.
+
+mod attributes;
+mod batch;
+mod conntrack;
+mod error;
+mod expression;
+mod field;
+mod listing;
+mod rule;
+mod set;
+mod socket;
+mod uapi;
+mod value;
+
+pub use batch::{Batch, Chain, ChainType, Hook, Policy, Table, priority};
+pub use conntrack::{Conntrack, Flow};
+pub use error::Error;
+pub use expression::{Expression, Reject, Verdict};
+pub use field::{Field, flags};
+pub use listing::{ChainInfo, RuleInfo, SetInfo, TableInfo};
+pub use rule::{Register, Rule};
+pub use set::{Data, DataType, Element, Set};
+pub use socket::Socket;
+pub use uapi::Family;
+pub use value::{Bytes4, Index, InterfaceName, Port, Protocol, Value};

@@ -1,0 +1,184 @@
+//! Register contents: addresses, ports, protocols and their concatenations.
+//!
+//! A [`Value`] is exactly what a packet puts into registers: network byte order for what stands in
+//! packets, host byte order for what the kernel computes (marks, random indexes). In a
+//! concatenation every field fills whole 32-bit registers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The contents of one or more registers.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Value(pub(crate) Vec<u8>);
+
+impl Value {
+    /// The raw bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// A value from raw bytes, as the kernel listed them.
+    pub fn from_bytes(bytes: &[u8]) -> Value {
+        Value(bytes.to_vec())
+    }
+
+    /// The value right after this one, read as one big-endian number; none after the last.
+    pub(crate) fn successor(&self) -> Option<Value> {
+        let mut bytes = self.0.clone();
+        for byte in bytes.iter_mut().rev() {
+            let (next, overflowed) = byte.overflowing_add(1);
+            *byte = next;
+            if !overflowed {
+                return Some(Value(bytes));
+            }
+        }
+        None
+    }
+}
+
+/// A transport protocol, by its IP number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Protocol {
+    Icmp = 1,
+    Tcp = 6,
+    Udp = 17,
+    Sctp = 132,
+}
+
+/// A transport port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(pub u16);
+
+/// A number in host byte order, as `numgen` makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Index(pub u32);
+
+/// Four bytes in host byte order: marks, flags and enumerations of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes4(pub u32);
+
+/// The whole name of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceName(pub String);
+
+/// Something that fills a register.
+pub trait ToRegister {
+    fn to_register(&self) -> Vec<u8>;
+}
+
+impl ToRegister for Ipv4Addr {
+    fn to_register(&self) -> Vec<u8> {
+        self.octets().to_vec()
+    }
+}
+
+impl ToRegister for Ipv6Addr {
+    fn to_register(&self) -> Vec<u8> {
+        self.octets().to_vec()
+    }
+}
+
+impl ToRegister for IpAddr {
+    fn to_register(&self) -> Vec<u8> {
+        match self {
+            IpAddr::V4(address) => address.to_register(),
+            IpAddr::V6(address) => address.to_register(),
+        }
+    }
+}
+
+impl ToRegister for Protocol {
+    fn to_register(&self) -> Vec<u8> {
+        vec![*self as u8]
+    }
+}
+
+impl ToRegister for u8 {
+    fn to_register(&self) -> Vec<u8> {
+        vec![*self]
+    }
+}
+
+impl ToRegister for Port {
+    fn to_register(&self) -> Vec<u8> {
+        self.0.to_be_bytes().to_vec()
+    }
+}
+
+impl ToRegister for Index {
+    fn to_register(&self) -> Vec<u8> {
+        self.0.to_ne_bytes().to_vec()
+    }
+}
+
+impl ToRegister for Bytes4 {
+    fn to_register(&self) -> Vec<u8> {
+        self.0.to_ne_bytes().to_vec()
+    }
+}
+
+impl ToRegister for InterfaceName {
+    fn to_register(&self) -> Vec<u8> {
+        let mut name = self.0.as_bytes().to_vec();
+        name.resize(16, 0);
+        name
+    }
+}
+
+impl<T: ToRegister> From<T> for Value {
+    fn from(field: T) -> Value {
+        Value(field.to_register())
+    }
+}
+
+fn concatenated(fields: &[&dyn ToRegister]) -> Value {
+    let mut bytes = Vec::with_capacity(fields.len() * 4);
+    for field in fields {
+        bytes.extend_from_slice(&field.to_register());
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    Value(bytes)
+}
+
+impl<A: ToRegister, B: ToRegister> From<(A, B)> for Value {
+    fn from((a, b): (A, B)) -> Value {
+        concatenated(&[&a, &b])
+    }
+}
+
+impl<A: ToRegister, B: ToRegister, C: ToRegister> From<(A, B, C)> for Value {
+    fn from((a, b, c): (A, B, C)) -> Value {
+        concatenated(&[&a, &b, &c])
+    }
+}
+
+impl<A: ToRegister, B: ToRegister, C: ToRegister, D: ToRegister> From<(A, B, C, D)> for Value {
+    fn from((a, b, c, d): (A, B, C, D)) -> Value {
+        concatenated(&[&a, &b, &c, &d])
+    }
+}
+
+impl<A: ToRegister, B: ToRegister, C: ToRegister, D: ToRegister, E: ToRegister> From<(A, B, C, D, E)> for Value {
+    fn from((a, b, c, d, e): (A, B, C, D, E)) -> Value {
+        concatenated(&[&a, &b, &c, &d, &e])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn concatenations_fill_whole_registers() {
+        let value = Value::from((Ipv4Addr::new(10, 96, 0, 1), Protocol::Tcp, Port(443)));
+        assert_eq!(value.as_bytes(), [10, 96, 0, 1, 6, 0, 0, 0, 1, 187, 0, 0]);
+        assert_eq!(Value::from(Port(443)).as_bytes(), [1, 187]);
+    }
+
+    #[test]
+    fn the_successor_carries_and_ends() {
+        let next = |address: [u8; 4]| Value::from(Ipv4Addr::from(address)).successor().map(|value| value.0);
+        assert_eq!(next([10, 0, 0, 255]), Some(vec![10, 0, 1, 0]));
+        assert_eq!(next([255; 4]), None);
+    }
+}
