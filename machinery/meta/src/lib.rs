@@ -1,1 +1,36 @@
-//! Object metadata, names, selectors, quantities, patches, Status, JSON and YAML codecs
+//! What every component of the cluster says about an object: its metadata, names, selectors, quantities, patches,
+//! its `Status` when something went wrong, and the JSON and YAML it travels in.
+//!
+//! Everything here is synchronous and pure: no I/O, no clock except [`time::now`], no knowledge of any single kind.
+//! Error texts are those a Kubernetes client knows, because people and programs read them.
+
+pub mod accessor;
+pub mod codec;
+pub mod error;
+pub mod field;
+pub mod fields;
+pub mod int_or_string;
+pub mod labels;
+pub mod names;
+pub mod object;
+pub mod patch;
+pub mod quantity;
+pub mod quote;
+pub mod status;
+pub mod time;
+
+pub use accessor::{
+    annotations, at, deletion_timestamp, finalizers, generation, labels, name, namespace, owner_references,
+    resource_version, set, uid,
+};
+pub use codec::{Decoded, decode_json, decode_yaml, encode_object};
+pub use error::Error;
+pub use field::{ErrorKind, FieldError, Path};
+pub use fields::FieldSelector;
+pub use int_or_string::IntOrString;
+pub use labels::Selector;
+pub use names::{GroupKind, GroupResource, GroupVersion, GroupVersionKind, GroupVersionResource};
+pub use object::{Header, Key, Object, Owner, parse_wire};
+pub use quantity::Quantity;
+pub use serde_json::Value;
+pub use status::{Cause, Details, Status};

@@ -1,0 +1,158 @@
+//! Reading and writing metadata of an object held as a [`Value`]. Odd shapes read as absent; nothing panics.
+
+use crate::object::Owner;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// `metadata.name`, or "".
+pub fn name(object: &Value) -> &str {
+    text(object, "name")
+}
+
+/// `metadata.namespace`, or "".
+pub fn namespace(object: &Value) -> &str {
+    text(object, "namespace")
+}
+
+/// `metadata.uid`, or "".
+pub fn uid(object: &Value) -> &str {
+    text(object, "uid")
+}
+
+/// `metadata.resourceVersion`, or "".
+pub fn resource_version(object: &Value) -> &str {
+    text(object, "resourceVersion")
+}
+
+/// `metadata.deletionTimestamp`, when it is set.
+pub fn deletion_timestamp(object: &Value) -> Option<&str> {
+    Some(text(object, "deletionTimestamp")).filter(|t| !t.is_empty())
+}
+
+/// `metadata.generation`, or 0.
+pub fn generation(object: &Value) -> i64 {
+    object.get("metadata").and_then(|m| m.get("generation")).and_then(Value::as_i64).unwrap_or(0)
+}
+
+/// `metadata.labels`.
+pub fn labels(object: &Value) -> BTreeMap<String, String> {
+    text_map(object, "labels")
+}
+
+/// `metadata.annotations`.
+pub fn annotations(object: &Value) -> BTreeMap<String, String> {
+    text_map(object, "annotations")
+}
+
+/// `metadata.finalizers`.
+pub fn finalizers(object: &Value) -> Vec<&str> {
+    list(object, "finalizers").iter().filter_map(Value::as_str).collect()
+}
+
+/// `metadata.ownerReferences`.
+pub fn owner_references(object: &Value) -> Vec<Owner> {
+    let word = |o: &Value, key: &str| o.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let flag = |o: &Value, key: &str| o.get(key).and_then(Value::as_bool).unwrap_or(false);
+    list(object, "ownerReferences")
+        .iter()
+        .filter(|o| o.is_object())
+        .map(|o| Owner {
+            api_version: word(o, "apiVersion"),
+            kind: word(o, "kind"),
+            name: word(o, "name"),
+            uid: word(o, "uid"),
+            controller: flag(o, "controller"),
+            block_owner_deletion: flag(o, "blockOwnerDeletion"),
+        })
+        .collect()
+}
+
+/// The value at a JSON pointer.
+pub fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
+    object.pointer(pointer)
+}
+
+/// Puts `value` at a JSON pointer, creating objects on the way. A scalar or null in the way is replaced by an object;
+/// an array is entered when the step is one of its indexes, and otherwise left alone.
+pub fn set(object: &mut Value, pointer: &str, value: Value) {
+    let mut steps: Vec<String> =
+        pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~")).collect();
+    let Some(last) = steps.pop() else {
+        *object = value;
+        return;
+    };
+    let mut here = object;
+    for step in steps {
+        match enter(here, &step) {
+            Some(next) => here = next,
+            None => return,
+        }
+    }
+    if let Some(slot) = enter(here, &last) {
+        *slot = value;
+    }
+}
+
+/// The slot named `step` inside `here`, made when absent.
+fn enter<'a>(here: &'a mut Value, step: &str) -> Option<&'a mut Value> {
+    if here.is_array() {
+        return step.parse::<usize>().ok().and_then(|index| here.get_mut(index));
+    }
+    if !here.is_object() {
+        *here = Value::Object(Map::new());
+    }
+    here.as_object_mut().map(|map| map.entry(step).or_insert(Value::Null))
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
+    object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text_map(object: &Value, field: &str) -> BTreeMap<String, String> {
+    let Some(map) = object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_object) else {
+        return BTreeMap::new();
+    };
+    map.iter().filter_map(|(k, v)| v.as_str().map(|v| (k.clone(), v.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn reads_metadata() {
+        let pod = json!({"metadata": {"name": "web", "namespace": "prod", "uid": "u", "resourceVersion": "7",
+            "generation": 3, "labels": {"app": "web", "odd": 1}, "finalizers": ["a/b"],
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "o", "controller": true}]}});
+        assert_eq!((name(&pod), namespace(&pod), uid(&pod), resource_version(&pod)), ("web", "prod", "u", "7"));
+        assert_eq!(generation(&pod), 3);
+        assert_eq!(labels(&pod), BTreeMap::from([("app".to_owned(), "web".to_owned())]));
+        assert_eq!(finalizers(&pod), ["a/b"]);
+        assert_eq!(deletion_timestamp(&pod), None);
+        let owners = owner_references(&pod);
+        assert!(owners[0].controller && owners[0].uid == "o");
+    }
+
+    #[test]
+    fn odd_shapes_are_absent() {
+        for odd in [json!(null), json!(3), json!({"metadata": []}), json!({"metadata": {"name": 4, "labels": "x"}})] {
+            assert_eq!(name(&odd), "");
+            assert!(labels(&odd).is_empty() && owner_references(&odd).is_empty() && finalizers(&odd).is_empty());
+        }
+    }
+
+    #[test]
+    fn sets_on_the_way() {
+        let mut v = json!({"list": [{"a": 1}], "scalar": 1});
+        set(&mut v, "/spec/template/x~1y", json!(5));
+        set(&mut v, "/list/0/a", json!(2));
+        set(&mut v, "/list/9/a", json!(2));
+        set(&mut v, "/scalar/b", json!(true));
+        assert_eq!(v, json!({"list": [{"a": 2}], "scalar": {"b": true}, "spec": {"template": {"x/y": 5}}}));
+    }
+}

@@ -1,0 +1,252 @@
+//! JSON and YAML in, canonical JSON out.
+//!
+//! The canonical form is what the store holds: `apiVersion`, `kind`, `metadata` first, every other key sorted, no
+//! `metadata.resourceVersion`. Two equal objects have equal bytes. Decoding is strict about JSON and lenient about
+//! fields: unknown fields are the schema's business, duplicate ones are reported here.
+
+use crate::Error;
+use bytes::Bytes;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use std::fmt;
+
+/// A decoded document and what a strict reader objects to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    pub value: Value,
+    /// Paths of fields given more than once, as upstream's strict decoder writes them: `spec.containers[0].name`.
+    pub duplicates: Vec<String>,
+}
+
+/// Upstream stops collecting strict errors at this many.
+const MAX_DUPLICATES: usize = 100;
+
+/// Encodes an object canonically.
+pub fn encode_object(value: &Value) -> Bytes {
+    let mut out = Vec::with_capacity(512);
+    match value {
+        Value::Object(map) => write_top(&mut out, map),
+        other => write_value(&mut out, other),
+    }
+    out.into()
+}
+
+/// Encodes any value with sorted keys and Go's number format.
+pub fn write_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Number(number) => write_number(out, number),
+        Value::String(text) => write_string(out, text),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_value(out, item);
+            }
+            out.push(b']');
+        }
+        Value::Object(map) => {
+            out.push(b'{');
+            let mut first = true;
+            for (key, item) in sorted(map) {
+                write_field(out, &mut first, key, |out| write_value(out, item));
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+fn write_top(out: &mut Vec<u8>, map: &Map<String, Value>) {
+    out.push(b'{');
+    let mut first = true;
+    for key in ["apiVersion", "kind"] {
+        if let Some(value) = map.get(key) {
+            write_field(out, &mut first, key, |out| write_value(out, value));
+        }
+    }
+    match map.get("metadata") {
+        Some(Value::Object(metadata)) => {
+            write_field(out, &mut first, "metadata", |out| write_metadata(out, metadata));
+        }
+        Some(other) => write_field(out, &mut first, "metadata", |out| write_value(out, other)),
+        None => {}
+    }
+    for (key, value) in sorted(map) {
+        if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+            write_field(out, &mut first, key, |out| write_value(out, value));
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_metadata(out: &mut Vec<u8>, metadata: &Map<String, Value>) {
+    out.push(b'{');
+    let mut first = true;
+    for (key, value) in sorted(metadata) {
+        if !matches!(key.as_str(), "resourceVersion" | "selfLink") {
+            write_field(out, &mut first, key, |out| write_value(out, value));
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_field(out: &mut Vec<u8>, first: &mut bool, key: &str, write: impl FnOnce(&mut Vec<u8>)) {
+    if !std::mem::take(first) {
+        out.push(b',');
+    }
+    write_string(out, key);
+    out.push(b':');
+    write(out);
+}
+
+/// The entries by key. The map keeps them sorted, unless some dependency of the build turned on insertion order.
+fn sorted(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
+    let mut entries: Vec<_> = map.iter().collect();
+    if !entries.is_sorted_by_key(|entry| entry.0) {
+        entries.sort_by_key(|entry| entry.0);
+    }
+    entries
+}
+
+fn write_string(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("writing a string to memory cannot fail");
+}
+
+/// Go writes a float without a fraction as an integer; serde_json would append `.0`.
+fn write_number(out: &mut Vec<u8>, number: &Number) {
+    if number.is_f64()
+        && let Some(float) = number.as_f64()
+        && float.fract() == 0.0
+        && float.abs() < 1e15
+    {
+        out.extend_from_slice((float as i64).to_string().as_bytes());
+        return;
+    }
+    out.extend_from_slice(number.to_string().as_bytes());
+}
+
+/// Decodes one JSON document. The last of duplicate fields wins; with `strict` their paths are reported too.
+/// Nesting is limited to 128 levels.
+pub fn decode_json(bytes: &[u8], strict: bool) -> Result<Decoded, Error> {
+    if !strict {
+        let value = serde_json::from_slice(bytes).map_err(|e| Error::Json(e.to_string()))?;
+        return Ok(Decoded { value, duplicates: Vec::new() });
+    }
+    let mut strictness = Strictness::default();
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = Seed(&mut strictness).deserialize(&mut deserializer).map_err(|e| Error::Json(e.to_string()))?;
+    deserializer.end().map_err(|e| Error::Json(e.to_string()))?;
+    Ok(Decoded { value, duplicates: strictness.duplicates })
+}
+
+/// Decodes one YAML document by the rules of go-yaml v2: `yes` and `on` are booleans, `0644` is octal, `<<` merges.
+/// JSON is YAML, so this reads both. A duplicate key is an error.
+pub fn decode_yaml(bytes: &[u8]) -> Result<Value, Error> {
+    serde_saphyr::from_slice_with_options(bytes, yaml_options()).map_err(|e| Error::Yaml(e.to_string()))
+}
+
+/// Decodes every document of a YAML stream, leaving out the empty ones.
+pub fn decode_yaml_documents(bytes: &[u8]) -> Result<Vec<Value>, Error> {
+    let documents: Vec<Value> = serde_saphyr::from_slice_multiple_with_options(bytes, yaml_options())
+        .map_err(|e| Error::Yaml(e.to_string()))?;
+    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// Encodes a value as YAML.
+pub fn encode_yaml(value: &Value) -> Result<String, Error> {
+    serde_saphyr::to_string(value).map_err(|e| Error::Yaml(e.to_string()))
+}
+
+fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! { legacy_octal_numbers: true }
+}
+
+/// Where the strict decoder is, and what it found.
+#[derive(Default)]
+struct Strictness {
+    path: String,
+    duplicates: Vec<String>,
+}
+
+impl Strictness {
+    fn report(&mut self, field: &str) {
+        let path = if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
+        if self.duplicates.len() < MAX_DUPLICATES && !self.duplicates.contains(&path) {
+            self.duplicates.push(path);
+        }
+    }
+}
+
+struct Seed<'s>(&'s mut Strictness);
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+    }
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        let length = self.0.path.len();
+        loop {
+            self.0.path.push_str(&format!("[{}]", items.len()));
+            let next = seq.next_element_seed(Seed(self.0))?;
+            self.0.path.truncate(length);
+            match next {
+                Some(item) => items.push(item),
+                None => return Ok(Value::Array(items)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        let length = self.0.path.len();
+        while let Some(key) = access.next_key::<String>()? {
+            if map.contains_key(&key) {
+                self.0.report(&key);
+            }
+            if length > 0 {
+                self.0.path.push('.');
+            }
+            self.0.path.push_str(&key);
+            let value = access.next_value_seed(Seed(self.0)).map_err(A::Error::custom)?;
+            self.0.path.truncate(length);
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}

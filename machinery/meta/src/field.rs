@@ -1,0 +1,248 @@
+//! Field paths and field errors: what validation says about one field, in upstream's words.
+
+use crate::quote::quote;
+use serde_json::Value;
+use std::fmt;
+
+/// A path to a field: `spec.containers[0].env[PATH]`. The empty path prints as `<nil>`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Path(String);
+
+impl Path {
+    pub fn root(name: impl AsRef<str>) -> Path {
+        Path(name.as_ref().to_owned())
+    }
+
+    /// The field `name` of this path.
+    pub fn child(&self, name: impl AsRef<str>) -> Path {
+        let name = name.as_ref();
+        if self.0.is_empty() { Path(name.to_owned()) } else { Path(format!("{}.{name}", self.0)) }
+    }
+
+    /// The element `index` of a list.
+    pub fn index(&self, index: usize) -> Path {
+        Path(format!("{}[{index}]", self.0))
+    }
+
+    /// The entry `key` of a map.
+    pub fn key(&self, key: impl AsRef<str>) -> Path {
+        Path(format!("{}[{}]", self.0, key.as_ref()))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "<nil>" } else { &self.0 })
+    }
+}
+
+/// How a field is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    NotFound,
+    Required,
+    Duplicate,
+    Invalid,
+    NotSupported,
+    Forbidden,
+    TooLong,
+    TooShort,
+    TooMany,
+    TooFew,
+    Internal,
+    TypeInvalid,
+}
+
+impl ErrorKind {
+    /// The word for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            ErrorKind::NotFound => "Not found",
+            ErrorKind::Required => "Required value",
+            ErrorKind::Duplicate => "Duplicate value",
+            ErrorKind::Invalid | ErrorKind::TypeInvalid => "Invalid value",
+            ErrorKind::NotSupported => "Unsupported value",
+            ErrorKind::Forbidden => "Forbidden",
+            ErrorKind::TooLong => "Too long",
+            ErrorKind::TooShort => "Too short",
+            ErrorKind::TooMany => "Too many",
+            ErrorKind::TooFew => "Too few",
+            ErrorKind::Internal => "Internal error",
+        }
+    }
+
+    /// The word for machines: the reason of a status cause.
+    pub fn reason(self) -> &'static str {
+        match self {
+            ErrorKind::NotFound => "FieldValueNotFound",
+            ErrorKind::Required => "FieldValueRequired",
+            ErrorKind::Duplicate => "FieldValueDuplicate",
+            ErrorKind::Invalid => "FieldValueInvalid",
+            ErrorKind::NotSupported => "FieldValueNotSupported",
+            ErrorKind::Forbidden => "FieldValueForbidden",
+            ErrorKind::TooLong => "FieldValueTooLong",
+            ErrorKind::TooShort => "FieldValueTooShort",
+            ErrorKind::TooMany => "FieldValueTooMany",
+            ErrorKind::TooFew => "FieldValueTooFew",
+            ErrorKind::Internal => "InternalError",
+            ErrorKind::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    /// Whether the message repeats the offending value.
+    fn shows_value(self) -> bool {
+        !matches!(
+            self,
+            ErrorKind::Required | ErrorKind::Forbidden | ErrorKind::TooLong | ErrorKind::TooShort | ErrorKind::Internal
+        )
+    }
+}
+
+/// One field that is wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldError {
+    pub kind: ErrorKind,
+    pub field: String,
+    pub value: Value,
+    pub detail: String,
+}
+
+impl FieldError {
+    fn new(kind: ErrorKind, path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
+        FieldError { kind, field: path.to_string(), value: value.into(), detail: detail.into() }
+    }
+
+    pub fn required(path: &Path, detail: impl Into<String>) -> FieldError {
+        FieldError::new(ErrorKind::Required, path, "", detail)
+    }
+    pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
+        FieldError::new(ErrorKind::Invalid, path, value, detail)
+    }
+    pub fn type_invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
+        FieldError::new(ErrorKind::TypeInvalid, path, value, detail)
+    }
+    pub fn not_found(path: &Path, value: impl Into<Value>) -> FieldError {
+        FieldError::new(ErrorKind::NotFound, path, value, "")
+    }
+    pub fn duplicate(path: &Path, value: impl Into<Value>) -> FieldError {
+        FieldError::new(ErrorKind::Duplicate, path, value, "")
+    }
+    pub fn forbidden(path: &Path, detail: impl Into<String>) -> FieldError {
+        FieldError::new(ErrorKind::Forbidden, path, "", detail)
+    }
+    pub fn internal(path: &Path, detail: impl Into<String>) -> FieldError {
+        FieldError::new(ErrorKind::Internal, path, Value::Null, detail)
+    }
+
+    pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> FieldError {
+        let quoted: Vec<String> = supported.iter().map(|v| quote(v)).collect();
+        let detail = if quoted.is_empty() { String::new() } else { format!("supported values: {}", quoted.join(", ")) };
+        FieldError::new(ErrorKind::NotSupported, path, value, detail)
+    }
+
+    pub fn too_long(path: &Path, max_bytes: usize) -> FieldError {
+        let detail = format!("may not be more than {}", counted(max_bytes, "byte"));
+        FieldError::new(ErrorKind::TooLong, path, "<value omitted>", detail)
+    }
+    pub fn too_long_characters(path: &Path, max: usize) -> FieldError {
+        let detail = format!("may not be more than {}", counted(max, "character"));
+        FieldError::new(ErrorKind::TooLong, path, "<value omitted>", detail)
+    }
+    pub fn too_short(path: &Path, min: usize) -> FieldError {
+        FieldError::new(ErrorKind::TooShort, path, "", format!("must be at least {}", counted(min, "character")))
+    }
+    pub fn too_many(path: &Path, actual: usize, max: usize) -> FieldError {
+        FieldError::new(ErrorKind::TooMany, path, actual, format!("must have at most {}", counted(max, "item")))
+    }
+    pub fn too_few(path: &Path, actual: usize, min: usize) -> FieldError {
+        FieldError::new(ErrorKind::TooFew, path, actual, format!("must have at least {}", counted(min, "item")))
+    }
+
+    /// The message without the field's name: what a status cause holds.
+    pub fn body(&self) -> String {
+        let mut text = self.kind.text().to_owned();
+        if self.kind.shows_value() {
+            text.push_str(": ");
+            match &self.value {
+                Value::String(value) => text.push_str(&quote(value)),
+                other => {
+                    let mut json = Vec::new();
+                    crate::codec::write_value(&mut json, other);
+                    text.push_str(&String::from_utf8_lossy(&json));
+                }
+            }
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+fn counted(count: usize, unit: &str) -> String {
+    if count == 1 { format!("1 {unit}") } else { format!("{count} {unit}s") }
+}
+
+/// Several errors as one text: `[a, b]` without repeats; one stands bare; none is `None`.
+pub fn aggregate(errors: &[FieldError]) -> Option<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for error in errors {
+        let text = error.to_string();
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    match texts.len() {
+        0 => None,
+        1 => texts.pop(),
+        _ => Some(format!("[{}]", texts.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn paths() {
+        let path = Path::root("spec").child("containers").index(0).child("env").key("A");
+        assert_eq!(path.to_string(), "spec.containers[0].env[A]");
+        assert_eq!(Path::default().to_string(), "<nil>");
+        assert_eq!(Path::default().child("key").to_string(), "key");
+    }
+
+    #[test]
+    fn texts() {
+        let p = Path::root("spec").child("x");
+        for (error, expected) in [
+            (FieldError::required(&p, ""), "spec.x: Required value"),
+            (FieldError::required(&p, "must be set"), "spec.x: Required value: must be set"),
+            (FieldError::invalid(&p, "a\"b", "bad"), r#"spec.x: Invalid value: "a\"b": bad"#),
+            (FieldError::invalid(&p, 1.0, "bad"), "spec.x: Invalid value: 1: bad"),
+            (FieldError::invalid(&p, json!({"a": [1]}), "bad"), r#"spec.x: Invalid value: {"a":[1]}: bad"#),
+            (FieldError::invalid(&p, Value::Null, "bad"), "spec.x: Invalid value: null: bad"),
+            (
+                FieldError::not_supported(&p, "c", &["a", "b"]),
+                r#"spec.x: Unsupported value: "c": supported values: "a", "b""#,
+            ),
+            (FieldError::duplicate(&p, "a"), r#"spec.x: Duplicate value: "a""#),
+            (FieldError::not_found(&p, "a"), r#"spec.x: Not found: "a""#),
+            (FieldError::forbidden(&p, "no"), "spec.x: Forbidden: no"),
+            (FieldError::too_long(&p, 63), "spec.x: Too long: may not be more than 63 bytes"),
+            (FieldError::too_many(&p, 5, 1), "spec.x: Too many: 5: must have at most 1 item"),
+            (FieldError::internal(&p, "boom"), "spec.x: Internal error: boom"),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}

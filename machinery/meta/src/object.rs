@@ -1,0 +1,245 @@
+//! An object as store, watch cache and informers share it: its encoded bytes, its revision, and the little of its
+//! metadata that everybody asks for.
+//!
+//! Invariant: `bytes` never hold `metadata.resourceVersion`. The revision of the store is the resource version, and
+//! it is spliced in when the object goes on the wire. Nothing here decodes more than metadata unless asked to.
+
+use crate::{Error, codec};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Namespace and name. An empty namespace means cluster scoped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Key {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+/// One entry of `metadata.ownerReferences`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owner {
+    pub api_version: String,
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+    pub controller: bool,
+    pub block_owner_deletion: bool,
+}
+
+/// The metadata that caches, selectors and the garbage collector read without decoding the object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Header {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub labels: BTreeMap<String, String>,
+    pub owners: Vec<Owner>,
+    pub finalizers: Vec<String>,
+    pub deletion_timestamp: Option<Timestamp>,
+    pub creation_timestamp: Option<Timestamp>,
+    pub generation: i64,
+}
+
+/// An encoded object. Meant to live behind an `Arc`; cloning the bytes is free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Canonical JSON without `metadata.resourceVersion`.
+    pub bytes: Bytes,
+    /// The store's mod revision; 0 before the object was stored.
+    pub revision: u64,
+    pub header: Header,
+}
+
+impl Object {
+    /// Takes canonical bytes, decoding metadata only.
+    pub fn parse(bytes: Bytes, revision: u64) -> Result<Object, Error> {
+        let header = parse_header(&bytes)?;
+        Ok(Object { bytes, revision, header })
+    }
+
+    /// Encodes a value canonically; its `metadata.resourceVersion` is dropped in favour of `revision`.
+    pub fn from_value(value: &Value, revision: u64) -> Result<Object, Error> {
+        Object::parse(codec::encode_object(value), revision)
+    }
+
+    pub fn key(&self) -> Key {
+        Key { namespace: self.header.namespace.clone(), name: self.header.name.clone() }
+    }
+
+    /// The owner that manages this object, if any.
+    pub fn controller(&self) -> Option<&Owner> {
+        self.header.owners.iter().find(|owner| owner.controller)
+    }
+
+    /// The whole object, with `metadata.resourceVersion` set.
+    pub fn value(&self) -> Value {
+        let mut value: Value = serde_json::from_slice(&self.bytes).unwrap_or(Value::Null);
+        if self.revision > 0
+            && let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut)
+        {
+            metadata.insert("resourceVersion".into(), Value::String(self.revision.to_string()));
+        }
+        value
+    }
+
+    /// The bytes a client sees: `metadata.resourceVersion` spliced in.
+    pub fn wire(&self) -> Bytes {
+        let mut out = Vec::with_capacity(self.bytes.len() + 48);
+        self.write_wire(&mut out);
+        out.into()
+    }
+
+    /// As [`Object::wire`], appended to a buffer: lists and watch frames are joined of these.
+    pub fn write_wire(&self, out: &mut Vec<u8>) {
+        let position = if self.revision > 0 { metadata_start(&self.bytes) } else { None };
+        let Some(position) = position else {
+            out.extend_from_slice(&self.bytes);
+            return;
+        };
+        let (before, after) = self.bytes.split_at(position);
+        out.extend_from_slice(before);
+        out.extend_from_slice(b"\"resourceVersion\":\"");
+        out.extend_from_slice(self.revision.to_string().as_bytes());
+        out.push(b'"');
+        if after.first() != Some(&b'}') {
+            out.push(b',');
+        }
+        out.extend_from_slice(after);
+    }
+}
+
+/// Takes an object off the wire. What our own API server wrote is recognised and only has its resource version cut
+/// out again; anything else is decoded and encoded canonically.
+pub fn parse_wire(bytes: &[u8]) -> Result<Object, Error> {
+    if let Some((stored, revision)) = cut_resource_version(bytes) {
+        return Object::parse(stored, revision);
+    }
+    let value: Value = serde_json::from_slice(bytes).map_err(|e| Error::Json(e.to_string()))?;
+    let text = crate::accessor::resource_version(&value);
+    let revision = if text.is_empty() {
+        0
+    } else {
+        text.parse().map_err(|_| Error::Metadata(format!("resource version {text:?} is not a number")))?
+    };
+    Object::from_value(&value, revision)
+}
+
+const METADATA: &[u8] = b"\"metadata\":{";
+
+/// Where the fields of `metadata` begin. A quote inside a string is escaped, so the first match is the real one.
+fn metadata_start(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(METADATA.len()).position(|window| window == METADATA).map(|at| at + METADATA.len())
+}
+
+/// The inverse of the splice in [`Object::write_wire`], or `None` when the bytes are not of that form.
+fn cut_resource_version(bytes: &[u8]) -> Option<(Bytes, u64)> {
+    const FIELD: &[u8] = b"\"resourceVersion\":\"";
+    if !bytes.starts_with(b"{\"apiVersion\":\"") {
+        return None;
+    }
+    let start = metadata_start(bytes)?;
+    let digits = bytes.get(start..)?.strip_prefix(FIELD)?;
+    let length = digits.iter().position(|b| !b.is_ascii_digit())?;
+    let revision: u64 = std::str::from_utf8(&digits[..length]).ok()?.parse().ok()?;
+    let after = digits[length..].strip_prefix(b"\"")?;
+    let rest = match after.first()? {
+        b',' => &after[1..],
+        b'}' => after,
+        _ => return None,
+    };
+    let mut stored = Vec::with_capacity(start + rest.len());
+    stored.extend_from_slice(&bytes[..start]);
+    stored.extend_from_slice(rest);
+    // A trailing newline of a watch frame is not part of the object.
+    stored.truncate(stored.trim_ascii_end().len());
+    (revision > 0).then(|| (stored.into(), revision))
+}
+
+/// The parts of an object that [`Header`] is made of; everything else is skipped, not decoded.
+#[derive(Deserialize)]
+struct Partial<'a> {
+    #[serde(borrow, default)]
+    metadata: Option<PartialMetadata<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct PartialMetadata<'a> {
+    #[serde(borrow)]
+    namespace: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    uid: Option<Cow<'a, str>>,
+    labels: Option<BTreeMap<String, Option<String>>>,
+    #[serde(borrow)]
+    owner_references: Option<Vec<PartialOwner<'a>>>,
+    finalizers: Option<Vec<String>>,
+    #[serde(borrow)]
+    deletion_timestamp: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    creation_timestamp: Option<Cow<'a, str>>,
+    generation: Option<i64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct PartialOwner<'a> {
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    controller: Option<bool>,
+    block_owner_deletion: Option<bool>,
+}
+
+fn parse_header(bytes: &[u8]) -> Result<Header, Error> {
+    let partial: Partial<'_> = serde_json::from_slice(bytes).map_err(|e| Error::Metadata(e.to_string()))?;
+    let metadata = partial.metadata.unwrap_or_default();
+    let text = |t: Option<Cow<'_, str>>| t.map(Cow::into_owned).unwrap_or_default();
+    Ok(Header {
+        namespace: text(metadata.namespace),
+        name: text(metadata.name),
+        uid: text(metadata.uid),
+        labels: metadata.labels.unwrap_or_default().into_iter().map(|(k, v)| (k, v.unwrap_or_default())).collect(),
+        owners: metadata.owner_references.unwrap_or_default().into_iter().map(Owner::from).collect(),
+        finalizers: metadata.finalizers.unwrap_or_default(),
+        deletion_timestamp: metadata.deletion_timestamp.map(|t| crate::time::parse(&t)).transpose()?,
+        creation_timestamp: metadata.creation_timestamp.map(|t| crate::time::parse(&t)).transpose()?,
+        generation: metadata.generation.unwrap_or_default(),
+    })
+}
+
+impl From<PartialOwner<'_>> for Owner {
+    fn from(owner: PartialOwner<'_>) -> Owner {
+        Owner {
+            api_version: owner.api_version.into_owned(),
+            kind: owner.kind.into_owned(),
+            name: owner.name.into_owned(),
+            uid: owner.uid.into_owned(),
+            controller: owner.controller.unwrap_or(false),
+            block_owner_deletion: owner.block_owner_deletion.unwrap_or(false),
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Resource quantities: `100m`, `1.5Gi`, `1e3`. Exact decimal arithmetic down to a billionth; printed in the same
+//! canonical form, and with the same format kept, as every other Kubernetes component prints them.
+
+use crate::Error;
+use std::cmp::Ordering;
+use std::fmt;
+use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
+
+/// Which family of suffixes a quantity is written with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Format {
+    /// `12Mi`
+    BinarySi,
+    /// `12M`
+    #[default]
+    DecimalSi,
+    /// `12e6`
+    DecimalExponent,
+}
+
+/// A fixed-point number with a format. Equality and order are by value: `1` equals `1000m`.
+///
+/// Invariant: the value is `mantissa * 10^exponent`, `exponent >= -9`, and the mantissa has no trailing decimal zero
+/// (zero is `0 * 10^0`), so equal values have equal representations.
+#[derive(Debug, Clone)]
+pub struct Quantity {
+    mantissa: i128,
+    exponent: i32,
+    format: Format,
+    /// The text it was read from, where upstream keeps it although it is not canonical (`1.500`, `+1`).
+    text: Option<Box<str>>,
+}
+
+const FORMAT_WRONG: Error =
+    Error::Quantity("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'");
+const SUFFIX_WRONG: Error = Error::Quantity("unable to parse quantity's suffix");
+
+/// Nothing smaller than a billionth is kept.
+const NANO: i32 = -9;
+
+/// Upstream keeps the text of what fits an int64 by this estimate.
+const MAX_INT64_DIGITS: usize = 18;
+
+impl Quantity {
+    pub fn zero() -> Quantity {
+        Quantity::normal(0, 0, Format::DecimalSi)
+    }
+
+    /// Brings a value into its one representation, rounding away from zero below a billionth.
+    fn normal(mantissa: i128, exponent: i32, format: Format) -> Quantity {
+        let (mut mantissa, mut exponent) = (mantissa, exponent);
+        while exponent < NANO && mantissa != 0 {
+            let rest = mantissa % 10;
+            mantissa = mantissa / 10 + rest.signum();
+            exponent += 1;
+        }
+        while mantissa != 0 && mantissa % 10 == 0 {
+            mantissa /= 10;
+            exponent += 1;
+        }
+        if mantissa == 0 {
+            exponent = 0;
+        }
+        Quantity { mantissa, exponent, format, text: None }
+    }
+
+    pub fn parse(text: &str) -> Result<Quantity, Error> {
+        let parts = Parts::split(text)?;
+        let (scale, format) = interpret(parts.suffix).ok_or(SUFFIX_WRONG)?;
+        let digits = parts.whole.len() + parts.fraction.len();
+        let (mut mantissa, dropped) = read_digits(parts.whole, parts.fraction);
+        let mut exponent = dropped - i32::try_from(parts.fraction.len()).unwrap_or(i32::MAX);
+        match scale {
+            Scale::Decimal(power) => exponent = exponent.saturating_add(power),
+            Scale::Binary(power) => match mantissa.checked_mul(1i128 << power) {
+                Some(product) => mantissa = product,
+                None => (mantissa, exponent) = (i128::from(i64::MAX), 0),
+            },
+        }
+        let mut quantity = Quantity::normal(mantissa, exponent, format);
+        if format == Format::BinarySi {
+            quantity = cap_binary(quantity, &parts);
+        }
+        if parts.negative {
+            quantity.mantissa = -quantity.mantissa;
+        }
+        if keeps_text(&parts, scale, digits) && quantity.canonical() != text {
+            quantity.text = Some(text.into());
+        }
+        Ok(quantity)
+    }
+
+    pub fn from_value(value: i64, format: Format) -> Quantity {
+        Quantity::normal(i128::from(value), 0, format)
+    }
+
+    pub fn from_milli(milli: i128, format: Format) -> Quantity {
+        Quantity::normal(milli, -3, format)
+    }
+
+    /// A count of bytes, printed with `Ki`, `Mi`, `Gi`.
+    pub fn from_bytes(bytes: i64) -> Quantity {
+        Quantity::from_value(bytes, Format::BinarySi)
+    }
+
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// From JSON: text, or a bare number as YAML has it.
+    pub fn from_json(value: &serde_json::Value) -> Result<Quantity, Error> {
+        match value {
+            serde_json::Value::String(text) => Quantity::parse(text),
+            serde_json::Value::Number(number) => Quantity::parse(&number.to_string()),
+            serde_json::Value::Null => Ok(Quantity::zero()),
+            _ => Err(FORMAT_WRONG),
+        }
+    }
+
+    pub fn is_zero(&self) -> bool {
+        self.mantissa == 0
+    }
+
+    /// -1, 0 or 1.
+    pub fn sign(&self) -> i8 {
+        self.mantissa.signum() as i8
+    }
+
+    /// The value in units, rounded away from zero; saturates.
+    pub fn as_value(&self) -> i128 {
+        self.scaled(0)
+    }
+
+    /// The value in thousandths, rounded away from zero; saturates.
+    pub fn as_milli(&self) -> i128 {
+        self.scaled(-3)
+    }
+
+    /// The value in units as an `i64`; saturates.
+    pub fn as_i64(&self) -> i64 {
+        self.as_value().clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+    }
+
+    pub fn as_f64(&self) -> f64 {
+        self.mantissa as f64 * 10f64.powi(self.exponent)
+    }
+
+    /// The value in units of `10^power`, rounded away from zero.
+    fn scaled(&self, power: i32) -> i128 {
+        let shift = self.exponent - power;
+        if shift >= 0 {
+            return raise(self.mantissa, shift).unwrap_or(if self.mantissa < 0 { i128::MIN } else { i128::MAX });
+        }
+        let Some(divisor) = raise(1, -shift) else {
+            return self.mantissa.signum();
+        };
+        self.mantissa / divisor + (self.mantissa % divisor).signum()
+    }
+
+    /// Both mantissas at the smaller exponent.
+    fn align(&self, other: &Quantity) -> Option<(i128, i128, i32)> {
+        let exponent = self.exponent.min(other.exponent);
+        let left = raise(self.mantissa, self.exponent - exponent)?;
+        let right = raise(other.mantissa, other.exponent - exponent)?;
+        Some((left, right, exponent))
+    }
+
+    /// The sum, or the larger operand's sign at the limit when it cannot be represented.
+    fn plus(&self, other: &Quantity) -> Quantity {
+        // An empty sum takes the format of what is added first.
+        let format = if self.is_zero() { other.format } else { self.format };
+        match self.align(other).and_then(|(a, b, e)| a.checked_add(b).map(|sum| (sum, e))) {
+            Some((sum, exponent)) => Quantity::normal(sum, exponent, format),
+            None => {
+                let larger = if self.as_f64().abs() >= other.as_f64().abs() { self } else { other };
+                Quantity { format, text: None, ..larger.clone() }
+            }
+        }
+    }
+
+    fn canonical(&self) -> String {
+        if self.mantissa == 0 {
+            return "0".into();
+        }
+        match self.format {
+            Format::BinarySi => self.binary_text().unwrap_or_else(|| self.decimal_text(Format::DecimalSi)),
+            other => self.decimal_text(other),
+        }
+    }
+
+    /// Mantissa and exponent with the exponent a multiple of three.
+    fn decimal_text(&self, format: Format) -> String {
+        let mut exponent = self.exponent.div_euclid(3) * 3;
+        if format == Format::DecimalSi {
+            exponent = exponent.min(18);
+        }
+        let Some(mantissa) = raise(self.mantissa, self.exponent - exponent) else {
+            return format!("{}e{}", self.mantissa, self.exponent);
+        };
+        let suffix = match (format, exponent) {
+            (_, 0) => String::new(),
+            (Format::DecimalExponent, e) => format!("e{e}"),
+            (_, e) => DECIMAL_SUFFIXES.iter().find(|s| s.1 == e).map(|s| s.0.to_owned()).unwrap_or_default(),
+        };
+        format!("{mantissa}{suffix}")
+    }
+
+    /// `None` when the number is small or not whole: then it prints as a decimal one.
+    fn binary_text(&self) -> Option<String> {
+        if self.exponent < 0 {
+            return None;
+        }
+        let mut value = raise(self.mantissa, self.exponent)?;
+        if value.abs() < 1024 {
+            return None;
+        }
+        let mut suffix = "";
+        for (name, _) in BINARY_SUFFIXES {
+            if value % 1024 != 0 {
+                break;
+            }
+            value /= 1024;
+            suffix = name;
+        }
+        Some(format!("{value}{suffix}"))
+    }
+}
+
+/// The parts of a quantity's text: sign, digits before and after the point, suffix.
+struct Parts<'a> {
+    negative: bool,
+    whole: &'a str,
+    fraction: &'a str,
+    suffix: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn split(text: &'a str) -> Result<Parts<'a>, Error> {
+        if text.is_empty() {
+            return Err(FORMAT_WRONG);
+        }
+        let negative = text.starts_with('-');
+        let rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+        let rest = rest.trim_start_matches('0');
+        let (whole, rest) = split_digits(rest);
+        let (fraction, suffix) = match rest.strip_prefix('.') {
+            Some(rest) => split_digits(rest),
+            None => ("", rest),
+        };
+        let tail = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+        let tail = tail.strip_prefix(['-', '+']).unwrap_or(tail);
+        if !tail.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(FORMAT_WRONG);
+        }
+        Ok(Parts { negative, whole, fraction, suffix })
+    }
+}
+
+fn split_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+#[derive(Clone, Copy)]
+enum Scale {
+    /// A power of ten.
+    Decimal(i32),
+    /// A power of two.
+    Binary(u32),
+}
+
+const DECIMAL_SUFFIXES: [(&str, i32); 10] =
+    [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
+const BINARY_SUFFIXES: [(&str, u32); 6] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
+
+fn interpret(suffix: &str) -> Option<(Scale, Format)> {
+    if let Some((_, power)) = DECIMAL_SUFFIXES.iter().find(|s| s.0 == suffix) {
+        return Some((Scale::Decimal(*power), Format::DecimalSi));
+    }
+    if let Some((_, power)) = BINARY_SUFFIXES.iter().find(|s| s.0 == suffix) {
+        return Some((Scale::Binary(*power), Format::BinarySi));
+    }
+    let power = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    Some((Scale::Decimal(power), Format::DecimalExponent))
+}
+
+/// The digits as a number, and the power of ten by which it must be raised because digits beyond what fits were
+/// dropped (rounding up).
+fn read_digits(whole: &str, fraction: &str) -> (i128, i32) {
+    let (mut mantissa, mut dropped, mut inexact) = (0i128, 0i32, false);
+    for digit in whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0')) {
+        match mantissa.checked_mul(10).and_then(|m| m.checked_add(digit)) {
+            Some(next) if dropped == 0 => mantissa = next,
+            _ => {
+                dropped += 1;
+                inexact |= digit != 0;
+            }
+        }
+    }
+    (mantissa.saturating_add(i128::from(inexact)), dropped)
+}
+
+/// Binary quantities are capped at what an int64 holds; below one they count as decimal.
+fn cap_binary(quantity: Quantity, parts: &Parts<'_>) -> Quantity {
+    let limit = Quantity::from_value(i64::MAX, Format::BinarySi);
+    if quantity > limit {
+        return limit;
+    }
+    let fractional = !parts.fraction.is_empty() && quantity.exponent < 0;
+    let below_one = fractional && quantity < Quantity::from_value(1, Format::BinarySi);
+    if below_one { Quantity { format: Format::DecimalSi, ..quantity } } else { quantity }
+}
+
+/// Upstream keeps the text as it was read when a quick look says that it is canonical; the look is not perfect, and
+/// clients see what it keeps.
+fn keeps_text(parts: &Parts<'_>, scale: Scale, digits: usize) -> bool {
+    match scale {
+        Scale::Decimal(power) => {
+            let exponent = power - parts.fraction.len() as i32;
+            // A whole part of nothing but zeros counts as one digit "0".
+            digits.max(1) <= MAX_INT64_DIGITS
+                && exponent >= NANO
+                && exponent % 3 == 0
+                && !parts.whole.is_empty()
+                && !format!("{}{}", parts.whole, parts.fraction).ends_with("000")
+        }
+        Scale::Binary(power) => {
+            let estimate = 15 - parts.whole.len().max(1) as i64 - (power as f32 * 3.0 / 10.0) as i64 - 1;
+            parts.fraction.is_empty()
+                && estimate >= 0
+                && parts
+                    .whole
+                    .parse::<i64>()
+                    .is_ok_and(|value| value & 7 != 0 && value.checked_mul(1 << power).is_some())
+        }
+    }
+}
+
+fn raise(mantissa: i128, power: i32) -> Option<i128> {
+    if mantissa == 0 {
+        return Some(0);
+    }
+    10i128.checked_pow(u32::try_from(power).ok()?).and_then(|factor| mantissa.checked_mul(factor))
+}
+
+impl Default for Quantity {
+    fn default() -> Quantity {
+        Quantity::zero()
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.text {
+            Some(text) => f.write_str(text),
+            None => f.write_str(&self.canonical()),
+        }
+    }
+}
+
+impl std::str::FromStr for Quantity {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Quantity, Error> {
+        Quantity::parse(text)
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Quantity) -> bool {
+        self.mantissa == other.mantissa && self.exponent == other.exponent
+    }
+}
+impl Eq for Quantity {}
+
+impl std::hash::Hash for Quantity {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.mantissa, self.exponent).hash(state);
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Quantity) -> Ordering {
+        match self.align(other) {
+            Some((left, right, _)) => left.cmp(&right),
+            // They are too far apart to align: signs and then magnitudes decide, which a float tells well enough.
+            None => self.as_f64().total_cmp(&other.as_f64()),
+        }
+    }
+}
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Quantity) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Neg for Quantity {
+    type Output = Quantity;
+    fn neg(self) -> Quantity {
+        Quantity { mantissa: -self.mantissa, text: None, ..self }
+    }
+}
+impl Add for Quantity {
+    type Output = Quantity;
+    fn add(self, other: Quantity) -> Quantity {
+        self.plus(&other)
+    }
+}
+impl Sub for Quantity {
+    type Output = Quantity;
+    fn sub(self, other: Quantity) -> Quantity {
+        self.plus(&-other)
+    }
+}
+impl AddAssign<&Quantity> for Quantity {
+    fn add_assign(&mut self, other: &Quantity) {
+        *self = self.plus(other);
+    }
+}
+impl SubAssign<&Quantity> for Quantity {
+    fn sub_assign(&mut self, other: &Quantity) {
+        *self = self.plus(&-other.clone());
+    }
+}
+impl std::iter::Sum for Quantity {
+    fn sum<I: Iterator<Item = Quantity>>(items: I) -> Quantity {
+        items.fold(Quantity::zero(), Add::add)
+    }
+}

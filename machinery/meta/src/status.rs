@@ -1,0 +1,545 @@
+//! Kubernetes' `Status`: the answer to a request that failed, as an error. Reasons, codes and messages are upstream's
+//! to the letter, because `kubectl` prints them and controllers match on them.
+
+use crate::field::{FieldError, aggregate};
+use crate::names::{GroupKind, GroupResource};
+use crate::quote::quote;
+use serde_json::{Map, Value, json};
+
+/// A failed request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Status {
+    pub code: u16,
+    /// A CamelCase word for machines; empty when unknown.
+    pub reason: String,
+    pub message: String,
+    pub details: Option<Details>,
+}
+
+/// What the failure is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Details {
+    pub name: String,
+    pub group: String,
+    pub kind: String,
+    pub uid: String,
+    pub causes: Vec<Cause>,
+    /// 0 means absent.
+    pub retry_after_seconds: i32,
+}
+
+/// One of several things that were wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cause {
+    pub reason: String,
+    pub message: String,
+    pub field: String,
+}
+
+pub const REASON_UNAUTHORIZED: &str = "Unauthorized";
+pub const REASON_FORBIDDEN: &str = "Forbidden";
+pub const REASON_NOT_FOUND: &str = "NotFound";
+pub const REASON_ALREADY_EXISTS: &str = "AlreadyExists";
+pub const REASON_CONFLICT: &str = "Conflict";
+pub const REASON_GONE: &str = "Gone";
+pub const REASON_INVALID: &str = "Invalid";
+pub const REASON_SERVER_TIMEOUT: &str = "ServerTimeout";
+pub const REASON_TIMEOUT: &str = "Timeout";
+pub const REASON_TOO_MANY_REQUESTS: &str = "TooManyRequests";
+pub const REASON_BAD_REQUEST: &str = "BadRequest";
+pub const REASON_METHOD_NOT_ALLOWED: &str = "MethodNotAllowed";
+pub const REASON_NOT_ACCEPTABLE: &str = "NotAcceptable";
+pub const REASON_REQUEST_ENTITY_TOO_LARGE: &str = "RequestEntityTooLarge";
+pub const REASON_UNSUPPORTED_MEDIA_TYPE: &str = "UnsupportedMediaType";
+pub const REASON_INTERNAL_ERROR: &str = "InternalError";
+pub const REASON_EXPIRED: &str = "Expired";
+pub const REASON_SERVICE_UNAVAILABLE: &str = "ServiceUnavailable";
+
+/// The message of an update whose resource version is no longer the newest.
+pub const OPTIMISTIC_LOCK_MESSAGE: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+impl Status {
+    fn new(code: u16, reason: &str, message: impl Into<String>) -> Status {
+        Status { code, reason: reason.to_owned(), message: message.into(), details: None }
+    }
+
+    fn about(mut self, resource: &GroupResource, name: &str) -> Status {
+        self.details = Some(Details {
+            group: resource.group.clone(),
+            kind: resource.resource.clone(),
+            name: name.to_owned(),
+            ..Details::default()
+        });
+        self
+    }
+
+    fn retry_after(mut self, seconds: i32) -> Status {
+        self.details.get_or_insert_default().retry_after_seconds = seconds;
+        self
+    }
+
+    pub fn not_found(resource: &GroupResource, name: &str) -> Status {
+        Status::new(404, REASON_NOT_FOUND, format!("{resource} {} not found", quote(name))).about(resource, name)
+    }
+
+    /// The answer for a path that no resource serves.
+    pub fn path_not_found() -> Status {
+        let mut status = Status::new(404, REASON_NOT_FOUND, "the server could not find the requested resource");
+        status.details = Some(Details::default());
+        status
+    }
+
+    pub fn already_exists(resource: &GroupResource, name: &str) -> Status {
+        Status::new(409, REASON_ALREADY_EXISTS, format!("{resource} {} already exists", quote(name)))
+            .about(resource, name)
+    }
+
+    /// `generateName` kept producing names that exist.
+    pub fn generate_name_conflict(resource: &GroupResource, name: &str, seconds: i32) -> Status {
+        let message = format!(
+            "{resource} {} already exists, the server was not able to generate a unique name for the object",
+            quote(name)
+        );
+        Status::new(409, REASON_ALREADY_EXISTS, message).about(resource, name).retry_after(seconds)
+    }
+
+    pub fn conflict(resource: &GroupResource, name: &str, why: &str) -> Status {
+        let message = format!("Operation cannot be fulfilled on {resource} {}: {why}", quote(name));
+        Status::new(409, REASON_CONFLICT, message).about(resource, name)
+    }
+
+    /// Server-side apply found fields that other managers own.
+    pub fn apply_conflict(causes: Vec<Cause>, message: &str) -> Status {
+        let mut status = Status::new(409, REASON_CONFLICT, message);
+        status.details = Some(Details { causes, ..Details::default() });
+        status
+    }
+
+    pub fn invalid(kind: &GroupKind, name: &str, errors: Vec<FieldError>) -> Status {
+        let message = match aggregate(&errors) {
+            Some(all) => format!("{kind} {} is invalid: {all}", quote(name)),
+            None => format!("{kind} {} is invalid", quote(name)),
+        };
+        let causes = errors
+            .iter()
+            .map(|e| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() })
+            .collect();
+        let details = Details {
+            group: kind.group.clone(),
+            kind: kind.kind.clone(),
+            name: name.to_owned(),
+            causes,
+            ..Details::default()
+        };
+        Status { code: 422, reason: REASON_INVALID.into(), message, details: Some(details) }
+    }
+
+    pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Status {
+        let message = if resource.resource.is_empty() && resource.group.is_empty() {
+            format!("forbidden: {why}")
+        } else if name.is_empty() {
+            format!("{resource} is forbidden: {why}")
+        } else {
+            format!("{resource} {} is forbidden: {why}", quote(name))
+        };
+        Status::new(403, REASON_FORBIDDEN, message).about(resource, name)
+    }
+
+    /// The API server's answer to a request without valid credentials.
+    pub fn unauthorized() -> Status {
+        Status::new(401, REASON_UNAUTHORIZED, "Unauthorized")
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Status {
+        Status::new(400, REASON_BAD_REQUEST, message)
+    }
+
+    pub fn method_not_allowed(resource: &GroupResource, verb: &str) -> Status {
+        let message = format!("{verb} is not supported on resources of kind {}", quote(&resource.to_string()));
+        Status::new(405, REASON_METHOD_NOT_ALLOWED, message).about(resource, "")
+    }
+
+    /// 410: the resource version is older than the server remembers. The client lists again.
+    pub fn expired(message: impl Into<String>) -> Status {
+        Status::new(410, REASON_EXPIRED, message)
+    }
+
+    pub fn gone(message: impl Into<String>) -> Status {
+        Status::new(410, REASON_GONE, message)
+    }
+
+    /// `accepted` lists the media types the server reads.
+    pub fn unsupported_media_type(accepted: &[&str]) -> Status {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
+        Status::new(415, REASON_UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
+    /// `accepted` lists the media types the server writes.
+    pub fn not_acceptable(accepted: &[&str]) -> Status {
+        let message = format!("only the following media types are accepted: {}", accepted.join(", "));
+        Status::new(406, REASON_NOT_ACCEPTABLE, message)
+    }
+
+    pub fn request_too_large(message: &str) -> Status {
+        Status::new(413, REASON_REQUEST_ENTITY_TOO_LARGE, format!("Request entity too large: {message}"))
+    }
+
+    pub fn internal(why: impl std::fmt::Display) -> Status {
+        let why = why.to_string();
+        let mut status = Status::new(500, REASON_INTERNAL_ERROR, format!("Internal error occurred: {why}"));
+        let cause = Cause { message: why, ..Cause::default() };
+        status.details = Some(Details { causes: vec![cause], ..Details::default() });
+        status
+    }
+
+    /// The request took too long; it may still complete.
+    pub fn timeout(message: &str, seconds: i32) -> Status {
+        Status::new(504, REASON_TIMEOUT, format!("Timeout: {message}")).retry_after(seconds)
+    }
+
+    pub fn server_timeout(resource: &GroupResource, operation: &str, seconds: i32) -> Status {
+        let message = format!(
+            "The {operation} operation against {resource} could not be completed at this time, please try again."
+        );
+        Status::new(500, REASON_SERVER_TIMEOUT, message).about(resource, operation).retry_after(seconds)
+    }
+
+    pub fn too_many_requests(message: impl Into<String>, seconds: i32) -> Status {
+        Status::new(429, REASON_TOO_MANY_REQUESTS, message).retry_after(seconds)
+    }
+
+    pub fn service_unavailable(message: impl Into<String>) -> Status {
+        Status::new(503, REASON_SERVICE_UNAVAILABLE, message)
+    }
+
+    /// What a client makes of a response that carried no `Status`. `verb` is an HTTP method.
+    pub fn generic(code: u16, verb: &str, resource: &GroupResource, name: &str, server_message: &str) -> Status {
+        let (reason, message) = generic_reason(code, verb, server_message);
+        let message = match (resource.resource.is_empty(), name.is_empty()) {
+            (false, false) => format!("{message} ({} {resource} {name})", verb.to_lowercase()),
+            (false, true) => format!("{message} ({} {resource})", verb.to_lowercase()),
+            _ => message,
+        };
+        Status::new(code, reason, message).about(resource, name)
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.is(REASON_NOT_FOUND, Some(404))
+    }
+    pub fn is_already_exists(&self) -> bool {
+        self.reason == REASON_ALREADY_EXISTS
+    }
+    pub fn is_conflict(&self) -> bool {
+        self.is(REASON_CONFLICT, Some(409))
+    }
+    pub fn is_invalid(&self) -> bool {
+        self.is(REASON_INVALID, Some(422))
+    }
+    pub fn is_gone(&self) -> bool {
+        self.is(REASON_GONE, Some(410))
+    }
+    /// The resource version is too old: list again. A bare 410 counts.
+    pub fn is_expired(&self) -> bool {
+        self.reason == REASON_EXPIRED || self.is_gone()
+    }
+    pub fn is_forbidden(&self) -> bool {
+        self.is(REASON_FORBIDDEN, Some(403))
+    }
+    pub fn is_unauthorized(&self) -> bool {
+        self.is(REASON_UNAUTHORIZED, Some(401))
+    }
+    pub fn is_timeout(&self) -> bool {
+        self.is(REASON_TIMEOUT, Some(504))
+    }
+    pub fn is_server_timeout(&self) -> bool {
+        self.reason == REASON_SERVER_TIMEOUT
+    }
+    pub fn is_too_many_requests(&self) -> bool {
+        self.is(REASON_TOO_MANY_REQUESTS, Some(429))
+    }
+    pub fn is_bad_request(&self) -> bool {
+        self.is(REASON_BAD_REQUEST, Some(400))
+    }
+    pub fn is_internal(&self) -> bool {
+        self.is(REASON_INTERNAL_ERROR, Some(500))
+    }
+    pub fn is_service_unavailable(&self) -> bool {
+        self.is(REASON_SERVICE_UNAVAILABLE, Some(503))
+    }
+    pub fn is_method_not_allowed(&self) -> bool {
+        self.is(REASON_METHOD_NOT_ALLOWED, Some(405))
+    }
+
+    /// Whether one of the causes has this reason, such as `NamespaceTerminating`.
+    pub fn has_cause(&self, reason: &str) -> bool {
+        self.details.as_ref().is_some_and(|d| d.causes.iter().any(|c| c.reason == reason))
+    }
+
+    /// A known reason decides; the code decides when the reason is not one of ours.
+    fn is(&self, reason: &str, code: Option<u16>) -> bool {
+        self.reason == reason || (!KNOWN_REASONS.contains(&self.reason.as_str()) && Some(self.code) == code)
+    }
+
+    /// The `Status` object on the wire.
+    pub fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        out.insert("kind".into(), json!("Status"));
+        out.insert("apiVersion".into(), json!("v1"));
+        out.insert("metadata".into(), json!({}));
+        out.insert("status".into(), json!(if self.code < 300 { "Success" } else { "Failure" }));
+        put(&mut out, "message", &self.message);
+        put(&mut out, "reason", &self.reason);
+        if let Some(details) = &self.details {
+            out.insert("details".into(), details.to_value());
+        }
+        out.insert("code".into(), json!(self.code));
+        Value::Object(out)
+    }
+
+    /// Reads a `Status` object; `None` when the value is something else.
+    pub fn from_value(value: &Value) -> Option<Status> {
+        if value.get("kind")?.as_str()? != "Status" {
+            return None;
+        }
+        Some(Status {
+            code: value.get("code").and_then(Value::as_u64).and_then(|c| u16::try_from(c).ok()).unwrap_or(0),
+            reason: word(value, "reason"),
+            message: word(value, "message"),
+            details: value.get("details").filter(|d| d.is_object()).map(Details::from_value),
+        })
+    }
+}
+
+impl Details {
+    fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        put(&mut out, "name", &self.name);
+        put(&mut out, "group", &self.group);
+        put(&mut out, "kind", &self.kind);
+        put(&mut out, "uid", &self.uid);
+        if !self.causes.is_empty() {
+            out.insert("causes".into(), self.causes.iter().map(Cause::to_value).collect());
+        }
+        if self.retry_after_seconds != 0 {
+            out.insert("retryAfterSeconds".into(), json!(self.retry_after_seconds));
+        }
+        Value::Object(out)
+    }
+
+    fn from_value(value: &Value) -> Details {
+        let causes = value.get("causes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let seconds = value.get("retryAfterSeconds").and_then(Value::as_i64).unwrap_or(0);
+        Details {
+            name: word(value, "name"),
+            group: word(value, "group"),
+            kind: word(value, "kind"),
+            uid: word(value, "uid"),
+            causes: causes.iter().map(Cause::from_value).collect(),
+            retry_after_seconds: i32::try_from(seconds).unwrap_or(i32::MAX),
+        }
+    }
+}
+
+impl Cause {
+    fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        put(&mut out, "reason", &self.reason);
+        put(&mut out, "message", &self.message);
+        put(&mut out, "field", &self.field);
+        Value::Object(out)
+    }
+
+    fn from_value(value: &Value) -> Cause {
+        Cause { reason: word(value, "reason"), message: word(value, "message"), field: word(value, "field") }
+    }
+}
+
+/// The `Status` a successful deletion answers with.
+pub fn success(resource: &GroupResource, name: &str, uid: &str) -> Value {
+    let details = Details {
+        name: name.to_owned(),
+        group: resource.group.clone(),
+        kind: resource.resource.clone(),
+        uid: uid.to_owned(),
+        ..Details::default()
+    };
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details.to_value()})
+}
+
+const KNOWN_REASONS: &[&str] = &[
+    REASON_UNAUTHORIZED,
+    REASON_FORBIDDEN,
+    REASON_NOT_FOUND,
+    REASON_ALREADY_EXISTS,
+    REASON_CONFLICT,
+    REASON_GONE,
+    REASON_INVALID,
+    REASON_SERVER_TIMEOUT,
+    REASON_TIMEOUT,
+    REASON_TOO_MANY_REQUESTS,
+    REASON_BAD_REQUEST,
+    REASON_METHOD_NOT_ALLOWED,
+    REASON_NOT_ACCEPTABLE,
+    REASON_REQUEST_ENTITY_TOO_LARGE,
+    REASON_UNSUPPORTED_MEDIA_TYPE,
+    REASON_INTERNAL_ERROR,
+    REASON_EXPIRED,
+    REASON_SERVICE_UNAVAILABLE,
+];
+
+fn generic_reason(code: u16, verb: &str, server_message: &str) -> (&'static str, String) {
+    let (reason, message) = match code {
+        409 if verb == "POST" => (REASON_ALREADY_EXISTS, "the server reported a conflict"),
+        409 => (REASON_CONFLICT, "the server reported a conflict"),
+        404 => (REASON_NOT_FOUND, "the server could not find the requested resource"),
+        400 => (REASON_BAD_REQUEST, "the server rejected our request for an unknown reason"),
+        401 => (REASON_UNAUTHORIZED, "the server has asked for the client to provide credentials"),
+        403 => (REASON_FORBIDDEN, server_message),
+        406 if server_message.is_empty() || server_message == "unknown" => {
+            (REASON_NOT_ACCEPTABLE, "the server was unable to respond with a content type that the client supports")
+        }
+        406 => (REASON_NOT_ACCEPTABLE, server_message),
+        415 => (REASON_UNSUPPORTED_MEDIA_TYPE, server_message),
+        405 => (REASON_METHOD_NOT_ALLOWED, "the server does not allow this method on the requested resource"),
+        422 => (REASON_INVALID, "the server rejected our request due to an error in our request"),
+        503 => (REASON_SERVICE_UNAVAILABLE, "the server is currently unable to handle the request"),
+        504 => (
+            REASON_TIMEOUT,
+            "the server was unable to return a response in the time allotted, but may still be processing the request",
+        ),
+        429 => {
+            (REASON_TOO_MANY_REQUESTS, "the server has received too many requests and has asked us to try again later")
+        }
+        500.. => {
+            let message =
+                format!("an error on the server ({}) has prevented the request from succeeding", quote(server_message));
+            return (REASON_INTERNAL_ERROR, message);
+        }
+        _ => {
+            return (
+                "",
+                format!("the server responded with the status code {code} but did not return more information"),
+            );
+        }
+    };
+    (reason, message.to_owned())
+}
+
+fn put(out: &mut Map<String, Value>, key: &str, text: &str) {
+    if !text.is_empty() {
+        out.insert(key.into(), json!(text));
+    }
+}
+
+fn word(value: &Value, key: &str) -> String {
+    value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::Path;
+
+    fn pods() -> GroupResource {
+        GroupResource::new("", "pods")
+    }
+    fn deployments() -> GroupResource {
+        GroupResource::new("apps", "deployments")
+    }
+
+    #[test]
+    fn messages_are_upstreams() {
+        for (status, code, reason, message) in [
+            (Status::not_found(&pods(), "web"), 404, "NotFound", r#"pods "web" not found"#),
+            (
+                Status::already_exists(&deployments(), "w"),
+                409,
+                "AlreadyExists",
+                r#"deployments.apps "w" already exists"#,
+            ),
+            (
+                Status::conflict(&pods(), "w", OPTIMISTIC_LOCK_MESSAGE),
+                409,
+                "Conflict",
+                r#"Operation cannot be fulfilled on pods "w": the object has been modified; please apply your changes to the latest version and try again"#,
+            ),
+            (Status::forbidden(&pods(), "", "no"), 403, "Forbidden", "pods is forbidden: no"),
+            (Status::forbidden(&GroupResource::default(), "", "no"), 403, "Forbidden", "forbidden: no"),
+            (
+                Status::method_not_allowed(&pods(), "deletecollection"),
+                405,
+                "MethodNotAllowed",
+                r#"deletecollection is not supported on resources of kind "pods""#,
+            ),
+            (Status::timeout("slow", 3), 504, "Timeout", "Timeout: slow"),
+            (Status::internal("boom"), 500, "InternalError", "Internal error occurred: boom"),
+            (
+                Status::request_too_large("limit is 3"),
+                413,
+                "RequestEntityTooLarge",
+                "Request entity too large: limit is 3",
+            ),
+            (
+                Status::generic(422, "PATCH", &GroupResource::default(), "", "x"),
+                422,
+                "Invalid",
+                "the server rejected our request due to an error in our request",
+            ),
+            (
+                Status::generic(404, "GET", &pods(), "w", ""),
+                404,
+                "NotFound",
+                "the server could not find the requested resource (get pods w)",
+            ),
+            (
+                Status::generic(502, "GET", &GroupResource::default(), "", "bad gateway"),
+                502,
+                "InternalError",
+                r#"an error on the server ("bad gateway") has prevented the request from succeeding"#,
+            ),
+        ] {
+            assert_eq!((status.code, status.reason.as_str(), status.message.as_str()), (code, reason, message));
+        }
+    }
+
+    #[test]
+    fn invalid_lists_causes() {
+        let path = Path::root("spec").child("replicas");
+        let kind = GroupKind::new("apps", "Deployment");
+        let one = FieldError::invalid(&path, -1, "must be greater than or equal to 0");
+        let status = Status::invalid(&kind, "w", vec![one.clone()]);
+        assert_eq!(
+            status.message,
+            r#"Deployment.apps "w" is invalid: spec.replicas: Invalid value: -1: must be greater than or equal to 0"#
+        );
+        let causes = status.details.unwrap().causes;
+        assert_eq!(causes[0].reason, "FieldValueInvalid");
+        assert_eq!(causes[0].message, "Invalid value: -1: must be greater than or equal to 0");
+        let two = Status::invalid(&kind, "w", vec![one, FieldError::required(&Path::root("spec"), "")]);
+        assert!(two.message.ends_with("equal to 0, spec: Required value]"), "{}", two.message);
+        assert_eq!(Status::invalid(&kind, "w", vec![]).message, r#"Deployment.apps "w" is invalid"#);
+    }
+
+    #[test]
+    fn round_trips_and_recognises() {
+        let all = [
+            Status::not_found(&pods(), "web"),
+            Status::too_many_requests("later", 7),
+            Status::invalid(&GroupKind::new("", "Pod"), "p", vec![FieldError::required(&Path::root("spec"), "why")]),
+            Status::internal("x"),
+        ];
+        for status in all {
+            assert_eq!(Status::from_value(&status.to_value()), Some(status));
+        }
+        assert_eq!(Status::from_value(&json!({"kind": "Pod"})), None);
+        assert!(Status::expired("x").is_expired() && Status::gone("x").is_expired());
+        assert!(!Status::already_exists(&pods(), "x").is_conflict());
+        let odd = Status { code: 404, reason: "Odd".into(), ..Status::default() };
+        assert!(odd.is_not_found() && !odd.is_conflict());
+    }
+}
