@@ -28,7 +28,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-pub use embedded::{Clock, Config, MonotonicClock, Retain};
+pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain};
 pub use error::Error;
 pub use watch::Watch;
 

@@ -1,5 +1,209 @@
 //! The embedded engine: all data in memory, every change in a log on disk before it is visible.
+//!
+//! How a write goes, and the file of each step:
+//!
+//! 1. it queues for the one committer thread (`queue`, `committer`);
+//! 2. whatever has queued up is decided in order and becomes a group (`group`);
+//! 3. the group is appended to the log as one frame and synced (`frame`, `log`, `segment`);
+//! 4. it is applied to the index (`index`, `lease`) and told to the watchers (`hub`);
+//! 5. its callers are answered.
+//!
+//! Reads and new watches touch the index alone. Now and then a checkpoint replaces the log so far
+//! (`checkpoint`). Opening a directory is `recovery`.
 
+mod checkpoint;
+mod committer;
 mod config;
+mod frame;
+mod group;
+mod hub;
+mod index;
+mod lease;
+mod log;
+mod queue;
+mod recovery;
+mod segment;
+
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use tokio::sync::oneshot;
+
+use self::committer::Committer;
+use self::hub::Hub;
+use self::index::Index;
+use self::lease::Leases;
+use self::queue::{Queue, Reply, Request};
+use crate::{Entry, Error, Lease, LeaseId, Op, Outcome, Range, RangeResult, Revision, Store, Watch};
 
 pub use config::{Clock, Config, MonotonicClock, Retain};
+
+/// A store in a directory of this machine, for one process at a time. Dropping it closes it.
+#[derive(Debug)]
+pub struct Embedded {
+    shared: Arc<Shared>,
+    watch_buffer: usize,
+    clock: Arc<dyn Clock>,
+    committer: Option<JoinHandle<()>>,
+    /// Holds the directory until everything else is gone.
+    _lock: File,
+}
+
+/// What the callers and the committer share.
+///
+/// Invariant: the locks are taken in the order hub, index, leases, and never across an await.
+#[derive(Debug)]
+struct Shared {
+    queue: Queue,
+    hub: Mutex<Hub>,
+    index: RwLock<Index>,
+    leases: Mutex<Leases>,
+}
+
+/// A lock is poisoned only by a panic in the committer, which is a bug that must not be served on.
+const POISONED: &str = "no holder of the store's locks panics";
+
+impl Shared {
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().expect(POISONED)
+    }
+
+    fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().expect(POISONED)
+    }
+
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().expect(POISONED)
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().expect(POISONED)
+    }
+}
+
+impl Embedded {
+    /// Opens the store in `config.dir`, or makes one there.
+    ///
+    /// Refuses a directory that another process holds, one of a newer format, and one that has lost
+    /// acknowledged data.
+    pub fn open(config: Config) -> Result<Arc<Embedded>, Error> {
+        let recovered = recovery::recover(&config)?;
+        let shared = Arc::new(Shared {
+            queue: Queue::new(config.queue),
+            hub: Mutex::default(),
+            index: RwLock::new(recovered.index),
+            leases: Mutex::new(recovered.leases),
+        });
+        let (watch_buffer, clock, dir) = (config.watch_buffer, config.clock.clone(), config.dir.clone());
+        let committer = Committer::new(shared.clone(), config, recovered.log, recovered.checkpoint_size);
+        let committer = thread::Builder::new()
+            .name("store-committer".to_owned())
+            .spawn(move || committer.run())
+            .map_err(|error| Error::io("start the committer of", &dir, error))?;
+        Ok(Arc::new(Embedded { shared, watch_buffer, clock, committer: Some(committer), _lock: recovered.lock }))
+    }
+
+    /// Makes the store look at its clock now, and returns when it has acted on it. Only a clock that
+    /// is moved by hand needs this.
+    pub async fn tick(&self) -> Result<(), Error> {
+        self.ask(|reply| Request::Tick { reply }).await
+    }
+
+    /// Queues a request and waits for its answer.
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.queue.push(request(reply)).await?;
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+impl Store for Embedded {
+    fn revision(&self) -> Revision {
+        self.shared.index().snapshot().revision
+    }
+
+    fn compacted(&self) -> Revision {
+        self.shared.index().snapshot().compacted
+    }
+
+    fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>> {
+        let index = self.shared.index();
+        let snapshot = index.snapshot();
+        let entry = snapshot.get(key).map(|entry| Entry::clone(entry));
+        ready(Ok((snapshot.revision, entry))).boxed()
+    }
+
+    fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, Error>> {
+        // The snapshot is a copy, so that a long range does not hold up the committer.
+        async move {
+            let snapshot = self.shared.index().snapshot().clone();
+            snapshot.range(&range)
+        }
+        .boxed()
+    }
+
+    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Outcome, Error>> {
+        async move {
+            group::check(&ops)?;
+            self.ask(|reply| Request::Commit { ops, reply }).await
+        }
+        .boxed()
+    }
+
+    fn watch(&self, prefix: &[u8], from: Revision) -> BoxFuture<'_, Result<Watch, Error>> {
+        let prefix = Bytes::copy_from_slice(prefix);
+        async move {
+            let mut hub = self.shared.hub();
+            hub.watch(&self.shared.index(), &prefix, from, self.watch_buffer)
+        }
+        .boxed()
+    }
+
+    fn progress(&self, prefix: &[u8]) -> BoxFuture<'_, Result<Revision, Error>> {
+        let prefix = Bytes::copy_from_slice(prefix);
+        async move {
+            let mut hub = self.shared.hub();
+            let revision = self.revision();
+            hub.progress(&prefix, revision);
+            Ok(revision)
+        }
+        .boxed()
+    }
+
+    fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>> {
+        self.ask(move |reply| Request::Compact { revision, reply }).boxed()
+    }
+
+    fn grant(&self, ttl: Duration, id: LeaseId) -> BoxFuture<'_, Result<LeaseId, Error>> {
+        self.ask(move |reply| Request::Grant { id, ttl, reply }).boxed()
+    }
+
+    fn revoke(&self, id: LeaseId) -> BoxFuture<'_, Result<Revision, Error>> {
+        self.ask(move |reply| Request::Revoke { id, reply }).boxed()
+    }
+
+    fn keep_alive(&self, id: LeaseId) -> BoxFuture<'_, Result<Duration, Error>> {
+        ready(self.shared.leases().keep_alive(id, self.clock.now())).boxed()
+    }
+
+    fn time_to_live(&self, id: LeaseId) -> BoxFuture<'_, Result<Lease, Error>> {
+        ready(self.shared.leases().describe(id, self.clock.now())).boxed()
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        if let Some(committer) = self.committer.take() {
+            // A panic of the committer has been reported where it happened.
+            let _ = committer.join();
+        }
+        // What is left of the watches ends here: nothing will feed them any more.
+        *self.shared.hub.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Hub::default();
+    }
+}

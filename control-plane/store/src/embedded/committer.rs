@@ -1,0 +1,294 @@
+//! The one thread that writes: it turns requests into groups, groups into frames, and frames that
+//! are durable into state, answers and watch events.
+//!
+//! Invariant: the index changes only here, and only after the frame that says so was synced.
+//! When there is nothing to do the thread sleeps; its only timers are the end of the next lease and
+//! the age of the oldest history.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::fs;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::Shared;
+use super::checkpoint::{self, Source};
+use super::config::Config;
+use super::group::{Effect, Group};
+use super::log::Log;
+use super::queue::{Reply, Request};
+use crate::{Error, LeaseId};
+
+/// How many revisions are freed at once, beyond twice those that were just made: a reader never
+/// waits long for the lock, and a backlog of freed history still shrinks.
+const RECLAIM: usize = 512;
+/// When the end of a lease could not be written, it is tried again after this time.
+const LEASE_RETRY: Duration = Duration::from_secs(1);
+/// History is looked at again after a fifth of its time, and at most this often.
+const RETAIN_SLACK: Duration = Duration::from_secs(60);
+/// A frame buffer bigger than this is not kept.
+const KEPT_BUFFER: usize = 1 << 20;
+
+pub struct Committer {
+    shared: Arc<Shared>,
+    config: Config,
+    log: Log,
+    buffer: Vec<u8>,
+    checkpoint: Option<Checkpointing>,
+    /// The size of the last checkpoint.
+    checkpoint_size: u64,
+    /// No checkpoint before the log has grown to this, after one that failed.
+    checkpoint_retry: u64,
+}
+
+/// A checkpoint that is being written.
+struct Checkpointing {
+    job: JoinHandle<Result<Option<u64>, Error>>,
+    cancel: Arc<AtomicBool>,
+    /// What it will have covered.
+    bytes: u64,
+    segments: usize,
+}
+
+impl Committer {
+    pub fn new(shared: Arc<Shared>, config: Config, log: Log, checkpoint_size: u64) -> Committer {
+        let (buffer, checkpoint, checkpoint_retry) = (Vec::new(), None, 0);
+        Committer { shared, config, log, buffer, checkpoint, checkpoint_size, checkpoint_retry }
+    }
+
+    /// Serves until the store is closed, then ends what runs in the background.
+    pub fn run(mut self) {
+        loop {
+            let taken = self.shared.queue.take(self.patience());
+            self.end_due_leases();
+            let (commits, ticks) = self.commit_all(taken.requests);
+            self.retain_history(commits);
+            self.start_checkpoint();
+            for reply in ticks {
+                // Whoever asked may have gone.
+                let _ = reply.send(Ok(()));
+            }
+            if taken.closed {
+                break;
+            }
+        }
+        if let Some(checkpoint) = self.checkpoint.take() {
+            checkpoint.cancel.store(true, Ordering::Relaxed);
+            // The next opening finds either checkpoint; both are right.
+            let _ = checkpoint.job.join();
+        }
+        self.log.finish();
+    }
+
+    /// How long there is nothing to do unless a request comes; `None` is for ever.
+    fn patience(&self) -> Option<Duration> {
+        let index = self.shared.index();
+        if index.is_reclaimable() {
+            return Some(Duration::ZERO);
+        }
+        let slack = RETAIN_SLACK.min(self.config.retain.time / 5);
+        let aged = index.oldest().map(|at| at.saturating_add(self.config.retain.time).saturating_add(slack));
+        let next = aged.into_iter().chain(self.shared.leases().next()).min()?;
+        Some(next.saturating_sub(self.config.clock.now()))
+    }
+
+    /// Serves the requests in order, in as few groups as can be. Returns how many revisions that
+    /// made, and the ticks to answer once everything else is done.
+    fn commit_all(&mut self, requests: Vec<Request>) -> (usize, Vec<Reply<()>>) {
+        let mut ticks = Vec::new();
+        let mut writes = VecDeque::with_capacity(requests.len());
+        for request in requests {
+            match request {
+                Request::Tick { reply } => ticks.push(reply),
+                Request::CheckpointEnded => self.end_checkpoint(),
+                write => writes.push_back(write),
+            }
+        }
+        let mut commits = 0;
+        while !writes.is_empty() {
+            let group = self.plan(&mut writes);
+            commits += group.batches.len();
+            // A failure is the callers' to handle; they have it as their answer.
+            let _ = self.finish(group);
+        }
+        (commits, ticks)
+    }
+
+    /// Moves requests into a group, for as long as it accepts them.
+    fn plan(&mut self, requests: &mut VecDeque<Request>) -> Group {
+        // An id that no lease had before, as no frame before had this sequence.
+        let fresh = ((self.log.sequence() + 1) << 16) as LeaseId;
+        let index = self.shared.index();
+        let mut leases = self.shared.leases();
+        let snapshot = index.snapshot();
+        let mut group = Group::new(mem::take(&mut self.buffer), snapshot);
+        while let Some(request) = requests.pop_front_if(|request| group.accepts(request)) {
+            match request {
+                Request::Commit { ops, reply } => group.commit(snapshot, &leases, ops, reply),
+                Request::Compact { revision, reply } => group.compact(revision, reply),
+                Request::Grant { id, ttl, reply } => group.grant(&leases, id, fresh, ttl, reply),
+                Request::Revoke { id, reply } => {
+                    let keys = leases.begin_end(id);
+                    group.revoke(snapshot, id, keys, Some(reply));
+                }
+                Request::Tick { .. } | Request::CheckpointEnded => {}
+            }
+        }
+        group
+    }
+
+    /// Ends the leases whose time is up.
+    fn end_due_leases(&mut self) {
+        let due = self.shared.leases().due(self.config.clock.now());
+        if due.is_empty() {
+            return;
+        }
+        let index = self.shared.index();
+        let mut group = Group::new(mem::take(&mut self.buffer), index.snapshot());
+        for id in due {
+            let keys = self.shared.leases().begin_end(id);
+            group.revoke(index.snapshot(), id, keys, None);
+        }
+        drop(index);
+        if let Err(error) = self.finish(group) {
+            tracing::warn!(%error, "leases are past their time and cannot be ended yet");
+        }
+    }
+
+    /// Makes the group durable, then visible, then answers it.
+    fn finish(&mut self, mut group: Group) -> Result<(), Error> {
+        let written = if group.has_frame() { self.log.append(&mut group.frame) } else { Ok(()) };
+        match &written {
+            Ok(()) => self.publish(&group),
+            Err(_) => self.abandon(&group),
+        }
+        group.answer(written.clone());
+        if group.frame.capacity() <= KEPT_BUFFER {
+            self.buffer = group.frame;
+        }
+        written
+    }
+
+    fn publish(&self, group: &Group) {
+        let now = self.config.clock.now();
+        let mut hub = self.shared.hub();
+        let mut index = self.shared.index_mut();
+        let mut leases = self.shared.leases();
+        for effect in &group.effects {
+            if let Effect::Grant(id, ttl) = effect {
+                leases.grant(*id, *ttl, now);
+            }
+        }
+        for batch in &group.batches {
+            index.apply(batch.clone(), now);
+            batch.events.iter().for_each(|event| leases.observe(event));
+        }
+        for effect in &group.effects {
+            match effect {
+                Effect::Grant(..) => {}
+                Effect::Compact(revision) => index.compact(*revision),
+                Effect::End(id) => leases.end(*id),
+            }
+        }
+        drop((index, leases));
+        group.batches.iter().for_each(|batch| hub.publish(batch));
+    }
+
+    /// Nothing of the group happened: the leases that it would have ended go on.
+    fn abandon(&self, group: &Group) {
+        let retry = self.config.clock.now() + LEASE_RETRY;
+        for effect in &group.effects {
+            if let Effect::End(id) = effect {
+                self.shared.leases().abort_end(*id, retry);
+            }
+        }
+    }
+
+    /// Compacts the history that exceeds its bounds, and frees some of what is compacted.
+    fn retain_history(&self, commits: usize) {
+        let index = self.shared.index();
+        let excess = index.excess(&self.config.retain, self.config.clock.now());
+        if excess.is_none() && !index.is_reclaimable() {
+            return;
+        }
+        drop(index);
+        let mut index = self.shared.index_mut();
+        if let Some(revision) = excess {
+            index.compact(revision);
+        }
+        index.reclaim(RECLAIM + 2 * commits);
+    }
+
+    /// Has a checkpoint written once the log is long enough.
+    fn start_checkpoint(&mut self) {
+        let enough = self.config.checkpoint_bytes.max(self.checkpoint_size).max(self.checkpoint_retry);
+        if self.checkpoint.is_some() || self.log.uncovered() < enough {
+            return;
+        }
+        let source = self.source();
+        let segments = self.log.full_segments().to_vec();
+        let (bytes, count) = (self.log.uncovered(), segments.len());
+        let cancel = Arc::new(AtomicBool::new(false));
+        let (dir, shared, cancelled) = (self.config.dir.clone(), self.shared.clone(), cancel.clone());
+        let job = thread::Builder::new().name("store-checkpoint".to_owned()).spawn(move || {
+            let written = checkpoint::write(&dir, &source, &cancelled);
+            if matches!(written, Ok(Some(_))) {
+                remove_covered(&dir, source.sequence, &segments);
+            }
+            shared.queue.notify(Request::CheckpointEnded);
+            written
+        });
+        match job {
+            Ok(job) => self.checkpoint = Some(Checkpointing { job, cancel, bytes, segments: count }),
+            Err(error) => self.retry_checkpoint(&error),
+        }
+    }
+
+    fn source(&self) -> Source {
+        let index = self.shared.index();
+        let snapshot = index.snapshot().clone();
+        let history = index.history(snapshot.compacted + 1).map(|batches| batches.cloned().collect());
+        Source {
+            history: history.expect("what comes after the compacted revision is kept"),
+            snapshot,
+            leases: self.shared.leases().granted().collect(),
+            sequence: self.log.sequence(),
+            segment: self.log.active_segment(),
+        }
+    }
+
+    fn end_checkpoint(&mut self) {
+        let Some(checkpoint) = self.checkpoint.take() else { return };
+        match checkpoint.job.join() {
+            Ok(Ok(Some(size))) => {
+                self.log.covered(checkpoint.bytes, checkpoint.segments);
+                self.checkpoint_size = size;
+                self.checkpoint_retry = 0;
+            }
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => self.retry_checkpoint(&error),
+            Err(_) => self.retry_checkpoint(&"its thread panicked"),
+        }
+    }
+
+    /// The log stays whole without the checkpoint; another try is due when it has grown by a quarter.
+    fn retry_checkpoint(&mut self, error: &dyn Display) {
+        tracing::warn!(%error, "no checkpoint could be written; the log keeps growing");
+        self.checkpoint_retry = self.log.uncovered() + self.config.checkpoint_bytes / 4;
+    }
+}
+
+/// Removes what a durable checkpoint makes useless. What stays for some reason only takes space, and
+/// goes when the store is next opened.
+fn remove_covered(dir: &Path, sequence: u64, segments: &[PathBuf]) {
+    let older = checkpoint::older(dir, sequence);
+    for path in segments.iter().chain(&older) {
+        if let Err(error) = fs::remove_file(path) {
+            tracing::warn!(path = %path.display(), %error, "a file that is no longer needed stays");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The data in memory: the current entries, the versions they replaced, and the recent history.
+//!
+//! Two persistent maps make a snapshot cost nothing. `current` holds what is alive. `past` holds,
+//! for every change since the last compaction, the entry that the change replaced, under the key and
+//! the revision of the change: the value of a key at revision R is the first past entry with a
+//! revision above R, or else the current one. So the present is read at full speed, and compaction
+//! removes exactly the past entries of the batches that it drops from the history.
+//!
+//! Pure data: no locks, no files, no clock.
+
+use std::collections::VecDeque;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use imbl::OrdMap;
+
+use super::config::Retain;
+use crate::{Batch, Entry, Error, Event, EventKind, LeaseId, NO_LEASE, Range, RangeResult, Revision};
+
+/// The revision of a store in which nothing ever happened.
+const FIRST_REVISION: Revision = 1;
+
+/// A key and the revision at which a version of it was replaced.
+type Replaced = (Bytes, Revision);
+
+/// The store at one revision, and as far back as the last compaction. A clone costs nothing.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub revision: Revision,
+    pub compacted: Revision,
+    current: OrdMap<Bytes, Arc<Entry>>,
+    past: OrdMap<Replaced, Option<Arc<Entry>>>,
+}
+
+impl Snapshot {
+    pub fn get(&self, key: &[u8]) -> Option<&Arc<Entry>> {
+        self.current.get(key)
+    }
+
+    /// The current entries in order.
+    pub fn current(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.current.values()
+    }
+
+    /// The entries at the compacted revision, in order: what the history builds on.
+    pub fn base(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.as_of(&Bytes::new(), &Bytes::new(), self.compacted)
+    }
+
+    /// Answers a range.
+    pub fn range(&self, range: &Range) -> Result<RangeResult, Error> {
+        let revision = range.revision.unwrap_or(self.revision);
+        if revision > self.revision {
+            return Err(Error::Future { requested: revision, current: self.revision });
+        }
+        if revision < self.compacted {
+            return Err(Error::Compacted { compacted: self.compacted });
+        }
+        if !range.end.is_empty() && range.start >= range.end {
+            return Ok(RangeResult { revision, entries: Vec::new(), more: false, count: 0 });
+        }
+        Ok(if revision == self.revision {
+            let entries = self.current.range(bounds(&range.start, &range.end)).map(|(_, entry)| entry);
+            collect(range, revision, entries)
+        } else {
+            collect(range, revision, self.as_of(&range.start, &range.end, revision))
+        })
+    }
+
+    /// The entries between two keys as they were at a revision, in order.
+    fn as_of<'a>(
+        &'a self,
+        start: &Bytes,
+        end: &Bytes,
+        revision: Revision,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> + use<'a> {
+        let (past_start, past_end) = bounds(start, end);
+        let past_bounds = (past_start.map(|key| (key, 0)), past_end.map(|key| (key, 0)));
+        let current = self.current.range(bounds(start, end));
+        let past = self.past.range(past_bounds);
+        AsOf { revision, current: current.peekable(), past: past.peekable() }
+    }
+}
+
+/// `start` inclusive, `end` exclusive; an empty key as the end means that there is none.
+fn bounds(start: &Bytes, end: &Bytes) -> (Bound<Bytes>, Bound<Bytes>) {
+    let end = if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(end.clone()) };
+    (Bound::Included(start.clone()), end)
+}
+
+fn collect<'a>(range: &Range, revision: Revision, entries: impl Iterator<Item = &'a Arc<Entry>>) -> RangeResult {
+    let mut result = RangeResult { revision, entries: Vec::new(), more: false, count: 0 };
+    for entry in entries {
+        result.count += 1;
+        if range.count_only {
+            continue;
+        }
+        if range.limit > 0 && result.entries.len() == range.limit {
+            result.more = true;
+            continue;
+        }
+        let mut entry = Entry::clone(entry);
+        if range.keys_only {
+            entry.value = Bytes::new();
+        }
+        result.entries.push(entry);
+    }
+    result
+}
+
+/// Merges the current entries with the past ones: what each key was at `revision`.
+struct AsOf<'a, C, P>
+where
+    C: Iterator<Item = (&'a Bytes, &'a Arc<Entry>)>,
+    P: Iterator<Item = (&'a Replaced, &'a Option<Arc<Entry>>)>,
+{
+    revision: Revision,
+    current: Peekable<C>,
+    past: Peekable<P>,
+}
+
+impl<'a, C, P> Iterator for AsOf<'a, C, P>
+where
+    C: Iterator<Item = (&'a Bytes, &'a Arc<Entry>)>,
+    P: Iterator<Item = (&'a Replaced, &'a Option<Arc<Entry>>)>,
+{
+    type Item = &'a Arc<Entry>;
+
+    fn next(&mut self) -> Option<&'a Arc<Entry>> {
+        loop {
+            let Some((past_key, _)) = self.past.peek().map(|(replaced, _)| *replaced) else {
+                return self.current.next().map(|(_, entry)| entry);
+            };
+            if self.current.peek().is_some_and(|(key, _)| *key < past_key) {
+                return self.current.next().map(|(_, entry)| entry);
+            }
+            // Everything known of this one key is consumed before deciding.
+            let now = self.current.next_if(|(key, _)| *key == past_key).map(|(_, entry)| entry);
+            let mut then = None;
+            while let Some(((_, replaced), entry)) = self.past.next_if(|((key, _), _)| key == past_key) {
+                if *replaced > self.revision && then.is_none() {
+                    then = Some(entry.as_ref());
+                }
+            }
+            if let Some(entry) = then.unwrap_or(now) {
+                return Some(entry);
+            }
+        }
+    }
+}
+
+/// What happens to a key.
+pub enum Change {
+    Put { value: Bytes, lease: LeaseId },
+    Delete,
+}
+
+/// The event of one change, given what stands at the key; `None` if nothing would change.
+pub fn event(previous: Option<&Arc<Entry>>, key: Bytes, change: Change, revision: Revision) -> Option<Event> {
+    // The key's first buffer is kept for as long as the key lives, whoever writes it again.
+    let key = previous.map_or(key, |previous| previous.key.clone());
+    let (kind, entry) = match change {
+        Change::Put { value, lease } => {
+            let (create_revision, version) = previous.map_or((revision, 1), |p| (p.create_revision, p.version + 1));
+            (EventKind::Put, Entry { key, value, create_revision, mod_revision: revision, version, lease })
+        }
+        Change::Delete => {
+            previous?;
+            let tombstone = Entry {
+                key,
+                value: Bytes::new(),
+                create_revision: 0,
+                mod_revision: revision,
+                version: 0,
+                lease: NO_LEASE,
+            };
+            (EventKind::Delete, tombstone)
+        }
+    };
+    Some(Event { kind, entry, previous: previous.map(|entry| Entry::clone(entry)) })
+}
+
+/// The snapshot of now, and the batches since the last compaction for watches that begin earlier.
+#[derive(Debug)]
+pub struct Index {
+    snapshot: Snapshot,
+    history: VecDeque<Kept>,
+    /// The bytes in values of `history` that are no longer current.
+    past_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    batch: Batch,
+    /// When it was applied.
+    at: Duration,
+    /// The bytes in values that it replaced.
+    past_bytes: u64,
+}
+
+impl Index {
+    /// An index whose history begins after `compacted`, with the entries of that revision.
+    pub fn new(compacted: Revision, entries: impl IntoIterator<Item = Entry>) -> Index {
+        let current = entries.into_iter().map(|entry| (entry.key.clone(), Arc::new(entry))).collect();
+        let revision = compacted.max(FIRST_REVISION);
+        let snapshot = Snapshot { revision, compacted, current, past: OrdMap::new() };
+        Index { snapshot, history: VecDeque::new(), past_bytes: 0 }
+    }
+
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Applies the next revision. Invariant: its events were made from the state as it stands.
+    pub fn apply(&mut self, batch: Batch, now: Duration) {
+        debug_assert_eq!(batch.revision, self.snapshot.revision + 1, "revisions have no gaps");
+        let mut past_bytes = 0;
+        for event in batch.events.iter() {
+            let key = event.entry.key.clone();
+            let replaced = match event.kind {
+                EventKind::Put => self.snapshot.current.insert(key.clone(), Arc::new(event.entry.clone())),
+                EventKind::Delete => self.snapshot.current.remove(&key),
+            };
+            past_bytes += replaced.as_ref().map_or(0, |entry| entry.value.len() as u64);
+            self.snapshot.past.insert((key, batch.revision), replaced);
+        }
+        self.snapshot.revision = batch.revision;
+        self.past_bytes += past_bytes;
+        self.history.push_back(Kept { batch, at: now, past_bytes });
+    }
+
+    /// The batches from `from` on. Fails if some of them are compacted away.
+    pub fn history(&self, from: Revision) -> Result<impl Iterator<Item = &Batch>, Error> {
+        if from <= self.snapshot.compacted {
+            return Err(Error::Compacted { compacted: self.snapshot.compacted });
+        }
+        let start = self.history.partition_point(|kept| kept.batch.revision < from);
+        Ok(self.history.range(start..).map(|kept| &kept.batch))
+    }
+
+    /// Declares the history before `revision` gone. [`Index::reclaim`] then frees it bit by bit.
+    pub fn compact(&mut self, revision: Revision) {
+        debug_assert!(revision <= self.snapshot.revision, "only what happened can be compacted");
+        self.snapshot.compacted = self.snapshot.compacted.max(revision);
+    }
+
+    /// Whether [`Index::reclaim`] has something to do.
+    pub fn is_reclaimable(&self) -> bool {
+        self.history.front().is_some_and(|kept| kept.batch.revision <= self.snapshot.compacted)
+    }
+
+    /// Frees up to `limit` compacted revisions.
+    pub fn reclaim(&mut self, limit: usize) {
+        for _ in 0..limit {
+            if !self.is_reclaimable() {
+                return;
+            }
+            let Some(kept) = self.history.pop_front() else { return };
+            self.past_bytes -= kept.past_bytes;
+            for event in kept.batch.events.iter() {
+                self.snapshot.past.remove(&(event.entry.key.clone(), kept.batch.revision));
+            }
+        }
+    }
+
+    /// The revision to compact to so that the history fits `retain`, if it does not already.
+    pub fn excess(&self, retain: &Retain, now: Duration) -> Option<Revision> {
+        let first = self.history.partition_point(|kept| kept.batch.revision <= self.snapshot.compacted);
+        let mut revisions = (self.history.len() - first) as u64;
+        let gone: u64 = self.history.range(..first).map(|kept| kept.past_bytes).sum();
+        let mut bytes = self.past_bytes - gone;
+        let mut compact_to = None;
+        for kept in self.history.range(first..) {
+            let fits = revisions <= retain.revisions && bytes <= retain.bytes;
+            if fits && now.saturating_sub(kept.at) < retain.time {
+                break;
+            }
+            revisions -= 1;
+            bytes -= kept.past_bytes;
+            compact_to = Some(kept.batch.revision);
+        }
+        compact_to
+    }
+
+    /// When the oldest history was applied; `None` without any.
+    pub fn oldest(&self) -> Option<Duration> {
+        self.history.front().map(|kept| kept.at)
+    }
+}

@@ -1,0 +1,202 @@
+//! The log: frames appended to segments, each synced before it counts.
+//!
+//! Invariant: when [`Log::append`] fails, the log is as it was before, or it is broken and takes
+//! nothing more. A failed sync breaks it, because after one the kernel may have dropped the pages
+//! and a second sync would claim success; only reading the files again tells what they hold.
+
+use std::mem;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use super::frame;
+use super::segment::{self, Segment};
+use crate::Error;
+
+/// The first segment of a new store is small, so that the store opens at once.
+const FIRST_SEGMENT: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub struct Log {
+    dir: PathBuf,
+    segment_bytes: u64,
+    active: Segment,
+    /// Where the next frame goes in the active segment.
+    offset: u64,
+    /// The sequence of the last frame.
+    sequence: u64,
+    next: Next,
+    /// The full segments, oldest first.
+    full: Vec<PathBuf>,
+    /// The bytes in frames since the last checkpoint.
+    uncovered: u64,
+    broken: Option<Arc<str>>,
+}
+
+/// The segment after the active one.
+#[derive(Debug)]
+enum Next {
+    Unneeded,
+    Preparing(JoinHandle<Result<Segment, Error>>),
+    Ready(Segment),
+}
+
+/// Where recovery found the log to end.
+#[derive(Debug)]
+pub struct Tail {
+    pub active: Segment,
+    pub offset: u64,
+    pub sequence: u64,
+    /// A segment without frames after the active one.
+    pub next: Option<Segment>,
+    pub full: Vec<PathBuf>,
+    /// The bytes of the frames that no checkpoint covers.
+    pub uncovered: u64,
+}
+
+impl Log {
+    /// A new log in an empty directory.
+    pub fn create(dir: &Path, segment_bytes: u64) -> Result<Log, Error> {
+        let active = Segment::create(dir, 1, segment_bytes.min(FIRST_SEGMENT))?;
+        let offset = segment::HEADER as u64;
+        let tail = Tail { active, offset, sequence: 0, next: None, full: Vec::new(), uncovered: 0 };
+        Ok(Log::resume(dir, segment_bytes, tail))
+    }
+
+    /// Goes on where the log ended.
+    pub fn resume(dir: &Path, segment_bytes: u64, tail: Tail) -> Log {
+        Log {
+            dir: dir.to_owned(),
+            segment_bytes,
+            active: tail.active,
+            offset: tail.offset,
+            sequence: tail.sequence,
+            next: tail.next.map_or(Next::Unneeded, Next::Ready),
+            full: tail.full,
+            uncovered: tail.uncovered,
+            broken: None,
+        }
+    }
+
+    /// The sequence of the last frame.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The number of the segment that frames go to.
+    pub fn active_segment(&self) -> u64 {
+        self.active.index
+    }
+
+    /// The bytes in frames that no checkpoint covers.
+    pub fn uncovered(&self) -> u64 {
+        self.uncovered
+    }
+
+    /// The segments that hold no frame after the last one, oldest first.
+    pub fn full_segments(&self) -> &[PathBuf] {
+        &self.full
+    }
+
+    /// A checkpoint covers `bytes` of the frames, and the `segments` oldest segments are gone.
+    pub fn covered(&mut self, bytes: u64, segments: usize) {
+        self.uncovered = self.uncovered.saturating_sub(bytes);
+        self.full.drain(..segments.min(self.full.len()));
+    }
+
+    /// Seals `frame` and makes it durable.
+    pub fn append(&mut self, frame: &mut Vec<u8>) -> Result<(), Error> {
+        if let Some(reason) = &self.broken {
+            return Err(Error::Broken { reason: reason.clone() });
+        }
+        let length = frame.len().next_multiple_of(8) as u64;
+        if self.offset + length > self.active.size {
+            self.roll(length).map_err(|error| self.without_space(error))?;
+        }
+        frame::seal(frame, self.active.salt, self.sequence + 1);
+        if let Err(error) = self.active.file.write_all_at(frame, self.offset) {
+            let error = Error::io("write to", &self.active.path, error);
+            self.undo();
+            return Err(self.without_space(error));
+        }
+        if let Err(error) = self.active.file.sync_data() {
+            return Err(self.break_down(Error::io("sync", &self.active.path, error)));
+        }
+        self.sequence += 1;
+        self.offset += length;
+        self.uncovered += length;
+        self.prepare();
+        Ok(())
+    }
+
+    /// Waits for what still runs in the background.
+    pub fn finish(&mut self) {
+        if let Next::Preparing(job) = mem::replace(&mut self.next, Next::Unneeded) {
+            // Whether it could be made matters to the next opening alone, which looks for itself.
+            let _ = job.join();
+        }
+    }
+
+    /// Goes on in the next segment.
+    fn roll(&mut self, length: u64) -> Result<(), Error> {
+        let needed = segment::HEADER as u64 + length;
+        if self.offset == segment::HEADER as u64 {
+            // A segment is never left behind without frames: recovery counts on at most one of them.
+            return self.active.grow(needed);
+        }
+        let prepared = match mem::replace(&mut self.next, Next::Unneeded) {
+            Next::Unneeded => None,
+            Next::Ready(segment) => Some(segment),
+            Next::Preparing(job) => job.join().ok().and_then(Result::ok),
+        };
+        let mut next = match prepared {
+            Some(segment) => segment,
+            // Preparing may have failed for want of space, and there may be some by now.
+            None => Segment::create(&self.dir, self.active.index + 1, needed.max(self.segment_bytes))?,
+        };
+        if next.size < needed
+            && let Err(error) = next.grow(needed)
+        {
+            self.next = Next::Ready(next);
+            return Err(error);
+        }
+        let full = mem::replace(&mut self.active, next);
+        self.full.push(full.path);
+        self.offset = segment::HEADER as u64;
+        Ok(())
+    }
+
+    /// Makes the next segment in the background once the active one is half full.
+    fn prepare(&mut self) {
+        if !matches!(self.next, Next::Unneeded) || self.offset < self.active.size / 2 {
+            return;
+        }
+        let (dir, index, size) = (self.dir.clone(), self.active.index + 1, self.segment_bytes);
+        let job = thread::Builder::new().name("store-segment".to_owned());
+        // Without a thread the segment is made when it is needed.
+        if let Ok(job) = job.spawn(move || Segment::create(&dir, index, size)) {
+            self.next = Next::Preparing(job);
+        }
+    }
+
+    /// Makes sure that a frame that was written in part, or whole but not synced, will not be found
+    /// by recovery.
+    fn undo(&mut self) {
+        let erased = self.active.file.write_all_at(&[0; frame::HEADER], self.offset);
+        if let Err(error) = erased.and_then(|()| self.active.file.sync_data()) {
+            self.break_down(Error::io("undo a failed write to", &self.active.path, error));
+        }
+    }
+
+    fn break_down(&mut self, error: Error) -> Error {
+        let reason: Arc<str> = error.to_string().into();
+        tracing::error!(%error, "the store takes no more writes");
+        self.broken = Some(reason.clone());
+        Error::Broken { reason }
+    }
+
+    fn without_space(&self, error: Error) -> Error {
+        if error.is_no_space() { Error::Full { dir: self.dir.clone() } } else { error }
+    }
+}

@@ -1,0 +1,364 @@
+//! Opening a directory: the lock, the format, the checkpoint, and the log after it.
+//!
+//! What counts as loss. Frames are numbered without gaps, and a frame is written only after the one
+//! before it was synced. So a frame that cannot be read is the torn end of the log if no valid frame
+//! with a higher number exists anywhere after it: it was never acknowledged, and it is cleared. If
+//! such a frame does exist, then the unreadable one had been acknowledged, and opening fails with
+//! [`Error::Corrupt`] instead of losing it. Damage to the very last frame cannot be told from a torn
+//! write, as in any log. Missing segments and damaged checkpoints are errors too.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::checkpoint;
+use super::config::Config;
+use super::frame::{self, Frame, Item, Logged};
+use super::index::{self, Change, Index};
+use super::lease::Leases;
+use super::log::{Log, Tail};
+use super::segment::{self, Segment, UNFINISHED, sync_dir};
+use crate::{Batch, Entry, Error, NO_LEASE};
+
+use bytes::Bytes;
+
+/// The layout of the directory that this version reads and writes.
+const FORMAT: u32 = 1;
+const FORMAT_FILE: &str = "FORMAT";
+const FORMAT_NAME: &str = "corten-store";
+
+/// A store as it was left.
+#[derive(Debug)]
+pub struct Recovered {
+    pub index: Index,
+    pub leases: Leases,
+    pub log: Log,
+    /// The size of the last checkpoint; 0 without one.
+    pub checkpoint_size: u64,
+    /// Holds the directory for as long as it is open.
+    pub lock: File,
+}
+
+pub fn recover(config: &Config) -> Result<Recovered, Error> {
+    let dir = config.dir.as_path();
+    let now = config.clock.now();
+    fs::create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
+    let lock = lock(dir)?;
+    let files = list(dir)?;
+    check_format(&lock, dir, files.is_empty())?;
+    files.remove_unfinished()?;
+    let mut replay = Replay::new(now);
+    let covered = match files.checkpoints.last() {
+        Some(path) => replay.load_checkpoint(path)?,
+        None => Covered::default(),
+    };
+    let log = replay.read_log(dir, &files.segments, &covered, config.segment_bytes)?;
+    remove(files.older_checkpoints());
+    Ok(Recovered {
+        leases: replay.leases(),
+        index: replay.index,
+        log,
+        checkpoint_size: covered.checkpoint_size,
+        lock,
+    })
+}
+
+fn lock(dir: &Path) -> Result<File, Error> {
+    let path = dir.join(FORMAT_FILE);
+    let failed = |error| Error::io("lock", &path, error);
+    let file = File::options().read(true).append(true).create(true).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked { dir: dir.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// Reads the format, or writes it into a new directory.
+fn check_format(mut file: &File, dir: &Path, is_new: bool) -> Result<(), Error> {
+    let path = dir.join(FORMAT_FILE);
+    let ours = format!("{FORMAT_NAME} {FORMAT}\n");
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|error| Error::io("read", &path, error))?;
+    let number = text.strip_suffix('\n').and_then(|line| line.strip_prefix(FORMAT_NAME));
+    let format = number.and_then(|number| number.trim_start().parse::<u32>().ok());
+    match format {
+        Some(found) if found > FORMAT => Err(Error::NewerFormat { dir: dir.to_owned(), found, known: FORMAT }),
+        Some(_) => Ok(()),
+        // A new directory, or one that was interrupted before anything else was in it.
+        None if is_new && ours.starts_with(&text) => {
+            let written = file
+                .set_len(0)
+                .and_then(|()| file.write_all(ours.as_bytes()))
+                .and_then(|()| file.sync_all())
+                .and_then(|()| sync_dir(dir));
+            written.map_err(|error| Error::io("write", &path, error))
+        }
+        None => Err(Error::corrupt(&path, "the format of the store is not named")),
+    }
+}
+
+/// The files of a store, each list in order.
+#[derive(Debug, Default)]
+struct Files {
+    segments: Vec<PathBuf>,
+    checkpoints: Vec<PathBuf>,
+    unfinished: Vec<PathBuf>,
+}
+
+impl Files {
+    fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.checkpoints.is_empty()
+    }
+
+    fn remove_unfinished(&self) -> Result<(), Error> {
+        for path in &self.unfinished {
+            fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
+        }
+        Ok(())
+    }
+
+    /// All but the newest.
+    fn older_checkpoints(&self) -> &[PathBuf] {
+        self.checkpoints.split_last().map_or(&[], |(_, older)| older)
+    }
+}
+
+fn list(dir: &Path) -> Result<Files, Error> {
+    let failed = |error| Error::io("list", dir, error);
+    let mut files = Files::default();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if segment::index_of(&path).is_some() {
+            files.segments.push(path);
+        } else if checkpoint::sequence_of(&path).is_some() {
+            files.checkpoints.push(path);
+        } else if path.to_string_lossy().ends_with(UNFINISHED) {
+            files.unfinished.push(path);
+        }
+    }
+    files.segments.sort_by_key(|path| segment::index_of(path));
+    files.checkpoints.sort_by_key(|path| checkpoint::sequence_of(path));
+    Ok(files)
+}
+
+/// What the checkpoint holds already.
+#[derive(Debug, Default)]
+struct Covered {
+    /// Frames up to this one.
+    sequence: u64,
+    /// The segment that was active; it must still be there. 0 without a checkpoint.
+    segment: u64,
+    checkpoint_size: u64,
+}
+
+/// The state while it is built again.
+struct Replay {
+    index: Index,
+    /// The base of a checkpoint, collected before the index is made of it.
+    base: Vec<Entry>,
+    granted: std::collections::BTreeMap<crate::LeaseId, Duration>,
+    now: Duration,
+}
+
+impl Replay {
+    fn new(now: Duration) -> Replay {
+        Replay { index: Index::new(0, []), base: Vec::new(), granted: Default::default(), now }
+    }
+
+    fn load_checkpoint(&mut self, path: &Path) -> Result<Covered, Error> {
+        let mut has_index = false;
+        let (head, checkpoint_size) = checkpoint::load(path, |head, item| match item {
+            Item::Entry(entry) if !has_index => {
+                self.base.push(entry);
+                Ok(())
+            }
+            Item::Entry(_) => Err("an entry comes after the history".to_owned()),
+            item => {
+                if !has_index {
+                    self.index = Index::new(head.base, std::mem::take(&mut self.base));
+                    has_index = true;
+                }
+                self.apply(item)
+            }
+        })?;
+        if !has_index {
+            self.index = Index::new(head.base, std::mem::take(&mut self.base));
+        }
+        if self.index.snapshot().revision != head.revision {
+            return Err(Error::corrupt(path, "the checkpoint does not end at its own revision"));
+        }
+        Ok(Covered { sequence: head.sequence, segment: head.segment, checkpoint_size })
+    }
+
+    /// Replays the frames that the checkpoint does not hold, and finds the end of the log.
+    fn read_log(
+        &mut self,
+        dir: &Path,
+        segments: &[PathBuf],
+        covered: &Covered,
+        segment_bytes: u64,
+    ) -> Result<Log, Error> {
+        if segments.is_empty() && covered.segment == 0 {
+            return Log::create(dir, segment_bytes);
+        }
+        let needed = covered.segment.max(1);
+        let (covered_segments, segments): (Vec<_>, Vec<_>) =
+            segments.iter().partition(|path| segment::index_of(path).is_some_and(|index| index < needed));
+        check_numbers(dir, &segments, needed)?;
+        remove(covered_segments);
+        let mut scan = Scan { sequence: covered.sequence, uncovered: 0, last: None, opened: Vec::new() };
+        for path in segments {
+            let (segment, bytes) = Segment::open(path.to_owned())?;
+            scan.segment(segment, &bytes, self)?;
+        }
+        Ok(Log::resume(dir, segment_bytes, scan.tail()?))
+    }
+
+    fn frame(&mut self, path: &Path, frame: &Frame<'_>) -> Result<(), Error> {
+        for item in frame::items(frame.payload) {
+            let corrupt = |what: &str| Error::corrupt(path, format!("frame {}: {what}", frame.sequence));
+            let item = item.ok_or_else(|| corrupt("an item makes no sense"))?;
+            self.apply(item).map_err(|what| corrupt(&what))?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, item: Item<'_>) -> Result<(), String> {
+        match item {
+            Item::Commit { revision, changes } => {
+                let current = self.index.snapshot();
+                if revision != current.revision + 1 {
+                    return Err(format!("revision {revision} follows revision {}", current.revision));
+                }
+                let mut events = Vec::with_capacity(changes.len());
+                for (key, logged) in changes {
+                    let change = match logged {
+                        Logged::Put { value, lease } => Change::Put { value: Bytes::copy_from_slice(value), lease },
+                        Logged::Delete => Change::Delete,
+                    };
+                    let event = index::event(current.get(key), Bytes::copy_from_slice(key), change, revision);
+                    events.push(event.ok_or("a key is deleted that does not exist")?);
+                }
+                self.index.apply(Batch { revision, events: events.into() }, self.now);
+            }
+            Item::Compact(revision) if revision > self.index.snapshot().revision => {
+                return Err(format!("revision {revision} is compacted before it happened"));
+            }
+            Item::Compact(revision) => {
+                self.index.compact(revision);
+                self.index.reclaim(usize::MAX);
+            }
+            Item::Grant(id, ttl) => {
+                self.granted.insert(id, ttl);
+            }
+            Item::Revoke(id) => {
+                self.granted.remove(&id);
+            }
+            Item::Entry(_) | Item::End(_) => return Err("an item of a checkpoint is in the log".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// The leases, with all their time again: nobody could keep them alive meanwhile.
+    fn leases(&self) -> Leases {
+        let mut leases = Leases::default();
+        for (id, ttl) in &self.granted {
+            leases.grant(*id, *ttl, self.now);
+        }
+        for entry in self.index.snapshot().current().filter(|entry| entry.lease != NO_LEASE) {
+            leases.attach(entry.lease, &entry.key);
+        }
+        leases
+    }
+}
+
+/// Segments are numbered without gaps, from 1 or from the one that was active at the checkpoint;
+/// those before hold nothing that the checkpoint does not.
+fn check_numbers(dir: &Path, segments: &[&PathBuf], needed: u64) -> Result<(), Error> {
+    let missing = |number: u64| Error::corrupt(dir, format!("log segment {number} is missing"));
+    if segments.is_empty() {
+        return Err(missing(needed));
+    }
+    for (path, expected) in segments.iter().zip(needed..) {
+        if segment::index_of(path) != Some(expected) {
+            return Err(missing(expected));
+        }
+    }
+    Ok(())
+}
+
+/// Removes files that are of no more use. One that stays only takes space, until the next opening.
+fn remove<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) {
+    for path in paths {
+        if let Err(error) = fs::remove_file(path) {
+            tracing::warn!(path = %path.display(), %error, "a file that is no longer needed stays");
+        }
+    }
+}
+
+/// A walk over all segments.
+struct Scan {
+    /// The last frame that the state holds.
+    sequence: u64,
+    uncovered: u64,
+    /// The place in `opened`, and the offset, after the last valid frame.
+    last: Option<(usize, usize)>,
+    opened: Vec<Opened>,
+}
+
+struct Opened {
+    segment: Segment,
+    /// Whether there is something other than zeroes after the last valid frame.
+    dirty_after: Option<usize>,
+}
+
+impl Scan {
+    /// Applies the frames of one segment.
+    fn segment(&mut self, segment: Segment, bytes: &[u8], replay: &mut Replay) -> Result<(), Error> {
+        let mut offset = segment::HEADER;
+        while let Some(frame) = frame::parse(bytes, offset, segment.salt).or_else(|| frame::find(bytes, offset, segment.salt))
+        {
+            if frame.sequence > self.sequence + 1 {
+                let what = format!("frame {} is damaged, and frame {} after it is not", self.sequence + 1, frame.sequence);
+                return Err(Error::corrupt(&segment.path, what));
+            }
+            if frame.sequence == self.sequence + 1 {
+                replay.frame(&segment.path, &frame)?;
+                self.sequence = frame.sequence;
+                self.uncovered += (frame.end - offset) as u64;
+            }
+            offset = frame.end;
+            self.last = Some((self.opened.len(), offset));
+        }
+        let dirty_after = bytes[offset..].iter().any(|byte| *byte != 0).then_some(offset);
+        self.opened.push(Opened { segment, dirty_after });
+        Ok(())
+    }
+
+    /// Clears what is torn, and says where to go on.
+    fn tail(self) -> Result<Tail, Error> {
+        let (place, offset) = self.last.unwrap_or((0, segment::HEADER));
+        let (mut full, mut active, mut next) = (Vec::new(), None, None);
+        for (number, opened) in self.opened.into_iter().enumerate() {
+            if number < place {
+                full.push(opened.segment.path);
+                continue;
+            }
+            if let Some(offset) = opened.dirty_after {
+                tracing::warn!(path = %opened.segment.path.display(), offset, "the log ends in a torn write; it was never acknowledged");
+                opened.segment.clear(offset as u64)?;
+            }
+            if number == place {
+                active = Some(opened.segment);
+            } else if number == place + 1 {
+                next = Some(opened.segment);
+            } else {
+                return Err(Error::corrupt(&opened.segment.path, "there is more than one log segment without frames"));
+            }
+        }
+        let active = active.ok_or_else(|| Error::corrupt(Path::new("log"), "there is no log segment"))?;
+        Ok(Tail { active, offset: offset as u64, sequence: self.sequence, next, full, uncovered: self.uncovered })
+    }
+}
