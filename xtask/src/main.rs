@@ -1,1 +1,85 @@
-fn main() {}
+//! The project's own commands: `cargo xtask check | test | bench | tidy | schema`.
+//!
+//! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
+//! needs nothing else to be said.
+
+mod bench;
+mod schema;
+mod tidy;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+const USAGE: &str = "usage: cargo xtask <command>
+
+  check                 formatting, lints, tidy rules and unit tests
+  test [FILTER]         everything: fetches what the tests need, then runs every test, real clusters included
+  bench [--record]      measures the release build; --record appends to bench/history.tsv
+  tools                 fetches what the tests need into target/tools
+  tidy                  the rules of the house that no linter knows
+  schema --from DIR     writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1).collect()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Vec<String>) -> Result<()> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["check"] => check(),
+        ["test", filter @ ..] => test(filter),
+        ["bench", flags @ ..] => bench::run(flags),
+        ["tools"] => tools::ensure_all(&root()),
+        ["tidy"] => tidy::run(&root()),
+        ["schema", "--from", dir] => schema::generate(Path::new(dir), &root().join("machinery/api/schema/v1.36.tbl")),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+fn check() -> Result<()> {
+    let start = Instant::now();
+    cargo(&["fmt", "--all", "--check"])?;
+    tidy::run(&root())?;
+    cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    cargo(&["test", "--quiet", "--workspace", "--lib", "--bins"])?;
+    println!("check: all good in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn test(filter: &[&str]) -> Result<()> {
+    ensure!(tools::is_root(), "the tests make namespaces, mounts and cgroups: run them as root");
+    tools::ensure_all(&root())?;
+    tidy::run(&root())?;
+    // The whole binary first: tests of whole clusters run it.
+    cargo(&["build", "--workspace", "--all-targets"])?;
+    let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
+    arguments.extend(filter);
+    cargo(&arguments)
+}
+
+/// The workspace's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Runs cargo at the root and passes its output through.
+pub fn cargo(arguments: &[&str]) -> Result<()> {
+    println!("$ cargo {}", arguments.join(" "));
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(arguments)
+        .current_dir(root())
+        .status()
+        .context("cargo cannot be run")?;
+    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
+    Ok(())
+}

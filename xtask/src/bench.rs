@@ -1,0 +1,50 @@
+//! `cargo xtask bench`: measures the release build and keeps the history in the tree.
+
+use std::io::Write;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{root, tools};
+
+const BENCHES: [(&str, &str); 2] = [("corten-store", "commit"), ("corten", "cluster")];
+
+pub fn run(flags: &[&str]) -> Result<()> {
+    let record = match flags {
+        [] => false,
+        ["--record"] => true,
+        _ => bail!("bench takes --record or nothing"),
+    };
+    ensure!(tools::is_root(), "the benchmarks run clusters: run them as root");
+    tools::ensure_all(&root())?;
+    let mut figures = Vec::new();
+    for (package, bench) in BENCHES {
+        println!("$ cargo bench -p {package} --bench {bench}");
+        let output = Command::new("cargo")
+            .args(["bench", "--quiet", "-p", package, "--bench", bench])
+            .current_dir(root())
+            .output()
+            .context("cargo cannot be run")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        print!("{text}");
+        ensure!(output.status.success(), "{bench} failed: {}", String::from_utf8_lossy(&output.stderr));
+        figures.extend(text.lines().filter(|line| line.matches('\t').count() == 2).map(str::to_owned));
+    }
+    if record { append(&figures) } else { Ok(()) }
+}
+
+/// Appends the figures to the history, with the day and the commit they belong to.
+fn append(figures: &[String]) -> Result<()> {
+    let said = |program: &str, arguments: &[&str]| -> Result<String> {
+        let output = Command::new(program).args(arguments).current_dir(root()).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let (day, commit) = (said("date", &["+%F"])?, said("git", &["rev-parse", "--short", "HEAD"])?);
+    let path = root().join("bench/history.tsv");
+    let mut file = std::fs::File::options().create(true).append(true).open(&path)?;
+    for figure in figures {
+        writeln!(file, "{day}\t{commit}\t{figure}")?;
+    }
+    println!("recorded in {}", path.display());
+    Ok(())
+}

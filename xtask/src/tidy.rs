@@ -1,0 +1,125 @@
+//! The rules of the house that no linter knows: files open with their purpose and stay readable, and the packages
+//! depend on each other only along the arrows of the design.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// Longer files are folders that nobody has made yet.
+const MOST_LINES: usize = 800;
+
+/// Which package may depend on which of ours: the arrows of the cluster diagram. `*` may use all.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("corten-meta", &[]),
+    ("corten-api", &["corten-meta"]),
+    ("corten-descriptions", &[]),
+    ("corten-client", &["corten-meta", "corten-api"]),
+    ("corten-store", &[]),
+    ("corten-apiserver", &["corten-meta", "corten-api", "corten-store", "corten-descriptions"]),
+    ("corten-scheduler", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten-controllers", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten-cri", &[]),
+    ("corten-nftables", &[]),
+    ("corten-kubelet", &["corten-meta", "corten-api", "corten-client", "corten-cri"]),
+    ("corten-runtime", &["corten-meta", "corten-cri"]),
+    ("corten-network", &["corten-meta", "corten-api", "corten-client", "corten-nftables"]),
+    ("corten-proxy", &["corten-meta", "corten-api", "corten-client", "corten-nftables"]),
+    ("corten-dns", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten", &["*"]),
+    ("testkit", &["*"]),
+    ("xtask", &[]),
+];
+
+pub fn run(root: &Path) -> Result<()> {
+    let mut problems = Vec::new();
+    for file in rust_files(root)? {
+        problems.extend(file_problems(root, &file)?);
+    }
+    problems.extend(arrow_problems(root)?);
+    for problem in &problems {
+        eprintln!("tidy: {problem}");
+    }
+    ensure!(problems.is_empty(), "{} places are not tidy", problems.len());
+    Ok(())
+}
+
+fn file_problems(root: &Path, file: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
+    let mut problems = Vec::new();
+    if !text.starts_with("//!") {
+        problems.push(format!("{name}: does not open with `//!`, what it is and why it exists"));
+    }
+    let lines = text.lines().count();
+    if lines > MOST_LINES {
+        problems.push(format!("{name}: {lines} lines; more than {MOST_LINES} want a folder with named steps"));
+    }
+    for (index, line) in text.lines().enumerate() {
+        for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimplemented", "!(")] {
+            if line.contains(word) {
+                problems.push(format!("{name}:{}: {word} is not a way to finish", index + 1));
+            }
+        }
+    }
+    Ok(problems)
+}
+
+fn arrow_problems(root: &Path) -> Result<Vec<String>> {
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let mut problems = Vec::new();
+    for manifest in manifests(root)? {
+        let text = std::fs::read_to_string(&manifest)?;
+        let Some(package) = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')) else {
+            continue;
+        };
+        let Some(arrows) = allowed.get(package) else {
+            problems.push(format!("{package}: a package that the diagram does not know; write it into xtask/src/tidy.rs"));
+            continue;
+        };
+        for used in normal_dependencies(&text) {
+            if used.starts_with("corten") && !arrows.contains(&"*") && !arrows.contains(&used) {
+                problems.push(format!("{package}: depends on {used}, an arrow that the diagram does not have"));
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// What a package depends on when it runs; tests may use more.
+fn normal_dependencies(manifest: &str) -> Vec<&str> {
+    manifest
+        .lines()
+        .skip_while(|line| *line != "[dependencies]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split(['.', ' ', '=']).next())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+fn manifests(root: &Path) -> Result<Vec<PathBuf>> {
+    Ok(walk(root)?.into_iter().filter(|path| path.ends_with("Cargo.toml") && path.parent() != Some(root)).collect())
+}
+
+fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
+    Ok(walk(root)?.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect())
+}
+
+fn walk(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == "target" || name.to_string_lossy().starts_with('.') {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            found.extend(walk(&entry.path())?);
+        } else {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}

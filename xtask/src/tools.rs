@@ -1,0 +1,157 @@
+//! What the tests need beyond Rust, gcc and root: kubectl and a static busybox, fetched from the distribution's own
+//! package archive into `target/tools`. Nothing is installed into the system.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The oldest kubectl that the tests are written for.
+const LEAST_KUBECTL_MINOR: u32 = 32;
+/// A Debian release whose kubectl is new enough, for hosts whose own is not.
+const NEWER_RELEASE: &str = "trixie";
+
+pub fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// Brings every tool into `target/tools`.
+pub fn ensure_all(root: &Path) -> Result<()> {
+    let dir = root.join("target/tools");
+    std::fs::create_dir_all(&dir)?;
+    busybox(&dir).context("busybox-static, which test images are made of")?;
+    kubectl(&dir).context("kubectl, which the tests drive clusters with")?;
+    Ok(())
+}
+
+fn busybox(dir: &Path) -> Result<()> {
+    let tool = dir.join("busybox");
+    if tool.exists() {
+        return Ok(());
+    }
+    let package = Archive::of_host(dir)?.download("busybox-static")?;
+    let unpacked = unpack(&package, dir)?;
+    let binary = ["bin/busybox", "usr/bin/busybox"]
+        .iter()
+        .map(|path| unpacked.join(path))
+        .find(|path| path.exists())
+        .context("the package busybox-static holds no busybox")?;
+    std::fs::copy(binary, &tool)?;
+    Ok(())
+}
+
+fn kubectl(dir: &Path) -> Result<()> {
+    let tool = dir.join("kubectl");
+    if tool.exists() {
+        return Ok(());
+    }
+    if let Some(found) = on_path("kubectl")
+        && kubectl_minor(&found).is_some_and(|minor| minor >= LEAST_KUBECTL_MINOR)
+    {
+        std::os::unix::fs::symlink(found, &tool)?;
+        return Ok(());
+    }
+    let package = Archive::of_release(dir, NEWER_RELEASE)?.download("kubectl")?;
+    std::fs::copy(unpack(&package, dir)?.join("usr/bin/kubectl"), &tool)?;
+    match kubectl_minor(&tool) {
+        Some(minor) if minor >= LEAST_KUBECTL_MINOR => Ok(()),
+        found => bail!("the archive's kubectl is 1.{found:?}, at least 1.{LEAST_KUBECTL_MINOR} is needed"),
+    }
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+fn kubectl_minor(binary: &Path) -> Option<u32> {
+    let output = Command::new(binary).args(["version", "--client", "-o", "json"]).output().ok()?;
+    let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let minor = version["clientVersion"]["minor"].as_str()?;
+    minor.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
+}
+
+/// A package archive, used by apt with a state of its own.
+struct Archive {
+    options: Vec<String>,
+    dir: PathBuf,
+}
+
+impl Archive {
+    /// The archive as the host has it configured.
+    fn of_host(dir: &Path) -> Result<Archive> {
+        let archive = Archive { options: Vec::new(), dir: dir.to_owned() };
+        archive.apt(&["update", "-qq"])?;
+        Ok(archive)
+    }
+
+    /// Another release of the archive that the host uses.
+    fn of_release(dir: &Path, release: &str) -> Result<Archive> {
+        let state = dir.join(format!("apt-{release}"));
+        for sub in ["lists/partial", "cache/archives/partial"] {
+            std::fs::create_dir_all(state.join(sub))?;
+        }
+        let list = state.join("sources.list");
+        let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        std::fs::write(&list, format!("deb [signed-by={keyring}] {} {release} main\n", host_archive()?))?;
+        let options = [
+            format!("Dir::Etc::SourceList={}", list.display()),
+            "Dir::Etc::SourceParts=-".into(),
+            format!("Dir::State::Lists={}/lists", state.display()),
+            format!("Dir::Cache={}/cache", state.display()),
+            // What the host has installed must not sway which version is chosen.
+            "Dir::State::status=/dev/null".into(),
+        ];
+        let archive =
+            Archive { options: options.iter().flat_map(|o| ["-o".into(), o.clone()]).collect(), dir: dir.to_owned() };
+        archive.apt(&["update", "-qq"])?;
+        Ok(archive)
+    }
+
+    fn download(&self, package: &str) -> Result<PathBuf> {
+        self.apt(&["download", "-qq", package])?;
+        let prefix = format!("{package}_");
+        std::fs::read_dir(&self.dir)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                name.starts_with(&prefix) && name.ends_with(".deb")
+            })
+            .with_context(|| format!("apt did not bring {package}"))
+    }
+
+    fn apt(&self, arguments: &[&str]) -> Result<()> {
+        let output = Command::new("apt-get")
+            .args(&self.options)
+            .args(["-o", "APT::Sandbox::User=root"])
+            .args(arguments)
+            .current_dir(&self.dir)
+            .output()
+            .context("apt-get cannot be run")?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "apt-get {} failed: {}", arguments.join(" "), told.trim());
+        Ok(())
+    }
+}
+
+/// The address of the Debian archive that the host is configured with.
+fn host_archive() -> Result<String> {
+    let output = Command::new("apt-get")
+        .args(["indextargets", "--format", "$(REPO_URI) $(ORIGIN)", "Identifier: Packages"])
+        .output()
+        .context("apt-get cannot be run")?;
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(uri, origin)| *origin == "Debian" && !uri.contains("security"))
+        .map(|(uri, _)| uri.to_owned())
+        .context("this host is not configured with a Debian archive; put a kubectl of 1.32 or later on PATH")
+}
+
+fn unpack(package: &Path, dir: &Path) -> Result<PathBuf> {
+    let into = dir.join("unpacked").join(package.file_stem().unwrap_or_default());
+    std::fs::create_dir_all(&into)?;
+    let status = Command::new("dpkg-deb").arg("-x").arg(package).arg(&into).status().context("dpkg-deb cannot be run")?;
+    ensure!(status.success(), "{} cannot be unpacked", package.display());
+    std::fs::remove_file(package)?;
+    Ok(into)
+}
