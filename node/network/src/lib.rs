@@ -1,1 +1,28 @@
-//! Pod network: addresses, bridge and veth, routes between nodes, the way out
+//! The pod network of one node, over netlink: no `ip`, `nft` or CNI binary is needed.
+//!
+//! Every pod has a veth into one bridge and holds a /32 address with a route to the bridge's
+//! address, so that *every* packet, also to a pod of the same node, passes the node's IP stack.
+//! Services and policies therefore see all traffic whether or not the kernel has `br_netfilter`.
+//!
+//! - [`PodNetwork`] attaches and detaches pods: addresses, links, the way out, host ports.
+//! - [`routes`] keeps plain routes to the pods of the other nodes.
+//! - [`namespace_node`] makes network namespaces that act as further nodes of this machine.
+//!
+//! This package never touches a link, route or table that it did not make.
+
+mod allocation;
+mod cidr;
+mod error;
+mod firewall;
+mod links;
+mod namespace;
+pub mod namespace_node;
+mod pod_network;
+pub mod routes;
+mod sysctl;
+
+pub use allocation::{PortMapping, Protocol};
+pub use cidr::Cidr;
+pub use error::Error;
+pub use namespace::enter;
+pub use pod_network::{Attachment, Config, PodNetwork, SetupRequest, cleanup};

@@ -1,0 +1,251 @@
+//! Which pod holds which address, kept on disk.
+//!
+//! One file an address, named after it, holding the lease as JSON. Invariant: an address is given
+//! out only after its file is durable, and the file appears whole or not at all (written aside, then
+//! hard-linked into place, which fails if the name is taken). So no crash hands an address out
+//! twice, and what a crash leaves behind is found by its sandbox id and collected.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cidr::Cidr;
+use crate::error::Error;
+
+const ASIDE: &str = ".new-";
+
+/// The transport protocol of a host port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+/// A port of the node that leads to a port of the pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortMapping {
+    pub protocol: Protocol,
+    /// The address of the node it is bound to; unspecified for all of them.
+    pub host_ip: Option<Ipv4Addr>,
+    pub host_port: u16,
+    pub container_port: u16,
+}
+
+/// An address in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Lease {
+    pub address: Ipv4Addr,
+    pub sandbox_id: String,
+    pub namespace: String,
+    pub name: String,
+    #[serde(default)]
+    pub port_mappings: Vec<PortMapping>,
+}
+
+/// The addresses of a node's pods.
+pub(crate) struct Allocator {
+    directory: PathBuf,
+    cidr: Cidr,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    leases: BTreeMap<Ipv4Addr, Lease>,
+    last: Option<Ipv4Addr>,
+}
+
+impl Allocator {
+    /// Reads the leases that earlier runs left.
+    pub fn open(directory: &Path, cidr: Cidr) -> Result<Allocator, Error> {
+        fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
+        let mut leases = BTreeMap::new();
+        for entry in fs::read_dir(directory).map_err(Error::file("read", directory))? {
+            let path = entry.map_err(Error::file("read", directory))?.path();
+            match read_lease(&path)? {
+                Some(lease) => drop(leases.insert(lease.address, lease)),
+                None => fs::remove_file(&path).map_err(Error::file("remove", &path))?,
+            }
+        }
+        let last = leases.keys().next_back().copied();
+        Ok(Allocator { directory: directory.to_owned(), cidr, state: Mutex::new(State { leases, last }) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the sandbox an address: the one it holds already, else a free one.
+    pub fn allocate(&self, wanted: impl Fn(Ipv4Addr) -> Lease) -> Result<Lease, Error> {
+        let mut state = self.state();
+        let sandbox_id = wanted(Ipv4Addr::UNSPECIFIED).sandbox_id;
+        if let Some(held) = state.leases.values().find(|lease| lease.sandbox_id == sandbox_id) {
+            return Ok(held.clone());
+        }
+        for address in self.cidr.hosts()?.after(state.last) {
+            if state.leases.contains_key(&address) {
+                continue;
+            }
+            let lease = wanted(address);
+            if !self.write(&lease)? {
+                continue;
+            }
+            state.last = Some(address);
+            state.leases.insert(address, lease.clone());
+            return Ok(lease);
+        }
+        Err(Error::AddressesExhausted(self.cidr))
+    }
+
+    /// Whether the file could be made; false when the address is taken on disk.
+    fn write(&self, lease: &Lease) -> Result<bool, Error> {
+        let path = self.directory.join(lease.address.to_string());
+        let aside = self.directory.join(format!("{ASIDE}{}", lease.address));
+        let bytes = serde_json::to_vec(lease).expect("a lease has string keys only");
+        let written = File::create(&aside).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_all()
+        });
+        written.map_err(Error::file("write", &aside))?;
+        let linked = fs::hard_link(&aside, &path);
+        fs::remove_file(&aside).map_err(Error::file("remove", &aside))?;
+        match linked {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            Err(error) => return Err(Error::file("create", path)(error)),
+        }
+        self.sync_directory()?;
+        Ok(true)
+    }
+
+    fn sync_directory(&self) -> Result<(), Error> {
+        File::open(&self.directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(Error::file("sync", &self.directory))
+    }
+
+    pub fn find(&self, sandbox_id: &str) -> Option<Lease> {
+        self.state().leases.values().find(|lease| lease.sandbox_id == sandbox_id).cloned()
+    }
+
+    pub fn leases(&self) -> Vec<Lease> {
+        self.state().leases.values().cloned().collect()
+    }
+
+    /// Leases of sandboxes that no longer exist.
+    pub fn orphans(&self, live: &BTreeSet<String>) -> Vec<Lease> {
+        self.state().leases.values().filter(|lease| !live.contains(&lease.sandbox_id)).cloned().collect()
+    }
+
+    /// Frees an address; one that is free already is no error.
+    pub fn release(&self, address: Ipv4Addr) -> Result<(), Error> {
+        let path = self.directory.join(address.to_string());
+        let mut state = self.state();
+        match fs::remove_file(&path) {
+            Ok(()) => self.sync_directory()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::file("remove", path)(error)),
+        }
+        state.leases.remove(&address);
+        Ok(())
+    }
+}
+
+/// The lease of a file; none if it is a leftover of an interrupted write.
+fn read_lease(path: &Path) -> Result<Option<Lease>, Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with(ASIDE) {
+        return Ok(None);
+    }
+    let bytes = fs::read(path).map_err(Error::file("read", path))?;
+    let lease: Option<Lease> = serde_json::from_slice(&bytes).ok();
+    Ok(lease.filter(|lease| lease.address.to_string() == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(sandbox: &str) -> impl Fn(Ipv4Addr) -> Lease {
+        move |address| Lease {
+            address,
+            sandbox_id: sandbox.to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+            port_mappings: Vec::new(),
+        }
+    }
+
+    fn open(directory: &Path) -> Allocator {
+        Allocator::open(directory, "10.244.0.0/29".parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn addresses_survive_a_restart_and_are_not_given_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = open(directory.path()).allocate(lease("a")).unwrap();
+        let again = open(directory.path());
+        assert_eq!(again.allocate(lease("a")).unwrap(), first);
+        assert_ne!(again.allocate(lease("b")).unwrap().address, first.address);
+        assert_eq!(open(directory.path()).leases().len(), 2);
+    }
+
+    #[test]
+    fn exhaustion_is_an_error_and_release_makes_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let allocator = open(directory.path());
+        let held: Vec<_> =
+            (0..5).map(|n| allocator.allocate(lease(&n.to_string())).unwrap().address.octets()[3]).collect();
+        assert_eq!(held, [2, 3, 4, 5, 6]);
+        assert!(matches!(allocator.allocate(lease("more")), Err(Error::AddressesExhausted(_))));
+        allocator.release(Ipv4Addr::new(10, 244, 0, 4)).unwrap();
+        allocator.release(Ipv4Addr::new(10, 244, 0, 4)).unwrap();
+        assert_eq!(allocator.allocate(lease("more")).unwrap().address.octets()[3], 4);
+    }
+
+    #[test]
+    fn a_freed_address_rests_while_others_are_free() {
+        let directory = tempfile::tempdir().unwrap();
+        let allocator = open(directory.path());
+        let first = allocator.allocate(lease("a")).unwrap().address;
+        allocator.release(first).unwrap();
+        assert_ne!(allocator.allocate(lease("b")).unwrap().address, first);
+    }
+
+    #[test]
+    fn leftovers_of_a_crash_are_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(".new-10.244.0.2"), b"{").unwrap();
+        fs::write(directory.path().join("10.244.0.3"), b"").unwrap();
+        let allocator = open(directory.path());
+        assert_eq!(allocator.leases(), []);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_address_taken_by_another_process_is_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let (one, other) = (open(directory.path()), open(directory.path()));
+        let first = one.allocate(lease("a")).unwrap().address;
+        assert_ne!(other.allocate(lease("b")).unwrap().address, first);
+    }
+
+    #[test]
+    fn orphans_are_the_leases_of_dead_sandboxes() {
+        let directory = tempfile::tempdir().unwrap();
+        let allocator = open(directory.path());
+        allocator.allocate(lease("a")).unwrap();
+        allocator.allocate(lease("b")).unwrap();
+        let orphans = allocator.orphans(&BTreeSet::from(["a".to_owned()]));
+        assert_eq!(orphans.iter().map(|lease| lease.sandbox_id.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
+}

@@ -1,0 +1,50 @@
+//! What can go wrong in the pod network.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use crate::cidr::Cidr;
+
+/// An error of this package.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0:?} is not a CIDR")]
+    InvalidCidr(String),
+    #[error("{0} cannot hold pods: an IPv4 range of at most /30 is needed")]
+    UnusableCidr(Cidr),
+    #[error("no free address in {0}")]
+    AddressesExhausted(Cidr),
+    #[error("cannot open a netlink socket: {0}")]
+    Netlink(#[source] io::Error),
+    #[error("cannot {action}: {source}")]
+    Link { action: String, source: rtnetlink::Error },
+    #[error("{0} is missing")]
+    NoLink(String),
+    #[error("no route to {0}")]
+    NoRoute(IpAddr),
+    #[error("cannot enter the network namespace {path}: {source}")]
+    Namespace { path: PathBuf, source: io::Error },
+    #[error("cannot {action} {path}: {source}")]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot set {name}={value}: {source}")]
+    Sysctl { name: String, value: String, source: io::Error },
+    #[error("host port {port}/{protocol} is in use by another pod of this node")]
+    HostPortInUse { port: u16, protocol: &'static str },
+    #[error(transparent)]
+    Firewall(#[from] corten_nftables::Error),
+    #[error("the blocking part of {0} was cancelled")]
+    Cancelled(&'static str),
+}
+
+impl Error {
+    pub(crate) fn link(action: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> Error {
+        let action = action.into();
+        move |source| Error::Link { action, source }
+    }
+
+    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
+        let path = path.into();
+        move |source| Error::File { action, path, source }
+    }
+}

@@ -1,0 +1,287 @@
+//! Links, addresses and routes over rtnetlink: the few operations the pod network is made of.
+//!
+//! Every operation may be repeated: what stands already as wanted is left as it is.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use futures::TryStreamExt;
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope};
+use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+
+use crate::cidr::Cidr;
+use crate::error::Error;
+
+/// The routing protocol number that marks routes as ours.
+pub(crate) const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(67);
+const DEFAULT_MTU: u32 = 1500;
+
+/// Access to the links of one network namespace.
+pub(crate) struct Links {
+    handle: rtnetlink::Handle,
+}
+
+/// What we need to know of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub index: u32,
+    pub name: String,
+    pub mtu: u32,
+    pub controller: Option<u32>,
+}
+
+/// A route to the pods of another node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Route {
+    pub destination: Cidr,
+    pub via: Ipv4Addr,
+}
+
+/// One end of a veth pair, in a namespace.
+pub(crate) struct Peer<'a> {
+    pub name: &'a str,
+    pub namespace: BorrowedFd<'a>,
+    pub mac: [u8; 6],
+}
+
+/// A hardware address made of an IPv4 address, so that neighbours stay right when both are reused.
+pub(crate) fn mac_of(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x0a, 0x58, a, b, c, d]
+}
+
+fn is_errno(error: &rtnetlink::Error, errno: nix::errno::Errno) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -(errno as i32))
+}
+
+impl Links {
+    /// Opens the calling thread's network namespace; the connection is served by the current runtime.
+    pub fn open() -> Result<Links, Error> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Netlink)?;
+        tokio::spawn(connection);
+        Ok(Links { handle })
+    }
+
+    pub async fn find(&self, name: &str) -> Result<Option<Link>, Error> {
+        let found = self.handle.link().get().match_name(name).execute().try_collect::<Vec<_>>().await;
+        match found {
+            Ok(links) => Ok(links.iter().map(link).next()),
+            Err(error) if is_errno(&error, nix::errno::Errno::ENODEV) => Ok(None),
+            Err(error) => Err(Error::link(format!("find link {name}"))(error)),
+        }
+    }
+
+    async fn get(&self, name: &str) -> Result<Link, Error> {
+        self.find(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
+    }
+
+    /// Makes a bridge that is up and holds the address.
+    pub async fn ensure_bridge(
+        &self,
+        name: &str,
+        address: Ipv4Addr,
+        length: u8,
+        mtu: Option<u32>,
+    ) -> Result<Link, Error> {
+        if self.find(name).await?.is_none() {
+            // A fixed hardware address: by default a bridge takes the lowest of its ports, and
+            // changes it under the pods when ports come and go.
+            let bridge = LinkBridge::new(name).address(mac_of(address).to_vec()).mcast_snooping(false).build();
+            self.handle.link().add(bridge).execute().await.map_err(Error::link(format!("add bridge {name}")))?;
+        }
+        let bridge = self.get(name).await?;
+        let mut change = LinkUnspec::new_with_index(bridge.index).up();
+        if let Some(mtu) = mtu {
+            change = change.mtu(mtu);
+        }
+        let changed = self.handle.link().set(change.build()).execute().await;
+        changed.map_err(Error::link(format!("set link {name} up")))?;
+        self.add_address(bridge.index, address, length).await?;
+        Ok(bridge)
+    }
+
+    /// Makes a veth pair, its far end in another namespace.
+    pub async fn add_veth(&self, name: &str, mtu: u32, peer: Peer<'_>) -> Result<Link, Error> {
+        let far = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(peer.name.to_owned())
+            .mtu(mtu)
+            .address(peer.mac.to_vec())
+            .setns_by_fd(peer.namespace.as_raw_fd())
+            .build();
+        let near = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
+            .name(name.to_owned())
+            .mtu(mtu)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(far)))
+            .build();
+        self.handle.link().add(near).execute().await.map_err(Error::link(format!("add veth {name}")))?;
+        self.get(name).await
+    }
+
+    /// Makes a link a port of the bridge, in hairpin mode: a pod may reach itself through a Service.
+    pub async fn attach(&self, port: &Link, bridge: &Link) -> Result<(), Error> {
+        let action = || format!("attach {} to {}", port.name, bridge.name);
+        let change = LinkUnspec::new_with_index(port.index).controller(bridge.index).up().build();
+        self.handle.link().set(change).execute().await.map_err(Error::link(action()))?;
+        let hairpin = LinkBridgePort::new(port.index).hairpin(true).build();
+        self.handle.link().set_port(hairpin).execute().await.map_err(Error::link(action()))
+    }
+
+    pub async fn set_up(&self, name: &str) -> Result<Link, Error> {
+        let link = self.get(name).await?;
+        let change = LinkUnspec::new_with_index(link.index).up().build();
+        let changed = self.handle.link().set(change).execute().await;
+        changed.map_err(Error::link(format!("set link {name} up")))?;
+        Ok(link)
+    }
+
+    /// Deletes a link; one that is gone is no error.
+    pub async fn delete(&self, name: &str) -> Result<(), Error> {
+        let Some(link) = self.find(name).await? else { return Ok(()) };
+        match self.handle.link().del(link.index).execute().await {
+            Err(error) if !is_errno(&error, nix::errno::Errno::ENODEV) => {
+                Err(Error::link(format!("delete link {name}"))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The links attached to a bridge.
+    pub async fn ports(&self, bridge: &Link) -> Result<Vec<Link>, Error> {
+        let all: Vec<LinkMessage> =
+            self.handle.link().get().execute().try_collect().await.map_err(Error::link("list links"))?;
+        Ok(all.iter().map(link).filter(|port| port.controller == Some(bridge.index)).collect())
+    }
+
+    pub async fn add_address(&self, index: u32, address: Ipv4Addr, length: u8) -> Result<(), Error> {
+        let added = self.handle.address().add(index, address.into(), length).replace().execute().await;
+        added.map_err(Error::link(format!("add address {address}/{length}")))
+    }
+
+    /// `destination dev index scope link`
+    pub async fn add_link_route(&self, destination: Ipv4Addr, index: u32) -> Result<(), Error> {
+        let route = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(destination, 32)
+            .output_interface(index)
+            .scope(RouteScope::Link)
+            .build();
+        self.replace_route(route, format!("add route {destination}")).await
+    }
+
+    /// `default via gateway dev index`
+    pub async fn add_default_route(&self, gateway: Ipv4Addr, index: u32) -> Result<(), Error> {
+        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build();
+        self.replace_route(route, format!("add default route via {gateway}")).await
+    }
+
+    async fn replace_route(&self, route: RouteMessage, action: String) -> Result<(), Error> {
+        self.handle.route().add(route).replace().execute().await.map_err(Error::link(action))
+    }
+
+    /// `destination via node dev <the link that leads there> onlink proto corten`
+    pub async fn add_node_route(&self, route: &Route) -> Result<(), Error> {
+        let uplink = self.uplink_towards(route.via).await?;
+        self.replace_route(node_route(route, Some(uplink)), format!("add route {}", route.destination)).await
+    }
+
+    pub async fn delete_node_route(&self, route: &Route) -> Result<(), Error> {
+        match self.handle.route().del(node_route(route, None)).execute().await {
+            Err(error) if !is_errno(&error, nix::errno::Errno::ESRCH) => {
+                Err(Error::link(format!("delete route {}", route.destination))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The routes that we made.
+    pub async fn node_routes(&self) -> Result<Vec<Route>, Error> {
+        let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let routes: Vec<RouteMessage> =
+            self.handle.route().get(all).execute().try_collect().await.map_err(Error::link("list routes"))?;
+        Ok(routes.iter().filter(|route| route.header.protocol == ROUTE_PROTOCOL).filter_map(our_route).collect())
+    }
+
+    /// The index of the link that packets to the address leave by.
+    async fn uplink_towards(&self, address: Ipv4Addr) -> Result<u32, Error> {
+        let question = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(address, 32).build();
+        let answer: Result<Vec<RouteMessage>, _> = self.handle.route().get(question).execute().try_collect().await;
+        let no_route = || Error::NoRoute(address.into());
+        let answer = answer.map_err(|_| no_route())?;
+        answer.first().and_then(output_interface).ok_or_else(no_route)
+    }
+
+    /// The MTU of the link with the default route: pods must not send packets it cannot carry.
+    pub async fn uplink_mtu(&self) -> Result<u32, Error> {
+        let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let routes: Vec<RouteMessage> =
+            self.handle.route().get(all).execute().try_collect().await.map_err(Error::link("list routes"))?;
+        let default = routes.iter().find(|route| route.header.destination_prefix_length == 0);
+        let Some(index) = default.and_then(output_interface) else { return Ok(DEFAULT_MTU) };
+        let found: Vec<LinkMessage> = self
+            .handle
+            .link()
+            .get()
+            .match_index(index)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(Error::link("read the uplink"))?;
+        Ok(found.iter().map(link).next().map_or(DEFAULT_MTU, |link| link.mtu))
+    }
+}
+
+fn link(message: &LinkMessage) -> Link {
+    let mut link = Link { index: message.header.index, name: String::new(), mtu: DEFAULT_MTU, controller: None };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(index) => link.controller = Some(*index),
+            _ => {}
+        }
+    }
+    link
+}
+
+fn output_interface(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    })
+}
+
+fn node_route(route: &Route, uplink: Option<u32>) -> RouteMessage {
+    let IpAddr::V4(network) = route.destination.address() else {
+        unreachable!("routes are made of IPv4 nodes only");
+    };
+    // A node may be a neighbour without an address of our subnet, as the first node of a machine
+    // is to the nodes in namespaces of it: hence onlink.
+    let builder = RouteMessageBuilder::<Ipv4Addr>::new()
+        .destination_prefix(network, route.destination.length())
+        .gateway(route.via)
+        .protocol(ROUTE_PROTOCOL)
+        .onlink();
+    match uplink {
+        Some(index) => builder.output_interface(index).build(),
+        None => builder.build(),
+    }
+}
+
+fn our_route(message: &RouteMessage) -> Option<Route> {
+    let address = |wanted: fn(&RouteAttribute) -> Option<&RouteAddress>| {
+        message.attributes.iter().find_map(wanted).and_then(|address| match address {
+            RouteAddress::Inet(address) => Some(*address),
+            _ => None,
+        })
+    };
+    let destination = address(|attribute| match attribute {
+        RouteAttribute::Destination(address) => Some(address),
+        _ => None,
+    })?;
+    let via = address(|attribute| match attribute {
+        RouteAttribute::Gateway(address) => Some(address),
+        _ => None,
+    })?;
+    let destination = Cidr::new(destination.into(), message.header.destination_prefix_length)?;
+    Some(Route { destination, via })
+}

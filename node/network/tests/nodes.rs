@@ -1,0 +1,132 @@
+//! Nodes in namespaces, their pods, and the routes between them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_network::namespace_node::{self, NodeNamespace};
+use corten_network::{Config, PodNetwork, SetupRequest, enter, routes};
+use k8s_openapi::api::core::v1::Node;
+use nix::sched::{CloneFlags, unshare};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pins below a directory that go when the test ends.
+struct Pins(tempfile::TempDir);
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.0.path().join("netns")).into_iter().flatten().flatten() {
+            namespace_node::unpin(&entry.path()).unwrap();
+        }
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn node_object(name: &str, cidr: &str, address: Ipv4Addr) -> Node {
+    let text = format!(
+        r#"{{"metadata":{{"name":"{name}"}},"spec":{{"podCIDR":"{cidr}"}},
+            "status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}}]}}}}"#
+    );
+    Node::decode(text.as_bytes()).unwrap()
+}
+
+/// One pod on the node of the calling thread; its pin and address.
+fn pod_on_node(directory: &Path, node: usize, nodes: &[Node]) -> (PathBuf, Ipv4Addr) {
+    block_on(async {
+        let state = directory.join(format!("node-{node}"));
+        let cidr = format!("10.244.{node}.0/24").parse().unwrap();
+        let network = PodNetwork::start(Config::new(cidr, "10.244.0.0/16".parse().unwrap(), state)).await.unwrap();
+        let config = routes::Config { node_name: format!("node-{node}") };
+        routes::reconcile(&config, nodes).await.unwrap();
+        let netns_path = directory.join("netns").join(format!("pod-{node}"));
+        namespace_node::pin_new_namespace(&netns_path).unwrap();
+        let request = SetupRequest {
+            sandbox_id: format!("pod-{node}"),
+            netns_path: netns_path.clone(),
+            pod_namespace: "default".to_owned(),
+            pod_name: "web".to_owned(),
+            port_mappings: Vec::new(),
+        };
+        match network.setup(request).await.unwrap().ips[0] {
+            IpAddr::V4(address) => (netns_path, address),
+            IpAddr::V6(_) => unreachable!(),
+        }
+    })
+}
+
+/// What address a server in `to` sees of a client in `from`.
+fn seen(from: &Path, to: &Path, address: Ipv4Addr) -> String {
+    let listener = enter(to, || TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().unwrap();
+        stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
+    });
+    let answer = enter(from, || {
+        let mut stream = TcpStream::connect_timeout(&(address, 80).into(), TIMEOUT).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    server.join().unwrap();
+    answer.unwrap()
+}
+
+/// Three nodes: the machine itself, whose address is of another subnet, and two in namespaces.
+#[test]
+fn pods_of_three_nodes_reach_each_other_without_translation() {
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+        let pins = Pins(tempfile::tempdir().unwrap());
+        let directory = pins.0.path().to_owned();
+        let cluster = "10.244.0.0/16".parse().unwrap();
+        let config = namespace_node::Config::new(&directory, cluster);
+        let namespaces: Vec<NodeNamespace> = block_on(async {
+            let mut made = Vec::new();
+            for index in 0..2 {
+                let address = config.address(index).unwrap();
+                made.push(namespace_node::create(&config, &format!("node-{}", index + 1), address).await.unwrap());
+            }
+            // Repeating it replaces the namespace.
+            made[1] = namespace_node::create(&config, "node-2", made[1].address).await.unwrap();
+            made
+        });
+
+        // The machine's own address stands on its pod bridge: not of the nodes' subnet.
+        let nodes = [
+            node_object("node-0", "10.244.0.0/24", Ipv4Addr::new(10, 244, 0, 1)),
+            node_object("node-1", "10.244.1.0/24", namespaces[0].address),
+            node_object("node-2", "10.244.2.0/24", namespaces[1].address),
+        ];
+        let mut pods = vec![pod_on_node(&directory, 0, &nodes)];
+        for (index, node) in namespaces.iter().enumerate() {
+            pods.push(enter(&node.path, || pod_on_node(&directory, index + 1, &nodes)).unwrap());
+        }
+        for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 0), (0, 2)] {
+            let answer = seen(&pods[from].0, &pods[to].0, pods[to].1);
+            assert_eq!(answer, pods[from].1.to_string(), "from node {from} to node {to}");
+        }
+
+        block_on(async {
+            routes::reconcile(&routes::Config { node_name: "node-0".to_owned() }, &nodes[..2]).await.unwrap();
+            let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
+            assert!(table.contains("0001F40A") && !table.contains("0002F40A"), "{table}");
+            routes::cleanup().await.unwrap();
+            namespace_node::cleanup(&config).await.unwrap();
+        });
+        let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
+        assert!(!table.contains("0001F40A") && !table.contains("corten-nodes"), "{table}");
+        assert!(!namespaces[0].path.exists());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
