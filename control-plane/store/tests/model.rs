@@ -85,8 +85,7 @@ impl Model {
     fn range(&self, range: &Range) -> RangeResult {
         let revision = range.revision.unwrap_or(self.revision());
         let inside = |key: &Bytes| *key >= range.start && (range.end.is_empty() || *key < range.end);
-        let mut all: Vec<Entry> =
-            self.states[&revision].values().filter(|entry| inside(&entry.key)).cloned().collect();
+        let mut all: Vec<Entry> = self.states[&revision].values().filter(|entry| inside(&entry.key)).cloned().collect();
         let count = all.len() as u64;
         let limit = if range.limit == 0 { usize::MAX } else { range.limit };
         let more = !range.count_only && all.len() > limit;

@@ -192,5 +192,11 @@ fn parse_head(header: &[u8; HEADER]) -> Option<Head> {
     let sum = crc32c::crc32c(&header[..48]);
     (header[..8] == MAGIC[..] && header[48..52] == sum.to_le_bytes()).then_some(())?;
     let number = |at: usize| header[at..at + 8].try_into().ok().map(u64::from_le_bytes);
-    Some(Head { sequence: number(8)?, segment: number(16)?, base: number(24)?, revision: number(32)?, salt: number(40)? })
+    Some(Head {
+        sequence: number(8)?,
+        segment: number(16)?,
+        base: number(24)?,
+        revision: number(32)?,
+        salt: number(40)?,
+    })
 }

@@ -167,7 +167,13 @@ impl Group {
     }
 
     /// Plans the end of a lease with its keys, or the answer that there is none.
-    pub fn revoke(&mut self, snapshot: &Snapshot, id: LeaseId, keys: Option<Vec<Bytes>>, reply: Option<Reply<Revision>>) {
+    pub fn revoke(
+        &mut self,
+        snapshot: &Snapshot,
+        id: LeaseId,
+        keys: Option<Vec<Bytes>>,
+        reply: Option<Reply<Revision>>,
+    ) {
         let result = match keys {
             None => Err(Error::LeaseNotFound(id)),
             Some(keys) => {

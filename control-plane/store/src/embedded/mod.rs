@@ -25,7 +25,7 @@ mod recovery;
 mod segment;
 
 use std::fs::File;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ pub struct Embedded {
     watch_buffer: usize,
     clock: Arc<dyn Clock>,
     committer: Option<JoinHandle<()>>,
-    /// Holds the directory until everything else is gone.
-    _lock: File,
+    /// Holds the directory.
+    lock: File,
 }
 
 /// What the callers and the committer share.
@@ -105,7 +105,7 @@ impl Embedded {
             .name("store-committer".to_owned())
             .spawn(move || committer.run())
             .map_err(|error| Error::io("start the committer of", &dir, error))?;
-        Ok(Arc::new(Embedded { shared, watch_buffer, clock, committer: Some(committer), _lock: recovered.lock }))
+        Ok(Arc::new(Embedded { shared, watch_buffer, clock, committer: Some(committer), lock: recovered.lock }))
     }
 
     /// Makes the store look at its clock now, and returns when it has acted on it. Only a clock that
@@ -204,6 +204,8 @@ impl Drop for Embedded {
             let _ = committer.join();
         }
         // What is left of the watches ends here: nothing will feed them any more.
-        *self.shared.hub.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Hub::default();
+        *self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner) = Hub::default();
+        // Closing the file would not do: a process that is being forked right now has it too.
+        let _ = self.lock.unlock();
     }
 }

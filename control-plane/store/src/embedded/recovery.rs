@@ -55,13 +55,7 @@ pub fn recover(config: &Config) -> Result<Recovered, Error> {
     };
     let log = replay.read_log(dir, &files.segments, &covered, config.segment_bytes)?;
     remove(files.older_checkpoints());
-    Ok(Recovered {
-        leases: replay.leases(),
-        index: replay.index,
-        log,
-        checkpoint_size: covered.checkpoint_size,
-        lock,
-    })
+    Ok(Recovered { leases: replay.leases(), index: replay.index, log, checkpoint_size: covered.checkpoint_size, lock })
 }
 
 fn lock(dir: &Path) -> Result<File, Error> {
@@ -318,10 +312,12 @@ impl Scan {
     /// Applies the frames of one segment.
     fn segment(&mut self, segment: Segment, bytes: &[u8], replay: &mut Replay) -> Result<(), Error> {
         let mut offset = segment::HEADER;
-        while let Some(frame) = frame::parse(bytes, offset, segment.salt).or_else(|| frame::find(bytes, offset, segment.salt))
+        while let Some(frame) =
+            frame::parse(bytes, offset, segment.salt).or_else(|| frame::find(bytes, offset, segment.salt))
         {
             if frame.sequence > self.sequence + 1 {
-                let what = format!("frame {} is damaged, and frame {} after it is not", self.sequence + 1, frame.sequence);
+                let what =
+                    format!("frame {} is damaged, and frame {} after it is not", self.sequence + 1, frame.sequence);
                 return Err(Error::corrupt(&segment.path, what));
             }
             if frame.sequence == self.sequence + 1 {
@@ -332,7 +328,9 @@ impl Scan {
             offset = frame.end;
             self.last = Some((self.opened.len(), offset));
         }
-        let dirty_after = bytes[offset..].iter().any(|byte| *byte != 0).then_some(offset);
+        // A file that was cut short may lack the padding of its last frame.
+        let rest = bytes.get(offset..).unwrap_or_default();
+        let dirty_after = rest.iter().any(|byte| *byte != 0).then_some(offset);
         self.opened.push(Opened { segment, dirty_after });
         Ok(())
     }

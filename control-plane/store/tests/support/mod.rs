@@ -29,13 +29,7 @@ impl Clock for ManualClock {
 
 /// A store whose segments and checkpoints are so small that a test sees many of them.
 pub fn small(dir: &Path, clock: &Arc<ManualClock>) -> Config {
-    Config {
-        segment_bytes: 4 << 10,
-        checkpoint_bytes: 12 << 10,
-        retain: ALL,
-        clock: clock.clone(),
-        ..Config::new(dir)
-    }
+    Config { segment_bytes: 4 << 10, checkpoint_bytes: 12 << 10, retain: ALL, clock: clock.clone(), ..Config::new(dir) }
 }
 
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
