@@ -1,0 +1,189 @@
+//! Keeps a cache current: lists once, watches from there, resumes where a watch ended, lists again when the server no
+//! longer remembers.
+
+use super::Cache;
+use crate::backoff::{Backoff, jitter};
+use crate::{Dynamic, Error, ListOptions, WatchEvent};
+use corten_meta::Object;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// A watch that lasted this long was a healthy one: the next is opened at once.
+const HEALTHY: Duration = Duration::from_secs(1);
+
+/// Lists that are not streamed come in pages of this many objects.
+const PAGE: u64 = 500;
+
+pub(super) struct Reflector {
+    resource: Dynamic,
+    namespace: String,
+    options: ListOptions,
+    cache: Arc<Cache>,
+    /// The newest revision the cache has seen; `None` before the first list and after the server forgot it.
+    revision: Option<u64>,
+    /// Cleared when the server turns out not to stream lists.
+    streaming: bool,
+}
+
+/// Why a watch ended.
+#[derive(Debug)]
+enum End {
+    /// In order; resume.
+    Closed,
+    /// The server no longer knows our revision; list again.
+    Expired,
+    Failed(Error),
+}
+
+impl Reflector {
+    pub(super) fn new(resource: Dynamic, namespace: &str, options: ListOptions, cache: Arc<Cache>) -> Reflector {
+        Reflector { resource, namespace: namespace.into(), options, cache, revision: None, streaming: true }
+    }
+
+    /// Runs until shutdown, whatever the server does.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+        let cache = self.cache.clone();
+        let _ = shutdown.run_until_cancelled(self.follow()).await;
+        cache.close();
+    }
+
+    async fn follow(&mut self) {
+        let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
+        let mut unhealthy = 0;
+        loop {
+            let started = Instant::now();
+            let end = self.list_and_watch().await;
+            unhealthy += 1;
+            if started.elapsed() >= HEALTHY {
+                backoff.reset();
+                unhealthy = 0;
+            }
+            match end {
+                End::Closed if unhealthy == 0 => continue,
+                End::Closed => {}
+                End::Expired => {
+                    tracing::debug!(resource = %self.resource.resource().plural, "watch expired, listing again");
+                    self.revision = None;
+                    // Once without waiting; a server that forgets at once again gets the back-off.
+                    if unhealthy <= 1 {
+                        continue;
+                    }
+                }
+                End::Failed(error) => {
+                    tracing::warn!(resource = %self.resource.resource().plural, %error, "watch failed");
+                }
+            }
+            tokio::time::sleep(backoff.delay()).await;
+        }
+    }
+
+    /// Brings the cache up to date if need be, and then follows one watch to its end.
+    async fn list_and_watch(&mut self) -> End {
+        let opened = match self.revision {
+            Some(revision) => self.open(revision).await,
+            None if self.streaming => self.open_streaming().await,
+            None => match self.list().await {
+                Ok(revision) => self.open(revision).await,
+                Err(error) => Err(error),
+            },
+        };
+        match opened {
+            Ok(events) => self.drain(events).await,
+            Err(error) if error.is_expired() => End::Expired,
+            Err(error) if self.streaming && self.revision.is_none() && refuses_streaming(&error) => {
+                self.streaming = false;
+                Box::pin(self.list_and_watch()).await
+            }
+            Err(error) => End::Failed(error),
+        }
+    }
+
+    /// A watch from a revision on.
+    async fn open(&self, revision: u64) -> Result<BoxStream<'static, Result<WatchEvent, Error>>, Error> {
+        let options = ListOptions { resource_version: Some(revision.to_string()), ..self.watch_options() };
+        self.resource.watch(&self.namespace, &options).await
+    }
+
+    /// A watch that begins with everything there is.
+    async fn open_streaming(&self) -> Result<BoxStream<'static, Result<WatchEvent, Error>>, Error> {
+        let options = ListOptions {
+            send_initial_events: true,
+            resource_version_match: Some("NotOlderThan".into()),
+            ..self.watch_options()
+        };
+        self.resource.watch(&self.namespace, &options).await
+    }
+
+    fn watch_options(&self) -> ListOptions {
+        // Between five and ten minutes, so that watches of many clients do not end together.
+        let timeout = 300 + (jitter() * 300.0) as u64;
+        ListOptions { allow_watch_bookmarks: true, timeout_seconds: Some(timeout), ..self.options.clone() }
+    }
+
+    /// Lists page by page into the cache; returns the revision of the list.
+    async fn list(&mut self) -> Result<u64, Error> {
+        let mut options = ListOptions { limit: Some(PAGE), ..self.options.clone() };
+        let mut objects = Vec::new();
+        let revision = loop {
+            let page = self.resource.list_objects(&self.namespace, &options).await?;
+            objects.extend(page.items);
+            if page.continue_token.is_empty() {
+                break page.resource_version.parse().map_err(|_| {
+                    Error::Decode(format!("a list has the resource version {:?}", page.resource_version))
+                })?;
+            }
+            options.continue_token = Some(page.continue_token);
+        };
+        self.cache.replace(objects);
+        self.revision = Some(revision);
+        Ok(revision)
+    }
+
+    /// Follows a watch to its end. While the initial events of a streaming list arrive, they are gathered; their
+    /// closing bookmark makes them the content of the cache.
+    async fn drain(&mut self, mut events: BoxStream<'static, Result<WatchEvent, Error>>) -> End {
+        let mut initial: Option<HashMap<corten_meta::Key, Arc<Object>>> =
+            if self.revision.is_none() { Some(HashMap::new()) } else { None };
+        while let Some(event) = events.next().await {
+            let (object, deleted) = match event {
+                Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => (object, false),
+                Ok(WatchEvent::Deleted(object)) => (object, true),
+                Ok(WatchEvent::Bookmark { revision, initial_events_end }) => {
+                    if initial_events_end && let Some(objects) = initial.take() {
+                        self.cache.replace(objects.into_values().collect());
+                    }
+                    if initial.is_none() {
+                        self.revision = Some(revision);
+                    }
+                    continue;
+                }
+                Ok(WatchEvent::Error(status)) if status.is_expired() => return End::Expired,
+                Ok(WatchEvent::Error(status)) => return End::Failed(status.into()),
+                Err(error) => return End::Failed(error),
+            };
+            match &mut initial {
+                Some(objects) if deleted => {
+                    objects.remove(&object.key());
+                }
+                Some(objects) => {
+                    objects.insert(object.key(), object);
+                }
+                None => {
+                    self.revision = Some(object.revision.max(self.revision.unwrap_or(0)));
+                    self.cache.apply(object, deleted);
+                }
+            }
+        }
+        End::Closed
+    }
+}
+
+/// Whether the server's answer means that it does not know streaming lists.
+fn refuses_streaming(error: &Error) -> bool {
+    error.is_invalid() || error.status().is_some_and(corten_meta::Status::is_bad_request)
+}

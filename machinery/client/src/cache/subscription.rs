@@ -1,0 +1,145 @@
+//! Telling subscribers what changed, without ever waiting for one.
+
+use corten_meta::{Key, Object};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::sync::Notify;
+
+/// What happened to one object since the subscriber last heard of it.
+///
+/// `old` is the state the subscriber knew (or, for an object that came and went unheard, its last state); `new` is
+/// the state now, `None` when it is gone.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub key: Key,
+    pub old: Option<Arc<Object>>,
+    pub new: Option<Arc<Object>>,
+}
+
+impl Change {
+    /// The newest state there is.
+    pub fn object(&self) -> Option<&Arc<Object>> {
+        self.new.as_ref().or(self.old.as_ref())
+    }
+}
+
+/// One subscriber's view of a cache. Dropping it unsubscribes.
+pub struct Subscription {
+    mailbox: Arc<Mailbox>,
+}
+
+impl Subscription {
+    /// The next change; `None` after the cache was shut down.
+    pub async fn next(&mut self) -> Option<Change> {
+        loop {
+            let arrived = self.mailbox.arrived.notified();
+            {
+                let mut pending = self.mailbox.lock();
+                if let Some(change) = pending.pop() {
+                    return Some(change);
+                }
+                if pending.closed {
+                    return None;
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// The next change if one is waiting.
+    pub fn try_next(&mut self) -> Option<Change> {
+        self.mailbox.lock().pop()
+    }
+}
+
+/// Changes that wait for one subscriber: at most one an object.
+#[derive(Default)]
+struct Mailbox {
+    pending: Mutex<Pending>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Pending {
+    order: VecDeque<Key>,
+    changes: HashMap<Key, (Option<Arc<Object>>, Option<Arc<Object>>)>,
+    closed: bool,
+}
+
+impl Pending {
+    fn pop(&mut self) -> Option<Change> {
+        let key = self.order.pop_front()?;
+        let (old, new) = self.changes.remove(&key)?;
+        Some(Change { key, old, new })
+    }
+
+    /// Adds a change, merging it with one that waits: the subscriber's `old` stays, the newest `new` wins.
+    fn push(&mut self, change: &Change) {
+        if let Some((old, new)) = self.changes.get_mut(&change.key) {
+            if old.is_none() && change.new.is_none() {
+                *old = new.take();
+            }
+            new.clone_from(&change.new);
+            return;
+        }
+        self.order.push_back(change.key.clone());
+        self.changes.insert(change.key.clone(), (change.old.clone(), change.new.clone()));
+    }
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everybody who listens to one cache.
+#[derive(Default)]
+pub(super) struct Subscribers {
+    mailboxes: Mutex<Audience>,
+}
+
+#[derive(Default)]
+struct Audience {
+    mailboxes: Vec<Weak<Mailbox>>,
+    closed: bool,
+}
+
+impl Subscribers {
+    /// A new subscriber, who hears of `objects` first.
+    pub(super) fn subscribe(&self, objects: Vec<Arc<Object>>) -> Subscription {
+        let mailbox = Arc::new(Mailbox::default());
+        let mut audience = self.lock();
+        {
+            let mut pending = mailbox.lock();
+            for object in objects {
+                pending.push(&Change { key: object.key(), old: None, new: Some(object) });
+            }
+            pending.closed = audience.closed;
+        }
+        audience.mailboxes.push(Arc::downgrade(&mailbox));
+        Subscription { mailbox }
+    }
+
+    pub(super) fn tell(&self, change: Change) {
+        self.lock().mailboxes.retain(|mailbox| {
+            let Some(mailbox) = mailbox.upgrade() else { return false };
+            mailbox.lock().push(&change);
+            mailbox.arrived.notify_one();
+            true
+        });
+    }
+
+    pub(super) fn close(&self) {
+        let mut audience = self.lock();
+        audience.closed = true;
+        for mailbox in audience.mailboxes.iter().filter_map(Weak::upgrade) {
+            mailbox.lock().closed = true;
+            mailbox.arrived.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Audience> {
+        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

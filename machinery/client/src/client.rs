@@ -1,0 +1,229 @@
+//! The client of a component: typed requests over any transport.
+
+use crate::dynamic::Dynamic;
+use crate::{Body, DeleteOptions, Error, HttpsConfig, Kubeconfig, ListOptions, Patch, Resource, Transport, WatchEvent};
+use bytes::Bytes;
+use corten_api::Typed;
+use corten_meta::{GroupResource, Status, Value};
+use futures::stream::BoxStream;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The server itself gives up on a request after 60 s; a client that waits longer waits for nothing.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
+
+/// A handle to the API. Cloning is cheap.
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<dyn Transport>,
+    user_agent: HeaderValue,
+}
+
+/// One answer to a list request.
+#[derive(Debug, Clone)]
+pub struct List<K> {
+    pub items: Vec<K>,
+    pub resource_version: String,
+    /// Not empty when `limit` cut the list.
+    pub continue_token: String,
+}
+
+impl Client {
+    pub fn new(transport: Arc<dyn Transport>) -> Client {
+        let user_agent = HeaderValue::from_static(concat!("corten/v", env!("CARGO_PKG_VERSION")));
+        Client { transport, user_agent }
+    }
+
+    /// A client over HTTPS. Nothing is connected before the first request.
+    pub fn https(config: HttpsConfig) -> Result<Client, Error> {
+        Ok(Client::new(Arc::new(crate::https::Https::new(config)?)))
+    }
+
+    /// A client as a kubeconfig file describes it; `context` defaults to the file's current one.
+    pub fn from_kubeconfig(path: impl AsRef<Path>, context: Option<&str>) -> Result<Client, Error> {
+        Client::https(Kubeconfig::load(path)?.https_config(context)?)
+    }
+
+    /// The same client under another name: the server derives the field manager from the part before the slash.
+    pub fn with_user_agent(mut self, user_agent: &str) -> Client {
+        if let Ok(value) = HeaderValue::from_str(user_agent) {
+            self.user_agent = value;
+        }
+        self
+    }
+
+    /// The same requests for a resource that is known by name only.
+    pub fn dynamic(&self, resource: &Resource) -> Dynamic {
+        Dynamic::new(self.clone(), resource.clone())
+    }
+
+    fn of<K: Typed>(&self) -> Dynamic {
+        Dynamic::new(self.clone(), Resource::of::<K>())
+    }
+
+    pub async fn get<K: Typed>(&self, namespace: &str, name: &str) -> Result<K, Error> {
+        Ok(K::decode(&self.of::<K>().get_bytes(namespace, name, None).await?)?)
+    }
+
+    /// As [`Client::get`], with an absent object as `None`.
+    pub async fn find<K: Typed>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error> {
+        match self.get(namespace, name).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists a namespace; "" lists all of them.
+    pub async fn list<K: Typed>(&self, namespace: &str, options: &ListOptions) -> Result<List<K>, Error> {
+        let bytes = self.of::<K>().list_bytes(namespace, options).await?;
+        crate::dynamic::decode_list(&bytes, |item| Ok(K::decode(item)?))
+    }
+
+    pub async fn create<K: Typed>(&self, object: &K) -> Result<K, Error> {
+        let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+        Ok(K::decode(&self.of::<K>().create_bytes(namespace, object.encode()).await?)?)
+    }
+
+    pub async fn update<K: Typed>(&self, object: &K) -> Result<K, Error> {
+        self.put(object, None).await
+    }
+
+    /// Writes the status only.
+    pub async fn update_status<K: Typed>(&self, object: &K) -> Result<K, Error> {
+        self.put(object, Some("status")).await
+    }
+
+    async fn put<K: Typed>(&self, object: &K, subresource: Option<&str>) -> Result<K, Error> {
+        let meta = object.meta();
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let name = meta.name.as_deref().unwrap_or_default();
+        Ok(K::decode(&self.of::<K>().update_bytes(namespace, name, subresource, object.encode()).await?)?)
+    }
+
+    pub async fn patch<K: Typed>(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Patch,
+        subresource: Option<&str>,
+    ) -> Result<K, Error> {
+        Ok(K::decode(&self.of::<K>().patch_bytes(namespace, name, patch, subresource).await?)?)
+    }
+
+    pub async fn delete<K: Typed>(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<(), Error> {
+        self.of::<K>().delete(namespace, name, options).await
+    }
+
+    /// Creates a subresource such as `binding`, `eviction` or `token` of an object of kind `K`.
+    pub async fn create_subresource<K: Typed>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<Value, Error> {
+        self.of::<K>().create_subresource(namespace, name, subresource, body).await
+    }
+
+    /// Reads a subresource such as `scale`.
+    pub async fn get_subresource<K: Typed>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+    ) -> Result<Value, Error> {
+        self.of::<K>().get_subresource(namespace, name, subresource).await
+    }
+
+    /// Writes a subresource such as `scale` or `approval`.
+    pub async fn update_subresource<K: Typed>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<Value, Error> {
+        self.of::<K>().update_subresource(namespace, name, subresource, body).await
+    }
+
+    /// Watches a namespace, or all of them. The stream is one connection: it ends when the server ends it. A
+    /// [`crate::Cache`] is what resumes.
+    pub async fn watch<K: Typed>(
+        &self,
+        namespace: &str,
+        options: &ListOptions,
+    ) -> Result<BoxStream<'static, Result<WatchEvent, Error>>, Error> {
+        self.of::<K>().watch(namespace, options).await
+    }
+
+    /// Sends a request as it is, with the client's user agent. The answer is not looked at.
+    pub async fn request(&self, mut request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        request.headers_mut().entry(USER_AGENT).or_insert_with(|| self.user_agent.clone());
+        self.transport.send(request).await
+    }
+
+    /// Reads a path such as `/version` or `/readyz`.
+    pub async fn get_raw(&self, path: &str) -> Result<Bytes, Error> {
+        self.exchange(Method::GET, path, None, Bytes::new()).await
+    }
+
+    /// One request, one whole answer; failures become errors.
+    pub(crate) async fn exchange(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        content_type: Option<&'static str>,
+        body: Bytes,
+    ) -> Result<Bytes, Error> {
+        let exchange = async {
+            let response = self.open(method, path_and_query, content_type, body).await?;
+            response.into_body().into_bytes().await
+        };
+        tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or(Err(Error::Timeout(REQUEST_TIMEOUT)))
+    }
+
+    /// One request, and the head of a successful answer; failures become errors.
+    pub(crate) async fn open(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        content_type: Option<&'static str>,
+        body: Bytes,
+    ) -> Result<Response<Body>, Error> {
+        let mut request = Request::builder()
+            .method(method.clone())
+            .uri(path_and_query)
+            .header(ACCEPT, "application/json")
+            .body(body)
+            .map_err(|e| Error::Config(format!("cannot make a request of {path_and_query:?}: {e}")))?;
+        if let Some(content_type) = content_type {
+            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        let response = self.request(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let code = response.status().as_u16();
+        let body = response.into_body().into_bytes().await?;
+        Err(Error::Api(failure(code, &method, &body)))
+    }
+}
+
+/// The `Status` of a failed answer, made up as client-go does when the body holds none.
+fn failure(code: u16, method: &Method, body: &[u8]) -> Status {
+    let status = serde_json::from_slice::<Value>(body).ok().as_ref().and_then(Status::from_value);
+    status.unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(body);
+        Status::generic(code, method.as_str(), &GroupResource::default(), "", text.trim())
+    })
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("user_agent", &self.user_agent).finish_non_exhaustive()
+    }
+}

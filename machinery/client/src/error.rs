@@ -1,0 +1,74 @@
+//! The one error type of this package.
+
+use corten_meta::Status;
+
+/// Why a request, or something built of requests, failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The API server answered with a failure.
+    #[error(transparent)]
+    Api(#[from] Status),
+    /// No answer: the connection could not be made or broke.
+    #[error("{0}")]
+    Transport(String),
+    /// The request took longer than the client waits.
+    #[error("request timed out after {0:?}")]
+    Timeout(std::time::Duration),
+    /// The answer could not be understood.
+    #[error("{0}")]
+    Decode(String),
+    /// A kubeconfig, a certificate or an address cannot be used.
+    #[error("{0}")]
+    Config(String),
+}
+
+impl Error {
+    /// The server's `Status`, when there is one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Error::Api(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.status().is_some_and(Status::is_not_found)
+    }
+    pub fn is_conflict(&self) -> bool {
+        self.status().is_some_and(Status::is_conflict)
+    }
+    pub fn is_already_exists(&self) -> bool {
+        self.status().is_some_and(Status::is_already_exists)
+    }
+    pub fn is_invalid(&self) -> bool {
+        self.status().is_some_and(Status::is_invalid)
+    }
+    pub fn is_forbidden(&self) -> bool {
+        self.status().is_some_and(Status::is_forbidden)
+    }
+    pub fn is_unauthorized(&self) -> bool {
+        self.status().is_some_and(Status::is_unauthorized)
+    }
+    /// The resource version is too old: list again.
+    pub fn is_expired(&self) -> bool {
+        self.status().is_some_and(Status::is_expired)
+    }
+    pub fn is_too_many_requests(&self) -> bool {
+        self.status().is_some_and(Status::is_too_many_requests)
+    }
+    pub fn is_method_not_allowed(&self) -> bool {
+        self.status().is_some_and(Status::is_method_not_allowed)
+    }
+}
+
+impl From<corten_meta::Error> for Error {
+    fn from(error: corten_meta::Error) -> Error {
+        Error::Decode(error.to_string())
+    }
+}
+
+impl From<corten_api::Error> for Error {
+    fn from(error: corten_api::Error) -> Error {
+        Error::Decode(error.to_string())
+    }
+}

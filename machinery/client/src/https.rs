@@ -1,0 +1,386 @@
+//! The transport over HTTPS: one HTTP/2 connection for all requests of a client, made when needed and again when it
+//! broke; TLS with a client certificate or a bearer token.
+//!
+//! Certificates and keys given as files are read at every connection, tokens given as a file every minute, so that
+//! rotated credentials are picked up. A server that only speaks HTTP/1.1 gets a connection a request.
+
+use crate::{Body, Error, Transport};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderValue, Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that is silent this long is asked for a sign of life.
+const PING_AFTER: Duration = Duration::from_secs(30);
+/// And given up when it does not answer.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// A token file is read at most this often.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
+/// Received but unread data that one watch, and one connection, may hold.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+
+/// PEM text, or the file that holds it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    Text(Vec<u8>),
+    File(PathBuf),
+}
+
+impl Pem {
+    async fn read(&self) -> Result<Vec<u8>, Error> {
+        match self {
+            Pem::Text(text) => Ok(text.clone()),
+            Pem::File(path) => {
+                tokio::fs::read(path).await.map_err(|e| Error::Config(format!("cannot read {}: {e}", path.display())))
+            }
+        }
+    }
+}
+
+impl From<Vec<u8>> for Pem {
+    fn from(text: Vec<u8>) -> Pem {
+        Pem::Text(text)
+    }
+}
+impl From<&str> for Pem {
+    fn from(text: &str) -> Pem {
+        Pem::Text(text.as_bytes().to_vec())
+    }
+}
+impl From<String> for Pem {
+    fn from(text: String) -> Pem {
+        Pem::Text(text.into_bytes())
+    }
+}
+
+/// Keys do not belong into logs.
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Pem::Text(_) => f.write_str("Text(..)"),
+            Pem::File(path) => write!(f, "File({})", path.display()),
+        }
+    }
+}
+
+/// Where the API server is, and who we are.
+#[derive(Clone, Default)]
+pub struct HttpsConfig {
+    /// `https://host:port`; `http://` is for local proxies.
+    pub server: String,
+    /// The authorities that may have signed the server's certificate.
+    pub ca: Option<Pem>,
+    pub client_certificate: Option<Pem>,
+    pub client_key: Option<Pem>,
+    pub token: Option<String>,
+    pub token_file: Option<PathBuf>,
+    /// The name in the server's certificate, when it is not the host of `server`.
+    pub tls_server_name: Option<String>,
+    /// Accepts any certificate. Only a user may ask for this.
+    pub insecure_skip_tls_verify: bool,
+}
+
+/// See [`crate::Client::https`].
+pub struct Https {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: HttpsConfig,
+    address: String,
+    authority: HeaderValue,
+    server_name: ServerName<'static>,
+    tls: bool,
+    connection: Mutex<Option<http2::SendRequest<Full<Bytes>>>>,
+    token: Mutex<Option<(HeaderValue, Instant)>>,
+}
+
+impl Https {
+    pub fn new(config: HttpsConfig) -> Result<Https, Error> {
+        let invalid = |why: &str| Error::Config(format!("server {:?}: {why}", config.server));
+        let uri: Uri = config.server.parse().map_err(|_| invalid("not a URL"))?;
+        let tls = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(invalid("the scheme must be https")),
+        };
+        let host = uri.host().ok_or_else(|| invalid("no host"))?;
+        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let name = config.tls_server_name.clone().unwrap_or_else(|| host.trim_matches(['[', ']']).to_owned());
+        let server_name = ServerName::try_from(name).map_err(|_| invalid("the host is no server name"))?;
+        if tls && config.ca.is_none() && !config.insecure_skip_tls_verify {
+            return Err(invalid("no certificate authority"));
+        }
+        let authority = uri.authority().ok_or_else(|| invalid("no host"))?.as_str();
+        let authority = HeaderValue::from_str(authority).map_err(|_| invalid("not a URL"))?;
+        let address = format!("{host}:{port}");
+        let shared = Shared {
+            address,
+            authority,
+            server_name,
+            tls,
+            config,
+            connection: Mutex::new(None),
+            token: Mutex::new(None),
+        };
+        Ok(Https { shared: Arc::new(shared) })
+    }
+}
+
+impl Transport for Https {
+    fn send(&self, request: Request<Bytes>) -> BoxFuture<'static, Result<Response<Body>, Error>> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.send(request).await })
+    }
+}
+
+enum Connection {
+    Http2(http2::SendRequest<Full<Bytes>>),
+    Http1(http1::SendRequest<Full<Bytes>>),
+}
+
+impl Shared {
+    async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Body>, Error> {
+        if let Some(token) = self.authorization().await? {
+            request.headers_mut().entry(AUTHORIZATION).or_insert(token);
+        }
+        let response = match self.connection().await? {
+            Connection::Http2(mut sender) => {
+                let (mut parts, body) = request.into_parts();
+                parts.uri = self.absolute(&parts.uri)?;
+                let response = sender.send_request(Request::from_parts(parts, Full::new(body))).await;
+                if response.is_err() && sender.is_closed() {
+                    self.forget().await;
+                }
+                response.map_err(transport)?
+            }
+            Connection::Http1(mut sender) => {
+                request.headers_mut().insert(HOST, self.authority.clone());
+                sender.send_request(request.map(Full::new)).await.map_err(transport)?
+            }
+        };
+        Ok(response.map(body))
+    }
+
+    /// HTTP/2 wants scheme and authority with every request.
+    fn absolute(&self, uri: &Uri) -> Result<Uri, Error> {
+        let path = uri.path_and_query().map(|p| p.as_str()).unwrap_or("/");
+        Uri::builder()
+            .scheme(if self.tls { "https" } else { "http" })
+            .authority(self.authority.as_bytes())
+            .path_and_query(path)
+            .build()
+            .map_err(|e| Error::Config(e.to_string()))
+    }
+
+    /// The shared connection, or a new one. Waiting for the lock is waiting for somebody who connects.
+    async fn connection(&self) -> Result<Connection, Error> {
+        let mut current = self.connection.lock().await;
+        if let Some(sender) = current.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(Connection::Http2(sender.clone()));
+        }
+        *current = None;
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect())
+            .await
+            .map_err(|_| Error::Transport(format!("cannot connect to {}: timed out", self.address)))??;
+        if let Connection::Http2(sender) = &connected {
+            *current = Some(sender.clone());
+        }
+        Ok(connected)
+    }
+
+    async fn forget(&self) {
+        let mut current = self.connection.lock().await;
+        if current.as_ref().is_some_and(|sender| sender.is_closed()) {
+            *current = None;
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let failed = |e: &dyn std::fmt::Display| Error::Transport(format!("cannot connect to {}: {e}", self.address));
+        let stream = TcpStream::connect(&self.address).await.map_err(|e| failed(&e))?;
+        stream.set_nodelay(true).map_err(|e| failed(&e))?;
+        if !self.tls {
+            return handshake_http1(stream).await;
+        }
+        let connector = TlsConnector::from(Arc::new(tls_config(&self.config).await?));
+        let stream = connector.connect(self.server_name.clone(), stream).await.map_err(|e| failed(&e))?;
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            handshake_http2(stream).await
+        } else {
+            handshake_http1(stream).await
+        }
+    }
+
+    /// The `Authorization` header, when a token is configured.
+    async fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
+        let bearer = |token: &str| {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
+                .map_err(|_| Error::Config("the token holds characters that a header cannot".into()))?;
+            value.set_sensitive(true);
+            Ok::<_, Error>(value)
+        };
+        let Some(path) = &self.config.token_file else {
+            return self.config.token.as_deref().map(bearer).transpose();
+        };
+        let mut cached = self.token.lock().await;
+        if let Some((value, read_at)) = cached.as_ref()
+            && read_at.elapsed() < TOKEN_LIFETIME
+        {
+            return Ok(Some(value.clone()));
+        }
+        match tokio::fs::read_to_string(path).await {
+            Ok(token) => {
+                let value = bearer(&token)?;
+                *cached = Some((value.clone(), Instant::now()));
+                Ok(Some(value))
+            }
+            // The old token may still be good, and is better than none.
+            Err(_) if cached.is_some() => Ok(cached.as_ref().map(|(value, _)| value.clone())),
+            Err(e) => Err(Error::Config(format!("cannot read {}: {e}", path.display()))),
+        }
+    }
+}
+
+async fn handshake_http2<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> Result<Connection, Error> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(transport)?;
+    drive(connection);
+    Ok(Connection::Http2(sender))
+}
+
+async fn handshake_http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S) -> Result<Connection, Error> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(transport)?;
+    drive(connection);
+    Ok(Connection::Http1(sender))
+}
+
+/// Moves the bytes of a connection. The task ends with the connection: when its last sender and body are dropped.
+fn drive(connection: impl Future<Output = Result<(), hyper::Error>> + Send + 'static) {
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection to the API server ended");
+        }
+    });
+}
+
+fn body(incoming: Incoming) -> Body {
+    let chunks = incoming.into_data_stream().map(|chunk| chunk.map_err(transport));
+    Body::Stream(chunks.boxed())
+}
+
+fn transport(error: hyper::Error) -> Error {
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    Error::Transport(format!("{error}{cause}"))
+}
+
+async fn tls_config(config: &HttpsConfig) -> Result<ClientConfig, Error> {
+    let invalid = |what: &str, e: &dyn std::fmt::Display| Error::Config(format!("{what}: {e}"));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| invalid("TLS", &e))?;
+    let builder = match &config.ca {
+        _ if config.insecure_skip_tls_verify => {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer(provider)))
+        }
+        Some(ca) => builder.with_root_certificates(roots(&ca.read().await?)?),
+        None => return Err(Error::Config("no certificate authority".into())),
+    };
+    let mut tls = match (&config.client_certificate, &config.client_key) {
+        (Some(certificate), Some(key)) => {
+            let chain = certificates(&certificate.read().await?)?;
+            let key = PrivateKeyDer::from_pem_slice(&key.read().await?).map_err(|e| invalid("client key", &e))?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| invalid("client certificate", &e))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(tls)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match chain {
+        Ok(chain) if chain.is_empty() => Err(Error::Config("no certificate in PEM text".into())),
+        Ok(chain) => Ok(chain),
+        Err(e) => Err(Error::Config(format!("certificate: {e}"))),
+    }
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(pem)? {
+        roots.add(certificate).map_err(|e| Error::Config(format!("certificate authority: {e}")))?;
+    }
+    Ok(roots)
+}
+
+/// For `insecure-skip-tls-verify`: signatures are checked, names and issuers are not.
+#[derive(Debug)]
+struct AcceptAnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AcceptAnyServer {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
