@@ -5,6 +5,8 @@
 //! everything that was reported. The same directory is used again and again, with small segments
 //! and checkpoints, so the kills also hit the changes of files and the recovery itself.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
 mod support;
 
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! The directory: one process at a time, no newer format, bounded space, and a disk without any.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
 mod support;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! The store against a model of a few lines: random commits, expectations, ranges at old revisions,
 //! compactions, leases by a clock moved by hand, and reopening, in any order.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! What a watch promises: nothing missed, repeated or reordered, a revision whole, whenever it
 //! begins, however often it is taken up again, and also when it falls behind.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -31,7 +31,7 @@ impl Config {
         Config {
             dir: dir.into(),
             segment_bytes: 16 << 20,
-            checkpoint_bytes: 64 << 20,
+            checkpoint_bytes: 32 << 20,
             retain: Retain::default(),
             watch_buffer: 10_000,
             queue: 1024,
@@ -53,7 +53,7 @@ pub struct Retain {
 
 impl Default for Retain {
     fn default() -> Retain {
-        Retain { revisions: 100_000, bytes: 64 << 20, time: Duration::from_secs(300) }
+        Retain { revisions: 100_000, bytes: 32 << 20, time: Duration::from_secs(300) }
     }
 }
 

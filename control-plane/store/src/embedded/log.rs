@@ -117,7 +117,7 @@ impl Log {
         frame::seal(frame, self.active.salt, self.sequence + 1);
         if let Err(error) = self.active.file.write_all_at(frame, self.offset) {
             let error = Error::io("write to", &self.active.path, error);
-            self.undo();
+            self.undo()?;
             return Err(self.without_space(error));
         }
         if let Err(error) = self.active.file.sync_data() {
@@ -182,11 +182,11 @@ impl Log {
 
     /// Makes sure that a frame that was written in part, or whole but not synced, will not be found
     /// by recovery.
-    fn undo(&mut self) {
+    fn undo(&mut self) -> Result<(), Error> {
         let erased = self.active.file.write_all_at(&[0; frame::HEADER], self.offset);
-        if let Err(error) = erased.and_then(|()| self.active.file.sync_data()) {
-            self.break_down(Error::io("undo a failed write to", &self.active.path, error));
-        }
+        erased
+            .and_then(|()| self.active.file.sync_data())
+            .map_err(|error| self.break_down(Error::io("undo a failed write to", &self.active.path, error)))
     }
 
     fn break_down(&mut self, error: Error) -> Error {
@@ -198,5 +198,50 @@ impl Log {
 
     fn without_space(&self, error: Error) -> Error {
         if error.is_no_space() { Error::Full { dir: self.dir.clone() } } else { error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    fn frame(log: &Log) -> Vec<u8> {
+        let mut buffer = Vec::new();
+        frame::begin(&mut buffer);
+        frame::push_compact(&mut buffer, log.sequence());
+        buffer
+    }
+
+    #[test]
+    fn an_undone_write_is_not_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::create(dir.path(), 4096).unwrap();
+        log.append(&mut frame(&log)).unwrap();
+        let mut lost = frame(&log);
+        frame::seal(&mut lost, log.active.salt, 2);
+        log.active.file.write_all_at(&lost, log.offset).unwrap();
+        let found = |log: &Log| {
+            let bytes = fs::read(&log.active.path).unwrap();
+            frame::find(&bytes, log.offset as usize, log.active.salt).map(|frame| frame.sequence)
+        };
+        assert_eq!(found(&log), Some(2));
+        log.undo().unwrap();
+        assert_eq!(found(&log), None);
+        log.append(&mut frame(&log)).unwrap();
+        assert_eq!(log.sequence(), 2);
+    }
+
+    #[test]
+    fn a_log_that_cannot_undo_a_failed_write_takes_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::create(dir.path(), 4096).unwrap();
+        let writable =
+            mem::replace(&mut log.active.file, File::open(dir.path().join("00000000000000000001.log")).unwrap());
+        assert!(matches!(log.append(&mut frame(&log)), Err(Error::Broken { .. })));
+        log.active.file = writable;
+        assert!(matches!(log.append(&mut frame(&log)), Err(Error::Broken { .. })));
+        assert_eq!(log.sequence(), 0);
     }
 }

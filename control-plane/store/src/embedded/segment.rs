@@ -17,7 +17,7 @@ pub const HEADER: usize = 32;
 const SUFFIX: &str = ".log";
 /// The suffix of every file that is not finished; such files are removed when the store opens.
 pub const UNFINISHED: &str = ".tmp";
-const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
 pub struct Segment {
