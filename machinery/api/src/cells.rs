@@ -106,3 +106,8 @@ pub(crate) fn first_three(items: &[String]) -> String {
 pub(crate) fn count(items: &[Value]) -> Value {
     json!(items.len())
 }
+
+/// The row of upstream's fallback printer: the creation time itself, not the age.
+pub(crate) fn name_and_creation(object: &Value) -> Vec<Value> {
+    vec![name(object), text(object, "/metadata/creationTimestamp").into()]
+}

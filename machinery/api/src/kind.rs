@@ -62,6 +62,8 @@ pub enum Storage {
 pub struct Rules {
     /// There is a status subresource: a write of the object leaves status alone, a write of status leaves the rest alone.
     pub has_status: bool,
+    /// A create may bring its status along (nodes register with theirs).
+    pub status_on_create: bool,
     /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
     pub generation: bool,
     /// An update of an absent object creates it.
@@ -150,9 +152,9 @@ pub struct ScalePaths {
 pub trait Behaviour: Send + Sync {
     /// Fills absent fields as upstream does when it decodes a request or a stored object.
     fn default(&self, _object: &mut Value) {}
-    /// The last step before validation of a create (status is already cleared by the common path).
+    /// The last step before validation of a create: metadata is complete (name, uid, generation), status is cleared.
     fn prepare_create(&self, _object: &mut Value) {}
-    /// The same for an update (status is already taken from the old object).
+    /// The same for an update: status is the old one, generation is set.
     fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
     /// Errors of the object alone, without those of its metadata.
     fn validate(&self, _object: &Value) -> Vec<FieldError> {
@@ -213,6 +215,7 @@ impl Kind {
             storage: Storage::Stored { prefix: format!("/registry/{plural}"), hub: None },
             rules: Rules {
                 has_status: false,
+                status_on_create: false,
                 generation: false,
                 allow_create_on_update: false,
                 allow_unconditional_update: true,
@@ -232,6 +235,12 @@ impl Kind {
     /// The subresource of this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Fills absent fields: first what the schema says, then what the kind says.
+    pub fn default(&self, object: &mut Value) {
+        crate::schema::fill_defaults(&self.schema, object);
+        self.behaviour.default(object);
     }
 
     /// Every error of a new object: its metadata's and its own.
@@ -304,7 +313,13 @@ impl Kind {
 
     /// Adds a subresource; they are kept in the order discovery shows them, by name.
     #[must_use]
-    pub fn sub(mut self, name: &'static str, role: Role, verbs: &[&'static str], body: (&'static str, &'static str, &str)) -> Kind {
+    pub fn sub(
+        mut self,
+        name: &'static str,
+        role: Role,
+        verbs: &[&'static str],
+        body: (&'static str, &'static str, &str),
+    ) -> Kind {
         let (group, version, kind) = body;
         let sub = Subresource { name, role, verbs: verbs.to_vec(), group, version, kind: kind.to_string() };
         let at = self.subresources.partition_point(|s| s.name < name);
@@ -372,6 +387,13 @@ impl Kind {
     #[must_use]
     pub fn generation(mut self) -> Kind {
         self.rules.generation = true;
+        self
+    }
+
+    /// A create keeps the status it brings.
+    #[must_use]
+    pub fn status_on_create(mut self) -> Kind {
+        self.rules.status_on_create = true;
         self
     }
 

@@ -7,11 +7,15 @@
 
 pub mod kind;
 pub mod objectmeta;
+pub mod schema;
 pub mod typed;
 
 mod cells;
+mod defaulting;
 mod error;
 mod registry;
+mod strategic;
+mod validation;
 
 mod admissionregistration;
 mod apiextensions;
@@ -39,4 +43,6 @@ pub use error::Error;
 pub use k8s_openapi;
 pub use kind::{Behaviour, Column, Kind, NameRule, Role, Rules, ScalePaths, Storage, Subresource};
 pub use registry::{by_gvk, kinds, lookup};
+pub use schema::{FieldReport, Schema, check_fields, prune, schema};
+pub use strategic::strategic_merge;
 pub use typed::{Typed, decode_object};

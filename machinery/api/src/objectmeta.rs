@@ -1,16 +1,227 @@
 //! The rules of `metadata` that every kind shares: names, labels, annotations, owners, finalizers.
 
-use corten_meta::Value;
-use corten_meta::field::FieldError;
+use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 
-use crate::kind::Kind;
+use crate::cells::{list, number, text, truth};
+use crate::kind::{Kind, NameRule};
+use crate::validation::{immutable, invalid_each, labels};
+
+/// All annotations of an object together, keys and values.
+const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// Errors of a new object's metadata.
-pub fn validate(_kind: &Kind, _object: &Value) -> Vec<FieldError> {
-    Vec::new()
+pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    let metadata = Path::root("metadata");
+    let mut errors = validate_names(kind, object, &metadata);
+    errors.extend(validate_namespace(kind, object, &metadata));
+    errors.extend(validate_content(object, &metadata));
+    errors
 }
 
-/// Errors of a change of metadata.
-pub fn validate_update(_new: &Value, _old: &Value) -> Vec<FieldError> {
-    Vec::new()
+/// Errors of a change of metadata, and of the new metadata.
+pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let metadata = Path::root("metadata");
+    let mut errors = Vec::new();
+    if !text(old, "/metadata/deletionTimestamp").is_empty() {
+        errors.extend(no_new_finalizers(new, old, &metadata.child("finalizers")));
+    }
+    let (generation, before) = (number(new, "/metadata/generation"), number(old, "/metadata/generation"));
+    if generation < before {
+        errors.push(FieldError::invalid(&metadata.child("generation"), generation, "must not be decremented"));
+    }
+    for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        errors.extend(immutable(new, old, &format!("/metadata/{field}"), &metadata.child(field)));
+    }
+    errors.extend(validate_content(new, &metadata));
+    errors
+}
+
+/// The messages against a name, by the kind's rule. With `prefix`, the name is only the start of one.
+pub fn name_errors(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
+    let name = if prefix { masked(name) } else { name.to_string() };
+    match rule {
+        NameRule::Subdomain => names::dns1123_subdomain(&name),
+        NameRule::Label => names::dns1123_label(&name),
+        NameRule::Label1035 => names::dns1035_label(&name),
+        NameRule::PathSegment | NameRule::Own => names::path_segment_name(&name),
+        NameRule::Ip => names::ip(&name),
+    }
+}
+
+/// A prefix may end in a dash, because something follows.
+fn masked(prefix: &str) -> String {
+    match prefix.strip_suffix('-') {
+        Some(start) if !start.is_empty() => format!("{}a", start.trim_end_matches('-')),
+        _ => prefix.to_string(),
+    }
+}
+
+fn validate_names(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldError> {
+    let (name, prefix) = (text(object, "/metadata/name"), text(object, "/metadata/generateName"));
+    let rule = kind.rules.name_rule;
+    let mut errors = Vec::new();
+    if !prefix.is_empty() {
+        errors.extend(invalid_each(&metadata.child("generateName"), prefix, name_errors(rule, prefix, true)));
+    }
+    if name.is_empty() {
+        errors.push(FieldError::required(&metadata.child("name"), "name or generateName is required"));
+    } else {
+        errors.extend(invalid_each(&metadata.child("name"), name, name_errors(rule, name, false)));
+    }
+    errors
+}
+
+fn validate_namespace(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldError> {
+    let (namespace, path) = (text(object, "/metadata/namespace"), metadata.child("namespace"));
+    match (kind.namespaced, namespace.is_empty()) {
+        (true, true) => vec![FieldError::required(&path, "")],
+        (true, false) => invalid_each(&path, namespace, names::dns1123_label(namespace)),
+        (false, false) => vec![FieldError::forbidden(&path, "not allowed on this type")],
+        (false, true) => Vec::new(),
+    }
+}
+
+fn validate_content(object: &Value, metadata: &Path) -> Vec<FieldError> {
+    let content = &object["metadata"];
+    let mut errors = Vec::new();
+    errors.extend(crate::validation::nonnegative(&content["generation"], &metadata.child("generation")));
+    errors.extend(labels(&content["labels"], &metadata.child("labels")));
+    errors.extend(validate_annotations(&content["annotations"], &metadata.child("annotations")));
+    errors.extend(validate_owners(object, &metadata.child("ownerReferences")));
+    errors.extend(validate_finalizers(object, &metadata.child("finalizers")));
+    errors
+}
+
+/// Annotations, also those of a pod template.
+pub(crate) fn validate_annotations(annotations: &Value, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut total = 0;
+    for (key, value) in annotations.as_object().into_iter().flatten() {
+        errors.extend(invalid_each(path, key, names::qualified_name(&key.to_lowercase())));
+        total += key.len() + value.as_str().unwrap_or_default().len();
+    }
+    if total > MAX_ANNOTATION_BYTES {
+        errors.push(FieldError::too_long(path, MAX_ANNOTATION_BYTES));
+    }
+    errors
+}
+
+fn validate_owners(object: &Value, path: &Path) -> Vec<FieldError> {
+    let owners = list(object, "/metadata/ownerReferences");
+    let mut errors = Vec::new();
+    let mut controller: Option<String> = None;
+    for (at, owner) in owners.iter().enumerate() {
+        let path_ = path.index(at);
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if text(owner, &format!("/{field}")).is_empty() {
+                errors.push(FieldError::required(&path_.child(field), "must not be empty"));
+            }
+        }
+        if text(owner, "/apiVersion") == "v1" && text(owner, "/kind") == "Event" {
+            let detail = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(&path_, owner.clone(), detail));
+        }
+        if truth(owner, "/controller") {
+            let name = format!("{}/{}", text(owner, "/kind"), text(owner, "/name"));
+            if let Some(first) = &controller {
+                let detail = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
+                );
+                errors.push(FieldError::invalid(path, Value::from(owners.to_vec()), detail));
+            } else {
+                controller = Some(name);
+            }
+        }
+    }
+    errors
+}
+
+fn validate_finalizers(object: &Value, path: &Path) -> Vec<FieldError> {
+    let finalizers = list(object, "/metadata/finalizers");
+    let mut errors: Vec<FieldError> = finalizers
+        .iter()
+        .filter_map(Value::as_str)
+        .flat_map(|f| invalid_each(path, f, names::qualified_name(f)))
+        .collect();
+    let has = |name: &str| finalizers.iter().any(|f| f == name);
+    if has("orphan") && has("foregroundDeletion") {
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, Value::from(finalizers.to_vec()), detail));
+    }
+    errors
+}
+
+fn no_new_finalizers(new: &Value, old: &Value, path: &Path) -> Option<FieldError> {
+    let before = list(old, "/metadata/finalizers");
+    let mut extra: Vec<&str> =
+        list(new, "/metadata/finalizers").iter().filter(|f| !before.contains(f)).filter_map(Value::as_str).collect();
+    extra.sort_unstable();
+    let quoted = extra.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ");
+    let detail = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{quoted}}}"
+    );
+    (!extra.is_empty()).then(|| FieldError::forbidden(path, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(plural: &str, metadata: Value) -> Vec<String> {
+        let kind = crate::lookup("", "v1", plural).expect("kind");
+        let errors = validate(kind, &json!({ "metadata": metadata }));
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_and_namespaces() {
+        assert!(check("pods", json!({"name": "a.b", "namespace": "default"})).is_empty());
+        assert_eq!(
+            check("pods", json!({"namespace": "default"})),
+            ["metadata.name: Required value: name or generateName is required"]
+        );
+        assert_eq!(check("pods", json!({"name": "a"})), ["metadata.namespace: Required value"]);
+        assert_eq!(
+            check("nodes", json!({"name": "a", "namespace": "x"})),
+            ["metadata.namespace: Forbidden: not allowed on this type"]
+        );
+        let errors = check("services", json!({"name": "1a", "namespace": "x"}));
+        assert!(errors[0].starts_with("metadata.name: Invalid value: \"1a\": a DNS-1035 label must"), "{errors:?}");
+        assert!(check("pods", json!({"name": "a", "generateName": "a-", "namespace": "x"})).is_empty());
+    }
+
+    #[test]
+    fn owners_finalizers_annotations() {
+        let owner =
+            |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": "u", "controller": true});
+        let errors = check("nodes", json!({"name": "a", "ownerReferences": [owner("x"), owner("y")]}));
+        assert!(errors[0].contains("references for Node/x and Node/y"), "{errors:?}");
+        let big = "x".repeat(MAX_ANNOTATION_BYTES);
+        assert_eq!(
+            check("nodes", json!({"name": "a", "annotations": {"a": big}})),
+            ["metadata.annotations: Too long: may not be more than 262144 bytes"]
+        );
+        assert_eq!(check("nodes", json!({"name": "a", "finalizers": ["orphan", "foregroundDeletion"]})).len(), 1);
+    }
+
+    #[test]
+    fn what_may_not_change() {
+        let old = json!({"metadata": {"name": "a", "uid": "1", "generation": 2, "deletionTimestamp": "t"}});
+        let new = json!({"metadata": {"name": "b", "uid": "2", "generation": 1, "deletionTimestamp": "t",
+            "finalizers": ["x/y"]}});
+        let errors: Vec<String> = validate_update(&new, &old).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            errors,
+            [
+                "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, \
+                 found new finalizers []string{\"x/y\"}",
+                "metadata.generation: Invalid value: 1: must not be decremented",
+                "metadata.name: Invalid value: \"b\": field is immutable",
+                "metadata.uid: Invalid value: \"2\": field is immutable",
+            ]
+        );
+    }
 }

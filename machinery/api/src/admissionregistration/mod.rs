@@ -5,9 +5,11 @@ use crate::kind::Kind;
 mod mutatingadmissionpolicy;
 mod mutatingadmissionpolicybinding;
 mod mutatingwebhookconfiguration;
+mod policy;
 mod validatingadmissionpolicy;
 mod validatingadmissionpolicybinding;
 mod validatingwebhookconfiguration;
+mod webhook;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

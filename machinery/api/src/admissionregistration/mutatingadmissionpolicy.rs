@@ -1,6 +1,14 @@
 //! MutatingAdmissionPolicy.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use super::policy::policy_cells;
+use super::webhook::default_match;
+use crate::defaulting::default_at;
+use crate::kind::{Behaviour, Kind};
+
+struct MutatingAdmissionPolicy;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +16,18 @@ pub fn kind() -> Kind {
         .cluster()
         .category("api-extensions")
         .generation()
+        .conditional_update()
         .table("Name, Mutations:integer, ParamKind, Age")
+        .behaviour(MutatingAdmissionPolicy)
+}
+
+impl Behaviour for MutatingAdmissionPolicy {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/failurePolicy", "Fail");
+        default_match(object, "/spec/matchConstraints");
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        policy_cells(object, "/spec/mutations", now)
+    }
 }

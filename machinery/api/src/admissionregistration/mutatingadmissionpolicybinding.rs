@@ -1,6 +1,13 @@
 //! MutatingAdmissionPolicyBinding.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use super::policy::binding_cells;
+use super::webhook::default_match;
+use crate::kind::{Behaviour, Kind};
+
+struct MutatingAdmissionPolicyBinding;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +15,17 @@ pub fn kind() -> Kind {
         .cluster()
         .category("api-extensions")
         .generation()
+        .conditional_update()
         .table("Name, PolicyName, ParamRef, Age")
+        .behaviour(MutatingAdmissionPolicyBinding)
+}
+
+impl Behaviour for MutatingAdmissionPolicyBinding {
+    fn default(&self, object: &mut Value) {
+        default_match(object, "/spec/matchResources");
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        binding_cells(object, now)
+    }
 }

@@ -1,6 +1,12 @@
 //! MutatingWebhookConfiguration.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use super::webhook;
+use crate::kind::{Behaviour, Kind};
+
+struct MutatingWebhookConfiguration;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +14,17 @@ pub fn kind() -> Kind {
         .cluster()
         .category("api-extensions")
         .generation()
+        .conditional_update()
         .table("Name, Webhooks:integer, Age")
+        .behaviour(MutatingWebhookConfiguration)
+}
+
+impl Behaviour for MutatingWebhookConfiguration {
+    fn default(&self, object: &mut Value) {
+        webhook::default_webhooks(object, true);
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        webhook::cells(object, now)
+    }
 }

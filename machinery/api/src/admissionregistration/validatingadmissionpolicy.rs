@@ -1,6 +1,14 @@
 //! ValidatingAdmissionPolicy.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use super::policy::policy_cells;
+use super::webhook::default_match;
+use crate::defaulting::default_at;
+use crate::kind::{Behaviour, Kind};
+
+struct ValidatingAdmissionPolicy;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -9,5 +17,18 @@ pub fn kind() -> Kind {
         .category("api-extensions")
         .status()
         .generation()
+        .conditional_update()
         .table("Name, Validations:integer, ParamKind, Age")
+        .behaviour(ValidatingAdmissionPolicy)
+}
+
+impl Behaviour for ValidatingAdmissionPolicy {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/failurePolicy", "Fail");
+        default_match(object, "/spec/matchConstraints");
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        policy_cells(object, "/spec/validations", now)
+    }
 }

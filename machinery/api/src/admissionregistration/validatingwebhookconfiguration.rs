@@ -1,6 +1,12 @@
 //! ValidatingWebhookConfiguration.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use super::webhook;
+use crate::kind::{Behaviour, Kind};
+
+struct ValidatingWebhookConfiguration;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +14,17 @@ pub fn kind() -> Kind {
         .cluster()
         .category("api-extensions")
         .generation()
+        .conditional_update()
         .table("Name, Webhooks:integer, Age")
+        .behaviour(ValidatingWebhookConfiguration)
+}
+
+impl Behaviour for ValidatingWebhookConfiguration {
+    fn default(&self, object: &mut Value) {
+        webhook::default_webhooks(object, false);
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        webhook::cells(object, now)
+    }
 }

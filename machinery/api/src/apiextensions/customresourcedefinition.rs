@@ -1,6 +1,15 @@
 //! CustomResourceDefinition.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::cells::{join, list, name, text, truth};
+use crate::defaulting::{default_at, items, put};
+use crate::kind::{Behaviour, Kind};
+
+struct CustomResourceDefinition;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -10,4 +19,84 @@ pub fn kind() -> Kind {
         .category("api-extensions")
         .status()
         .generation()
+        .conditional_update()
+        .stored_at("/registry/apiextensions.k8s.io/customresourcedefinitions")
+        .table("Name, Scope, Versions, Created At:date; Group, Kind, ShortNames, Established:boolean")
+        .behaviour(CustomResourceDefinition)
+}
+
+impl Behaviour for CustomResourceDefinition {
+    fn default(&self, object: &mut Value) {
+        let kind = text(object, "/spec/names/kind").to_string();
+        default_at(object, "/spec/names/singular", kind.to_lowercase());
+        default_at(object, "/spec/names/listKind", format!("{kind}List"));
+        default_at(object, "/spec/conversion", json!({"strategy": "None"}));
+        default_at(object, "/spec/conversion/strategy", "None");
+        default_at(object, "/spec/conversion/webhook/clientConfig/service/port", 443);
+        for version in items(object, "/spec/versions") {
+            default_at(version, "/served", false);
+            default_at(version, "/storage", false);
+        }
+    }
+
+    /// Every version that was ever stored is remembered, until its objects are migrated.
+    fn prepare_create(&self, object: &mut Value) {
+        let stored: Vec<Value> =
+            list(object, "/spec/versions").iter().filter(|v| truth(v, "/storage")).map(|v| v["name"].clone()).collect();
+        put(object, "/status", json!({"storedVersions": stored}));
+    }
+
+    fn prepare_update(&self, new: &mut Value, _old: &Value) {
+        let storage = list(new, "/spec/versions").iter().find(|v| truth(v, "/storage")).map(|v| v["name"].clone());
+        let mut stored = list(new, "/status/storedVersions").to_vec();
+        if let Some(storage) = storage.filter(|s| !stored.contains(s)) {
+            stored.push(storage);
+            default_at(new, "/status", json!({}));
+            put(new, "/status/storedVersions", stored);
+        }
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        super::validation::validate_definition(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let established = list(old, "/status/conditions")
+            .iter()
+            .any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");
+        let fixed: &[&str] =
+            if established { &["group", "scope", "names/kind", "names/plural"] } else { &["group", "names/plural"] };
+        for field in fixed {
+            let pointer = format!("/spec/{field}");
+            if new.pointer(&pointer) != old.pointer(&pointer) {
+                let path = Path::root("spec").child(field.replace('/', "."));
+                let value = new.pointer(&pointer).cloned().unwrap_or_default();
+                errors.push(FieldError::invalid(&path, value, "field is immutable"));
+            }
+        }
+        errors
+    }
+
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        let mut versions: Vec<String> = list(object, "/spec/versions")
+            .iter()
+            .filter(|v| truth(v, "/served"))
+            .map(|v| format!("{}{}", text(v, "/name"), if truth(v, "/storage") { "(storage)" } else { "" }))
+            .collect();
+        versions.sort();
+        let established = list(object, "/status/conditions")
+            .iter()
+            .any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");
+        vec![
+            name(object),
+            text(object, "/spec/scope").into(),
+            versions.join(",").into(),
+            text(object, "/metadata/creationTimestamp").into(),
+            text(object, "/spec/group").into(),
+            text(object, "/spec/names/kind").into(),
+            join(list(object, "/spec/names/shortNames").iter().filter_map(Value::as_str)).into(),
+            established.into(),
+        ]
+    }
 }

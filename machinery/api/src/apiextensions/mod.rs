@@ -3,10 +3,9 @@
 use crate::kind::Kind;
 
 mod customresourcedefinition;
+mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        customresourcedefinition::kind(),
-    ]
+    vec![customresourcedefinition::kind()]
 }

@@ -6,7 +6,5 @@ mod apiservice;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        apiservice::kind(),
-    ]
+    vec![apiservice::kind()]
 }

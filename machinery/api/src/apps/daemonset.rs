@@ -1,6 +1,17 @@
 //! DaemonSet.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::validation;
+use crate::cells::{age, containers, format_labels, format_selector, name, number, text};
+use crate::core::pod_spec::default_template;
+use crate::defaulting::default_at;
+use crate::kind::{Behaviour, Kind};
+
+struct DaemonSet;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -10,4 +21,43 @@ pub fn kind() -> Kind {
         .status()
         .generation()
         .table("Name, Desired:integer, Current:integer, Ready:integer, Up-to-date:integer, Available:integer, Node Selector, Age; Containers, Images, Selector")
+        .behaviour(DaemonSet)
+}
+
+impl Behaviour for DaemonSet {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/updateStrategy/type", "RollingUpdate");
+        if text(object, "/spec/updateStrategy/type") == "RollingUpdate" {
+            default_at(object, "/spec/updateStrategy/rollingUpdate", json!({}));
+            default_at(object, "/spec/updateStrategy/rollingUpdate/maxUnavailable", 1);
+            default_at(object, "/spec/updateStrategy/rollingUpdate/maxSurge", 0);
+        }
+        default_at(object, "/spec/revisionHistoryLimit", 10);
+        default_template(object, "/spec/template");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_workload(object, &["Always"])
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_selector_immutable(new, old)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let [names, images] = containers(object, "/spec/template/spec");
+        vec![
+            name(object),
+            number(object, "/status/desiredNumberScheduled").into(),
+            number(object, "/status/currentNumberScheduled").into(),
+            number(object, "/status/numberReady").into(),
+            number(object, "/status/updatedNumberScheduled").into(),
+            number(object, "/status/numberAvailable").into(),
+            format_labels(object.pointer("/spec/template/spec/nodeSelector")).into(),
+            age(object, now),
+            names,
+            images,
+            format_selector(object.pointer("/spec/selector")).into(),
+        ]
+    }
 }

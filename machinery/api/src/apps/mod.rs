@@ -1,20 +1,24 @@
 //! The group `apps`, one file a kind.
 
-use crate::kind::Kind;
+use crate::kind::{Kind, ScalePaths};
 
 mod controllerrevision;
 mod daemonset;
 mod deployment;
 mod replicaset;
 mod statefulset;
+pub(crate) mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        controllerrevision::kind(),
-        daemonset::kind(),
-        deployment::kind(),
-        replicaset::kind(),
-        statefulset::kind(),
-    ]
+    vec![controllerrevision::kind(), daemonset::kind(), deployment::kind(), replicaset::kind(), statefulset::kind()]
+}
+
+/// Where workloads of this group keep their numbers.
+fn scale_paths() -> ScalePaths {
+    ScalePaths {
+        spec_replicas: ".spec.replicas".to_string(),
+        status_replicas: ".status.replicas".to_string(),
+        selector: Some(".spec.selector".to_string()),
+    }
 }

@@ -1,6 +1,16 @@
 //! ReplicaSet.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+
+use super::validation;
+use crate::cells::{age, containers, format_selector, name, number};
+use crate::core::pod_spec::default_template;
+use crate::defaulting::default_at;
+use crate::kind::{Behaviour, Kind, ScalePaths};
+
+struct ReplicaSet;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -10,5 +20,44 @@ pub fn kind() -> Kind {
         .scale()
         .status()
         .generation()
+        .selectable(&["status.replicas"])
         .table("Name, Desired:integer, Current:integer, Ready:integer, Age; Containers, Images, Selector")
+        .behaviour(ReplicaSet)
+}
+
+impl Behaviour for ReplicaSet {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/replicas", 1);
+        default_template(object, "/spec/template");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_workload(object, &["Always"])
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_selector_immutable(new, old)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let [names, images] = containers(object, "/spec/template/spec");
+        vec![
+            name(object),
+            number(object, "/spec/replicas").into(),
+            number(object, "/status/replicas").into(),
+            number(object, "/status/readyReplicas").into(),
+            age(object, now),
+            names,
+            images,
+            format_selector(object.pointer("/spec/selector")).into(),
+        ]
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        (field == "status.replicas").then(|| number(object, "/status/replicas").to_string())
+    }
+
+    fn scale(&self) -> Option<ScalePaths> {
+        Some(super::scale_paths())
+    }
 }

@@ -1,6 +1,18 @@
 //! StatefulSet.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::validation;
+use crate::cells::{age, containers, name, number, text};
+use crate::core::persistentvolumeclaim::default_claim;
+use crate::core::pod_spec::default_template;
+use crate::defaulting::{absent, default_at, items, put};
+use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
+
+struct StatefulSet;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -10,5 +22,52 @@ pub fn kind() -> Kind {
         .scale()
         .status()
         .generation()
+        .name_rule(NameRule::Label)
         .table("Name, Ready, Age; Containers, Images")
+        .behaviour(StatefulSet)
+}
+
+impl Behaviour for StatefulSet {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/podManagementPolicy", "OrderedReady");
+        if absent(object, "/spec/updateStrategy/type") {
+            put(object, "/spec/updateStrategy/type", "RollingUpdate");
+            default_at(object, "/spec/updateStrategy/rollingUpdate", json!({}));
+        }
+        if text(object, "/spec/updateStrategy/type") == "RollingUpdate" {
+            default_at(object, "/spec/updateStrategy/rollingUpdate/partition", 0);
+        }
+        default_at(object, "/spec/persistentVolumeClaimRetentionPolicy", json!({}));
+        default_at(object, "/spec/persistentVolumeClaimRetentionPolicy/whenDeleted", "Retain");
+        default_at(object, "/spec/persistentVolumeClaimRetentionPolicy/whenScaled", "Retain");
+        default_at(object, "/spec/replicas", 1);
+        default_at(object, "/spec/revisionHistoryLimit", 10);
+        for claim in items(object, "/spec/volumeClaimTemplates") {
+            default_at(claim, "/apiVersion", "v1");
+            default_at(claim, "/kind", "PersistentVolumeClaim");
+            default_claim(claim);
+        }
+        default_template(object, "/spec/template");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = validation::validate_workload(object, &["Always"]);
+        errors.extend(validation::validate_stateful_set(object));
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_stateful_set_update(new, old)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let [names, images] = containers(object, "/spec/template/spec");
+        let ready = number(object, "/status/readyReplicas");
+        let desired = number(object, "/spec/replicas");
+        vec![name(object), format!("{ready}/{desired}").into(), age(object, now), names, images]
+    }
+
+    fn scale(&self) -> Option<ScalePaths> {
+        Some(super::scale_paths())
+    }
 }

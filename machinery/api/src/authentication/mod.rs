@@ -7,8 +7,5 @@ mod tokenreview;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        selfsubjectreview::kind(),
-        tokenreview::kind(),
-    ]
+    vec![selfsubjectreview::kind(), tokenreview::kind()]
 }

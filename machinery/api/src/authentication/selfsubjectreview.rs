@@ -4,7 +4,5 @@ use crate::kind::Kind;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews")
-        .cluster()
-        .review()
+    Kind::new("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews").cluster().review()
 }

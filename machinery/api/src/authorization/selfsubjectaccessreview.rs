@@ -4,7 +4,5 @@ use crate::kind::Kind;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
-        .cluster()
-        .review()
+    Kind::new("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews").cluster().review()
 }

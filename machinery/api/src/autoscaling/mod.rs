@@ -7,8 +7,5 @@ mod horizontalpodautoscaler_v2;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        horizontalpodautoscaler_v2::kind(),
-        horizontalpodautoscaler_v1::kind(),
-    ]
+    vec![horizontalpodautoscaler_v2::kind(), horizontalpodautoscaler_v1::kind()]
 }

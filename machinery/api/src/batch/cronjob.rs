@@ -1,6 +1,15 @@
 //! CronJob.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+
+use super::validation;
+use crate::cells::{age, containers, format_selector, list, name, or, since, text, time, truth};
+use crate::defaulting::default_at;
+use crate::kind::{Behaviour, Kind};
+
+struct CronJob;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -10,4 +19,40 @@ pub fn kind() -> Kind {
         .status()
         .generation()
         .table("Name, Schedule, Timezone, Suspend:boolean, Active:integer, Last Schedule, Age; Containers, Images, Selector")
+        .behaviour(CronJob)
+}
+
+impl Behaviour for CronJob {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/concurrencyPolicy", "Allow");
+        default_at(object, "/spec/suspend", false);
+        default_at(object, "/spec/successfulJobsHistoryLimit", 3);
+        default_at(object, "/spec/failedJobsHistoryLimit", 1);
+        super::job::default_job_spec(object, "/spec/jobTemplate/spec");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_cron_job(object)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let [names, images] = containers(object, "/spec/jobTemplate/spec/template/spec");
+        let last = match time(object, "/status/lastScheduleTime") {
+            Some(_) => since(object, "/status/lastScheduleTime", now),
+            None => "<none>".to_string(),
+        };
+        let suspend = if truth(object, "/spec/suspend") { "True" } else { "False" };
+        vec![
+            name(object),
+            text(object, "/spec/schedule").into(),
+            or(text(object, "/spec/timeZone"), "<none>").into(),
+            suspend.into(),
+            list(object, "/status/active").len().into(),
+            last.into(),
+            age(object, now),
+            names,
+            images,
+            format_selector(object.pointer("/spec/jobTemplate/spec/selector")).into(),
+        ]
+    }
 }

@@ -1,6 +1,18 @@
 //! Job.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use corten_meta::time::human_duration;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::validation;
+use crate::cells::{age, containers, format_selector, list, name, number, text, time, truth};
+use crate::core::pod_spec::default_template;
+use crate::defaulting::{absent, default_at, items, put};
+use crate::kind::{Behaviour, Kind};
+
+struct Job;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +20,124 @@ pub fn kind() -> Kind {
         .category("all")
         .status()
         .generation()
+        .orphan_by_default()
+        .selectable(&["status.successful"])
         .table("Name, Status, Completions, Duration, Age; Containers, Images, Selector")
+        .behaviour(Job)
+}
+
+impl Behaviour for Job {
+    fn default(&self, object: &mut Value) {
+        if absent(object, "/spec/completions") && absent(object, "/spec/parallelism") {
+            put(object, "/spec/completions", 1);
+        }
+        default_at(object, "/spec/parallelism", 1);
+        let per_index = !absent(object, "/spec/backoffLimitPerIndex");
+        default_at(object, "/spec/backoffLimit", if per_index { i32::MAX } else { 6 });
+        let labels = object.pointer("/spec/template/metadata/labels").filter(|l| l.is_object()).cloned();
+        let own_labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+        if let Some(labels) = labels.filter(|_| own_labels.is_none_or(|l| l.is_empty())) {
+            put(object, "/metadata/labels", labels);
+        }
+        default_at(object, "/spec/completionMode", "NonIndexed");
+        default_at(object, "/spec/suspend", false);
+        let policy = if absent(object, "/spec/podFailurePolicy") { "TerminatingOrFailed" } else { "Failed" };
+        default_at(object, "/spec/podReplacementPolicy", policy);
+        default_at(object, "/spec/manualSelector", false);
+        default_job_spec(object, "/spec");
+    }
+
+    /// The selector is made from the uid, so that two jobs never share pods.
+    fn prepare_create(&self, object: &mut Value) {
+        if truth(object, "/spec/manualSelector") {
+            return;
+        }
+        let (uid, name) = (text(object, "/metadata/uid").to_string(), text(object, "/metadata/name").to_string());
+        default_at(object, "/spec/template/metadata", json!({}));
+        default_at(object, "/spec/template/metadata/labels", json!({}));
+        for (label, value) in [
+            ("batch.kubernetes.io~1controller-uid", &uid),
+            ("batch.kubernetes.io~1job-name", &name),
+            ("controller-uid", &uid),
+            ("job-name", &name),
+        ] {
+            default_at(object, &format!("/spec/template/metadata/labels/{label}"), value.as_str());
+        }
+        default_at(object, "/spec/selector", json!({}));
+        default_at(object, "/spec/selector/matchLabels", json!({}));
+        default_at(object, "/spec/selector/matchLabels/batch.kubernetes.io~1controller-uid", uid);
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_job(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_job_update(new, old)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let [names, images] = containers(object, "/spec/template/spec");
+        vec![
+            name(object),
+            status(object).into(),
+            completions(object).into(),
+            duration(object, now).into(),
+            age(object, now),
+            names,
+            images,
+            format_selector(object.pointer("/spec/selector")).into(),
+        ]
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        (field == "status.successful").then(|| number(object, "/status/succeeded").to_string())
+    }
+}
+
+/// Defaults of a job's spec, also inside a CronJob.
+pub(super) fn default_job_spec(object: &mut Value, spec: &str) {
+    for rule in items(object, &format!("{spec}/podFailurePolicy/rules")) {
+        items(rule, "/onPodConditions").for_each(|c| default_at(c, "/status", "True"));
+    }
+    default_template(object, &format!("{spec}/template"));
+}
+
+fn status(job: &Value) -> &'static str {
+    let has = |kind: &str| {
+        let condition = list(job, "/status/conditions").iter().find(|c| text(c, "/type") == kind);
+        condition.is_some_and(|c| text(c, "/status") == "True")
+    };
+    if has("Complete") {
+        "Complete"
+    } else if has("Failed") {
+        "Failed"
+    } else if !absent(job, "/metadata/deletionTimestamp") {
+        "Terminating"
+    } else if has("Suspended") {
+        "Suspended"
+    } else if has("FailureTarget") {
+        "FailureTarget"
+    } else if has("SuccessCriteriaMet") {
+        "SuccessCriteriaMet"
+    } else {
+        "Running"
+    }
+}
+
+fn completions(job: &Value) -> String {
+    let succeeded = number(job, "/status/succeeded");
+    let parallelism = number(job, "/spec/parallelism");
+    match job.pointer("/spec/completions").and_then(Value::as_i64) {
+        Some(wanted) => format!("{succeeded}/{wanted}"),
+        None if parallelism > 1 => format!("{succeeded}/1 of {parallelism}"),
+        None => format!("{succeeded}/1"),
+    }
+}
+
+fn duration(job: &Value, now: Timestamp) -> String {
+    match (time(job, "/status/startTime"), time(job, "/status/completionTime")) {
+        (None, _) => String::new(),
+        (Some(start), end) => human_duration(end.unwrap_or(now).duration_since(start)),
+    }
 }

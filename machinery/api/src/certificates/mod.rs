@@ -6,7 +6,5 @@ mod certificatesigningrequest;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        certificatesigningrequest::kind(),
-    ]
+    vec![certificatesigningrequest::kind()]
 }

@@ -6,7 +6,5 @@ mod lease;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        lease::kind(),
-    ]
+    vec![lease::kind()]
 }

@@ -1,9 +1,8 @@
-//! Binding.
+//! Binding: the scheduler's word that a pod runs on a node. Answered, never stored.
 
 use crate::kind::Kind;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("", "v1", "Binding", "bindings")
-        .review()
+    Kind::new("", "v1", "Binding", "bindings").review()
 }

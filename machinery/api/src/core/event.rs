@@ -1,10 +1,99 @@
-//! Event.
+//! Event, in its first form; `events.k8s.io` serves the same objects in another.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{name, number, or, since, text, time};
+use crate::kind::{Behaviour, Column, Kind};
+
+/// The logic, shared with the newer form, which is converted first.
+pub(crate) struct Event;
+
+/// The columns, shared with the newer form.
+pub(crate) fn columns() -> Vec<Column> {
+    vec![
+        Column::new("Last Seen", "string"),
+        Column::new("Type", "string"),
+        Column::new("Reason", "string"),
+        Column::new("Object", "string"),
+        Column::new("Subobject", "string").wide(),
+        Column::new("Source", "string").wide(),
+        Column::new("Message", "string"),
+        Column::new("First Seen", "string").wide(),
+        Column::new("Count", "string").wide(),
+        Column::new("Name", "string").format("name").wide(),
+    ]
+}
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Event", "events")
         .short(&["ev"])
-        .table("Last Seen, Type, Reason, Object, Message; Subobject, Source, First Seen, Count, Name")
+        .create_on_update()
+        .selectable(&[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ])
+        .columns(columns())
+        .behaviour(Event)
+}
+
+impl Behaviour for Event {
+    fn cells(&self, event: &Value, now: Timestamp) -> Vec<Value> {
+        let first = match time(event, "/firstTimestamp") {
+            Some(_) => since(event, "/firstTimestamp", now),
+            None => since(event, "/eventTime", now),
+        };
+        let mut last = match time(event, "/lastTimestamp") {
+            Some(_) => since(event, "/lastTimestamp", now),
+            None => first.clone(),
+        };
+        let mut count = number(event, "/count").max(1);
+        if event.get("series").is_some_and(Value::is_object) {
+            last = since(event, "/series/lastObservedTime", now);
+            count = number(event, "/series/count");
+        }
+        let kind = text(event, "/involvedObject/kind").to_lowercase();
+        let target = match text(event, "/involvedObject/name") {
+            "" => kind,
+            name => format!("{kind}/{name}"),
+        };
+        vec![
+            last.into(),
+            text(event, "/type").into(),
+            text(event, "/reason").into(),
+            target.into(),
+            text(event, "/involvedObject/fieldPath").into(),
+            format_source(event).into(),
+            text(event, "/message").trim().into(),
+            first.into(),
+            count.into(),
+            name(event),
+        ]
+    }
+
+    fn fields(&self, event: &Value, field: &str) -> Option<String> {
+        Some(match field.strip_prefix("involvedObject.") {
+            Some(part) => text(event, &format!("/involvedObject/{part}")).to_string(),
+            None if field == "source" => {
+                or(text(event, "/source/component"), text(event, "/reportingComponent")).to_string()
+            }
+            None => text(event, &format!("/{field}")).to_string(),
+        })
+    }
+}
+
+fn format_source(event: &Value) -> String {
+    let component = or(text(event, "/source/component"), text(event, "/reportingComponent"));
+    let host = or(text(event, "/source/host"), text(event, "/reportingInstance"));
+    if host.is_empty() { component.to_string() } else { format!("{component}, {host}") }
 }

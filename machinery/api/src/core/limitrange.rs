@@ -1,9 +1,44 @@
 //! LimitRange.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use serde_json::json;
+
+use crate::cells::text;
+use crate::defaulting::{default_at, items};
+use crate::kind::{Behaviour, Kind};
+
+struct LimitRange;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "LimitRange", "limitranges")
         .short(&["limits"])
+        .create_on_update()
+        .table("Name, Created At:date")
+        .behaviour(LimitRange)
+}
+
+impl Behaviour for LimitRange {
+    fn default(&self, object: &mut Value) {
+        for limit in items(object, "/spec/limits").filter(|l| text(l, "/type") == "Container") {
+            fill_from(limit, "/max", "/default");
+            fill_from(limit, "/default", "/defaultRequest");
+            fill_from(limit, "/min", "/defaultRequest");
+        }
+    }
+
+    fn cells(&self, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+        crate::cells::name_and_creation(object)
+    }
+}
+
+/// Copies resources that the target does not have.
+fn fill_from(limit: &mut Value, from: &str, to: &str) {
+    let source = limit.pointer(from).and_then(Value::as_object).cloned().unwrap_or_default();
+    default_at(limit, to, json!({}));
+    if let Some(target) = limit.pointer_mut(to).and_then(Value::as_object_mut) {
+        for (resource, amount) in source {
+            target.entry(resource).or_insert(amount);
+        }
+    }
 }

@@ -3,22 +3,32 @@
 use crate::kind::Kind;
 
 mod binding;
+mod claim_validation;
 mod componentstatus;
 mod configmap;
+mod container_validation;
+mod data;
 mod endpoints;
-mod event;
+pub(crate) mod event;
 mod limitrange;
 mod namespace;
 mod node;
 mod persistentvolume;
-mod persistentvolumeclaim;
+pub(crate) mod persistentvolumeclaim;
 mod pod;
+mod pod_cells;
+mod pod_qos;
+pub(crate) mod pod_spec;
+pub(crate) mod pod_validation;
 mod podtemplate;
 mod replicationcontroller;
 mod resourcequota;
 mod secret;
-mod service;
+pub(crate) mod service;
+mod service_validation;
 mod serviceaccount;
+pub(crate) mod volume_cells;
+mod volume_validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -1,6 +1,14 @@
 //! Namespace.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::cells::{age, list, name, text};
+use crate::defaulting::{default_at, put};
+use crate::kind::{Behaviour, Kind, NameRule, Role};
+
+struct Namespace;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,6 +16,55 @@ pub fn kind() -> Kind {
         .cluster()
         .short(&["ns"])
         .verbs(&["create", "delete", "get", "list", "patch", "update", "watch"])
+        .sub("finalize", Role::Finalize, &["update"], ("", "", "Namespace"))
         .status()
+        .name_rule(NameRule::Label)
+        .selectable(&["name", "status.phase"])
         .table("Name, Status, Age")
+        .behaviour(Namespace)
+}
+
+impl Behaviour for Namespace {
+    fn default(&self, object: &mut Value) {
+        let name = text(object, "/metadata/name").to_string();
+        if !name.is_empty() {
+            default_at(object, "/metadata/labels", json!({}));
+            put(object, "/metadata/labels/kubernetes.io~1metadata.name", name);
+        }
+        default_at(object, "/status/phase", "Active");
+    }
+
+    /// A new namespace is active, and stays until its content is gone.
+    fn prepare_create(&self, object: &mut Value) {
+        put(object, "/status", json!({"phase": "Active"}));
+        let mut finalizers = list(object, "/spec/finalizers").to_vec();
+        if !finalizers.iter().any(|f| f == "kubernetes") {
+            finalizers.push("kubernetes".into());
+        }
+        default_at(object, "/spec", json!({}));
+        put(object, "/spec/finalizers", finalizers);
+    }
+
+    /// Finalizers of the spec change only through the finalize subresource.
+    fn prepare_update(&self, new: &mut Value, old: &Value) {
+        default_at(new, "/spec", json!({}));
+        match old.pointer("/spec/finalizers") {
+            Some(finalizers) => put(new, "/spec/finalizers", finalizers.clone()),
+            None => {
+                crate::defaulting::remove(new, "/spec/finalizers");
+            }
+        }
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(object), text(object, "/status/phase").into(), age(object, now)]
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        match field {
+            "name" => Some(text(object, "/metadata/name").to_string()),
+            "status.phase" => Some(text(object, "/status/phase").to_string()),
+            _ => None,
+        }
+    }
 }

@@ -1,6 +1,14 @@
 //! PersistentVolume.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use super::volume_cells::{access_modes, quantity, storage_class};
+use crate::cells::{age, name, or, text};
+use crate::defaulting::{absent, default_at};
+use crate::kind::{Behaviour, Kind};
+
+struct PersistentVolume;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +16,46 @@ pub fn kind() -> Kind {
         .cluster()
         .short(&["pv"])
         .status()
+        .selectable(&["name"])
         .table("Name, Capacity, Access Modes, Reclaim Policy, Status, Claim, StorageClass, VolumeAttributesClass, Reason, Age; VolumeMode")
+        .behaviour(PersistentVolume)
+}
+
+impl Behaviour for PersistentVolume {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/status/phase", "Pending");
+        default_at(object, "/spec/persistentVolumeReclaimPolicy", "Retain");
+        default_at(object, "/spec/volumeMode", "Filesystem");
+        default_at(object, "/spec/hostPath/type", "");
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        crate::defaulting::put(object, "/status", serde_json::json!({"phase": "Pending"}));
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let claim = match object.pointer("/spec/claimRef").filter(|c| c.is_object()) {
+            Some(claim) => format!("{}/{}", text(claim, "/namespace"), text(claim, "/name")),
+            None => String::new(),
+        };
+        let phase =
+            if absent(object, "/metadata/deletionTimestamp") { text(object, "/status/phase") } else { "Terminating" };
+        vec![
+            name(object),
+            quantity(object, "/spec/capacity/storage").into(),
+            access_modes(object, "/spec/accessModes").into(),
+            text(object, "/spec/persistentVolumeReclaimPolicy").into(),
+            phase.into(),
+            claim.into(),
+            storage_class(object).into(),
+            or(text(object, "/spec/volumeAttributesClassName"), "<unset>").into(),
+            text(object, "/status/reason").into(),
+            age(object, now),
+            or(text(object, "/spec/volumeMode"), "<unset>").into(),
+        ]
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        (field == "name").then(|| text(object, "/metadata/name").to_string())
+    }
 }

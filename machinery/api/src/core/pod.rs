@@ -1,12 +1,103 @@
 //! Pod.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{pod_cells, pod_spec, pod_validation};
+use crate::cells::{list, text};
+use crate::defaulting::put;
+use crate::kind::{Behaviour, Kind, Role};
+
+struct Pod;
 
 /// The declaration.
 pub fn kind() -> Kind {
+    const CONNECT: &[&str] = &["create", "get"];
+    const PART: &[&str] = &["get", "patch", "update"];
     Kind::new("", "v1", "Pod", "pods")
         .short(&["po"])
         .category("all")
+        .sub("attach", Role::Attach, CONNECT, ("", "", "PodAttachOptions"))
+        .sub("binding", Role::Binding, &["create"], ("", "", "Binding"))
+        .sub("ephemeralcontainers", Role::EphemeralContainers, PART, ("", "", "Pod"))
+        .sub("eviction", Role::Eviction, &["create"], ("policy", "v1", "Eviction"))
+        .sub("exec", Role::Exec, CONNECT, ("", "", "PodExecOptions"))
+        .sub("log", Role::Log, &["get"], ("", "", "Pod"))
+        .sub("portforward", Role::PortForward, CONNECT, ("", "", "PodPortForwardOptions"))
+        .proxy("PodProxyOptions")
+        .sub("resize", Role::Resize, PART, ("", "", "Pod"))
         .status()
         .generation()
+        .graceful_delete()
+        .selectable(&[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+            "status.nominatedNodeName",
+        ])
+        .table("Name, Ready, Status, Restarts, Age; IP, Node, Nominated Node, Readiness Gates")
+        .behaviour(Pod)
+}
+
+impl Behaviour for Pod {
+    fn default(&self, pod: &mut Value) {
+        if let Some(spec) = crate::defaulting::object_at(pod, "/spec") {
+            pod_spec::default_pod_spec(spec);
+        }
+        pod_spec::default_pod_only(pod);
+        pod_spec::default_pod_ips(pod);
+    }
+
+    fn prepare_create(&self, pod: &mut Value) {
+        put(pod, "/status", json!({"phase": "Pending", "qosClass": super::pod_qos::qos_class(pod)}));
+        if !list(pod, "/spec/schedulingGates").is_empty() {
+            put(
+                pod,
+                "/status/conditions",
+                json!([{
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "SchedulingGated",
+                    "message": "Scheduling is blocked due to non-empty scheduling gates",
+                }]),
+            );
+        }
+    }
+
+    fn validate(&self, pod: &Value) -> Vec<FieldError> {
+        pod_validation::validate_pod(pod)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        pod_validation::validate_pod_update(new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        pod_validation::validate_pod_status_update(new, old)
+    }
+
+    fn cells(&self, pod: &Value, now: Timestamp) -> Vec<Value> {
+        pod_cells::cells(pod, now)
+    }
+
+    fn fields(&self, pod: &Value, field: &str) -> Option<String> {
+        Some(match field {
+            "spec.nodeName" => text(pod, "/spec/nodeName").to_string(),
+            "spec.restartPolicy" => text(pod, "/spec/restartPolicy").to_string(),
+            "spec.schedulerName" => text(pod, "/spec/schedulerName").to_string(),
+            "spec.serviceAccountName" => text(pod, "/spec/serviceAccountName").to_string(),
+            "spec.hostNetwork" => crate::cells::truth(pod, "/spec/hostNetwork").to_string(),
+            "status.phase" => text(pod, "/status/phase").to_string(),
+            "status.podIP" | "status.podIPs" => text(pod, "/status/podIPs/0/ip").to_string(),
+            "status.nominatedNodeName" => text(pod, "/status/nominatedNodeName").to_string(),
+            _ => return None,
+        })
+    }
 }

@@ -1,10 +1,28 @@
 //! PodTemplate.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{containers, format_labels, name};
+use crate::kind::{Behaviour, Kind};
+
+struct PodTemplate;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "PodTemplate", "podtemplates")
         .generation()
         .table("Name, Containers, Images, Pod Labels")
+        .behaviour(PodTemplate)
+}
+
+impl Behaviour for PodTemplate {
+    fn default(&self, object: &mut Value) {
+        super::pod_spec::default_template(object, "/template");
+    }
+
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        let [names, images] = containers(object, "/template/spec");
+        vec![name(object), names, images, format_labels(object.pointer("/template/metadata/labels")).into()]
+    }
 }

@@ -1,6 +1,14 @@
 //! ReplicationController.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+
+use crate::cells::{age, containers, format_labels, name, number};
+use crate::defaulting::{default_at, put};
+use crate::kind::{Behaviour, Kind, ScalePaths};
+
+struct ReplicationController;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -10,5 +18,54 @@ pub fn kind() -> Kind {
         .scale()
         .status()
         .generation()
+        .orphan_by_default()
+        .stored_at("/registry/controllers")
+        .selectable(&["status.replicas"])
         .table("Name, Desired:integer, Current:integer, Ready:integer, Age; Containers, Images, Selector")
+        .behaviour(ReplicationController)
+}
+
+impl Behaviour for ReplicationController {
+    fn default(&self, object: &mut Value) {
+        let labels = object.pointer("/spec/template/metadata/labels").filter(|l| l.is_object()).cloned();
+        if let Some(labels) = labels {
+            for target in ["/spec/selector", "/metadata/labels"] {
+                if object.pointer(target).and_then(Value::as_object).is_none_or(|m| m.is_empty()) {
+                    put(object, target, labels.clone());
+                }
+            }
+        }
+        default_at(object, "/spec/replicas", 1);
+        super::pod_spec::default_template(object, "/spec/template");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        crate::apps::validation::validate_plain_selector_workload(object)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let [names, images] = containers(object, "/spec/template/spec");
+        vec![
+            name(object),
+            number(object, "/spec/replicas").into(),
+            number(object, "/status/replicas").into(),
+            number(object, "/status/readyReplicas").into(),
+            age(object, now),
+            names,
+            images,
+            format_labels(object.pointer("/spec/selector")).into(),
+        ]
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        (field == "status.replicas").then(|| number(object, "/status/replicas").to_string())
+    }
+
+    fn scale(&self) -> Option<ScalePaths> {
+        Some(ScalePaths {
+            spec_replicas: ".spec.replicas".to_string(),
+            status_replicas: ".status.replicas".to_string(),
+            selector: Some(".spec.selector".to_string()),
+        })
+    }
 }

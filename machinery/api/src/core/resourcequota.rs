@@ -1,6 +1,13 @@
 //! ResourceQuota.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use super::volume_cells::quantity;
+use crate::cells::{age, name};
+use crate::kind::{Behaviour, Kind};
+
+struct ResourceQuota;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,4 +15,23 @@ pub fn kind() -> Kind {
         .short(&["quota"])
         .status()
         .table("Name, Request, Limit, Age")
+        .behaviour(ResourceQuota)
+}
+
+impl Behaviour for ResourceQuota {
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let hard = object.pointer("/status/hard").and_then(Value::as_object);
+        let mut resources: Vec<&String> = hard.into_iter().flat_map(|h| h.keys()).collect();
+        resources.sort();
+        let (limits, requests): (Vec<_>, Vec<_>) = resources.into_iter().partition(|r| r.starts_with("limits."));
+        let line = |resources: Vec<&String>| {
+            let part = |r: &&String| {
+                let key = r.replace('~', "~0").replace('/', "~1");
+                let used = quantity(object, &format!("/status/used/{key}"));
+                format!("{r}: {used}/{}", quantity(object, &format!("/status/hard/{key}")))
+            };
+            resources.iter().map(part).collect::<Vec<_>>().join(", ")
+        };
+        vec![name(object), line(requests).into(), line(limits).into(), age(object, now)]
+    }
 }

@@ -1,12 +1,292 @@
 //! Service.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::service_validation;
+use crate::cells::{age, format_labels, list, name, number, text};
+use crate::defaulting::{absent, default_at, items, put, remove};
+use crate::kind::{Behaviour, Kind, NameRule};
+
+struct Service;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Service", "services")
         .short(&["svc"])
         .category("all")
+        .proxy("ServiceProxyOptions")
         .status()
+        .stored_at("/registry/services/specs")
+        .create_on_update()
+        .name_rule(NameRule::Label1035)
+        .selectable(&["spec.clusterIP", "spec.type"])
         .table("Name, Type, Cluster-IP, External-IP, Port(s), Age; Selector")
+        .behaviour(Service)
+}
+
+impl Behaviour for Service {
+    fn default(&self, service: &mut Value) {
+        default_affinity(service);
+        default_at(service, "/spec/type", "ClusterIP");
+        for port in items(service, "/spec/ports") {
+            default_at(port, "/protocol", "TCP");
+            if absent(port, "/targetPort") || port["targetPort"] == 0 {
+                put(port, "/targetPort", number(port, "/port"));
+            }
+        }
+        let kind = text(service, "/spec/type").to_string();
+        let external = matches!(kind.as_str(), "NodePort" | "LoadBalancer")
+            || (kind == "ClusterIP" && !list(service, "/spec/externalIPs").is_empty());
+        if external {
+            default_at(service, "/spec/externalTrafficPolicy", "Cluster");
+        }
+        if kind != "ExternalName" {
+            default_at(service, "/spec/internalTrafficPolicy", "Cluster");
+        }
+        if kind == "LoadBalancer" {
+            default_at(service, "/spec/allocateLoadBalancerNodePorts", true);
+            for ingress in items(service, "/status/loadBalancer/ingress").filter(|i| !absent(i, "/ip")) {
+                default_at(ingress, "/ipMode", "VIP");
+            }
+        }
+    }
+
+    /// The one cluster address and the list of them name the same thing.
+    fn prepare_create(&self, service: &mut Value) {
+        normalize_cluster_ips(service, None);
+        put(service, "/status", json!({"loadBalancer": {}}));
+    }
+
+    /// What the server once allocated is kept when the client leaves it out.
+    fn prepare_update(&self, new: &mut Value, old: &Value) {
+        normalize_cluster_ips(new, Some(old));
+        keep_allocated(new, old);
+        drop_fields_of_other_types(new, old);
+    }
+
+    fn validate(&self, service: &Value) -> Vec<FieldError> {
+        service_validation::validate_service(service)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        service_validation::validate_service_update(new, old)
+    }
+
+    fn cells(&self, service: &Value, now: Timestamp) -> Vec<Value> {
+        let cluster_ip = text(service, "/spec/clusterIPs/0");
+        let cluster_ip = crate::cells::or(cluster_ip, text(service, "/spec/clusterIP"));
+        vec![
+            name(service),
+            text(service, "/spec/type").into(),
+            crate::cells::or(cluster_ip, "<none>").into(),
+            external_ip(service).into(),
+            ports(service).into(),
+            age(service, now),
+            format_labels(service.pointer("/spec/selector")).into(),
+        ]
+    }
+
+    fn fields(&self, service: &Value, field: &str) -> Option<String> {
+        match field {
+            "spec.clusterIP" => Some(text(service, "/spec/clusterIP").to_string()),
+            "spec.type" => Some(text(service, "/spec/type").to_string()),
+            _ => None,
+        }
+    }
+}
+
+fn default_affinity(service: &mut Value) {
+    default_at(service, "/spec/sessionAffinity", "None");
+    match text(service, "/spec/sessionAffinity") {
+        "None" => {
+            remove(service, "/spec/sessionAffinityConfig");
+        }
+        "ClientIP" if absent(service, "/spec/sessionAffinityConfig/clientIP/timeoutSeconds") => {
+            put(service, "/spec/sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10800}}));
+        }
+        _ => {}
+    }
+}
+
+/// Keeps `clusterIP` and `clusterIPs` in step, as a client may know only the first.
+fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
+    let ip = text(new, "/spec/clusterIP").to_string();
+    let ips = list(new, "/spec/clusterIPs").to_vec();
+    let Some(old) = old else {
+        if !ip.is_empty() && ips.is_empty() {
+            put(new, "/spec/clusterIPs", json!([ip]));
+        }
+        return;
+    };
+    let same_ip = text(old, "/spec/clusterIP") == ip;
+    let same_ips = list(old, "/spec/clusterIPs") == ips;
+    if !same_ip && same_ips {
+        if ip.is_empty() {
+            remove(new, "/spec/clusterIPs");
+        } else {
+            put(new, "/spec/clusterIPs", json!([ip]));
+        }
+    }
+}
+
+fn keep_allocated(new: &mut Value, old: &Value) {
+    let has_ip = |s: &Value| text(s, "/spec/type") != "ExternalName";
+    if has_ip(new) && has_ip(old) {
+        for field in ["/spec/clusterIP", "/spec/clusterIPs", "/spec/ipFamilies", "/spec/ipFamilyPolicy"] {
+            let empty = new.pointer(field).is_none_or(|v| v == "" || v.is_null() || *v == json!([]));
+            if empty && let Some(value) = old.pointer(field) {
+                put(new, field, value.clone());
+            }
+        }
+    }
+    let has_node_port = |s: &Value| matches!(text(s, "/spec/type"), "NodePort" | "LoadBalancer");
+    if has_node_port(new) && has_node_port(old) {
+        for port in items(new, "/spec/ports").filter(|p| number(p, "/nodePort") == 0) {
+            let same = |o: &&Value| o["port"] == port["port"] && o["protocol"] == port["protocol"];
+            let kept = list(old, "/spec/ports").iter().find(same).map_or(0, |o| number(o, "/nodePort"));
+            if kept != 0 {
+                put(port, "/nodePort", kept);
+            }
+        }
+        let kept = number(old, "/spec/healthCheckNodePort");
+        let local = text(new, "/spec/externalTrafficPolicy") == "Local";
+        if local && kept != 0 && number(new, "/spec/healthCheckNodePort") == 0 {
+            put(new, "/spec/healthCheckNodePort", kept);
+        }
+    }
+}
+
+/// A change of type alone takes the fields of the old type with it, when the client left them as they were.
+fn drop_fields_of_other_types(new: &mut Value, old: &Value) {
+    let kind = text(new, "/spec/type").to_string();
+    if text(old, "/spec/type") == kind {
+        return;
+    }
+    let unchanged = |new: &Value, field: &str| new.pointer(field) == old.pointer(field);
+    if kind == "ExternalName" {
+        for field in [
+            "/spec/clusterIP",
+            "/spec/clusterIPs",
+            "/spec/ipFamilies",
+            "/spec/ipFamilyPolicy",
+            "/spec/internalTrafficPolicy",
+        ] {
+            if unchanged(new, field) {
+                remove(new, field);
+            }
+        }
+    } else if unchanged(new, "/spec/externalName") {
+        remove(new, "/spec/externalName");
+    }
+    if kind != "NodePort" && kind != "LoadBalancer" {
+        let old_ports = list(old, "/spec/ports");
+        for port in items(new, "/spec/ports") {
+            if old_ports.iter().any(|o| o["nodePort"] == port["nodePort"]) {
+                remove(port, "/nodePort");
+            }
+        }
+        if list(new, "/spec/externalIPs").is_empty() && unchanged(new, "/spec/externalTrafficPolicy") {
+            remove(new, "/spec/externalTrafficPolicy");
+        }
+    }
+    if kind != "LoadBalancer" {
+        for field in ["/spec/healthCheckNodePort", "/spec/allocateLoadBalancerNodePorts", "/spec/loadBalancerClass"] {
+            if unchanged(new, field) {
+                remove(new, field);
+            }
+        }
+    }
+}
+
+fn external_ip(service: &Value) -> String {
+    let external: Vec<&str> = list(service, "/spec/externalIPs").iter().filter_map(Value::as_str).collect();
+    match text(service, "/spec/type") {
+        "ExternalName" => text(service, "/spec/externalName").to_string(),
+        "LoadBalancer" => {
+            let balancer = load_balancer(service);
+            let all: Vec<&str> =
+                balancer.split(',').filter(|s| !s.is_empty()).chain(external.iter().copied()).collect();
+            if all.is_empty() { "<pending>".to_string() } else { all.join(",") }
+        }
+        "ClusterIP" | "NodePort" if external.is_empty() => "<none>".to_string(),
+        "ClusterIP" | "NodePort" => external.join(","),
+        _ => "<unknown>".to_string(),
+    }
+}
+
+/// The addresses or names of a load balancer, sorted and without repeats; an ingress has the same field.
+pub(crate) fn load_balancer(object: &Value) -> String {
+    let all: std::collections::BTreeSet<&str> = list(object, "/status/loadBalancer/ingress")
+        .iter()
+        .map(|i| crate::cells::or(text(i, "/ip"), text(i, "/hostname")))
+        .filter(|address| !address.is_empty())
+        .collect();
+    crate::cells::join(all.into_iter())
+}
+
+fn ports(service: &Value) -> String {
+    let port = |p: &Value| {
+        let (number_, node_port, protocol) = (number(p, "/port"), number(p, "/nodePort"), text(p, "/protocol"));
+        if node_port > 0 { format!("{number_}:{node_port}/{protocol}") } else { format!("{number_}/{protocol}") }
+    };
+    let all: Vec<String> = list(service, "/spec/ports").iter().map(port).collect();
+    if all.is_empty() { "<none>".to_string() } else { all.join(",") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaulted(mut service: Value) -> Value {
+        kind().default(&mut service);
+        service
+    }
+
+    #[test]
+    fn defaults() {
+        let service = defaulted(json!({"spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}}));
+        assert_eq!(
+            service["spec"],
+            json!({
+                "ports": [{"port": 80, "targetPort": 80, "protocol": "TCP"}], "type": "LoadBalancer",
+                "sessionAffinity": "None", "externalTrafficPolicy": "Cluster", "internalTrafficPolicy": "Cluster",
+                "allocateLoadBalancerNodePorts": true,
+            })
+        );
+    }
+
+    #[test]
+    fn an_update_keeps_what_was_allocated() {
+        let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5"],
+            "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30080}]}});
+        let mut new = json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}});
+        Service.prepare_update(&mut new, &old);
+        assert_eq!(new["spec"]["clusterIP"], "10.96.0.5");
+        assert_eq!(new["spec"]["clusterIPs"], json!(["10.96.0.5"]));
+        assert_eq!(new["spec"]["ports"][0]["nodePort"], 30080);
+        assert_eq!(new["spec"]["ports"][1].get("nodePort"), None);
+
+        let mut back = old.clone();
+        back["spec"]["type"] = "ClusterIP".into();
+        Service.prepare_update(&mut back, &old);
+        assert_eq!(back["spec"]["ports"][0].get("nodePort"), None);
+    }
+
+    #[test]
+    fn rows() {
+        let now = Timestamp::UNIX_EPOCH;
+        let row = |spec: Value, status: Value| {
+            Service.cells(&json!({"metadata": {"name": "s"}, "spec": spec, "status": status}), now)
+        };
+        let cells = row(
+            json!({"type": "LoadBalancer", "clusterIPs": ["10.96.0.1"], "selector": {"b": "2", "a": "1"},
+                   "ports": [{"port": 80, "nodePort": 30000, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]}),
+            json!({}),
+        );
+        assert_eq!(cells[1..5], ["LoadBalancer", "10.96.0.1", "<pending>", "80:30000/TCP,53/UDP"].map(Value::from));
+        assert_eq!(cells[6], "a=1,b=2");
+    }
 }

@@ -1,9 +1,13 @@
 //! ServiceAccount.
 
-use crate::kind::Kind;
+use crate::kind::{Kind, Role};
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("", "v1", "ServiceAccount", "serviceaccounts")
-        .short(&["sa"])
+    Kind::new("", "v1", "ServiceAccount", "serviceaccounts").short(&["sa"]).sub(
+        "token",
+        Role::Token,
+        &["create"],
+        ("authentication.k8s.io", "v1", "TokenRequest"),
+    )
 }

@@ -6,7 +6,5 @@ mod endpointslice;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        endpointslice::kind(),
-    ]
+    vec![endpointslice::kind()]
 }

@@ -1,10 +1,95 @@
-//! Event.
+//! Event, in its second form: the same objects as in the core group, with other names for some fields.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::core::event::{Event as CoreEvent, columns};
+use crate::kind::{Behaviour, Kind};
+
+struct Event;
+
+/// The fields that have another name here, and their name in the core group.
+const RENAMED: [(&str, &str); 7] = [
+    ("note", "message"),
+    ("regarding", "involvedObject"),
+    ("reportingController", "reportingComponent"),
+    ("deprecatedSource", "source"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+];
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("events.k8s.io", "v1", "Event", "events")
         .short(&["ev"])
-        .table("Last Seen, Type, Reason, Object, Message; Subobject, Source, First Seen, Count, Name")
+        .create_on_update()
+        .stored_as("/registry/events", "", "v1")
+        .selectable(&[
+            "reason",
+            "reportingController",
+            "type",
+            "regarding.kind",
+            "regarding.name",
+            "regarding.namespace",
+            "regarding.uid",
+        ])
+        .columns(columns())
+        .behaviour(Event)
+}
+
+impl Behaviour for Event {
+    fn cells(&self, event: &Value, now: Timestamp) -> Vec<Value> {
+        CoreEvent.cells(&to_core(event), now)
+    }
+
+    fn fields(&self, event: &Value, field: &str) -> Option<String> {
+        let core = field.replace("regarding.", "involvedObject.").replace("reportingController", "reportingComponent");
+        CoreEvent.fields(&to_core(event), &core)
+    }
+
+    fn to_stored(&self, event: &mut Value) {
+        rename(event, RENAMED.iter().copied());
+        crate::defaulting::put(event, "/apiVersion", "v1");
+    }
+
+    fn from_stored(&self, event: &mut Value) {
+        rename(event, RENAMED.iter().map(|(here, core)| (*core, *here)));
+        crate::defaulting::put(event, "/apiVersion", "events.k8s.io/v1");
+    }
+}
+
+fn to_core(event: &Value) -> Value {
+    let mut core = event.clone();
+    rename(&mut core, RENAMED.iter().copied());
+    core
+}
+
+fn rename<'a>(event: &mut Value, names: impl Iterator<Item = (&'a str, &'a str)>) {
+    let Some(object) = event.as_object_mut() else { return };
+    for (from, to) in names {
+        if let Some(value) = object.remove(from) {
+            object.insert(to.to_string(), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_two_forms_convert_without_loss() {
+        let newer = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "note": "n", "regarding": {"kind": "Pod"},
+            "reportingController": "c", "deprecatedCount": 3, "eventTime": "t", "type": "Normal"});
+        let mut object = newer.clone();
+        Event.to_stored(&mut object);
+        assert_eq!(object["message"], "n");
+        assert_eq!(object["involvedObject"]["kind"], "Pod");
+        assert_eq!(object["apiVersion"], "v1");
+        Event.from_stored(&mut object);
+        assert_eq!(object, newer);
+    }
 }

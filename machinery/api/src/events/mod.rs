@@ -6,7 +6,5 @@ mod event;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        event::kind(),
-    ]
+    vec![event::kind()]
 }

@@ -1,6 +1,13 @@
 //! FlowSchema.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{age, list, name, number, or, text};
+use crate::defaulting::default_nonzero;
+use crate::kind::{Behaviour, Kind};
+
+struct FlowSchema;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -9,4 +16,23 @@ pub fn kind() -> Kind {
         .status()
         .generation()
         .table("Name, PriorityLevel, MatchingPrecedence, DistinguisherMethod, Age, MissingPL")
+        .behaviour(FlowSchema)
+}
+
+impl Behaviour for FlowSchema {
+    fn default(&self, object: &mut Value) {
+        default_nonzero(object, "/spec/matchingPrecedence", 1000);
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let dangling = list(object, "/status/conditions").iter().find(|c| text(c, "/type") == "Dangling");
+        vec![
+            name(object),
+            text(object, "/spec/priorityLevelConfiguration/name").into(),
+            number(object, "/spec/matchingPrecedence").into(),
+            or(text(object, "/spec/distinguisherMethod/type"), "<none>").into(),
+            age(object, now),
+            dangling.map_or("?", |c| text(c, "/status")).into(),
+        ]
+    }
 }

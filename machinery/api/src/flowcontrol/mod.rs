@@ -7,8 +7,5 @@ mod prioritylevelconfiguration;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        flowschema::kind(),
-        prioritylevelconfiguration::kind(),
-    ]
+    vec![flowschema::kind(), prioritylevelconfiguration::kind()]
 }

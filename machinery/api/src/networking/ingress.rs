@@ -1,6 +1,14 @@
 //! Ingress.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+
+use super::validation;
+use crate::cells::{age, list, name, or, text};
+use crate::kind::{Behaviour, Kind};
+
+struct Ingress;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +16,36 @@ pub fn kind() -> Kind {
         .short(&["ing"])
         .status()
         .generation()
+        .stored_at("/registry/ingress")
         .table("Name, Class, Hosts, Address, Ports, Age")
+        .behaviour(Ingress)
+}
+
+impl Behaviour for Ingress {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_ingress(object)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let ports = if list(object, "/spec/tls").is_empty() { "80" } else { "80, 443" };
+        vec![
+            name(object),
+            or(text(object, "/spec/ingressClassName"), "<none>").into(),
+            hosts(object).into(),
+            crate::core::service::load_balancer(object).into(),
+            ports.into(),
+            age(object, now),
+        ]
+    }
+}
+
+/// The first three hosts; rules are counted even when they have no host.
+fn hosts(object: &Value) -> String {
+    let rules = list(object, "/spec/rules");
+    let hosts: Vec<&str> = rules.iter().map(|r| text(r, "/host")).filter(|h| !h.is_empty()).collect();
+    match hosts.len() {
+        0 => "*".to_string(),
+        1..=3 => hosts.join(","),
+        _ => format!("{} + {} more...", hosts[..3].join(","), rules.len() - 3),
+    }
 }

@@ -1,6 +1,14 @@
 //! IngressClass.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+use jiff::Timestamp;
+
+use crate::cells::{age, text};
+use crate::defaulting::default_at;
+use crate::kind::{Behaviour, Kind};
+
+struct IngressClass;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,4 +16,38 @@ pub fn kind() -> Kind {
         .cluster()
         .generation()
         .table("Name, Controller, Parameters, Age")
+        .behaviour(IngressClass)
+}
+
+impl Behaviour for IngressClass {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/parameters/scope", "Cluster");
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        if new["spec"]["controller"] == old["spec"]["controller"] {
+            return Vec::new();
+        }
+        let path = Path::root("spec").child("controller");
+        vec![FieldError::invalid(&path, new["spec"]["controller"].clone(), "field is immutable")]
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let annotation = "/metadata/annotations/ingressclass.kubernetes.io~1is-default-class";
+        let default = if text(object, annotation) == "true" { " (default)" } else { "" };
+        let parameters = match object.pointer("/spec/parameters").filter(|p| p.is_object()) {
+            Some(p) => {
+                let group = text(p, "/apiGroup");
+                let dot = if group.is_empty() { "" } else { "." };
+                format!("{}{dot}{group}/{}", text(p, "/kind"), text(p, "/name"))
+            }
+            None => "<none>".to_string(),
+        };
+        vec![
+            format!("{}{default}", text(object, "/metadata/name")).into(),
+            text(object, "/spec/controller").into(),
+            parameters.into(),
+            age(object, now),
+        ]
+    }
 }

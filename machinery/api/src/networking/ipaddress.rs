@@ -1,11 +1,56 @@
-//! IPAddress.
+//! IPAddress: one address of a service range, named by the address itself.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+use jiff::Timestamp;
+
+use crate::cells::{name, text};
+use crate::kind::{Behaviour, Kind, NameRule};
+
+struct IpAddress;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses")
         .cluster()
         .short(&["ip"])
+        .name_rule(NameRule::Ip)
+        .selectable(&[
+            "spec.parentRef.group",
+            "spec.parentRef.resource",
+            "spec.parentRef.namespace",
+            "spec.parentRef.name",
+        ])
         .table("Name, ParentRef")
+        .behaviour(IpAddress)
+}
+
+impl Behaviour for IpAddress {
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        if new["spec"]["parentRef"] == old["spec"]["parentRef"] {
+            return Vec::new();
+        }
+        let path = Path::root("spec").child("parentRef");
+        vec![FieldError::invalid(&path, new["spec"]["parentRef"].clone(), "field is immutable")]
+    }
+
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        let parent = match object.pointer("/spec/parentRef").filter(|p| p.is_object()) {
+            Some(p) => {
+                let group = text(p, "/group");
+                let dot = if group.is_empty() { "" } else { "." };
+                let resource = format!("{}{dot}{group}", text(p, "/resource")).to_lowercase();
+                let namespace = text(p, "/namespace");
+                let slash = if namespace.is_empty() { "" } else { "/" };
+                format!("{resource}{slash}{namespace}/{}", text(p, "/name"))
+            }
+            None => "<none>".to_string(),
+        };
+        vec![name(object), parent.into()]
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        let part = field.strip_prefix("spec.parentRef.")?;
+        Some(text(object, &format!("/spec/parentRef/{part}")).to_string())
+    }
 }

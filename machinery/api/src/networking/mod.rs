@@ -7,14 +7,9 @@ mod ingressclass;
 mod ipaddress;
 mod networkpolicy;
 mod servicecidr;
+mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        ingressclass::kind(),
-        ingress::kind(),
-        ipaddress::kind(),
-        networkpolicy::kind(),
-        servicecidr::kind(),
-    ]
+    vec![ingressclass::kind(), ingress::kind(), ipaddress::kind(), networkpolicy::kind(), servicecidr::kind()]
 }

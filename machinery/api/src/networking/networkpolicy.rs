@@ -1,6 +1,16 @@
 //! NetworkPolicy.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::validation;
+use crate::cells::{age, format_selector, list, name};
+use crate::defaulting::{default_at, items, put};
+use crate::kind::{Behaviour, Kind};
+
+struct NetworkPolicy;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,4 +18,27 @@ pub fn kind() -> Kind {
         .short(&["netpol"])
         .generation()
         .table("Name, Pod-Selector, Age")
+        .behaviour(NetworkPolicy)
+}
+
+impl Behaviour for NetworkPolicy {
+    fn default(&self, object: &mut Value) {
+        for direction in ["/spec/ingress", "/spec/egress"] {
+            for rule in items(object, direction) {
+                items(rule, "/ports").for_each(|port| default_at(port, "/protocol", "TCP"));
+            }
+        }
+        if list(object, "/spec/policyTypes").is_empty() {
+            let egress = !list(object, "/spec/egress").is_empty();
+            put(object, "/spec/policyTypes", if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) });
+        }
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_network_policy(object)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(object), format_selector(object.pointer("/spec/podSelector")).into(), age(object, now)]
+    }
 }

@@ -6,7 +6,5 @@ mod runtimeclass;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        runtimeclass::kind(),
-    ]
+    vec![runtimeclass::kind()]
 }

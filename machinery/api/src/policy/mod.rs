@@ -6,7 +6,5 @@ mod poddisruptionbudget;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        poddisruptionbudget::kind(),
-    ]
+    vec![poddisruptionbudget::kind()]
 }

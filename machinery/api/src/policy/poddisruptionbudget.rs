@@ -1,6 +1,14 @@
 //! PodDisruptionBudget.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+use jiff::Timestamp;
+
+use crate::cells::{age, name, number};
+use crate::defaulting::absent;
+use crate::kind::{Behaviour, Kind};
+
+struct PodDisruptionBudget;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,5 +16,38 @@ pub fn kind() -> Kind {
         .short(&["pdb"])
         .status()
         .generation()
+        .conditional_update()
         .table("Name, Min Available, Max Unavailable, Allowed Disruptions:integer, Age")
+        .behaviour(PodDisruptionBudget)
+}
+
+impl Behaviour for PodDisruptionBudget {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let spec = Path::root("spec");
+        let mut errors = Vec::new();
+        if !absent(object, "/spec/minAvailable") && !absent(object, "/spec/maxUnavailable") {
+            let detail = "minAvailable and maxUnavailable cannot be both set";
+            errors.push(FieldError::invalid(&spec, object["spec"].clone(), detail));
+        }
+        for field in ["minAvailable", "maxUnavailable"] {
+            errors.extend(crate::validation::int_or_percent(&object["spec"][field], &spec.child(field)));
+        }
+        errors.extend(crate::validation::label_selector(&object["spec"]["selector"], &spec.child("selector")));
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let amount = |field: &str| match object.pointer(field) {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            _ => "N/A".to_string(),
+        };
+        vec![
+            name(object),
+            amount("/spec/minAvailable").into(),
+            amount("/spec/maxUnavailable").into(),
+            number(object, "/status/disruptionsAllowed").into(),
+            age(object, now),
+        ]
+    }
 }

@@ -1,9 +1,30 @@
 //! ClusterRole.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+use jiff::Timestamp;
+
+use super::validation;
+use crate::kind::{Behaviour, Kind, NameRule};
+
+struct ClusterRole;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles")
         .cluster()
+        .create_on_update()
+        .name_rule(NameRule::PathSegment)
+        .table("Name, Created At:date")
+        .behaviour(ClusterRole)
+}
+
+impl Behaviour for ClusterRole {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_rules(object, false)
+    }
+
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        crate::cells::name_and_creation(object)
+    }
 }

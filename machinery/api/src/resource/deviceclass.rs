@@ -4,7 +4,5 @@ use crate::kind::Kind;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
-        .cluster()
-        .generation()
+    Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses").cluster().generation()
 }

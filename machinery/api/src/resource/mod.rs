@@ -1,5 +1,8 @@
 //! The group `resource.k8s.io`, one file a kind.
 
+use corten_meta::Value;
+
+use crate::defaulting::{default_at, default_nonzero, items};
 use crate::kind::Kind;
 
 mod deviceclass;
@@ -9,10 +12,19 @@ mod resourceslice;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        deviceclass::kind(),
-        resourceclaim::kind(),
-        resourceclaimtemplate::kind(),
-        resourceslice::kind(),
-    ]
+    vec![deviceclass::kind(), resourceclaim::kind(), resourceclaimtemplate::kind(), resourceslice::kind()]
+}
+
+/// A request is for one device, unless it says otherwise.
+fn default_requests(object: &mut Value, requests: &str) {
+    let one = |request: &mut Value, at: &str| {
+        default_at(request, &format!("{at}/allocationMode"), "ExactCount");
+        if request.pointer(&format!("{at}/allocationMode")).is_some_and(|m| m == "ExactCount") {
+            default_nonzero(request, &format!("{at}/count"), 1);
+        }
+    };
+    for request in items(object, requests) {
+        one(request, "/exactly");
+        items(request, "/firstAvailable").for_each(|sub| one(sub, ""));
+    }
 }

@@ -1,8 +1,19 @@
 //! ResourceClaimTemplate.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+
+use crate::kind::{Behaviour, Kind};
+
+struct ResourceClaimTemplate;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
+        .behaviour(ResourceClaimTemplate)
+}
+
+impl Behaviour for ResourceClaimTemplate {
+    fn default(&self, object: &mut Value) {
+        super::default_requests(object, "/spec/spec/devices/requests");
+    }
 }

@@ -1,11 +1,36 @@
 //! ResourceSlice.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{age, name, text};
+use crate::kind::{Behaviour, Kind};
+
+struct ResourceSlice;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
         .cluster()
         .generation()
+        .selectable(&["spec.driver", "spec.nodeName"])
         .table("Name, Node, Driver, Pool, Age")
+        .behaviour(ResourceSlice)
+}
+
+impl Behaviour for ResourceSlice {
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            name(object),
+            text(object, "/spec/nodeName").into(),
+            text(object, "/spec/driver").into(),
+            text(object, "/spec/pool/name").into(),
+            age(object, now),
+        ]
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        let part = field.strip_prefix("spec.")?;
+        Some(text(object, &format!("/spec/{part}")).to_string())
+    }
 }

@@ -6,7 +6,5 @@ mod priorityclass;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
-    vec![
-        priorityclass::kind(),
-    ]
+    vec![priorityclass::kind()]
 }

@@ -1,6 +1,17 @@
 //! PriorityClass.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+use jiff::Timestamp;
+
+use crate::cells::{age, name, number, text, truth};
+use crate::defaulting::default_at;
+use crate::kind::{Behaviour, Kind};
+
+/// The highest value a user may give.
+const HIGHEST_USER: i64 = 1_000_000_000;
+
+struct PriorityClass;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -9,4 +20,52 @@ pub fn kind() -> Kind {
         .short(&["pc"])
         .generation()
         .table("Name, Value:integer, Global-Default:boolean, Age, PreemptionPolicy")
+        .behaviour(PriorityClass)
+}
+
+impl Behaviour for PriorityClass {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/preemptionPolicy", "PreemptLowerPriority");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let (name, value) = (text(object, "/metadata/name"), number(object, "/value"));
+        if name.starts_with("system-") {
+            let known =
+                [("system-node-critical", HIGHEST_USER * 2 + 1000), ("system-cluster-critical", HIGHEST_USER * 2)];
+            if !known.contains(&(name, value)) {
+                let detail = "priority class names with 'system-' prefix are reserved for system use only. error: \
+                              only system priority classes are allowed to have the prefix";
+                errors.push(FieldError::forbidden(&Path::root("metadata").child("name"), detail));
+            }
+        } else if value > HIGHEST_USER {
+            let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER}");
+            errors.push(FieldError::forbidden(&Path::root("value"), detail));
+        }
+        errors.extend(crate::validation::one_of(object, "preemptionPolicy", &["Never", "PreemptLowerPriority"]));
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if number(new, "/value") != number(old, "/value") {
+            errors.push(FieldError::forbidden(&Path::root("value"), "may not be changed in an update."));
+        }
+        if new["preemptionPolicy"] != old["preemptionPolicy"] {
+            let path = Path::root("preemptionPolicy");
+            errors.push(FieldError::invalid(&path, new["preemptionPolicy"].clone(), "field is immutable"));
+        }
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            name(object),
+            number(object, "/value").into(),
+            truth(object, "/globalDefault").into(),
+            age(object, now),
+            text(object, "/preemptionPolicy").into(),
+        ]
+    }
 }

@@ -1,9 +1,53 @@
 //! CSIDriver.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::cells::{age, join, list, name, or, text, truth};
+use crate::defaulting::{default_at, put};
+use crate::kind::{Behaviour, Kind};
+
+struct CsiDriver;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers")
         .cluster()
+        .conditional_update()
+        .table("Name, AttachRequired:boolean, PodInfoOnMount:boolean, StorageCapacity:boolean, TokenRequests, RequiresRepublish:boolean, Modes, Age")
+        .behaviour(CsiDriver)
+}
+
+impl Behaviour for CsiDriver {
+    fn default(&self, object: &mut Value) {
+        default_at(object, "/spec/attachRequired", true);
+        default_at(object, "/spec/podInfoOnMount", false);
+        default_at(object, "/spec/storageCapacity", false);
+        default_at(object, "/spec/fsGroupPolicy", "ReadWriteOnceWithFSType");
+        if list(object, "/spec/volumeLifecycleModes").is_empty() {
+            put(object, "/spec/volumeLifecycleModes", json!(["Persistent"]));
+        }
+        default_at(object, "/spec/requiresRepublish", false);
+        default_at(object, "/spec/seLinuxMount", false);
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let attach = object.pointer("/spec/attachRequired").and_then(Value::as_bool).unwrap_or(true);
+        let tokens = match object.pointer("/spec/tokenRequests").and_then(Value::as_array) {
+            Some(requests) => join(requests.iter().map(|r| text(r, "/audience"))),
+            None => "<unset>".to_string(),
+        };
+        let modes = join(list(object, "/spec/volumeLifecycleModes").iter().filter_map(Value::as_str));
+        vec![
+            name(object),
+            attach.into(),
+            truth(object, "/spec/podInfoOnMount").into(),
+            truth(object, "/spec/storageCapacity").into(),
+            tokens.into(),
+            truth(object, "/spec/requiresRepublish").into(),
+            or(&modes, "<none>").into(),
+            age(object, now),
+        ]
+    }
 }

@@ -1,9 +1,24 @@
 //! CSIStorageCapacity.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{name, or, text};
+use crate::kind::{Behaviour, Kind};
+
+struct CsiStorageCapacity;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities")
+        .conditional_update()
         .table("Name, StorageClassName, Capacity")
+        .behaviour(CsiStorageCapacity)
+}
+
+impl Behaviour for CsiStorageCapacity {
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        let capacity = or(text(object, "/capacity"), "<unset>");
+        vec![name(object), text(object, "/storageClassName").into(), capacity.into()]
+    }
 }

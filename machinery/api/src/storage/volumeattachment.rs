@@ -1,11 +1,32 @@
 //! VolumeAttachment.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{age, name, text, truth};
+use crate::kind::{Behaviour, Kind};
+
+struct VolumeAttachment;
 
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments")
         .cluster()
         .status()
+        .conditional_update()
         .table("Name, Attacher, PV, Node, Attached:boolean, Age")
+        .behaviour(VolumeAttachment)
+}
+
+impl Behaviour for VolumeAttachment {
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            name(object),
+            text(object, "/spec/attacher").into(),
+            text(object, "/spec/source/persistentVolumeName").into(),
+            text(object, "/spec/nodeName").into(),
+            truth(object, "/status/attached").into(),
+            age(object, now),
+        ]
+    }
 }

@@ -1,6 +1,12 @@
 //! VolumeAttributesClass.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{age, name, text};
+use crate::kind::{Behaviour, Kind};
+
+struct VolumeAttributesClass;
 
 /// The declaration.
 pub fn kind() -> Kind {
@@ -8,4 +14,11 @@ pub fn kind() -> Kind {
         .cluster()
         .short(&["vac"])
         .table("Name, DriverName, Age")
+        .behaviour(VolumeAttributesClass)
+}
+
+impl Behaviour for VolumeAttributesClass {
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(object), text(object, "/driverName").into(), age(object, now)]
+    }
 }

@@ -1,0 +1,49 @@
+//! Small writers for defaulting: fill a field only when it is absent.
+//!
+//! "Absent" is what upstream's structs cannot tell from absent: no field, null, or an empty string.
+//! A writer never creates the parent of a field: where there is no parent, there is nothing to default.
+
+use corten_meta::Value;
+
+/// Whether the value at a JSON pointer is absent in upstream's sense.
+pub(crate) fn absent(object: &Value, pointer: &str) -> bool {
+    object.pointer(pointer).is_none_or(|v| v.is_null() || v.as_str() == Some(""))
+}
+
+/// Fills the field at a JSON pointer when it is absent and its parent is an object.
+pub(crate) fn default_at(object: &mut Value, pointer: &str, value: impl Into<Value>) {
+    if absent(object, pointer) {
+        put(object, pointer, value);
+    }
+}
+
+/// The same for a number whose zero means absent.
+pub(crate) fn default_nonzero(object: &mut Value, pointer: &str, value: i64) {
+    if absent(object, pointer) || object.pointer(pointer).and_then(Value::as_i64) == Some(0) {
+        put(object, pointer, value);
+    }
+}
+
+/// Writes the field at a JSON pointer when its parent is an object.
+pub(crate) fn put(object: &mut Value, pointer: &str, value: impl Into<Value>) {
+    let Some((parent, name)) = pointer.rsplit_once('/') else { return };
+    if let Some(parent) = object.pointer_mut(parent).and_then(Value::as_object_mut) {
+        parent.insert(name.replace("~1", "/").replace("~0", "~"), value.into());
+    }
+}
+
+/// Removes the field at a JSON pointer.
+pub(crate) fn remove(object: &mut Value, pointer: &str) -> Option<Value> {
+    let (parent, name) = pointer.rsplit_once('/')?;
+    object.pointer_mut(parent)?.as_object_mut()?.remove(&name.replace("~1", "/").replace("~0", "~"))
+}
+
+/// The items of the list at a JSON pointer, to write.
+pub(crate) fn items<'a>(object: &'a mut Value, pointer: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.pointer_mut(pointer).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// The value at a JSON pointer when it is an object, to write.
+pub(crate) fn object_at<'a>(object: &'a mut Value, pointer: &str) -> Option<&'a mut Value> {
+    object.pointer_mut(pointer).filter(|v| v.is_object())
+}

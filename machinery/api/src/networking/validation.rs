@@ -1,0 +1,249 @@
+//! The rules of Ingress and NetworkPolicy.
+
+use corten_meta::field::{FieldError, Path};
+use corten_meta::names::address;
+use corten_meta::{Value, names};
+
+use crate::cells::{list, number, text};
+use crate::validation::{invalid_each, label_selector, port, port_number_or_name, supported};
+
+pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
+    let path = Path::root("spec");
+    let spec = &object["spec"];
+    let rules = list(spec, "/rules");
+    let mut errors = Vec::new();
+    if rules.is_empty() && !spec["defaultBackend"].is_object() {
+        let detail = "either `defaultBackend` or `rules` must be specified";
+        errors.push(FieldError::invalid(&path, Value::from(rules.to_vec()), detail));
+    }
+    if spec["defaultBackend"].is_object() {
+        errors.extend(validate_backend(&spec["defaultBackend"], &path.child("defaultBackend")));
+    }
+    for (at, rule) in rules.iter().enumerate() {
+        let path = path.child("rules").index(at);
+        errors.extend(validate_host(text(rule, "/host"), &path.child("host")));
+        if !rule["http"].is_object() {
+            continue;
+        }
+        let path = path.child("http").child("paths");
+        let paths = list(rule, "/http/paths");
+        if paths.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        }
+        for (at, item) in paths.iter().enumerate() {
+            errors.extend(validate_path(item, &path.index(at)));
+        }
+    }
+    for (at, tls) in list(spec, "/tls").iter().enumerate() {
+        for (host_at, host) in list(tls, "/hosts").iter().filter_map(Value::as_str).enumerate() {
+            errors.extend(validate_host(host, &path.child("tls").index(at).child("hosts").index(host_at)));
+        }
+    }
+    errors
+}
+
+fn validate_host(host: &str, path: &Path) -> Vec<FieldError> {
+    if host.is_empty() {
+        return Vec::new();
+    }
+    let mut errors = Vec::new();
+    if address::parse_sloppy(host).is_some() {
+        errors.push(FieldError::invalid(path, host, "must be a DNS name, not an IP address"));
+    }
+    let messages =
+        if host.contains('*') { names::wildcard_dns1123_subdomain(host) } else { names::dns1123_subdomain(host) };
+    errors.extend(invalid_each(path, host, messages));
+    errors
+}
+
+fn validate_path(item: &Value, path: &Path) -> Vec<FieldError> {
+    let (kind, target) = (text(item, "/pathType"), text(item, "/path"));
+    let target_path = path.child("path");
+    if kind.is_empty() {
+        return vec![FieldError::required(&path.child("pathType"), "pathType must be specified")];
+    }
+    let mut errors = Vec::new();
+    let types = ["Exact", "ImplementationSpecific", "Prefix"];
+    errors.extend(supported(&item["pathType"], &path.child("pathType"), &types));
+    let strict = kind == "Exact" || kind == "Prefix";
+    if !target.starts_with('/') && (strict || !target.is_empty()) {
+        errors.push(FieldError::invalid(&target_path, target, "must be an absolute path"));
+    }
+    if strict {
+        for sequence in ["//", "/./", "/../", "%2f", "%2F"].iter().filter(|s| target.contains(**s)) {
+            errors.push(FieldError::invalid(&target_path, target, format!("must not contain '{sequence}'")));
+        }
+        for suffix in ["/..", "/."].iter().filter(|s| target.ends_with(**s)) {
+            errors.push(FieldError::invalid(&target_path, target, format!("cannot end with '{suffix}'")));
+        }
+    }
+    errors.extend(validate_backend(&item["backend"], &path.child("backend")));
+    errors
+}
+
+fn validate_backend(backend: &Value, path: &Path) -> Vec<FieldError> {
+    match (backend["resource"].is_object(), backend["service"].is_object()) {
+        (true, true) => return vec![FieldError::invalid(path, "", "cannot set both resource and service backends")],
+        (false, false) => return vec![FieldError::invalid(path, "", "resource or service backend is required")],
+        (true, false) => {
+            return ["kind", "name"]
+                .iter()
+                .filter(|field| text(backend, &format!("/resource/{field}")).is_empty())
+                .map(|field| FieldError::required(&path.child("resource").child(field), ""))
+                .collect();
+        }
+        (false, true) => {}
+    }
+    let service = path.child("service");
+    let mut errors = match text(backend, "/service/name") {
+        "" => vec![FieldError::required(&service.child("name"), "")],
+        name => invalid_each(&service.child("name"), name, names::dns1035_label(name)),
+    };
+    let (name, port_) = (text(backend, "/service/port/name"), number(backend, "/service/port/number"));
+    match (name.is_empty(), port_ == 0) {
+        (false, false) => errors.push(FieldError::invalid(path, "", "cannot set both port name & port number")),
+        (false, true) => {
+            errors.extend(invalid_each(&service.child("port").child("name"), name, names::port_name(name)));
+        }
+        (true, false) => errors.extend(port(port_, &service.child("port").child("number"))),
+        (true, true) => errors.push(FieldError::required(path, "port name or number is required")),
+    }
+    errors
+}
+
+pub(super) fn validate_network_policy(object: &Value) -> Vec<FieldError> {
+    let path = Path::root("spec");
+    let spec = &object["spec"];
+    let mut errors = label_selector(&spec["podSelector"], &path.child("podSelector"));
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for (at, rule) in list(spec, &format!("/{direction}")).iter().enumerate() {
+            let path = path.child(direction).index(at);
+            for (at, port) in list(rule, "/ports").iter().enumerate() {
+                errors.extend(validate_policy_port(port, &path.child("ports").index(at)));
+            }
+            for (at, peer) in list(rule, &format!("/{peers}")).iter().enumerate() {
+                errors.extend(validate_peer(peer, &path.child(peers).index(at)));
+            }
+        }
+    }
+    for (at, kind) in list(spec, "/policyTypes").iter().enumerate() {
+        errors.extend(supported(kind, &path.child("policyTypes").index(at), &["Ingress", "Egress"]));
+    }
+    errors
+}
+
+fn validate_policy_port(policy_port: &Value, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    errors.extend(supported(&policy_port["protocol"], &path.child("protocol"), &["TCP", "UDP", "SCTP"]));
+    let end_path = path.child("endPort");
+    let end = policy_port.get("endPort").and_then(Value::as_i64);
+    match (&policy_port["port"], end) {
+        (Value::Null, Some(end)) => {
+            errors.push(FieldError::invalid(&end_path, end, "may not be specified when `port` is not specified"));
+        }
+        (Value::Null, None) => {}
+        (first, end) => {
+            errors.extend(port_number_or_name(first, &path.child("port")));
+            match (first.as_i64(), end) {
+                (None, Some(end)) => {
+                    errors.push(FieldError::invalid(&end_path, end, "may not be specified when `port` is non-numeric"));
+                }
+                (Some(first), Some(end)) => {
+                    if end < first {
+                        let detail = "must be greater than or equal to `port`";
+                        errors.push(FieldError::invalid(&end_path, end, detail));
+                    }
+                    errors.extend(port(end, &end_path));
+                }
+                _ => {}
+            }
+        }
+    }
+    errors
+}
+
+fn validate_peer(peer: &Value, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let selectors: Vec<&str> =
+        ["podSelector", "namespaceSelector"].into_iter().filter(|f| peer[*f].is_object()).collect();
+    for field in &selectors {
+        errors.extend(label_selector(&peer[*field], &path.child(field)));
+    }
+    let block = peer["ipBlock"].is_object();
+    if block {
+        errors.extend(validate_block(&peer["ipBlock"], &path.child("ipBlock")));
+    }
+    match (selectors.is_empty(), block) {
+        (true, false) => errors.push(FieldError::required(path, "must specify a peer")),
+        (false, true) => {
+            errors.push(FieldError::forbidden(path, "may not specify both ipBlock and another peer"));
+        }
+        _ => {}
+    }
+    errors
+}
+
+fn validate_block(block: &Value, path: &Path) -> Vec<FieldError> {
+    let cidr = text(block, "/cidr");
+    if cidr.is_empty() {
+        return vec![FieldError::required(&path.child("cidr"), "")];
+    }
+    let mut errors = invalid_each(&path.child("cidr"), cidr, address::cidr_legacy(cidr));
+    let Some((outer, outer_bits)) = address::parse_cidr(cidr) else { return errors };
+    for (at, except) in list(block, "/except").iter().filter_map(Value::as_str).enumerate() {
+        let path = path.child("except").index(at);
+        errors.extend(invalid_each(&path, except, address::cidr_legacy(except)));
+        let Some((inner, inner_bits)) = address::parse_cidr(except) else { continue };
+        let inside = inner.is_ipv4() == outer.is_ipv4()
+            && address::masked(inner, outer_bits) == address::masked(outer, outer_bits)
+            && inner_bits > outer_bits;
+        if !inside {
+            errors.push(FieldError::invalid(&path, except, "must be a strict subset of `cidr`"));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    fn check(plural: &str, spec: serde_json::Value) -> Vec<String> {
+        let kind = crate::lookup("networking.k8s.io", "v1", plural).expect("kind");
+        let mut object = json!({"metadata": {"name": "x", "namespace": "d"}, "spec": spec});
+        kind.default(&mut object);
+        kind.validate(&object).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn ingresses() {
+        let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+        let rule = |path: &str| json!({"rules": [{"host": "a.b", "http": {"paths": [{"path": path, "pathType": "Prefix", "backend": backend}]}}]});
+        assert_eq!(check("ingresses", rule("/")), Vec::<String>::new());
+        assert_eq!(
+            check("ingresses", rule("x")),
+            ["spec.rules[0].http.paths[0].path: Invalid value: \"x\": must be an absolute path"]
+        );
+        assert_eq!(
+            check("ingresses", json!({"defaultBackend": {}})),
+            ["spec.defaultBackend: Invalid value: \"\": resource or service backend is required"]
+        );
+    }
+
+    #[test]
+    fn policies() {
+        let peer = |peer: serde_json::Value| json!({"podSelector": {}, "ingress": [{"from": [peer]}]});
+        let block = |except: &str| peer(json!({"ipBlock": {"cidr": "10.0.0.0/16", "except": [except]}}));
+        assert_eq!(check("networkpolicies", block("10.0.1.0/24")), Vec::<String>::new());
+        assert_eq!(
+            check("networkpolicies", block("10.1.0.0/24")),
+            [
+                "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"10.1.0.0/24\": must be a strict subset of `cidr`"
+            ]
+        );
+        assert_eq!(
+            check("networkpolicies", peer(json!({}))),
+            ["spec.ingress[0].from[0]: Required value: must specify a peer"]
+        );
+    }
+}

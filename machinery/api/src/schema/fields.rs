@@ -1,0 +1,313 @@
+//! Strict decoding: which fields of a request the schema does not know, and which have the wrong type.
+//!
+//! Type errors are worded as upstream's decoder words them, because people search for these texts.
+//! Unlike upstream's decoder this one never stops at the first error; the caller decides what to show.
+
+use corten_meta::{Quantity, Value};
+
+use super::{FieldType, Type, schema};
+
+/// What is wrong with the fields of a value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FieldReport {
+    /// Paths of unknown fields, e.g. `spec.template.spec.containers[0].imagee`.
+    pub unknown: Vec<String>,
+    /// Decoding errors, e.g. `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
+    pub type_errors: Vec<String>,
+}
+
+/// Compares a value with a type of the table. A type that the table does not have accepts everything.
+pub fn check_fields(type_name: &str, value: &Value) -> FieldReport {
+    let mut check = Check::default();
+    if let Some(t) = schema().type_(type_name) {
+        check.object(t, value);
+    }
+    check.report
+}
+
+/// Removes what the table does not know, and null fields, as decoding into a struct and back would.
+pub fn prune(type_name: &str, value: &mut Value) {
+    if let Some(t) = schema().type_(type_name) {
+        prune_type(t, value);
+    }
+}
+
+fn prune_type(t: &Type, value: &mut Value) {
+    if t.scalar.is_some() {
+        return;
+    }
+    let Some(object) = value.as_object_mut() else { return };
+    object.retain(|name, inner| match t.field(name) {
+        None => false,
+        Some(_) if inner.is_null() => false,
+        Some(field) => {
+            prune_value(&field.kind, inner);
+            true
+        }
+    });
+}
+
+fn prune_value(kind: &FieldType, value: &mut Value) {
+    match kind {
+        FieldType::Ref(id) => prune_type(schema().get(*id), value),
+        FieldType::List(items) => {
+            value.as_array_mut().into_iter().flatten().for_each(|item| prune_value(items, item));
+        }
+        FieldType::Map(values) => {
+            value.as_object_mut().into_iter().flatten().for_each(|(_, item)| prune_value(values, item));
+        }
+        _ => {}
+    }
+}
+
+/// The walk, with the two ways of naming the place it is at.
+#[derive(Default)]
+struct Check {
+    report: FieldReport,
+    /// `spec.containers[0].image`, as unknown fields are reported.
+    path: String,
+    /// `spec.containers.image`, as the decoder reports type errors.
+    go_path: String,
+    /// The struct that holds the field the walk is at.
+    owner: String,
+}
+
+impl Check {
+    fn object(&mut self, t: &Type, value: &Value) {
+        if let Some(scalar) = &t.scalar {
+            return self.value(scalar, value);
+        }
+        let object = match value {
+            Value::Object(object) => object,
+            Value::Null => return,
+            other => return self.mismatch(other, &go_type_name(t)),
+        };
+        let owner = std::mem::replace(&mut self.owner, t.short_name().to_string());
+        for (name, inner) in object {
+            let (path, go_path) = (self.path.len(), self.go_path.len());
+            push_name(&mut self.path, name);
+            push_name(&mut self.go_path, name);
+            match t.field(name) {
+                Some(field) => self.value(&field.kind, inner),
+                None => self.report.unknown.push(self.path.clone()),
+            }
+            self.path.truncate(path);
+            self.go_path.truncate(go_path);
+        }
+        self.owner = owner;
+    }
+
+    fn value(&mut self, kind: &FieldType, value: &Value) {
+        if value.is_null() {
+            return;
+        }
+        match (kind, value) {
+            (FieldType::Ref(id), _) => self.object(schema().get(*id), value),
+            (FieldType::List(items), Value::Array(list)) => {
+                for (at, item) in list.iter().enumerate() {
+                    let length = self.path.len();
+                    self.path.push_str(&format!("[{at}]"));
+                    self.value(items, item);
+                    self.path.truncate(length);
+                }
+            }
+            (FieldType::Map(values), Value::Object(map)) => {
+                for (key, item) in map {
+                    let length = self.path.len();
+                    push_name(&mut self.path, key);
+                    self.value(values, item);
+                    self.path.truncate(length);
+                }
+            }
+            (FieldType::Integer(format), Value::Number(number)) if !fits(format, value) => {
+                self.mismatch_named(&format!("number {number}"), go_scalar(kind));
+            }
+            (FieldType::Quantity, _) => self.quantity(value),
+            (FieldType::Time | FieldType::MicroTime, Value::String(text)) => {
+                if let Err(error) = corten_meta::time::parse(text) {
+                    self.report.type_errors.push(error.to_string());
+                }
+            }
+            (FieldType::IntOrString, other) if !(other.is_string() || fits("int32", other)) => {
+                let text = format!("json: cannot unmarshal {} into Go value of type int32", json_kind(other));
+                self.report.type_errors.push(text);
+            }
+            _ if accepts(kind, value) => {}
+            _ => self.mismatch(value, &go_type(kind)),
+        }
+    }
+
+    fn quantity(&mut self, value: &Value) {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        if let Err(error) = Quantity::parse(&text) {
+            self.report.type_errors.push(error.to_string());
+        }
+    }
+
+    fn mismatch(&mut self, value: &Value, go_type: &str) {
+        self.mismatch_named(json_kind(value), go_type);
+    }
+
+    fn mismatch_named(&mut self, found: &str, go_type: &str) {
+        let text = if self.owner.is_empty() {
+            format!("json: cannot unmarshal {found} into Go value of type {go_type}")
+        } else {
+            format!(
+                "json: cannot unmarshal {found} into Go struct field {}.{} of type {go_type}",
+                self.owner, self.go_path
+            )
+        };
+        self.report.type_errors.push(text);
+    }
+}
+
+fn push_name(path: &mut String, name: &str) {
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.push_str(name);
+}
+
+fn accepts(kind: &FieldType, value: &Value) -> bool {
+    match kind {
+        FieldType::String | FieldType::Bytes | FieldType::Time | FieldType::MicroTime => value.is_string(),
+        FieldType::Integer(_) | FieldType::Number(_) => value.is_number(),
+        FieldType::Boolean => value.is_boolean(),
+        FieldType::IntOrString => value.is_string() || value.is_number(),
+        FieldType::Object => value.is_object(),
+        FieldType::Quantity | FieldType::Any | FieldType::Ref(_) => true,
+        FieldType::List(_) => value.is_array(),
+        FieldType::Map(_) => value.is_object(),
+    }
+}
+
+fn fits(format: &str, value: &Value) -> bool {
+    match value.as_i64() {
+        Some(number) => format != "int32" || i32::try_from(number).is_ok(),
+        None => false,
+    }
+}
+
+/// The decoder's word for a JSON value.
+fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// The decoder's word for the wanted type.
+fn go_type(kind: &FieldType) -> String {
+    match kind {
+        FieldType::Ref(id) => go_type_name(schema().get(*id)),
+        FieldType::List(items) => format!("[]{}", go_type(items)),
+        FieldType::Map(values) => format!("map[string]{}", go_type(values)),
+        scalar => go_scalar(scalar).to_string(),
+    }
+}
+
+fn go_scalar(kind: &FieldType) -> &'static str {
+    match kind {
+        FieldType::String => "string",
+        FieldType::Integer("int64") => "int64",
+        FieldType::Integer(_) => "int32",
+        FieldType::Number(_) => "float64",
+        FieldType::Boolean => "bool",
+        FieldType::Bytes => "[]uint8",
+        FieldType::IntOrString => "intstr.IntOrString",
+        FieldType::Quantity => "resource.Quantity",
+        FieldType::Time => "v1.Time",
+        FieldType::MicroTime => "v1.MicroTime",
+        _ => "map[string]interface {}",
+    }
+}
+
+/// `v1.PodSpec`: the last package and the type.
+fn go_type_name(t: &Type) -> String {
+    let mut parts = t.name.rsplit('.');
+    let (name, package) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    format!("{package}.{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
+
+    fn check(value: Value) -> (Vec<String>, Vec<String>) {
+        let report = check_fields(DEPLOYMENT, &value);
+        (report.unknown, report.type_errors)
+    }
+
+    #[test]
+    fn unknown_fields_are_named_with_their_index() {
+        let (unknown, errors) = check(json!({
+            "foo": 1,
+            "metadata": {"labels": {"any": "thing"}, "nam": "x"},
+            "spec": {"template": {"spec": {"containers": [{"name": "a"}, {"imagee": "b"}]}}},
+        }));
+        assert_eq!(unknown, ["foo", "metadata.nam", "spec.template.spec.containers[1].imagee"]);
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+
+    #[test]
+    fn type_errors_read_as_upstreams() {
+        let cases = [
+            (
+                json!({"spec": {"replicas": "3"}}),
+                "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32",
+            ),
+            (
+                json!({"spec": {"replicas": 3.5}}),
+                "json: cannot unmarshal number 3.5 into Go struct field DeploymentSpec.spec.replicas of type int32",
+            ),
+            (
+                json!({"spec": {"template": {"spec": {"containers": [{"env": [{"name": "a", "value": 1}]}]}}}}),
+                "json: cannot unmarshal number into Go struct field \
+                 EnvVar.spec.template.spec.containers.env.value of type string",
+            ),
+            (
+                json!({"spec": {"template": {"spec": {"containers": {}}}}}),
+                "json: cannot unmarshal object into Go struct field \
+                 PodSpec.spec.template.spec.containers of type []v1.Container",
+            ),
+            (
+                json!({"metadata": {"labels": {"a": 1}}}),
+                "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+            ),
+            (json!("x"), "json: cannot unmarshal string into Go value of type v1.Deployment"),
+        ];
+        for (value, wanted) in cases {
+            assert_eq!(check(value).1, [wanted]);
+        }
+    }
+
+    #[test]
+    fn quantities_and_alternatives_are_checked() {
+        let (_, errors) = check(json!({"spec": {"template": {"spec": {"containers": [
+            {"resources": {"limits": {"cpu": "1", "memory": 5, "x": "1.2.3"}}}
+        ]}}, "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": true}}}}));
+        assert_eq!(errors.len(), 2, "{errors:?}");
+    }
+
+    #[test]
+    fn pruning_drops_the_unknown_and_null() {
+        let mut value = json!({"spec": {"replicas": null, "bogus": {}, "paused": true}, "bogus": 1});
+        prune(DEPLOYMENT, &mut value);
+        assert_eq!(value, json!({"spec": {"paused": true}}));
+        let mut crd = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"default": {"any": 1}}}}]}});
+        let before = crd.clone();
+        prune("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", &mut crd);
+        assert_eq!(crd, before);
+    }
+}

@@ -1,0 +1,130 @@
+//! The one table of facts: every type of the default API with its fields, list types, merge keys and defaults.
+//!
+//! It drives pruning, strict field validation, structural defaults, strategic merge patch, server-side apply
+//! and OpenAPI. It holds no prose; descriptions come from elsewhere (see [`crate::openapi`]).
+//! The table is text in the package's `schema` folder, parsed once at first use.
+
+mod defaults;
+mod fields;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use corten_meta::Value;
+
+pub use defaults::fill_defaults;
+pub use fields::{FieldReport, check_fields, prune};
+
+/// All types, by name and by number.
+pub struct Schema {
+    types: Vec<Type>,
+    by_name: BTreeMap<String, TypeId>,
+}
+
+/// The number of a type in its [`Schema`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TypeId(usize);
+
+/// One type of the API.
+#[derive(Debug, Clone)]
+pub struct Type {
+    /// E.g. `io.k8s.api.apps.v1.Deployment`.
+    pub name: String,
+    /// Sorted by name; empty for a type that is no struct.
+    pub fields: Vec<Field>,
+    /// What a value of a type that is no struct looks like.
+    pub scalar: Option<FieldType>,
+    /// The whole value is owned and replaced as one (`x-kubernetes-map-type: atomic`).
+    pub atomic: bool,
+    /// Group, version and kind, for a type that is the body of a request.
+    pub gvk: Option<(String, String, String)>,
+    /// `x-kubernetes-unions`, as published.
+    pub unions: Option<Value>,
+}
+
+/// One field of a type.
+#[derive(Debug, Clone)]
+pub struct Field {
+    pub name: String,
+    pub kind: FieldType,
+    pub required: bool,
+    /// As published: a struct that is always there has `{}`.
+    pub default: Option<Value>,
+    /// The published default of the innermost items or values.
+    pub item_default: Option<Value>,
+    pub list_type: Option<ListType>,
+    /// Of a map or a nested struct: `true` when it is replaced as one.
+    pub atomic: bool,
+    pub patch_merge_key: Option<String>,
+    /// `merge`, `replace`, `retainKeys`, in the published order.
+    pub patch_strategy: Vec<String>,
+}
+
+/// What a value looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldType {
+    String,
+    /// With its format: `int32`, `int64` or empty.
+    Integer(&'static str),
+    /// With its format: `double` or empty.
+    Number(&'static str),
+    Boolean,
+    /// Base64 in a string.
+    Bytes,
+    IntOrString,
+    Quantity,
+    Time,
+    MicroTime,
+    /// An object of any shape.
+    Object,
+    /// Any JSON value.
+    Any,
+    Ref(TypeId),
+    List(Box<FieldType>),
+    Map(Box<FieldType>),
+}
+
+/// `x-kubernetes-list-type`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListType {
+    Atomic,
+    Set,
+    /// With its keys.
+    Map(Vec<String>),
+}
+
+impl Schema {
+    /// The type of this name.
+    pub fn type_(&self, name: &str) -> Option<&Type> {
+        self.by_name.get(name).map(|id| self.get(*id))
+    }
+
+    /// The type behind a [`FieldType::Ref`].
+    pub fn get(&self, id: TypeId) -> &Type {
+        &self.types[id.0]
+    }
+
+    /// All types, sorted by name.
+    pub fn types(&self) -> impl Iterator<Item = &Type> {
+        self.by_name.values().map(|id| self.get(*id))
+    }
+}
+
+impl Type {
+    /// The field of this name.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.binary_search_by(|f| f.name.as_str().cmp(name)).ok().map(|at| &self.fields[at])
+    }
+
+    /// The name without its package.
+    pub fn short_name(&self) -> &str {
+        self.name.rsplit('.').next().unwrap_or(&self.name)
+    }
+}
+
+/// The schema of the built-in kinds.
+pub fn schema() -> &'static Schema {
+    static SCHEMA: LazyLock<Schema> = LazyLock::new(|| table::parse(include_str!("../../schema/v1.36.tbl")));
+    &SCHEMA
+}

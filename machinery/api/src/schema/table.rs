@@ -1,0 +1,173 @@
+//! Reads the table. Its text is part of the program, so a line that does not parse is a bug and panics;
+//! the test below reads every line.
+
+use std::collections::BTreeMap;
+
+use corten_meta::Value;
+
+use super::{Field, FieldType, ListType, Schema, Type, TypeId};
+
+const INVALID: &str = "the schema table is well formed";
+
+/// Builds the schema; names are numbered first, so that a type may refer to one below it.
+pub(super) fn parse(table: &str) -> Schema {
+    let lines = || table.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
+    let mut by_name = BTreeMap::new();
+    for (number, name) in lines().filter_map(type_name).enumerate() {
+        by_name.insert(name, TypeId(number));
+    }
+    let mut types: Vec<Type> = Vec::with_capacity(by_name.len());
+    for line in lines() {
+        match line.strip_prefix("T ") {
+            Some(rest) => types.push(parse_type(rest, &by_name)),
+            None => types.last_mut().expect(INVALID).fields.push(parse_field(line, &by_name)),
+        }
+    }
+    Schema { types, by_name }
+}
+
+fn type_name(line: &str) -> Option<String> {
+    line.strip_prefix("T ").and_then(|rest| rest.split(' ').next()).map(full)
+}
+
+/// A leading dot stands for the package of most types.
+fn full(name: &str) -> String {
+    match name.strip_prefix('.') {
+        Some(rest) => format!("io.k8s.api.{rest}"),
+        None => name.to_string(),
+    }
+}
+
+fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
+    let (name, marks) = line.split_once(' ').unwrap_or((line, ""));
+    let mut parsed =
+        Type { name: full(name), fields: Vec::new(), scalar: None, atomic: false, gvk: None, unions: None };
+    for mark in marks.split(' ').filter(|m| !m.is_empty()) {
+        match mark.split_once('=') {
+            Some(("map", kind)) => parsed.atomic = kind == "atomic",
+            Some(("gvk", gvk)) => {
+                let mut parts = gvk.split('/').map(str::to_string);
+                let mut part = || parts.next().expect(INVALID);
+                parsed.gvk = Some((part(), part(), part()));
+            }
+            Some(("unions", json)) => parsed.unions = Some(serde_json::from_str(json).expect(INVALID)),
+            _ => parsed.scalar = Some(well_known(&parsed.name).unwrap_or_else(|| parse_shape(mark, names).0)),
+        }
+    }
+    parsed
+}
+
+fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
+    let mut words = line.split(' ');
+    let name = words.next().expect(INVALID).to_string();
+    let (kind, item_default) = parse_shape(words.next().expect(INVALID), names);
+    let mut field = Field {
+        name,
+        kind,
+        required: false,
+        default: None,
+        item_default,
+        list_type: None,
+        atomic: false,
+        patch_merge_key: None,
+        patch_strategy: Vec::new(),
+    };
+    for mark in words {
+        match mark.split_once('=') {
+            None => field.required = true,
+            Some(("", json)) => field.default = Some(serde_json::from_str(json).expect(INVALID)),
+            Some(("list", "atomic")) => field.list_type = Some(ListType::Atomic),
+            Some(("list", "set")) => field.list_type = Some(ListType::Set),
+            Some(("list", _)) => field.list_type = Some(ListType::Map(Vec::new())),
+            Some(("keys", keys)) => {
+                field.list_type = Some(ListType::Map(keys.split(',').map(str::to_string).collect()));
+            }
+            Some(("strategy", all)) => field.patch_strategy = all.split(',').map(str::to_string).collect(),
+            Some(("merge", key)) => field.patch_merge_key = Some(key.to_string()),
+            Some(("map", kind)) => field.atomic = kind == "atomic",
+            Some(_) => unreachable!("{INVALID}: {line}"),
+        }
+    }
+    field
+}
+
+/// A shape and the default written inside it.
+fn parse_shape(text: &str, names: &BTreeMap<String, TypeId>) -> (FieldType, Option<Value>) {
+    if let Some(items) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
+        let (kind, default) = parse_shape(items, names);
+        return (FieldType::List(Box::new(kind)), default);
+    }
+    if let Some(values) = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')) {
+        let (kind, default) = parse_shape(values, names);
+        return (FieldType::Map(Box::new(kind)), default);
+    }
+    let (shape, default) = match text.split_once('=') {
+        Some((shape, json)) => (shape, Some(serde_json::from_str(json).expect(INVALID))),
+        None => (text, None),
+    };
+    let kind = match shape {
+        "string" => FieldType::String,
+        "int32" => FieldType::Integer("int32"),
+        "int64" => FieldType::Integer("int64"),
+        "integer" => FieldType::Integer(""),
+        "double" => FieldType::Number("double"),
+        "number" => FieldType::Number(""),
+        "bool" => FieldType::Boolean,
+        "bytes" => FieldType::Bytes,
+        "date-time" => FieldType::Time,
+        "object" => FieldType::Object,
+        "any" => FieldType::Any,
+        _ => {
+            let name = full(shape.strip_prefix('@').expect(INVALID));
+            well_known(&name).unwrap_or_else(|| FieldType::Ref(*names.get(&name).expect(INVALID)))
+        }
+    };
+    (kind, default)
+}
+
+/// Types that are a shape of their own.
+fn well_known(name: &str) -> Option<FieldType> {
+    Some(match name {
+        "io.k8s.apimachinery.pkg.api.resource.Quantity" => FieldType::Quantity,
+        "io.k8s.apimachinery.pkg.util.intstr.IntOrString" => FieldType::IntOrString,
+        "io.k8s.apimachinery.pkg.apis.meta.v1.Time" => FieldType::Time,
+        "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime" => FieldType::MicroTime,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::schema::{FieldType, ListType, schema};
+
+    #[test]
+    fn every_kind_and_its_list_has_a_type() {
+        for kind in crate::kinds() {
+            let found = schema().type_(&kind.schema).unwrap_or_else(|| panic!("{}", kind.schema));
+            let gvk = (kind.group.clone(), kind.version.clone(), kind.kind.clone());
+            assert_eq!(found.gvk, Some(gvk));
+            assert!(found.field("metadata").is_some(), "{}", kind.schema);
+        }
+    }
+
+    #[test]
+    fn marks_are_read() {
+        let spec = schema().type_("io.k8s.api.core.v1.PodSpec").expect("PodSpec");
+        let containers = spec.field("containers").expect("containers");
+        assert!(containers.required);
+        assert_eq!(containers.patch_merge_key.as_deref(), Some("name"));
+        assert_eq!(containers.list_type, Some(ListType::Map(vec!["name".to_string()])));
+        assert_eq!(spec.field("volumes").expect("volumes").patch_strategy, ["merge", "retainKeys"]);
+        let container = schema().type_("io.k8s.api.core.v1.ContainerPort").expect("ContainerPort");
+        assert_eq!(container.field("protocol").expect("protocol").default, Some("TCP".into()));
+        let limits = schema().type_("io.k8s.api.core.v1.ResourceRequirements").expect("type");
+        assert_eq!(limits.field("limits").expect("limits").kind, FieldType::Map(Box::new(FieldType::Quantity)));
+    }
+
+    #[test]
+    fn fields_are_sorted_so_that_they_can_be_found() {
+        for t in schema().types() {
+            assert!(t.fields.is_sorted_by(|a, b| a.name < b.name), "{}", t.name);
+        }
+    }
+}

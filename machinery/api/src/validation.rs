@@ -1,0 +1,123 @@
+//! Checks that many kinds share, with upstream's paths and messages.
+
+use corten_meta::field::{FieldError, Path};
+use corten_meta::{Quantity, Value, names};
+
+use crate::cells::list;
+
+/// One error per message, at the same field.
+pub(crate) fn invalid_each(path: &Path, value: &str, messages: Vec<String>) -> Vec<FieldError> {
+    messages.into_iter().map(|message| FieldError::invalid(path, value, message)).collect()
+}
+
+/// A text field at the top of an object that, when it is given, is one of a few words.
+pub(crate) fn one_of(object: &Value, field: &str, words: &[&str]) -> Option<FieldError> {
+    supported(&object[field], &Path::root(field), words)
+}
+
+/// A text that, when it is given, is one of a few words.
+pub(crate) fn supported(value: &Value, path: &Path, words: &[&str]) -> Option<FieldError> {
+    let text = value.as_str()?;
+    (!text.is_empty() && !words.contains(&text)).then(|| FieldError::not_supported(path, text, words))
+}
+
+/// The same for a field that must be there.
+pub(crate) fn required_word(value: &Value, path: &Path, words: &[&str]) -> Option<FieldError> {
+    match value.as_str().unwrap_or_default() {
+        "" => Some(FieldError::required(path, "")),
+        _ => supported(value, path, words),
+    }
+}
+
+/// A number that, when it is given, is not negative.
+pub(crate) fn nonnegative(value: &Value, path: &Path) -> Option<FieldError> {
+    let number = value.as_i64()?;
+    (number < 0).then(|| FieldError::invalid(path, number, "must be greater than or equal to 0"))
+}
+
+/// A port number in range.
+pub(crate) fn port(value: i64, path: &Path) -> Vec<FieldError> {
+    names::port_number(value).into_iter().map(|m| FieldError::invalid(path, value, m)).collect()
+}
+
+/// A port by number or by name.
+pub(crate) fn port_number_or_name(value: &Value, path: &Path) -> Vec<FieldError> {
+    match value {
+        Value::String(name) => invalid_each(path, name, names::port_name(name)),
+        other => port(other.as_i64().unwrap_or_default(), path),
+    }
+}
+
+/// A number or a percentage that, when it is given, is not negative.
+pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
+    match value {
+        Value::String(text) => invalid_each(path, text, names::percent(text)),
+        other => nonnegative(other, path).into_iter().collect(),
+    }
+}
+
+/// Whether a number or percentage is zero.
+pub(crate) fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.trim_end_matches('%').parse() == Ok(0),
+        other => other.as_i64().unwrap_or_default() == 0,
+    }
+}
+
+/// Keys and values of a map of labels.
+pub(crate) fn labels(value: &Value, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        errors.extend(invalid_each(path, key, names::qualified_name(key)));
+        errors.extend(invalid_each(path, value, names::label_value(value)));
+    }
+    errors
+}
+
+/// A LabelSelector, when it is given.
+pub(crate) fn label_selector(selector: &Value, path: &Path) -> Vec<FieldError> {
+    let mut errors = labels(&selector["matchLabels"], &path.child("matchLabels"));
+    for (at, expression) in list(selector, "/matchExpressions").iter().enumerate() {
+        let path = path.child("matchExpressions").index(at);
+        let values = list(expression, "/values");
+        let operator = expression["operator"].as_str().unwrap_or_default();
+        match operator {
+            "In" | "NotIn" if values.is_empty() => {
+                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(&path.child("values"), detail));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(&path.child("values"), detail));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => {
+                errors.push(FieldError::invalid(&path.child("operator"), other, "not a valid selector operator"));
+            }
+        }
+        let key = expression["key"].as_str().unwrap_or_default();
+        errors.extend(invalid_each(&path.child("key"), key, names::qualified_name(key)));
+        for (at, value) in values.iter().enumerate() {
+            let value = value.as_str().unwrap_or_default();
+            errors.extend(invalid_each(&path.child("values").index(at), value, names::label_value(value)));
+        }
+    }
+    errors
+}
+
+/// A field that may not change.
+pub(crate) fn immutable(new: &Value, old: &Value, pointer: &str, path: &Path) -> Option<FieldError> {
+    let at = |object: &Value| object.pointer(pointer).filter(|v| !v.is_null()).cloned();
+    let (new, old) = (at(new), at(old));
+    (new != old).then(|| FieldError::invalid(path, new.unwrap_or_default(), "field is immutable"))
+}
+
+/// A quantity as it stands in an object; numbers are quantities too.
+pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
+    match value {
+        Value::String(text) => Quantity::parse(text).ok(),
+        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
+        _ => None,
+    }
+}
