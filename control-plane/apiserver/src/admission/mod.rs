@@ -1,0 +1,149 @@
+//! Admission: what may still change or refuse a write after it was authorized and decoded.
+//!
+//! Each plugin is one file and one entry of the list below, in upstream's order. `admit` may change the object,
+//! `validate` only refuses. A plugin never writes to the store itself: what must be stored together with the
+//! object is handed over as companions of the write.
+
+mod default_ingress_class;
+mod default_storage_class;
+mod default_toleration_seconds;
+mod namespace_lifecycle;
+mod node_restriction;
+mod priority;
+mod rbac_escalation;
+mod service_account;
+mod service_allocation;
+mod signing_request;
+mod storage_object_in_use_protection;
+mod taint_nodes_by_condition;
+
+pub use service_allocation::ip_address as service_allocation_ip_address;
+
+use corten_meta::{Status, Value};
+use corten_store::Op;
+use futures::future::BoxFuture;
+
+use crate::handlers::Target;
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+/// A write on its way.
+pub struct Attributes<'a> {
+    pub target: &'a Target<'a>,
+    pub operation: Operation,
+    /// The object to be; null for a deletion.
+    pub object: Value,
+    /// The object as it stands; none for a creation.
+    pub old: Option<Value>,
+    pub dry_run: bool,
+    /// Operations that must be committed together with the object.
+    pub companions: Vec<Op>,
+}
+
+impl<'a> Attributes<'a> {
+    pub fn new(target: &'a Target<'a>, operation: Operation, object: Value, old: Option<Value>, dry_run: bool) -> Attributes<'a> {
+        Attributes { target, operation, object, old, dry_run, companions: Vec::new() }
+    }
+
+    /// Whether this is about `group`/`plural` itself or, if `subresource` is not empty, about that part of it.
+    pub fn is(&self, group: &str, plural: &str, subresource: &str) -> bool {
+        let kind = &self.target.resource.kind;
+        kind.group == group && kind.plural == plural && self.subresource() == subresource
+    }
+
+    /// The subresource, if the request is about one of this very resource (an eviction also touches budgets).
+    pub fn subresource(&self) -> &str {
+        &self.target.context.info.subresource
+    }
+
+    pub fn creates(&self, group: &str, plural: &str) -> bool {
+        self.operation == Operation::Create && self.is(group, plural, "")
+    }
+
+    pub fn into_parts(self) -> (Value, Vec<Op>) {
+        (self.object, self.companions)
+    }
+
+    /// A 403 of admission.
+    pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
+        let name = match corten_meta::name(&self.object) {
+            "" => self.target.name,
+            name => name,
+        };
+        Status::forbidden(&self.target.resource.group_resource(), name, why.as_ref())
+    }
+}
+
+/// One plugin. Every hook is defaulted.
+pub trait Plugin: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// May change the object or refuse it.
+    fn admit<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// May refuse the object, which is final now.
+    fn validate<'a>(&'a self, _: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// What an object held that is about to go: to be removed in the same commit.
+    fn released(&self, _target: &Target<'_>, _object: &Value) -> Result<Vec<Op>, Status> {
+        Ok(Vec::new())
+    }
+}
+
+/// The plugins in their order.
+pub struct Chain(Vec<Box<dyn Plugin>>);
+
+impl Chain {
+    pub fn new() -> Chain {
+        Chain(vec![
+            Box::new(namespace_lifecycle::NamespaceLifecycle),
+            Box::new(service_account::ServiceAccount),
+            Box::new(node_restriction::NodeRestriction),
+            Box::new(taint_nodes_by_condition::TaintNodesByCondition),
+            Box::new(priority::Priority),
+            Box::new(default_toleration_seconds::DefaultTolerationSeconds),
+            Box::new(default_storage_class::DefaultStorageClass),
+            Box::new(storage_object_in_use_protection::StorageObjectInUseProtection),
+            Box::new(signing_request::SigningRequest),
+            Box::new(default_ingress_class::DefaultIngressClass),
+            Box::new(rbac_escalation::RbacEscalation),
+            Box::new(service_allocation::ServiceAllocation),
+        ])
+    }
+
+    pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+        for plugin in &self.0 {
+            plugin.admit(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+        }
+        Ok(())
+    }
+
+    pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
+        for plugin in &self.0 {
+            plugin.validate(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+        }
+        Ok(())
+    }
+
+    pub async fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
+        let mut operations = Vec::new();
+        for plugin in &self.0 {
+            operations.extend(plugin.released(target, object)?);
+        }
+        Ok(operations)
+    }
+}
+
+fn log(plugin: &dyn Plugin, status: &Status) {
+    tracing::debug!(plugin = plugin.name(), message = status.message, "admission refused a write");
+}

@@ -1,0 +1,59 @@
+//! NamespaceLifecycle: nothing is created where no namespace is, or in one that is going; and the namespaces
+//! that the cluster stands on are not deleted.
+
+use corten_meta::{GroupResource, Status};
+use futures::future::BoxFuture;
+
+use super::{Attributes, Operation, Plugin};
+
+const IMMORTAL: &[&str] = &["default", "kube-system", "kube-public"];
+
+pub struct NamespaceLifecycle;
+
+impl Plugin for NamespaceLifecycle {
+    fn name(&self) -> &'static str {
+        "NamespaceLifecycle"
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(check_namespace(a))
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            if a.operation == Operation::Delete && a.is("", "namespaces", "") && IMMORTAL.contains(&a.target.name) {
+                return Err(a.forbidden("this namespace may not be deleted"));
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
+    let namespace = a.target.namespace;
+    if a.operation != Operation::Create || namespace.is_empty() {
+        return Ok(());
+    }
+    let server = a.target.server;
+    let found = match server.cached("", "v1", "namespaces", "", namespace) {
+        Some(found) => found,
+        // The cache may be a moment behind: only the store can say that a namespace is not there.
+        None => {
+            let resource = server.resource("", "v1", "namespaces")?;
+            let missing = || Status::not_found(&GroupResource { group: String::new(), resource: "namespaces".to_owned() }, namespace);
+            server.registry.read(resource, "", namespace).await?.ok_or_else(missing)?
+        }
+    };
+    if found.header.deletion_timestamp.is_some() {
+        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut status = a.forbidden(why);
+        let cause = corten_meta::Cause {
+            reason: "NamespaceTerminating".to_owned(),
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".to_owned(),
+        };
+        status.details.get_or_insert_default().causes.push(cause);
+        return Err(status);
+    }
+    Ok(())
+}

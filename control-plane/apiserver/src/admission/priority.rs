@@ -1,0 +1,81 @@
+//! Priority: a pod's number and preemption policy come from its PriorityClass; and one class at most is the
+//! global default.
+
+use corten_meta::{Status, Value};
+use futures::future::BoxFuture;
+
+use super::{Attributes, Operation, Plugin};
+
+const GROUP: &str = "scheduling.k8s.io";
+
+pub struct Priority;
+
+impl Plugin for Priority {
+    fn name(&self) -> &'static str {
+        "Priority"
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move { if a.creates("", "pods") { admit_pod(a).await } else { Ok(()) } })
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            if a.operation == Operation::Delete || !a.is(GROUP, "priorityclasses", "") || a.object["globalDefault"] != true {
+                return Ok(());
+            }
+            match global_default(a) {
+                Some((name, _)) if name != corten_meta::name(&a.object) => {
+                    Err(a.forbidden(format!("PriorityClass {name} is already marked as default. Only one default can exist")))
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
+    let name = a.object.pointer("/spec/priorityClassName").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let class = if name.is_empty() {
+        global_default(a)
+    } else {
+        let server = a.target.server;
+        let class = match server.cached(GROUP, "v1", "priorityclasses", "", &name) {
+            Some(class) => class,
+            None => {
+                let resource = server.resource(GROUP, "v1", "priorityclasses")?;
+                let found = server.registry.read(resource, "", &name).await?;
+                found.ok_or_else(|| a.forbidden(format!("no PriorityClass with name {name} was found")))?
+            }
+        };
+        Some((name.clone(), class.value()))
+    };
+    let (value, policy) = match &class {
+        Some((_, class)) => (
+            class["value"].as_i64().unwrap_or(0),
+            class["preemptionPolicy"].as_str().unwrap_or("PreemptLowerPriority").to_owned(),
+        ),
+        None => (0, "PreemptLowerPriority".to_owned()),
+    };
+    let given = a.object.pointer("/spec/priority").and_then(Value::as_i64);
+    if given.is_some_and(|given| given != value) {
+        return Err(a.forbidden(format!(
+            "the integer value of priority ({}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name",
+            given.unwrap_or(0)
+        )));
+    }
+    if let Some((class, _)) = class {
+        corten_meta::set(&mut a.object, "/spec/priorityClassName", class.into());
+    }
+    corten_meta::set(&mut a.object, "/spec/priority", value.into());
+    corten_meta::set(&mut a.object, "/spec/preemptionPolicy", policy.into());
+    Ok(())
+}
+
+/// The class marked as default; of several, the one of the lowest value.
+fn global_default(a: &Attributes<'_>) -> Option<(String, Value)> {
+    let classes = a.target.server.cached_list(GROUP, "v1", "priorityclasses", "");
+    let defaults = classes.iter().map(|c| c.value()).filter(|c| c["globalDefault"] == true);
+    let lowest = defaults.min_by_key(|c| c["value"].as_i64().unwrap_or(0))?;
+    Some((corten_meta::name(&lowest).to_owned(), lowest))
+}

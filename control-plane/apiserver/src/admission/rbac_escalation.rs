@@ -1,0 +1,112 @@
+//! RBAC escalation: nobody grants what they do not have, unless they may `escalate` or `bind`.
+
+use corten_meta::{Status, Value};
+use futures::future::BoxFuture;
+
+use super::{Attributes, Operation, Plugin};
+use crate::authorization::rbac::Rule;
+use crate::authorization::{self, authorize};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+pub struct RbacEscalation;
+
+impl Plugin for RbacEscalation {
+    fn name(&self) -> &'static str {
+        "RBACEscalation"
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let kind = &a.target.resource.kind;
+            if kind.group != GROUP || a.operation == Operation::Delete || a.target.context.user.is_in("system:masters") {
+                return Ok(());
+            }
+            match kind.plural.as_str() {
+                "roles" | "clusterroles" => check_role(a),
+                _ => check_binding(a),
+            }
+        })
+    }
+}
+
+fn check_role(a: &Attributes<'_>) -> Result<(), Status> {
+    let unchanged = a.old.as_ref().is_some_and(|old| {
+        old["rules"] == a.object["rules"] && old.get("aggregationRule") == a.object.get("aggregationRule")
+    });
+    if unchanged || may(a, "escalate", &a.target.resource.kind.plural, corten_meta::name(&a.object)) {
+        return Ok(());
+    }
+    let wanted: Vec<Rule> = a.object["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect();
+    if a.object.get("aggregationRule").is_some_and(|r| !r.is_null()) {
+        let all = || vec!["*".to_owned()];
+        let everything = Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() };
+        check_covered(a, &[everything])?;
+    }
+    check_covered(a, &wanted)
+}
+
+fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
+    let unchanged = a.old.as_ref().is_some_and(|old| old["roleRef"] == a.object["roleRef"] && old["subjects"] == a.object["subjects"]);
+    let text = |key: &str| a.object["roleRef"][key].as_str().unwrap_or_default();
+    let (kind, name) = (text("kind"), text("name"));
+    let plural = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
+    if unchanged || may(a, "bind", plural, name) {
+        return Ok(());
+    }
+    let policy = a.target.server.rbac.policy();
+    let Some(rules) = policy.role(kind, a.target.namespace, name) else {
+        let resource = corten_meta::GroupResource { group: GROUP.to_owned(), resource: plural.to_owned() };
+        return Err(Status::not_found(&resource, name));
+    };
+    check_covered(a, &rules)
+}
+
+fn may(a: &Attributes<'_>, verb: &str, plural: &str, name: &str) -> bool {
+    let attributes = authorization::Attributes {
+        group: GROUP,
+        version: "v1",
+        resource: plural,
+        namespace: a.target.namespace,
+        name,
+        ..authorization::Attributes::resource(&a.target.context.user, verb)
+    };
+    authorize(a.target.server, &attributes).is_ok()
+}
+
+fn check_covered(a: &Attributes<'_>, wanted: &[Rule]) -> Result<(), Status> {
+    let user = &a.target.context.user;
+    let owned = a.target.server.rbac.policy().rules_for(user, a.target.namespace);
+    let missing: Vec<String> = wanted
+        .iter()
+        .flat_map(Rule::atoms)
+        .filter(|atom| !owned.iter().any(|rule| rule.covers_atom(atom)))
+        .map(|atom| describe(&atom.to_value()))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let groups: Vec<String> = user.groups.iter().map(|g| format!("{g:?}")).collect();
+    Err(a.forbidden(format!(
+        "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
+        user.name,
+        groups.join(" "),
+        missing.join("\n")
+    )))
+}
+
+/// A rule as upstream prints it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
+fn describe(rule: &Value) -> String {
+    let names = [
+        ("apiGroups", "APIGroups"),
+        ("resources", "Resources"),
+        ("resourceNames", "ResourceNames"),
+        ("nonResourceURLs", "NonResourceURLs"),
+        ("verbs", "Verbs"),
+    ];
+    let parts: Vec<String> = names
+        .iter()
+        .filter_map(|(field, shown)| rule.get(*field).map(|list| format!("{shown}:{list}")))
+        .collect();
+    format!("{{{}}}", parts.join(", "))
+}

@@ -1,0 +1,306 @@
+//! Service allocation: cluster addresses and node ports, held as long as their Service is.
+//!
+//! An address is an IPAddress object and a port is a key of its own; both are written in the Service's commit
+//! under "absent", so two Services can never get the same one, whoever writes at the same time.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use corten_meta::{FieldError, Path, Status, Value};
+use corten_store::{Expect, Op};
+use futures::future::BoxFuture;
+use serde_json::json;
+
+use super::{Attributes, Operation, Plugin};
+use crate::allocation::{AddressRange, choose_port, random};
+use crate::handlers::Target;
+
+/// Where the node ports in use are kept, one key each.
+const PORTS: &str = "/registry/ranges/servicenodeports/";
+
+pub struct ServiceAllocation;
+
+impl Plugin for ServiceAllocation {
+    fn name(&self) -> &'static str {
+        "ServiceAllocation"
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            if a.operation == Operation::Delete || !a.is("", "services", "") || !a.object["spec"].is_object() {
+                return Ok(());
+            }
+            keep_allocated(a);
+            allocate_address(a).await?;
+            allocate_ports(a).await
+        })
+    }
+
+    fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
+        if target.resource.kind.group != "" || target.resource.kind.plural != "services" {
+            return Ok(Vec::new());
+        }
+        let addresses = addresses_of(object).into_iter().map(|ip| release_address(target, &ip));
+        let mut operations: Vec<Op> = addresses.collect::<Result<_, _>>()?;
+        operations.extend(node_ports_of(object).into_iter().map(release_port));
+        Ok(operations)
+    }
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn needs_address(service: &Value) -> bool {
+    text(service, "/spec/type") != "ExternalName"
+}
+
+fn needs_ports(service: &Value) -> bool {
+    match text(service, "/spec/type") {
+        "NodePort" => true,
+        "LoadBalancer" => service.pointer("/spec/allocateLoadBalancerNodePorts") != Some(&Value::Bool(false)),
+        _ => false,
+    }
+}
+
+/// The addresses that a Service holds.
+fn addresses_of(service: &Value) -> BTreeSet<String> {
+    let list = service.pointer("/spec/clusterIPs").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let one = std::iter::once(text(service, "/spec/clusterIP"));
+    list.chain(one).filter(|ip| !ip.is_empty() && *ip != "None" && needs_address(service)).map(str::to_owned).collect()
+}
+
+/// The node ports that a Service holds.
+fn node_ports_of(service: &Value) -> BTreeSet<u16> {
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
+    let numbers = ports.filter_map(|port| port["nodePort"].as_u64());
+    let health = service.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64);
+    numbers.chain(health).filter_map(|port| u16::try_from(port).ok()).filter(|port| *port != 0).collect()
+}
+
+/// An update that does not name what the Service already holds keeps it.
+fn keep_allocated(a: &mut Attributes<'_>) {
+    let Some(old) = a.old.clone() else { return };
+    let new = &mut a.object;
+    if needs_address(new) && needs_address(&old) && text(new, "/spec/clusterIP").is_empty() {
+        for field in ["clusterIP", "clusterIPs"] {
+            if let Some(value) = old["spec"].get(field).filter(|v| !v.is_null()) {
+                new["spec"][field] = value.clone();
+            }
+        }
+    }
+    if needs_ports(new) && needs_ports(&old) {
+        let had = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+        for port in new.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            let named = port["nodePort"].as_u64().unwrap_or(0) != 0;
+            let same = had.iter().find(|h| h["port"] == port["port"] && h["protocol"] == port["protocol"]);
+            if let Some(number) = same.map(|h| h["nodePort"].clone()).filter(|n| !named && !n.is_null()) {
+                port["nodePort"] = number;
+            }
+        }
+    }
+}
+
+fn invalid(a: &Attributes<'_>, error: FieldError) -> Status {
+    Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), vec![error])
+}
+
+async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
+    let held = a.old.as_ref().map(addresses_of).unwrap_or_default();
+    if !needs_address(&a.object) {
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
+            if let Some(spec) = a.object["spec"].as_object_mut() {
+                spec.remove(field);
+            }
+        }
+        for ip in &held {
+            a.companions.push(release_address(a.target, ip)?);
+        }
+        return Ok(());
+    }
+    let range = AddressRange::parse(&a.target.server.config.service_cidr)
+        .ok_or_else(|| Status::internal("the service CIDR is not a CIDR".to_owned()))?;
+    let asked = match (text(&a.object, "/spec/clusterIP"), text(&a.object, "/spec/clusterIPs/0")) {
+        ("", other) => other.to_owned(),
+        (ip, _) => ip.to_owned(),
+    };
+    let ip = match asked.as_str() {
+        "None" => "None".to_owned(),
+        "" => {
+            let chosen = choose_address(a, &range)?;
+            let operation = take_address(a, &chosen).await?;
+            a.companions.push(operation);
+            chosen
+        }
+        ip if held.contains(ip) => ip.to_owned(),
+        ip => {
+            check_asked(a, &range, ip).await?;
+            let operation = take_address(a, ip).await?;
+            a.companions.push(operation);
+            ip.to_owned()
+        }
+    };
+    for other in held.iter().filter(|held| **held != ip) {
+        a.companions.push(release_address(a.target, other)?);
+    }
+    let spec = &mut a.object["spec"];
+    spec["clusterIP"] = ip.clone().into();
+    spec["clusterIPs"] = json!([ip]);
+    let family = if ip.contains(':') || (ip == "None" && !range.is_v4()) { "IPv6" } else { "IPv4" };
+    let default = |spec: &mut Value, field: &str, value: Value| {
+        let absent = spec[field].is_null() || spec[field].as_array().is_some_and(Vec::is_empty);
+        if absent {
+            spec[field] = value;
+        }
+    };
+    default(spec, "ipFamilies", json!([family]));
+    default(spec, "ipFamilyPolicy", "SingleStack".into());
+    Ok(())
+}
+
+fn choose_address(a: &Attributes<'_>, range: &AddressRange) -> Result<String, Status> {
+    let server = a.target.server;
+    let taken = |ip: IpAddr| {
+        server.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some() || ip == range.first()
+    };
+    match range.choose(random(), taken) {
+        Some(ip) => Ok(ip.to_string()),
+        None => Err(Status::internal("failed to allocate a serviceIP: range is full".to_owned())),
+    }
+}
+
+/// A named address must be in the range and free.
+async fn check_asked(a: &Attributes<'_>, range: &AddressRange, ip: &str) -> Result<(), Status> {
+    let path = Path::root("spec").child("clusterIPs");
+    let refuse = |why: String| Err(invalid(a, FieldError::invalid(&path, json!([ip]), why)));
+    let Ok(address) = ip.parse::<IpAddr>() else {
+        return refuse(format!("failed to allocate IP {ip}: must be a valid IP address"));
+    };
+    if !range.contains(address) {
+        return refuse(format!(
+            "failed to allocate IP {ip}: the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
+            a.target.server.config.service_cidr
+        ));
+    }
+    let server = a.target.server;
+    let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
+    if server.registry.read(resource, "", ip).await?.is_some() {
+        return refuse(format!("failed to allocate IP {ip}: provided IP is already allocated"));
+    }
+    Ok(())
+}
+
+async fn take_address(a: &Attributes<'_>, ip: &str) -> Result<Op, Status> {
+    let object = ip_address(ip, corten_meta::namespace(&a.object), corten_meta::name(&a.object), a.target.context.now);
+    let server = a.target.server;
+    let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
+    Ok(server.registry.put(resource, &object, Expect::Absent).await?.0)
+}
+
+/// The IPAddress of a Service's address.
+pub fn ip_address(ip: &str, namespace: &str, service: &str, now: jiff::Timestamp) -> Value {
+    let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IPAddress",
+        "metadata": {
+            "name": ip,
+            "uid": uuid::Uuid::new_v4().to_string(),
+            "creationTimestamp": corten_meta::time::rfc3339(now),
+            "labels": {
+                "ipaddress.kubernetes.io/ip-family": family,
+                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+            },
+        },
+        "spec": { "parentRef": { "group": "", "resource": "services", "namespace": namespace, "name": service } },
+    })
+}
+
+fn release_address(target: &Target<'_>, ip: &str) -> Result<Op, Status> {
+    let resource = target.server.resource("networking.k8s.io", "v1", "ipaddresses")?;
+    target.server.registry.remove(resource, "", ip, Expect::Any)
+}
+
+fn release_port(port: u16) -> Op {
+    Op::delete(format!("{PORTS}{port}"), Expect::Any)
+}
+
+async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
+    let held = a.old.as_ref().map(node_ports_of).unwrap_or_default();
+    if needs_ports(&a.object) {
+        let mut used = ports_in_use(a);
+        let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+        for (index, port) in ports.iter_mut().enumerate() {
+            let asked = port["nodePort"].as_u64().unwrap_or(0);
+            if asked == 0 {
+                let chosen = choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p));
+                let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
+                used.insert(chosen);
+                port["nodePort"] = chosen.into();
+            } else if !held.contains(&(asked as u16)) {
+                check_port(a, index, asked).await?;
+            }
+        }
+        corten_meta::set(&mut a.object, "/spec/ports", json!(ports));
+    } else if matches!(text(&a.object, "/spec/type"), "ClusterIP" | "ExternalName") {
+        for port in a.object.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(port) = port.as_object_mut() {
+                port.remove("nodePort");
+            }
+        }
+    }
+    allocate_health_port(a)?;
+    let wanted = node_ports_of(&a.object);
+    let owner = format!("{}/{}", corten_meta::namespace(&a.object), corten_meta::name(&a.object));
+    for port in wanted.difference(&held) {
+        a.companions.push(Op::put(format!("{PORTS}{port}"), owner.clone(), Expect::Absent));
+    }
+    a.companions.extend(held.difference(&wanted).map(|port| release_port(*port)));
+    Ok(())
+}
+
+/// A load balancer that keeps traffic local needs a port to ask nodes whether they have endpoints.
+fn allocate_health_port(a: &mut Attributes<'_>) -> Result<(), Status> {
+    let needed = text(&a.object, "/spec/type") == "LoadBalancer" && text(&a.object, "/spec/externalTrafficPolicy") == "Local";
+    let present = a.object.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64).unwrap_or(0);
+    if needed && present == 0 {
+        let kept = a.old.as_ref().and_then(|old| old.pointer("/spec/healthCheckNodePort")).and_then(Value::as_u64).unwrap_or(0);
+        let used = ports_in_use(a);
+        let chosen = if kept != 0 {
+            u16::try_from(kept).ok()
+        } else {
+            choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p))
+        };
+        let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a HealthCheck port".to_owned()))?;
+        a.object["spec"]["healthCheckNodePort"] = chosen.into();
+    } else if !needed
+        && present != 0
+        && let Some(spec) = a.object["spec"].as_object_mut()
+    {
+        spec.remove("healthCheckNodePort");
+    }
+    Ok(())
+}
+
+fn ports_in_use(a: &Attributes<'_>) -> BTreeSet<u16> {
+    let services = a.target.server.cached_list("", "v1", "services", "");
+    let mut used: BTreeSet<u16> = services.iter().flat_map(|service| node_ports_of(&service.value())).collect();
+    used.extend(node_ports_of(&a.object));
+    used
+}
+
+/// A named port must be in the range and free.
+async fn check_port(a: &Attributes<'_>, index: usize, port: u64) -> Result<(), Status> {
+    let path = Path::root("spec").child("ports").index(index).child("nodePort");
+    let refuse = |why: String| Err(invalid(a, FieldError::invalid(&path, port, why)));
+    let (first, last) = a.target.server.config.node_port_range;
+    if !(u64::from(first)..=u64::from(last)).contains(&port) {
+        return refuse(format!("provided port is not in the valid range. The range of valid ports is {first}-{last}"));
+    }
+    let key = format!("{PORTS}{port}");
+    let (_, taken) = a.target.server.registry.store.get(key.as_bytes()).await.map_err(crate::registry::store_status)?;
+    if taken.is_some() {
+        return refuse("provided port is already allocated".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! Signing requests: who asked is written by the server, never by the one who asks; and only a signer's own
+//! may set the certificate.
+
+use corten_meta::Status;
+use futures::future::BoxFuture;
+
+use super::{Attributes, Operation, Plugin};
+use crate::subresources::approval::check_signer;
+
+const GROUP: &str = "certificates.k8s.io";
+const PLURAL: &str = "certificatesigningrequests";
+
+pub struct SigningRequest;
+
+impl Plugin for SigningRequest {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            if a.creates(GROUP, PLURAL) {
+                let user = a.target.context.user.to_value();
+                for field in ["username", "uid", "groups", "extra"] {
+                    if let Some(spec) = a.object.get_mut("spec").and_then(|s| s.as_object_mut()) {
+                        match user.get(field) {
+                            Some(value) => spec.insert(field.to_owned(), value.clone()),
+                            None => spec.remove(field),
+                        };
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            if a.operation != Operation::Update || !a.is(GROUP, PLURAL, "status") {
+                return Ok(());
+            }
+            let old = a.old.as_ref().and_then(|o| o.pointer("/status/certificate"));
+            if old != a.object.pointer("/status/certificate") {
+                let signer = a.object.pointer("/spec/signerName").and_then(|s| s.as_str()).unwrap_or_default();
+                check_signer(a.target, "sign", signer)?;
+            }
+            Ok(())
+        })
+    }
+}

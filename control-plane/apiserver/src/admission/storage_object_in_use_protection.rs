@@ -1,0 +1,33 @@
+//! StorageObjectInUseProtection: volumes and claims carry a finalizer, so that none goes while it is used.
+
+use corten_meta::Status;
+use futures::future::BoxFuture;
+use serde_json::json;
+
+use super::{Attributes, Plugin};
+
+pub struct StorageObjectInUseProtection;
+
+impl Plugin for StorageObjectInUseProtection {
+    fn name(&self) -> &'static str {
+        "StorageObjectInUseProtection"
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let finalizer = if a.creates("", "persistentvolumeclaims") {
+                "kubernetes.io/pvc-protection"
+            } else if a.creates("", "persistentvolumes") {
+                "kubernetes.io/pv-protection"
+            } else {
+                return Ok(());
+            };
+            let mut finalizers: Vec<String> = corten_meta::finalizers(&a.object).into_iter().map(str::to_owned).collect();
+            if !finalizers.iter().any(|f| f == finalizer) {
+                finalizers.push(finalizer.to_owned());
+                corten_meta::set(&mut a.object, "/metadata/finalizers", json!(finalizers));
+            }
+            Ok(())
+        })
+    }
+}

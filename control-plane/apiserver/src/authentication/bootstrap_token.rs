@@ -1,0 +1,47 @@
+//! Bootstrap tokens: `id.secret`, kept as a Secret in kube-system, with which a node joins.
+
+use base64::Engine;
+use corten_meta::Value;
+
+use super::User;
+use crate::server::Server;
+
+/// The user of a bootstrap token, if the token is one and is good.
+pub(super) fn authenticate(server: &Server, token: &str) -> Option<Result<User, String>> {
+    let (id, secret) = token.split_once('.')?;
+    let alphanumeric = |s: &str| s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if id.len() != 6 || secret.len() != 16 || !alphanumeric(id) || !alphanumeric(secret) {
+        return None;
+    }
+    Some(check(server, id, secret))
+}
+
+fn check(server: &Server, id: &str, secret: &str) -> Result<User, String> {
+    let object = server
+        .cached("", "v1", "secrets", "kube-system", &format!("bootstrap-token-{id}"))
+        .ok_or_else(|| "no such bootstrap token".to_owned())?
+        .value();
+    if object["type"] != "bootstrap.kubernetes.io/token" || object.pointer("/metadata/deletionTimestamp").is_some() {
+        return Err("not a bootstrap token Secret".to_owned());
+    }
+    let same = crate::constant_time_eq(field(&object, "token-secret").as_bytes(), secret.as_bytes());
+    if field(&object, "token-id") != id || !same {
+        return Err("the bootstrap token does not match".to_owned());
+    }
+    let expiration = field(&object, "expiration");
+    let expired = !expiration.is_empty()
+        && expiration.parse::<jiff::Timestamp>().map_or(true, |at| at <= jiff::Timestamp::now());
+    if expired || field(&object, "usage-bootstrap-authentication") != "true" {
+        return Err("the bootstrap token is expired or not for authentication".to_owned());
+    }
+    let extra = field(&object, "auth-extra-groups");
+    let groups: Vec<&str> =
+        std::iter::once("system:bootstrappers").chain(extra.split(',').map(str::trim).filter(|g| g.starts_with("system:bootstrappers:"))).collect();
+    Ok(User::new(&format!("system:bootstrap:{id}"), &groups))
+}
+
+fn field(secret: &Value, key: &str) -> String {
+    let encoded = secret["data"][key].as_str().unwrap_or_default();
+    let decoded = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
+    String::from_utf8(decoded).unwrap_or_default()
+}

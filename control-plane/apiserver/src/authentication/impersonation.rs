@@ -1,0 +1,80 @@
+//! Acting as somebody else: the `Impersonate-*` headers, each part of which must be allowed.
+
+use corten_meta::Status;
+use http::HeaderMap;
+
+use super::User;
+use crate::authorization::{Attributes, authorize, forbidden};
+use crate::request::percent_decode;
+use crate::server::Server;
+
+const EXTRA: &str = "impersonate-extra-";
+
+/// The user that the request acts as. Without the headers it is the user itself.
+pub fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User, Status> {
+    let one = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let name = one("impersonate-user");
+    let groups: Vec<String> =
+        headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect();
+    let uid = one("impersonate-uid");
+    let extra = read_extra(headers);
+    if name.is_empty() {
+        if groups.is_empty() && uid.is_empty() && extra.is_empty() {
+            return Ok(user);
+        }
+        let message = "requested groups without impersonating a user: without impersonating a user";
+        return Err(Status::internal(message.to_owned()));
+    }
+    let mut target = User { name: name.to_owned(), uid: uid.to_owned(), groups, ..User::default() };
+    check_user(server, &user, &target)?;
+    for (key, values) in extra {
+        for value in &values {
+            let attributes = Attributes {
+                group: "authentication.k8s.io",
+                resource: "userextras",
+                subresource: &key,
+                name: value,
+                ..Attributes::resource(&user, "impersonate")
+            };
+            check(server, &attributes)?;
+        }
+        target.extra.insert(key, values);
+    }
+    Ok(target.authenticated())
+}
+
+fn check_user(server: &Server, user: &User, target: &User) -> Result<(), Status> {
+    let base = Attributes::resource(user, "impersonate");
+    match target.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
+        Some((namespace, name)) => {
+            check(server, &Attributes { resource: "serviceaccounts", namespace, name, ..base.clone() })?;
+        }
+        None => check(server, &Attributes { resource: "users", name: &target.name, ..base.clone() })?,
+    }
+    for group in &target.groups {
+        check(server, &Attributes { resource: "groups", name: group, ..base.clone() })?;
+    }
+    if !target.uid.is_empty() {
+        let group = "authentication.k8s.io";
+        check(server, &Attributes { group, resource: "uids", name: &target.uid, ..base })?;
+    }
+    Ok(())
+}
+
+fn check(server: &Server, attributes: &Attributes<'_>) -> Result<(), Status> {
+    match authorize(server, attributes) {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(forbidden(attributes, &reason)),
+    }
+}
+
+fn read_extra(headers: &HeaderMap) -> Vec<(String, Vec<String>)> {
+    headers
+        .keys()
+        .filter_map(|name| name.as_str().strip_prefix(EXTRA).map(|key| (name, percent_decode(key, false))))
+        .map(|(name, key)| {
+            let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok().map(str::to_owned));
+            (key, values.collect())
+        })
+        .collect()
+}

@@ -1,0 +1,140 @@
+//! Who is asking: client certificate, bearer token, in-process identity, then impersonation.
+//!
+//! A credential that is present and wrong is always 401; it never falls through to anonymous. Without any
+//! credential a caller is `system:anonymous`, and may only read the paths listed here.
+
+mod bootstrap_token;
+mod certificate;
+mod impersonation;
+pub mod keys;
+pub mod token;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use corten_meta::Status;
+use http::HeaderMap;
+
+pub use certificate::user_of_certificate;
+pub use impersonation::impersonate;
+
+use crate::request::RequestInfo;
+use crate::server::Server;
+
+/// Paths that need no credential.
+const ANONYMOUS_PATHS: &[&str] = &["/livez", "/readyz", "/healthz", "/version"];
+
+/// Every user with a credential is in this group.
+pub const AUTHENTICATED: &str = "system:authenticated";
+
+/// An identity.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// A user with a name and groups; `system:authenticated` is added.
+    pub fn new(name: &str, groups: &[&str]) -> User {
+        let groups = groups.iter().map(|g| (*g).to_owned()).collect();
+        User { name: name.to_owned(), groups, ..User::default() }.authenticated()
+    }
+
+    /// The ServiceAccount `name` of `namespace`.
+    pub fn service_account(namespace: &str, name: &str) -> User {
+        let user = format!("system:serviceaccount:{namespace}:{name}");
+        User::new(&user, &["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")])
+    }
+
+    pub(crate) fn anonymous() -> User {
+        User {
+            name: "system:anonymous".to_owned(),
+            groups: vec!["system:unauthenticated".to_owned()],
+            ..User::default()
+        }
+    }
+
+    pub(crate) fn authenticated(mut self) -> User {
+        if !self.is_in(AUTHENTICATED) && self.name != "system:anonymous" {
+            self.groups.push(AUTHENTICATED.to_owned());
+        }
+        self
+    }
+
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|g| g == group)
+    }
+
+    /// The node's name, if this is a kubelet.
+    pub fn node_name(&self) -> Option<&str> {
+        self.name.strip_prefix("system:node:").filter(|_| self.is_in("system:nodes"))
+    }
+
+    /// As reviews show it.
+    pub fn to_value(&self) -> corten_meta::Value {
+        let mut user = serde_json::json!({ "username": self.name, "groups": self.groups });
+        if !self.uid.is_empty() {
+            user["uid"] = self.uid.clone().into();
+        }
+        if !self.extra.is_empty() {
+            user["extra"] = serde_json::json!(self.extra);
+        }
+        user
+    }
+}
+
+/// How the caller is connected, and what the connection alone says about it.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    pub identity: Identity,
+    pub address: Option<SocketAddr>,
+}
+
+/// The identity that the connection carries.
+#[derive(Clone, Debug, Default)]
+pub enum Identity {
+    #[default]
+    None,
+    /// From a client certificate that TLS verified.
+    Certificate(User),
+    /// A component of this process.
+    InProcess(User),
+}
+
+/// Finds out who is asking.
+pub async fn authenticate(server: &Server, info: &RequestInfo, headers: &HeaderMap, peer: &Peer) -> Result<User, Status> {
+    if let Identity::InProcess(user) = &peer.identity {
+        return Ok(user.clone());
+    }
+    if let Some(token) = bearer_token(headers) {
+        return match server.tokens.authenticate(server, token, &server.config.audiences).await {
+            Ok(authenticated) => Ok(authenticated.user),
+            Err(reason) => {
+                tracing::debug!(reason, "a bearer token was refused");
+                Err(Status::unauthorized())
+            }
+        };
+    }
+    match &peer.identity {
+        Identity::Certificate(user) => Ok(user.clone()),
+        _ if may_be_anonymous(info) => Ok(User::anonymous()),
+        _ => Err(Status::unauthorized()),
+    }
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+fn may_be_anonymous(info: &RequestInfo) -> bool {
+    let path = info.path.trim_end_matches('/');
+    !info.is_resource
+        && info.verb == "get"
+        && ANONYMOUS_PATHS.iter().any(|p| path == *p || path.strip_prefix(p).is_some_and(|rest| rest.starts_with('/')))
+}

@@ -1,0 +1,194 @@
+//! ServiceAccount tokens: issuing them and finding out whose they are.
+//!
+//! A token is good only while the objects it is bound to are alive: its ServiceAccount always, its Pod,
+//! Secret or Node if it names one. That is looked up in the live caches on every request.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
+use corten_meta::Value;
+use serde_json::json;
+
+use super::keys::Key;
+use super::{User, bootstrap_token};
+use crate::config::Config;
+use crate::error::Error;
+use crate::server::Server;
+
+/// What a new token is to say.
+pub struct Claims<'a> {
+    pub namespace: &'a str,
+    pub service_account: &'a str,
+    pub service_account_uid: &'a str,
+    pub audiences: &'a [String],
+    pub lifetime_seconds: i64,
+    /// Kind (`pod`, `secret`, `node`), name and uid of the object the token is bound to.
+    pub bound: Option<(&'static str, String, String)>,
+    /// The node of a bound pod.
+    pub node: Option<(String, String)>,
+    pub now: jiff::Timestamp,
+}
+
+/// A user, and the audiences it was accepted for.
+pub struct Authenticated {
+    pub user: User,
+    pub audiences: Vec<String>,
+}
+
+/// Issues and verifies tokens.
+pub struct Tokens {
+    keys: Vec<Key>,
+    issuer: String,
+}
+
+impl Tokens {
+    pub fn new(config: &Config) -> Result<Tokens, Error> {
+        let keys = config.service_account_keys.iter().map(|pem| Key::from_pem(pem)).collect::<Result<_, _>>()?;
+        Ok(Tokens { keys, issuer: config.issuer.clone() })
+    }
+
+    /// Signs a token.
+    pub fn issue(&self, claims: &Claims<'_>) -> Result<String, Error> {
+        let key = self.keys.first().ok_or_else(|| Error::Key("no ServiceAccount signing key".to_owned()))?;
+        let now = claims.now.as_second();
+        let mut private = json!({
+            "namespace": claims.namespace,
+            "serviceaccount": { "name": claims.service_account, "uid": claims.service_account_uid },
+        });
+        if let Some((kind, name, uid)) = &claims.bound {
+            private[*kind] = json!({ "name": name, "uid": uid });
+        }
+        if let Some((name, uid)) = &claims.node {
+            private["node"] = json!({ "name": name, "uid": uid });
+        }
+        let payload = json!({
+            "aud": claims.audiences,
+            "exp": now + claims.lifetime_seconds,
+            "iat": now,
+            "iss": self.issuer,
+            "jti": uuid::Uuid::new_v4().to_string(),
+            "kubernetes.io": private,
+            "nbf": now,
+            "sub": format!("system:serviceaccount:{}:{}", claims.namespace, claims.service_account),
+        });
+        let header = json!({ "alg": key.algorithm(), "kid": key.id });
+        let message = format!("{}.{}", BASE64URL.encode(header.to_string()), BASE64URL.encode(payload.to_string()));
+        let signature = key.sign(message.as_bytes())?;
+        Ok(format!("{message}.{}", BASE64URL.encode(signature)))
+    }
+
+    /// Whose token this is, if it is good for one of `audiences`.
+    pub async fn authenticate(&self, server: &Server, token: &str, audiences: &[String]) -> Result<Authenticated, String> {
+        if let Some(result) = bootstrap_token::authenticate(server, token) {
+            return result.map(|user| Authenticated { user, audiences: audiences.to_vec() });
+        }
+        let claims = self.verify(token)?;
+        check_times(&claims, jiff::Timestamp::now().as_second())?;
+        let accepted = check_audiences(&claims, audiences)?;
+        // A token may be newer than the caches: wait until they show what existed when it was made.
+        server.registry.caches.fresh().await.map_err(|s| s.message)?;
+        let user = check_bindings(server, &claims)?;
+        Ok(Authenticated { user, audiences: accepted })
+    }
+
+    fn verify(&self, token: &str) -> Result<Value, String> {
+        let malformed = || "not a token".to_owned();
+        let (message, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
+        let (header, payload) = message.split_once('.').ok_or_else(malformed)?;
+        let json = |part: &str| -> Result<Value, String> {
+            let bytes = BASE64URL.decode(part).map_err(|_| malformed())?;
+            serde_json::from_slice(&bytes).map_err(|_| malformed())
+        };
+        let header = json(header)?;
+        let signature = BASE64URL.decode(signature).map_err(|_| malformed())?;
+        let algorithm = header["alg"].as_str().unwrap_or_default();
+        let id = header["kid"].as_str().unwrap_or_default();
+        let known = self.keys.iter().filter(|key| id.is_empty() || key.id == id);
+        if !known.into_iter().any(|key| key.verify(algorithm, message.as_bytes(), &signature)) {
+            return Err("the signature is not of this cluster".to_owned());
+        }
+        let claims = json(payload)?;
+        if claims["iss"] != self.issuer.as_str() {
+            return Err("the issuer is another".to_owned());
+        }
+        Ok(claims)
+    }
+
+    /// The document of `/openid/v1/jwks`.
+    pub fn jwks(&self) -> Value {
+        json!({ "keys": self.keys.iter().map(Key::jwk).collect::<Vec<_>>() })
+    }
+
+    /// The document of `/.well-known/openid-configuration`.
+    pub fn openid_configuration(&self, jwks_uri: &str) -> Value {
+        let algorithms: std::collections::BTreeSet<&str> = self.keys.iter().map(Key::algorithm).collect();
+        json!({
+            "issuer": self.issuer,
+            "jwks_uri": jwks_uri,
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": algorithms,
+        })
+    }
+}
+
+fn check_times(claims: &Value, now: i64) -> Result<(), String> {
+    if claims["exp"].as_i64().unwrap_or(0) <= now {
+        return Err("the token has expired".to_owned());
+    }
+    if claims["nbf"].as_i64().unwrap_or(0) > now + 10 {
+        return Err("the token is not valid yet".to_owned());
+    }
+    Ok(())
+}
+
+fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, String> {
+    let carried: Vec<&str> = match &claims["aud"] {
+        Value::String(one) => vec![one],
+        Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let accepted: Vec<String> = wanted.iter().filter(|a| carried.contains(&a.as_str())).cloned().collect();
+    if accepted.is_empty() { Err(format!("the token's audiences {carried:?} are others")) } else { Ok(accepted) }
+}
+
+/// Looks the bound objects up and makes the user.
+fn check_bindings(server: &Server, claims: &Value) -> Result<User, String> {
+    let private = &claims["kubernetes.io"];
+    let text = |pointer: &str| private.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let (namespace, name) = (text("/namespace"), text("/serviceaccount/name"));
+    check_alive(server, "serviceaccounts", namespace, name, text("/serviceaccount/uid"))?;
+    if private.get("pod").is_some() {
+        check_alive(server, "pods", namespace, text("/pod/name"), text("/pod/uid"))?;
+    } else if private.get("secret").is_some() {
+        check_alive(server, "secrets", namespace, text("/secret/name"), text("/secret/uid"))?;
+    } else if private.get("node").is_some() {
+        check_alive(server, "nodes", "", text("/node/name"), text("/node/uid"))?;
+    }
+    let mut user = User::service_account(namespace, name);
+    user.uid = text("/serviceaccount/uid").to_owned();
+    let mut extra = |key: &str, value: &str| {
+        if !value.is_empty() {
+            user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
+        }
+    };
+    extra("pod-name", text("/pod/name"));
+    extra("pod-uid", text("/pod/uid"));
+    extra("node-name", text("/node/name"));
+    extra("node-uid", text("/node/uid"));
+    if let Some(id) = claims["jti"].as_str() {
+        extra("credential-id", &format!("JTI={id}"));
+    }
+    Ok(user)
+}
+
+fn check_alive(server: &Server, plural: &str, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
+    let object = server
+        .cached("", "v1", plural, namespace, name)
+        .ok_or_else(|| format!("{plural} {namespace}/{name} is gone"))?;
+    if object.header.uid != uid {
+        return Err(format!("{plural} {namespace}/{name} is another one now"));
+    }
+    // A minute of grace lets a terminating pod finish what it is doing.
+    let gone = object.header.deletion_timestamp.is_some_and(|at| at.as_second() + 60 < jiff::Timestamp::now().as_second());
+    if gone { Err(format!("{plural} {namespace}/{name} is being deleted")) } else { Ok(()) }
+}

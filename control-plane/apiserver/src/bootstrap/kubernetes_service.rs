@@ -1,0 +1,60 @@
+//! The `kubernetes` Service: how pods reach the API, with the endpoints that this server advertises.
+
+use corten_meta::{Status, Value};
+use serde_json::json;
+
+use super::Wanted;
+use crate::allocation::AddressRange;
+use crate::config::Config;
+
+pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
+    let range = AddressRange::parse(&config.service_cidr)
+        .ok_or_else(|| Status::internal(format!("{:?} is not a CIDR", config.service_cidr)))?;
+    let ip = range.first().to_string();
+    let family = if range.is_v4() { "IPv4" } else { "IPv6" };
+    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
+    let service = json!({
+        "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": ip,
+            "clusterIPs": [ip],
+            "ipFamilies": [family],
+            "ipFamilyPolicy": "SingleStack",
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "None",
+            "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": config.port }],
+        },
+    });
+    let address = config.advertise_address.to_string();
+    let endpoints = json!({
+        "metadata": { "name": "kubernetes", "namespace": "default",
+                      "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
+        "subsets": [{ "addresses": [{ "ip": address }], "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }] }],
+    });
+    let slice = json!({
+        "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
+        "addressType": if config.advertise_address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
+        "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
+    });
+    let mut ip_address =
+        crate::admission::service_allocation_ip_address(&ip, "default", "kubernetes", jiff::Timestamp::now());
+    ip_address["metadata"]["uid"] = Value::Null;
+    Ok(vec![
+        Wanted::new("", "v1", "services", service),
+        Wanted::new("networking.k8s.io", "v1", "ipaddresses", ip_address),
+        Wanted::new("", "v1", "endpoints", endpoints).repaired_by(|present, wanted| repair(present, wanted, &["subsets"])),
+        Wanted::new("discovery.k8s.io", "v1", "endpointslices", slice)
+            .repaired_by(|present, wanted| repair(present, wanted, &["endpoints", "ports"])),
+    ])
+}
+
+/// The fields of this server's address are its own to say.
+fn repair(present: &Value, wanted: &Value, fields: &[&str]) -> Option<Value> {
+    let mut object = present.clone();
+    for field in fields {
+        object[*field] = wanted[*field].clone();
+    }
+    (object != *present).then_some(object)
+}

@@ -1,0 +1,105 @@
+//! What every cluster holds from its first moment: written before the server says that it is ready.
+//!
+//! `plan` compares what must be there with what is, and everything missing goes to the store in one commit, so
+//! that a start takes one fsync. It never takes anything away that somebody changed on purpose.
+
+mod flow_control;
+mod kubernetes_service;
+mod objects;
+pub mod rbac;
+
+use corten_meta::{Status, Value};
+use corten_store::{Expect, Op, Outcome};
+use serde_json::json;
+
+use crate::error::Error;
+use crate::registry::Resource;
+use crate::server::Server;
+
+/// An object that must be there.
+pub struct Wanted {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub plural: &'static str,
+    pub object: Value,
+    /// Makes an existing object right again; `None` says that it is.
+    pub repair: fn(&Value, &Value) -> Option<Value>,
+}
+
+impl Wanted {
+    /// An object that is only created, never repaired.
+    pub fn new(group: &'static str, version: &'static str, plural: &'static str, object: Value) -> Wanted {
+        Wanted { group, version, plural, object, repair: |_, _| None }
+    }
+
+    pub fn repaired_by(mut self, repair: fn(&Value, &Value) -> Option<Value>) -> Wanted {
+        self.repair = repair;
+        self
+    }
+}
+
+/// How often a start is tried against another server that bootstraps the same store.
+const ATTEMPTS: usize = 5;
+
+/// Writes what is missing.
+pub async fn run(server: &Server) -> Result<(), Error> {
+    for _ in 0..ATTEMPTS {
+        let operations = plan(server).await.map_err(|status| Error::Bootstrap(status.message))?;
+        if operations.is_empty() {
+            return Ok(());
+        }
+        if let Outcome::Committed { revision, .. } = server.registry.store.commit(operations).await? {
+            server.registry.caches.reach(revision).await.map_err(|status| Error::Bootstrap(status.message))?;
+            return Ok(());
+        }
+        server.registry.caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
+    }
+    Err(Error::Bootstrap("another server keeps changing the same objects".to_owned()))
+}
+
+async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
+    let mut wanted = objects::wanted(&server.config);
+    wanted.extend(rbac::wanted());
+    wanted.extend(flow_control::wanted());
+    wanted.extend(kubernetes_service::wanted(&server.config)?);
+    let now = jiff::Timestamp::now();
+    let mut operations = Vec::new();
+    for wanted in wanted {
+        let Some(resource) = server.registry.resource(wanted.group, wanted.version, wanted.plural) else { continue };
+        let stored = resource.storage()?;
+        let (namespace, name) = (corten_meta::namespace(&wanted.object), corten_meta::name(&wanted.object));
+        match stored.cache.get(namespace, name) {
+            None => {
+                let object = complete(resource, wanted.object, now);
+                operations.push(server.registry.put(resource, &object, Expect::Absent).await?.0);
+            }
+            Some(present) => {
+                if let Some(object) = (wanted.repair)(&present.value(), &wanted.object) {
+                    let expect = Expect::ModRevision(present.revision);
+                    operations.push(server.registry.put(resource, &object, expect).await?.0);
+                }
+            }
+        }
+    }
+    Ok(operations)
+}
+
+/// What the pipeline would have added to a created object.
+fn complete(resource: &Resource, mut object: Value, now: jiff::Timestamp) -> Value {
+    let kind = &resource.kind;
+    object["apiVersion"] = kind.api_version().into();
+    object["kind"] = kind.kind.clone().into();
+    let status = object.get("status").cloned();
+    let metadata = &mut object["metadata"];
+    metadata["uid"] = uuid::Uuid::new_v4().to_string().into();
+    metadata["creationTimestamp"] = corten_meta::time::rfc3339(now).into();
+    if kind.rules.generation {
+        metadata["generation"] = json!(1);
+    }
+    kind.behaviour.default(&mut object);
+    kind.behaviour.prepare_create(&mut object);
+    if let Some(status) = status {
+        object["status"] = status;
+    }
+    object
+}

@@ -1,0 +1,77 @@
+//! Namespaces, priority classes, the service range, and the CAs that extension servers trust.
+
+use corten_meta::Value;
+use serde_json::json;
+
+use super::Wanted;
+use crate::config::Config;
+
+const NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
+
+/// Name, value, and what the class is for.
+const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+];
+
+pub fn wanted(config: &Config) -> Vec<Wanted> {
+    let mut wanted: Vec<Wanted> = NAMESPACES
+        .iter()
+        .map(|name| Wanted::new("", "v1", "namespaces", json!({ "metadata": { "name": name } })))
+        .collect();
+    wanted.extend(PRIORITY_CLASSES.iter().map(|(name, value, description)| {
+        let class = json!({ "metadata": { "name": name }, "value": value, "description": description,
+                            "preemptionPolicy": "PreemptLowerPriority" });
+        Wanted::new("scheduling.k8s.io", "v1", "priorityclasses", class)
+    }));
+    wanted.push(service_cidr(config));
+    wanted.push(
+        Wanted::new("", "v1", "configmaps", extension_authentication(config)).repaired_by(repair_data),
+    );
+    wanted
+}
+
+fn service_cidr(config: &Config) -> Wanted {
+    let now = corten_meta::time::rfc3339(jiff::Timestamp::now());
+    let object = json!({
+        "metadata": { "name": "kubernetes", "finalizers": ["networking.k8s.io/service-cidr-finalizer"] },
+        "spec": { "cidrs": [config.service_cidr] },
+        "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": now,
+                                      "message": "Kubernetes Service CIDR is ready" }] },
+    });
+    Wanted::new("networking.k8s.io", "v1", "servicecidrs", object)
+}
+
+/// By what an extension API server recognises users that this server passes on.
+fn extension_authentication(config: &Config) -> Value {
+    let mut data = json!({});
+    if !config.client_ca.is_empty() {
+        data["client-ca-file"] = config.client_ca.clone().into();
+    }
+    if let Some(ca) = &config.requestheader_ca {
+        data["requestheader-client-ca-file"] = ca.clone().into();
+        data["requestheader-allowed-names"] = "[\"front-proxy-client\"]".into();
+        data["requestheader-username-headers"] = "[\"X-Remote-User\"]".into();
+        data["requestheader-uid-headers"] = "[\"X-Remote-Uid\"]".into();
+        data["requestheader-group-headers"] = "[\"X-Remote-Group\"]".into();
+        data["requestheader-extra-headers-prefix"] = "[\"X-Remote-Extra-\"]".into();
+    }
+    json!({ "metadata": { "name": "extension-apiserver-authentication", "namespace": "kube-system" }, "data": data })
+}
+
+fn repair_data(present: &Value, wanted: &Value) -> Option<Value> {
+    if present["data"] == wanted["data"] {
+        return None;
+    }
+    let mut object = present.clone();
+    object["data"] = wanted["data"].clone();
+    Some(object)
+}

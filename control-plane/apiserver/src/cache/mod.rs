@@ -1,0 +1,191 @@
+//! The watch cache: all stored objects as shared bytes, fed by one watch of the store.
+//!
+//! Lists and watches are served from here. A reader first waits until the feed has reached the store's
+//! revision (`fresh`), so that what it sees is never older than the last acknowledged write.
+//!
+//! Invariant: a resource's changes are applied whole, in order of revision, and `progress` is raised only
+//! after every resource holds the changes of that revision. The cache never writes.
+
+mod resource;
+mod watcher;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::Kind;
+use corten_meta::{Object, Status};
+use corten_store::{Entry, EventKind, Range, Revision, Store};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache};
+pub use watcher::{Watcher, WatcherOptions};
+
+use crate::encryption::Transformer;
+use crate::error::Error;
+
+/// The prefix that everything of the API lives under.
+pub const REGISTRY: &str = "/registry/";
+
+/// How long a read waits for the feed before it answers that the server is too busy.
+const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// All resource caches and the progress of their feed.
+pub struct Caches {
+    by_prefix: HashMap<String, Arc<ResourceCache>>,
+    progress: watch::Sender<Revision>,
+    store: Arc<dyn Store>,
+    transformer: Arc<Transformer>,
+}
+
+impl Caches {
+    /// Fills the caches from the store and starts the task that keeps them current.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        hubs: impl IntoIterator<Item = (String, Arc<Kind>)>,
+        transformer: Arc<Transformer>,
+        shutdown: CancellationToken,
+    ) -> Result<Arc<Caches>, Error> {
+        let by_prefix =
+            hubs.into_iter().map(|(prefix, kind)| (prefix.clone(), Arc::new(ResourceCache::new(prefix, kind)))).collect();
+        let caches = Arc::new(Caches { by_prefix, progress: watch::Sender::new(0), store, transformer });
+        let revision = caches.load().await?;
+        tokio::spawn(Arc::clone(&caches).feed(revision, shutdown));
+        Ok(caches)
+    }
+
+    /// The cache of the resource stored under `prefix`.
+    pub fn of(&self, prefix: &str) -> Option<Arc<ResourceCache>> {
+        self.by_prefix.get(prefix).cloned()
+    }
+
+    /// The revision that all caches have reached.
+    pub fn revision(&self) -> Revision {
+        *self.progress.borrow()
+    }
+
+    /// Waits until the caches show the store's present state.
+    pub async fn fresh(&self) -> Result<Revision, Status> {
+        self.reach(self.store.revision()).await
+    }
+
+    /// Waits until the caches have reached `revision`.
+    pub async fn reach(&self, revision: Revision) -> Result<Revision, Status> {
+        let mut progress = self.progress.subscribe();
+        let reached = tokio::time::timeout(FRESH_TIMEOUT, progress.wait_for(|at| *at >= revision)).await;
+        match reached {
+            Ok(Ok(at)) => Ok(*at),
+            _ => Err(too_large_resource_version(revision, self.revision())),
+        }
+    }
+
+    async fn load(&self) -> Result<Revision, Error> {
+        let all = self.store.range(Range::prefix(REGISTRY.as_bytes())).await?;
+        for entry in &all.entries {
+            self.apply(entry.mod_revision, EventKind::Put, entry);
+        }
+        for cache in self.by_prefix.values() {
+            cache.begin_window(all.revision);
+        }
+        self.progress.send_replace(all.revision);
+        Ok(all.revision)
+    }
+
+    /// Applies the store's changes until shutdown, and begins again where it stood if a watch ends.
+    async fn feed(self: Arc<Self>, mut revision: Revision, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                ended = self.follow(&mut revision) => {
+                    tracing::warn!(revision, error = %ended, "the store's watch ended; resuming");
+                    if matches!(ended, corten_store::Error::Compacted { .. }) {
+                        revision = self.reload(revision).await;
+                    }
+                }
+            }
+            // A store that cannot be watched must not be asked in a tight loop.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_millis(50)) => {}
+            }
+        }
+    }
+
+    async fn follow(&self, revision: &mut Revision) -> corten_store::Error {
+        let mut watch = match self.store.watch(REGISTRY.as_bytes(), *revision + 1).await {
+            Ok(watch) => watch,
+            Err(e) => return e,
+        };
+        while let Some(batch) = watch.next().await {
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(e) => return e,
+            };
+            for event in batch.events.iter() {
+                self.apply(batch.revision, event.kind, &event.entry);
+            }
+            *revision = batch.revision;
+            self.progress.send_replace(batch.revision);
+        }
+        corten_store::Error::Closed
+    }
+
+    /// The history between the feed and the store is gone: start over, and end every watch.
+    async fn reload(&self, revision: Revision) -> Revision {
+        for cache in self.by_prefix.values() {
+            cache.clear();
+        }
+        match self.load().await {
+            Ok(at) => at,
+            Err(e) => {
+                tracing::error!(error = %e, "the watch cache cannot be filled");
+                revision
+            }
+        }
+    }
+
+    fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) {
+        let Some((cache, name)) = self.route(&entry.key) else { return };
+        let item = match kind {
+            EventKind::Delete => None,
+            EventKind::Put => match self.decode(entry) {
+                Ok(object) => Some(Arc::new(Item::new(object))),
+                Err(e) => {
+                    tracing::error!(error = %e, "a stored object cannot be read; it is left out");
+                    return;
+                }
+            },
+        };
+        cache.apply(revision, name, item);
+    }
+
+    fn decode(&self, entry: &Entry) -> Result<Object, Error> {
+        let key = || String::from_utf8_lossy(&entry.key).into_owned();
+        let bytes = self
+            .transformer
+            .decrypt(&entry.key, &entry.value)
+            .map_err(|reason| Error::Object { key: key(), reason })?;
+        Object::parse(bytes, entry.mod_revision)
+            .map_err(|e| Error::Object { key: key(), reason: e.to_string() })
+    }
+
+    /// The cache a key belongs to and the rest of the key. Prefixes have one or two segments.
+    fn route<'a>(&self, key: &'a [u8]) -> Option<(&Arc<ResourceCache>, &'a str)> {
+        let key = std::str::from_utf8(key).ok()?;
+        let slashes: Vec<usize> = key.match_indices('/').map(|(at, _)| at).skip(2).take(2).collect();
+        slashes.iter().rev().find_map(|&at| Some((self.by_prefix.get(&key[..at])?, &key[at + 1..])))
+    }
+}
+
+/// What upstream answers when a revision is asked for that has not happened yet.
+pub fn too_large_resource_version(asked: Revision, current: Revision) -> Status {
+    let mut status = Status::timeout(&format!("Too large resource version: {asked}, current: {current}"), 1);
+    let details = status.details.get_or_insert_default();
+    details.causes.push(corten_meta::status::Cause {
+        reason: "ResourceVersionTooLarge".to_owned(),
+        message: "Too large resource version".to_owned(),
+        field: String::new(),
+    });
+    status
+}

@@ -1,0 +1,238 @@
+//! One resource in the watch cache: its objects now, and a window of its last changes.
+//!
+//! Objects sit in a persistent ordered map, so a list takes a snapshot for free and no reader holds a lock
+//! while it works. Watchers read changes out of the one window, by revision: nothing is queued or copied for
+//! any of them, and one that falls out of the window is told so and ends.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock, RwLock};
+
+use corten_api::Kind;
+use corten_meta::{FieldSelector, Object, Selector};
+use corten_store::Revision;
+use imbl::OrdMap;
+use tokio::sync::watch;
+
+/// The most changes a window holds.
+const WINDOW: usize = 4096;
+
+/// An object and the selectable fields of it, read once for all watchers.
+pub struct Item {
+    pub object: Arc<Object>,
+    fields: OnceLock<BTreeMap<String, String>>,
+}
+
+impl Item {
+    pub fn new(object: Object) -> Item {
+        Item { object: Arc::new(object), fields: OnceLock::new() }
+    }
+
+    /// The value of a selectable field.
+    fn field(&self, kind: &Kind, field: &str) -> Option<String> {
+        match field {
+            "metadata.name" => Some(self.object.header.name.clone()),
+            "metadata.namespace" => Some(self.object.header.namespace.clone()),
+            _ => self.fields.get_or_init(|| self.read_fields(kind)).get(field).cloned(),
+        }
+    }
+
+    fn read_fields(&self, kind: &Kind) -> BTreeMap<String, String> {
+        let value = self.object.value();
+        let read = |field: &String| Some((field.clone(), kind.behaviour.fields(&value, field)?));
+        kind.selectable_fields.iter().filter_map(read).collect()
+    }
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// One change of the window.
+pub struct Change {
+    pub revision: Revision,
+    pub kind: ChangeKind,
+    /// The object after the change; of a deletion, its last state under the deletion's revision.
+    pub item: Arc<Item>,
+    pub previous: Option<Arc<Item>>,
+}
+
+/// Which objects a reader wants.
+#[derive(Clone)]
+pub struct Filter {
+    /// Empty is all namespaces.
+    pub namespace: String,
+    pub labels: Selector,
+    pub fields: FieldSelector,
+}
+
+impl Filter {
+    /// Whether every object of the namespace passes.
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.requirements().is_empty()
+    }
+
+    pub fn matches(&self, kind: &Kind, item: &Item) -> bool {
+        let header = &item.object.header;
+        (self.namespace.is_empty() || header.namespace == self.namespace)
+            && self.labels.matches(&header.labels)
+            && (self.fields.requirements().is_empty() || self.fields.matches(|field| item.field(kind, field)))
+    }
+}
+
+/// The objects of a resource at a revision.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub items: OrdMap<String, Arc<Item>>,
+    pub revision: Revision,
+}
+
+impl Snapshot {
+    /// The items of a namespace (all, if it is empty), in key order, from `start` on if it is given.
+    pub fn namespace(&self, namespace: &str, start: Option<&str>) -> impl Iterator<Item = (&String, &Arc<Item>)> {
+        let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        let from = start.map_or_else(|| prefix.clone(), str::to_owned);
+        self.items.range(from..).take_while(move |(key, _)| key.starts_with(&prefix))
+    }
+}
+
+#[derive(Default)]
+struct State {
+    items: OrdMap<String, Arc<Item>>,
+    window: VecDeque<Arc<Change>>,
+    /// Every change after this revision is in the window.
+    window_from: Revision,
+    revision: Revision,
+    /// Raised when the cache was filled anew: watchers of an older filling end.
+    generation: u64,
+}
+
+/// What a watcher finds when it looks into the window.
+pub enum Window {
+    Changes(Vec<Arc<Change>>),
+    /// The revision asked for is older than the window.
+    TooOld { oldest: Revision },
+}
+
+/// One resource.
+pub struct ResourceCache {
+    pub prefix: String,
+    /// The kind as it is stored.
+    pub kind: Arc<Kind>,
+    state: RwLock<State>,
+    changed: watch::Sender<Revision>,
+}
+
+impl ResourceCache {
+    pub fn new(prefix: String, kind: Arc<Kind>) -> ResourceCache {
+        ResourceCache { prefix, kind, state: RwLock::default(), changed: watch::Sender::new(0) }
+    }
+
+    /// The key of an object inside this resource.
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        if self.kind.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
+    }
+
+    /// The objects now. `at_least` is a revision that the feed is known to have reached.
+    pub fn snapshot(&self, at_least: Revision) -> Snapshot {
+        let state = self.read();
+        Snapshot { items: state.items.clone(), revision: state.revision.max(at_least) }
+    }
+
+    /// One object.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        let state = self.read();
+        state.items.get(&self.key(namespace, name)).map(|item| Arc::clone(&item.object))
+    }
+
+    /// All objects of a namespace, or of all namespaces.
+    pub fn list(&self, namespace: &str) -> Vec<Arc<Object>> {
+        let snapshot = self.snapshot(0);
+        snapshot.namespace(namespace, None).map(|(_, item)| Arc::clone(&item.object)).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.read().items.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The revision of the last change of this resource.
+    pub fn revision(&self) -> Revision {
+        self.read().revision
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.read().generation
+    }
+
+    /// Tells when the resource changes.
+    pub fn changes(&self) -> watch::Receiver<Revision> {
+        self.changed.subscribe()
+    }
+
+    /// The changes after `revision`.
+    pub fn since(&self, revision: Revision) -> Window {
+        let state = self.read();
+        if revision < state.window_from {
+            return Window::TooOld { oldest: state.window_from };
+        }
+        let first = state.window.partition_point(|change| change.revision <= revision);
+        Window::Changes(state.window.range(first..).cloned().collect())
+    }
+
+    /// Applies one change of the feed. Only the feed calls this, in order of revision.
+    pub(super) fn apply(&self, revision: Revision, key: &str, item: Option<Arc<Item>>) {
+        let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let change = match item {
+            Some(item) => {
+                let previous = state.items.insert(key.to_owned(), Arc::clone(&item));
+                let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+                Change { revision, kind, item, previous }
+            }
+            None => {
+                let Some(previous) = state.items.remove(key) else { return };
+                let last = Object {
+                    bytes: previous.object.bytes.clone(),
+                    revision,
+                    header: previous.object.header.clone(),
+                };
+                let item = Arc::new(Item { object: Arc::new(last), fields: previous.fields.clone() });
+                Change { revision, kind: ChangeKind::Deleted, item, previous: Some(previous) }
+            }
+        };
+        state.revision = revision;
+        state.window.push_back(Arc::new(change));
+        while state.window.len() > WINDOW
+            && let Some(dropped) = state.window.pop_front()
+        {
+            state.window_from = dropped.revision;
+        }
+        drop(state);
+        self.changed.send_replace(revision);
+    }
+
+    /// After a (re)load: what is there is the state, not a series of changes.
+    pub(super) fn begin_window(&self, revision: Revision) {
+        let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.window.clear();
+        state.window_from = revision;
+    }
+
+    pub(super) fn clear(&self) {
+        let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let generation = state.generation + 1;
+        *state = State { generation, ..State::default() };
+        drop(state);
+        self.changed.send_replace(0);
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

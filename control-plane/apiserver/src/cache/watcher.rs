@@ -1,0 +1,166 @@
+//! One watch of one client: a position in a resource's window, and a filter.
+//!
+//! Invariant: the events of a watcher are the changes of its resource after its start revision, in order,
+//! none missing and none twice, as far as they touch what its filter selects. An object that enters the
+//! selection is ADDED, one that leaves it is DELETED. A watcher that cannot keep up ends.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_meta::{Object, Status};
+use corten_store::Revision;
+use futures::stream::{BoxStream, StreamExt};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::resource::Window;
+use super::{Caches, Change, ChangeKind, Filter, ResourceCache};
+use crate::body::WatchEvent;
+
+/// How often a quiet watcher that asked for bookmarks gets one.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+
+/// How a watch begins and ends.
+pub struct WatcherOptions {
+    /// Events after this revision.
+    pub after: Revision,
+    /// The present objects, to be sent first as ADDED.
+    pub initial: Option<Vec<Arc<Object>>>,
+    /// Whether a bookmark marks the end of the initial objects.
+    pub mark_initial_end: bool,
+    pub bookmarks: bool,
+    pub timeout: Duration,
+}
+
+/// The state of a watch.
+pub struct Watcher {
+    caches: Arc<Caches>,
+    cache: Arc<ResourceCache>,
+    filter: Filter,
+    after: Revision,
+    generation: u64,
+    changed: watch::Receiver<Revision>,
+    pending: VecDeque<WatchEvent>,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    deadline: Instant,
+    shutdown: CancellationToken,
+    ended: bool,
+}
+
+impl Watcher {
+    /// Begins a watch. Fails with 410 if its start is older than the window.
+    pub fn start(
+        caches: Arc<Caches>,
+        cache: Arc<ResourceCache>,
+        filter: Filter,
+        options: WatcherOptions,
+        shutdown: CancellationToken,
+    ) -> Result<BoxStream<'static, WatchEvent>, Status> {
+        let changed = cache.changes();
+        if let Window::TooOld { oldest } = cache.since(options.after) {
+            return Err(too_old(options.after, oldest));
+        }
+        let mut pending: VecDeque<WatchEvent> =
+            options.initial.into_iter().flatten().map(WatchEvent::Added).collect();
+        if options.mark_initial_end {
+            pending.push_back(WatchEvent::Bookmark { revision: options.after, initial_events_end: true });
+        }
+        let now = Instant::now();
+        let watcher = Watcher {
+            generation: cache.generation(),
+            caches,
+            cache,
+            filter,
+            after: options.after,
+            changed,
+            pending,
+            bookmarks: options.bookmarks,
+            next_bookmark: now + BOOKMARK_PERIOD,
+            deadline: now + options.timeout,
+            shutdown,
+            ended: false,
+        };
+        Ok(futures::stream::unfold(watcher, |mut w| async move { w.next().await.map(|event| (event, w)) }).boxed())
+    }
+
+    async fn next(&mut self) -> Option<WatchEvent> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return Some(event);
+            }
+            if self.ended {
+                return None;
+            }
+            self.changed.mark_unchanged();
+            if self.collect() {
+                continue;
+            }
+            tokio::select! {
+                changed = self.changed.changed() => if changed.is_err() { return None },
+                () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => self.bookmark(),
+                () = tokio::time::sleep_until(self.deadline) => self.ended = true,
+                () = self.shutdown.cancelled() => return None,
+            }
+        }
+    }
+
+    /// Takes what is new in the window. Returns whether there is something to send or the watch ended.
+    fn collect(&mut self) -> bool {
+        if self.cache.generation() != self.generation {
+            self.pending.push_back(WatchEvent::Error(too_old(self.after, self.caches.revision())));
+            self.ended = true;
+            return true;
+        }
+        match self.cache.since(self.after) {
+            Window::TooOld { oldest } => {
+                self.pending.push_back(WatchEvent::Error(too_old(self.after, oldest)));
+                self.ended = true;
+            }
+            Window::Changes(changes) => {
+                for change in changes {
+                    self.after = change.revision;
+                    self.pending.extend(select(&self.filter, &self.cache, &change));
+                }
+            }
+        }
+        !self.pending.is_empty() || self.ended
+    }
+
+    fn bookmark(&mut self) {
+        self.next_bookmark = Instant::now() + BOOKMARK_PERIOD;
+        // The progress is read before the window, so nothing up to it can still be missing below.
+        let revision = self.caches.revision();
+        self.collect();
+        self.after = self.after.max(revision);
+        self.pending.push_back(WatchEvent::Bookmark { revision: self.after, initial_events_end: false });
+    }
+}
+
+/// The event of a change for a filter, if it has one.
+fn select(filter: &Filter, cache: &ResourceCache, change: &Change) -> Option<WatchEvent> {
+    let now = change.kind != ChangeKind::Deleted && filter.matches(&cache.kind, &change.item);
+    let before = change.previous.as_ref().is_some_and(|previous| filter.matches(&cache.kind, previous));
+    let object = || Arc::clone(&change.item.object);
+    match (before, now) {
+        (false, true) => Some(WatchEvent::Added(object())),
+        (true, true) => Some(WatchEvent::Modified(object())),
+        (true, false) if change.kind == ChangeKind::Deleted => Some(WatchEvent::Deleted(object())),
+        // The client sees the object as it last matched, under the revision of the change.
+        (true, false) => change.previous.as_ref().map(|previous| {
+            let object = Object {
+                bytes: previous.object.bytes.clone(),
+                revision: change.revision,
+                header: previous.object.header.clone(),
+            };
+            WatchEvent::Deleted(Arc::new(object))
+        }),
+        (false, false) => None,
+    }
+}
+
+fn too_old(asked: Revision, oldest: Revision) -> Status {
+    Status::expired(format!("too old resource version: {asked} ({oldest})"))
+}

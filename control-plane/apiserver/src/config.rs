@@ -1,0 +1,84 @@
+//! The settings of the API server, as plain values with their defaults in one place.
+//!
+//! Nothing here reads a file, a flag or the environment: the binary does, and hands over the contents.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// Everything the API server must be told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The address that the `kubernetes` Service's endpoints carry.
+    pub advertise_address: IpAddr,
+    /// The port the API is served on.
+    pub port: u16,
+    /// The range that Service cluster addresses are taken from.
+    pub service_cidr: String,
+    /// The range that node ports are taken from, both ends included.
+    pub node_port_range: (u16, u16),
+    /// The `iss` of ServiceAccount tokens.
+    pub issuer: String,
+    /// The audiences that a token without any asks for, and that a token must carry to be accepted.
+    pub audiences: Vec<String>,
+    /// PEM private keys of ServiceAccount tokens (ECDSA P-256 or RSA). The first signs, all verify.
+    pub service_account_keys: Vec<String>,
+    /// PEM bundle of the CAs that sign client certificates.
+    pub client_ca: String,
+    /// PEM bundle of the CAs that the serving certificate chains to; pods get it as `kube-root-ca.crt`.
+    pub serving_ca: String,
+    /// PEM bundle of the CA of the front proxy; published for extension API servers.
+    pub requestheader_ca: Option<String>,
+    /// How to reach kubelets. Without it, logs, exec, attach, port-forward and proxy answer 503.
+    pub kubelet: Option<KubeletClient>,
+    /// AES-256 key that Secrets are encrypted with at rest. Without it they are stored in the clear.
+    pub encryption_key: Option<[u8; 32]>,
+    /// How long an Event lives.
+    pub event_ttl: Duration,
+    /// The biggest request body that is read.
+    pub max_body_bytes: usize,
+    /// Reading requests that may be in flight at once; watches do not count.
+    pub max_requests_inflight: usize,
+    /// Writing requests that may be in flight at once.
+    pub max_mutating_requests_inflight: usize,
+    /// What `/version` answers as gitVersion.
+    pub git_version: String,
+    /// The commit that `/version` names.
+    pub git_commit: String,
+}
+
+/// The client identity towards kubelets.
+#[derive(Clone, Debug)]
+pub struct KubeletClient {
+    /// PEM bundle that kubelets' serving certificates chain to.
+    pub ca: String,
+    /// PEM client certificate chain.
+    pub certificate: String,
+    /// PEM private key of the certificate.
+    pub key: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let issuer = "https://kubernetes.default.svc.cluster.local".to_owned();
+        Config {
+            advertise_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 6443,
+            service_cidr: "10.96.0.0/12".to_owned(),
+            node_port_range: (30000, 32767),
+            audiences: vec![issuer.clone()],
+            issuer,
+            service_account_keys: Vec::new(),
+            client_ca: String::new(),
+            serving_ca: String::new(),
+            requestheader_ca: None,
+            kubelet: None,
+            encryption_key: None,
+            event_ttl: Duration::from_secs(3600),
+            max_body_bytes: 3 * 1024 * 1024,
+            max_requests_inflight: 400,
+            max_mutating_requests_inflight: 200,
+            git_version: "v1.36.0+corten".to_owned(),
+            git_commit: "0000000000000000000000000000000000000000".to_owned(),
+        }
+    }
+}

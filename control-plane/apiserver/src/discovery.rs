@@ -1,0 +1,264 @@
+//! Discovery: which groups, versions and resources there are, in the legacy documents and in the aggregated one.
+//!
+//! Everything is derived from the kind table, once, at start. The documents carry an ETag, by which clients
+//! that kept them learn that nothing changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use corten_api::Kind;
+use corten_meta::{Status, Value};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+
+use crate::body::{Body, Reply};
+use crate::negotiation::View;
+use crate::pipeline::Context;
+use crate::registry::Resource;
+use crate::response;
+
+/// The order in which upstream lists groups (its priorities); groups it does not name follow by name.
+const GROUPS: &[&str] = &[
+    "",
+    "apiregistration.k8s.io",
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+    "resource.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+];
+
+/// One group version and its kinds.
+struct Version {
+    version: String,
+    kinds: Vec<Arc<Kind>>,
+}
+
+/// All discovery documents.
+pub struct Discovery {
+    documents: BTreeMap<String, Value>,
+    aggregated: BTreeMap<&'static str, Tagged>,
+}
+
+struct Tagged {
+    value: Value,
+    etag: String,
+}
+
+impl Discovery {
+    pub fn new(resources: &[Arc<Resource>]) -> Discovery {
+        let groups = group(resources);
+        let mut documents = BTreeMap::new();
+        let server = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": "" }]);
+        documents.insert(
+            "/api".to_owned(),
+            json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": server }),
+        );
+        let named: Vec<_> = groups.iter().filter(|(name, _)| !name.is_empty()).collect();
+        let list: Vec<Value> = named.iter().map(|(name, versions)| api_group(name, versions)).collect();
+        documents.insert("/apis".to_owned(), json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": list }));
+        for (name, versions) in &groups {
+            if !name.is_empty() {
+                let mut document = api_group(name, versions);
+                document["kind"] = "APIGroup".into();
+                document["apiVersion"] = "v1".into();
+                documents.insert(format!("/apis/{name}"), document);
+            }
+            for version in versions {
+                let path = if name.is_empty() { format!("/api/{}", version.version) } else { format!("/apis/{name}/{}", version.version) };
+                documents.insert(path, resource_list(name, version));
+            }
+        }
+        let aggregated = BTreeMap::from([
+            ("/api", tagged(aggregate(groups.iter().filter(|(name, _)| name.is_empty())))),
+            ("/apis", tagged(aggregate(groups.iter().filter(|(name, _)| !name.is_empty())))),
+        ]);
+        Discovery { documents, aggregated }
+    }
+
+    /// Answers a discovery path, if it is one.
+    pub fn serve(&self, context: &Context) -> Option<Result<Reply, Status>> {
+        let path = context.info.path.trim_end_matches('/');
+        if context.accept.view == View::AggregatedDiscovery
+            && let Some(tagged) = self.aggregated.get(path)
+        {
+            return Some(Ok(serve_aggregated(context, tagged)));
+        }
+        let document = self.documents.get(path)?;
+        Some(Ok(response::value(context.accept, StatusCode::OK, document)))
+    }
+
+    /// Every path that is served, for the index.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.documents.keys().map(String::as_str)
+    }
+}
+
+fn serve_aggregated(context: &Context, tagged: &Tagged) -> Reply {
+    let known = context.headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok());
+    let mut reply = if known == Some(tagged.etag.as_str()) {
+        let mut reply = Reply::new(Body::empty());
+        *reply.status_mut() = StatusCode::NOT_MODIFIED;
+        reply
+    } else {
+        response::value(context.accept, StatusCode::OK, &tagged.value)
+    };
+    let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let headers = reply.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    if let Ok(etag) = HeaderValue::from_str(&tagged.etag) {
+        headers.insert(header::ETAG, etag);
+    }
+    reply
+}
+
+fn tagged(value: Value) -> Tagged {
+    Tagged { etag: format!("\"{}\"", hash(value.to_string().as_bytes())), value }
+}
+
+/// The SHA-512 of a document, in upper case hexadecimal.
+pub fn hash(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA512, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// Groups in order, each with its versions, the preferred one first.
+fn group(resources: &[Arc<Resource>]) -> Vec<(String, Vec<Version>)> {
+    let mut groups: Vec<(String, Vec<Version>)> = Vec::new();
+    for kind in resources.iter().map(|r| &r.kind) {
+        let at = groups.iter().position(|(name, _)| *name == kind.group).unwrap_or_else(|| {
+            groups.push((kind.group.clone(), Vec::new()));
+            groups.len() - 1
+        });
+        let versions = &mut groups[at].1;
+        match versions.iter_mut().find(|v| v.version == kind.version) {
+            Some(version) => version.kinds.push(Arc::clone(kind)),
+            None => versions.push(Version { version: kind.version.clone(), kinds: vec![Arc::clone(kind)] }),
+        }
+    }
+    for (_, versions) in &mut groups {
+        versions.sort_by_key(|v| std::cmp::Reverse(v.version.clone()));
+        for version in versions {
+            version.kinds.sort_by(|a, b| a.plural.cmp(&b.plural));
+        }
+    }
+    groups.sort_by_key(|(name, _)| GROUPS.iter().position(|g| g == name).unwrap_or(GROUPS.len()));
+    groups
+}
+
+fn api_group(name: &str, versions: &[Version]) -> Value {
+    let entry = |v: &Version| json!({ "groupVersion": format!("{name}/{}", v.version), "version": v.version });
+    let all: Vec<Value> = versions.iter().map(entry).collect();
+    json!({ "name": name, "versions": all, "preferredVersion": all.first() })
+}
+
+fn resource_list(group: &str, version: &Version) -> Value {
+    let mut resources = Vec::new();
+    for kind in &version.kinds {
+        let mut entry = json!({
+            "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
+            "kind": kind.kind, "verbs": kind.verbs,
+        });
+        if !kind.short_names.is_empty() {
+            entry["shortNames"] = json!(kind.short_names);
+        }
+        if !kind.categories.is_empty() {
+            entry["categories"] = json!(kind.categories);
+        }
+        if kind.verbs.contains(&"list") {
+            entry["storageVersionHash"] = storage_version_hash(kind).into();
+        }
+        resources.push(entry);
+        for sub in &kind.subresources {
+            let mut entry = json!({
+                "name": format!("{}/{}", kind.plural, sub.name), "singularName": "", "namespaced": kind.namespaced,
+                "kind": sub.kind, "verbs": sub.verbs,
+            });
+            if !sub.version.is_empty() {
+                entry["group"] = sub.group.into();
+                entry["version"] = sub.version.into();
+            }
+            resources.push(entry);
+        }
+    }
+    let name = if group.is_empty() { version.version.clone() } else { format!("{group}/{}", version.version) };
+    let mut list = json!({ "kind": "APIResourceList", "groupVersion": name, "resources": resources });
+    if !group.is_empty() {
+        list["apiVersion"] = "v1".into();
+    }
+    list
+}
+
+fn storage_version_hash(kind: &Kind) -> String {
+    use base64::Engine;
+    let (group, version) = match &kind.storage {
+        corten_api::Storage::Stored { hub: Some((group, version)), .. } => (group, version),
+        _ => (&kind.group, &kind.version),
+    };
+    let text = if group.is_empty() { format!("/{version}/{}", kind.kind) } else { format!("{group}/{version}/{}", kind.kind) };
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(&digest.as_ref()[..8])
+}
+
+fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Value {
+    let items: Vec<Value> = groups
+        .map(|(name, versions)| {
+            let versions: Vec<Value> = versions
+                .iter()
+                .map(|v| {
+                    let resources: Vec<Value> = v.kinds.iter().map(|kind| aggregated_resource(kind)).collect();
+                    json!({ "version": v.version, "resources": resources, "freshness": "Current" })
+                })
+                .collect();
+            let metadata =
+                if name.is_empty() { json!({ "creationTimestamp": null }) } else { json!({ "name": name, "creationTimestamp": null }) };
+            json!({ "metadata": metadata, "versions": versions })
+        })
+        .collect();
+    json!({ "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items })
+}
+
+fn aggregated_resource(kind: &Kind) -> Value {
+    let response_kind = |group: &str, version: &str, name: &str| json!({ "group": group, "version": version, "kind": name });
+    let own = |_: ()| response_kind(&kind.group, &kind.version, &kind.kind);
+    let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
+    let mut entry = json!({
+        "resource": kind.plural, "responseKind": own(()), "scope": scope,
+        "singularResource": kind.singular, "verbs": kind.verbs,
+    });
+    if !kind.short_names.is_empty() {
+        entry["shortNames"] = json!(kind.short_names);
+    }
+    if !kind.categories.is_empty() {
+        entry["categories"] = json!(kind.categories);
+    }
+    let subresources: Vec<Value> = kind
+        .subresources
+        .iter()
+        .map(|sub| {
+            let (group, version) =
+                if sub.version.is_empty() { (kind.group.as_str(), kind.version.as_str()) } else { (sub.group, sub.version) };
+            json!({ "subresource": sub.name, "responseKind": response_kind(group, version, &sub.kind), "verbs": sub.verbs })
+        })
+        .collect();
+    if !subresources.is_empty() {
+        entry["subresources"] = json!(subresources);
+    }
+    entry
+}

@@ -1,0 +1,22 @@
+//! What can go wrong while the API server is built, started or served.
+//!
+//! Requests never end in this type: they end in a `corten_meta::Status`, which is the answer itself.
+
+/// An error of the API server as a component.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("configuration: {0}")]
+    Config(String),
+    #[error("key material: {0}")]
+    Key(String),
+    #[error("store: {0}")]
+    Store(#[from] corten_store::Error),
+    #[error("stored object {key}: {reason}")]
+    Object { key: String, reason: String },
+    #[error("bootstrap: {0}")]
+    Bootstrap(String),
+    #[error("TLS: {0}")]
+    Tls(String),
+    #[error("listener: {0}")]
+    Io(#[from] std::io::Error),
+}

@@ -1,0 +1,172 @@
+//! POST to a collection: a new object.
+
+use std::sync::Arc;
+
+use corten_meta::{Object, Status, Value};
+use corten_store::Expect;
+use http::StatusCode;
+use serde_json::{Map, json};
+
+use super::Target;
+use crate::admission::{Attributes, Operation};
+use crate::body::Reply;
+use crate::registry::Written;
+use crate::response;
+
+/// How often a generated name, or what an object takes with it, is tried anew.
+const ATTEMPTS: usize = 8;
+
+/// Answers with the object that was created.
+pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let object = target.decode(bytes)?;
+    let object = create_object(target, object).await?;
+    let context = target.context;
+    Ok(response::object(context.accept, context.include_object(), StatusCode::CREATED, &target.resource.kind, &object))
+}
+
+/// Decoded → prepared → admitted → validated → stored.
+pub async fn create_object(target: &Target<'_>, mut object: Value) -> Result<Arc<Object>, Status> {
+    check_namespace(target, &mut object)?;
+    check_new(&object)?;
+    let dry_run = target.context.dry_run()?;
+    let generate_name = object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let generated = corten_meta::name(&object).is_empty() && !generate_name.is_empty();
+    for attempt in 1.. {
+        let mut candidate = object.clone();
+        if generated {
+            corten_meta::set(&mut candidate, "/metadata/name", generated_name(&generate_name).into());
+        }
+        prepare(target, &mut candidate);
+        let mut attributes = Attributes::new(target, Operation::Create, candidate, None, dry_run);
+        target.server.admission.admit(&mut attributes).await?;
+        finish(target, &mut attributes.object);
+        validate(target, &attributes.object)?;
+        target.server.admission.validate(&attributes).await?;
+        for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {
+            target.context.warn(warning);
+        }
+        let (candidate, companions) = attributes.into_parts();
+        if dry_run {
+            return dry_create(target, &candidate).await;
+        }
+        match target.server.registry.write(target.resource, &candidate, Expect::Absent, companions).await? {
+            Written::Done(object) => return Ok(object),
+            Written::Conflict if generated && attempt < ATTEMPTS => {}
+            Written::CompanionConflict if attempt < ATTEMPTS => {
+                target.server.registry.caches.fresh().await?;
+            }
+            Written::Conflict => return Err(exists(target, corten_meta::name(&candidate))),
+            Written::CompanionConflict => return Err(server_busy(target)),
+        }
+    }
+    Err(server_busy(target))
+}
+
+fn exists(target: &Target<'_>, name: &str) -> Status {
+    Status::already_exists(&target.resource.group_resource(), name)
+}
+
+pub(super) fn server_busy(target: &Target<'_>) -> Status {
+    Status::server_timeout(&target.resource.group_resource(), &target.context.info.verb, 1)
+}
+
+/// A dry run fails as the write would, and answers what the write would.
+async fn dry_create(target: &Target<'_>, object: &Value) -> Result<Arc<Object>, Status> {
+    let name = corten_meta::name(object);
+    if target.server.registry.read(target.resource, corten_meta::namespace(object), name).await?.is_some() {
+        return Err(exists(target, name));
+    }
+    Object::from_value(object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
+}
+
+/// The namespace of the path is the object's; a body that says another is refused.
+pub fn check_namespace(target: &Target<'_>, object: &mut Value) -> Result<(), Status> {
+    let given = corten_meta::namespace(object);
+    if !target.resource.kind.namespaced {
+        if !given.is_empty() {
+            return Err(Status::bad_request("namespace cannot be specified for a cluster-scoped resource".to_owned()));
+        }
+        return Ok(());
+    }
+    if !given.is_empty() && given != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    corten_meta::set(object, "/metadata/namespace", target.namespace.into());
+    Ok(())
+}
+
+fn check_new(object: &Value) -> Result<(), Status> {
+    if !corten_meta::resource_version(object).is_empty() {
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    Ok(())
+}
+
+/// What the server says about a new object, whatever the client said.
+fn prepare(target: &Target<'_>, object: &mut Value) {
+    let kind = &target.resource.kind;
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "generation", "resourceVersion"] {
+            metadata.remove(field);
+        }
+        metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
+        metadata.insert("creationTimestamp".to_owned(), corten_meta::time::rfc3339(target.context.now).into());
+        if kind.rules.generation {
+            metadata.insert("generation".to_owned(), 1.into());
+        }
+        drop_empty(metadata);
+    }
+    if kind.rules.has_status
+        && let Some(object) = object.as_object_mut()
+    {
+        object.remove("status");
+    }
+    kind.behaviour.default(object);
+    kind.behaviour.prepare_create(object);
+}
+
+/// Empty maps and lists of metadata are not written, as upstream does not write them.
+pub fn drop_empty(metadata: &mut Map<String, Value>) {
+    for field in ["labels", "annotations", "finalizers", "ownerReferences", "generateName"] {
+        let empty = match metadata.get(field) {
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(Value::String(text)) => text.is_empty(),
+            Some(Value::Null) => true,
+            _ => false,
+        };
+        if empty {
+            metadata.remove(field);
+        }
+    }
+}
+
+/// Admission may have added what needs defaults of its own.
+pub fn finish(target: &Target<'_>, object: &mut Value) {
+    target.resource.kind.behaviour.default(object);
+}
+
+fn validate(target: &Target<'_>, object: &Value) -> Result<(), Status> {
+    let errors = target.resource.kind.validate(object);
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&target.resource.group_kind(), corten_meta::name(object), errors))
+}
+
+/// A name of the form `<base><five letters>`, at most 63 long.
+pub fn generated_name(base: &str) -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let random = uuid::Uuid::new_v4();
+    let suffix: String =
+        random.as_bytes().iter().take(5).map(|b| LETTERS[usize::from(*b) % LETTERS.len()] as char).collect();
+    let kept: String = base.chars().take(58).collect();
+    format!("{kept}{suffix}")
+}
+
+/// A `Status` of success, as upstream answers where there is no object to show.
+pub fn success() -> Value {
+    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" })
+}

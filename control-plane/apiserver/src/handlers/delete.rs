@@ -1,0 +1,274 @@
+//! DELETE of one object or of a collection: grace periods, finalizers, propagation, preconditions.
+//!
+//! `plan` decides purely what a deletion means for an object as it stands; the rest carries it out and begins
+//! again when the object changed meanwhile.
+
+use std::sync::Arc;
+
+use corten_meta::{Object, Status, Value};
+use corten_store::Expect;
+use http::StatusCode;
+use serde_json::json;
+
+use super::update::{spec_finalizers};
+use super::{Target, create, list};
+use crate::admission::{Attributes, Operation};
+use crate::body::Reply;
+use crate::registry::Written;
+use crate::response::{self, ListMeta};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+const ATTEMPTS: usize = 64;
+
+/// What the client said about the deletion.
+#[derive(Clone, Debug, Default)]
+pub struct DeleteOptions {
+    pub grace_period_seconds: Option<i64>,
+    pub propagation: Option<String>,
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// From the body and, where the body says nothing, the query.
+    pub fn read(target: &Target<'_>, bytes: &[u8]) -> Result<DeleteOptions, Status> {
+        let body = crate::decode::options(target.context, bytes)?;
+        DeleteOptions::from_value(target, &body)
+    }
+
+    pub fn from_value(target: &Target<'_>, body: &Value) -> Result<DeleteOptions, Status> {
+        let query = &target.context.info.query;
+        let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let number = |key: &str| query.get(key).and_then(|v| v.parse().ok());
+        let orphan = body["orphanDependents"].as_bool().or_else(|| query.get("orphanDependents").map(|v| v == "true"));
+        let from_orphan = orphan.map(|o| if o { "Orphan" } else { "Background" }.to_owned());
+        let options = DeleteOptions {
+            grace_period_seconds: body["gracePeriodSeconds"].as_i64().or_else(|| number("gracePeriodSeconds")),
+            propagation: text("/propagationPolicy")
+                .or_else(|| query.get("propagationPolicy").map(str::to_owned))
+                .or(from_orphan),
+            uid: text("/preconditions/uid"),
+            resource_version: text("/preconditions/resourceVersion"),
+            dry_run: target.context.dry_run()? || body["dryRun"].as_array().is_some_and(|d| d.iter().any(|v| v == "All")),
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), Status> {
+        let Some(policy) = self.propagation.as_deref() else { return Ok(()) };
+        if matches!(policy, "Orphan" | "Background" | "Foreground") {
+            return Ok(());
+        }
+        let path = corten_meta::Path::root("propagationPolicy");
+        let supported = ["Background", "Foreground", "Orphan", "nil"];
+        let error = corten_meta::FieldError::not_supported(&path, policy, &supported);
+        let kind = corten_meta::GroupKind { group: "meta.k8s.io".to_owned(), kind: "DeleteOptions".to_owned() };
+        Err(Status::invalid(&kind, "", vec![error]))
+    }
+}
+
+/// What a deletion does to an object.
+#[derive(Debug, PartialEq)]
+enum Plan {
+    /// Nothing: it is already on its way.
+    Pending,
+    /// It is marked, and stays until a kubelet or a finalizer is done.
+    Mark(Value),
+    Erase,
+}
+
+/// The result of a deletion.
+pub struct Deleted {
+    pub object: Arc<Object>,
+    /// Whether the object is gone, not only marked.
+    pub gone: bool,
+}
+
+/// Answers with the object if it lives on for now, with a Status if it is gone.
+pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let options = DeleteOptions::read(target, bytes)?;
+    let deleted = delete_object(target, &options).await?;
+    let context = target.context;
+    if !deleted.gone || target.resource.kind.rules.graceful_delete {
+        let kind = &target.resource.kind;
+        return Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &deleted.object));
+    }
+    let header = &deleted.object.header;
+    let status = corten_meta::status::success(&target.resource.group_resource(), &header.name, &header.uid);
+    Ok(response::value(context.accept, StatusCode::OK, &status))
+}
+
+/// Deletes every object that the query selects.
+pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let options = DeleteOptions::read(target, bytes)?;
+    let page = list::page(target).await?;
+    let mut deleted = Vec::new();
+    for object in &page.objects {
+        let header = &object.header;
+        let one = Target { namespace: &header.namespace, name: &header.name, ..*target };
+        match delete_object(&one, &options).await {
+            Ok(result) => deleted.push(result.object),
+            Err(status) if status.is_not_found() || status.is_conflict() => {}
+            Err(status) => return Err(status),
+        }
+    }
+    let meta = ListMeta { resource_version: page.meta.resource_version, ..ListMeta::default() };
+    let context = target.context;
+    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, &deleted, &meta))
+}
+
+/// Plans and carries out one deletion.
+pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
+    for _ in 0..ATTEMPTS {
+        let registry = &target.server.registry;
+        let current = registry.read(target.resource, target.namespace, target.name).await?;
+        let current = current.ok_or_else(|| target.not_found())?;
+        let served = target.resource.serve(&current);
+        let old = served.value();
+        check_preconditions(target, options, &old)?;
+        let attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old.clone()), options.dry_run);
+        target.server.admission.validate(&attributes).await?;
+        match plan(target, options, &old) {
+            Plan::Pending => return Ok(Deleted { object: served, gone: false }),
+            Plan::Mark(new) => {
+                if options.dry_run {
+                    return dry(&new, served.revision, false);
+                }
+                let expect = Expect::ModRevision(current.revision);
+                if let Written::Done(object) = registry.write(target.resource, &new, expect, Vec::new()).await? {
+                    return Ok(Deleted { object, gone: false });
+                }
+            }
+            Plan::Erase => {
+                if options.dry_run {
+                    return dry(&old, served.revision, true);
+                }
+                let companions = target.server.admission.released(target, &old).await?;
+                let erased = registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
+                if let Some(revision) = erased {
+                    let object = Object { bytes: served.bytes.clone(), revision, header: served.header.clone() };
+                    return Ok(Deleted { object: Arc::new(object), gone: true });
+                }
+            }
+        }
+    }
+    Err(create::server_busy(target))
+}
+
+fn dry(object: &Value, revision: u64, gone: bool) -> Result<Deleted, Status> {
+    let object = Object::from_value(object, revision).map_err(|e| Status::internal(e.to_string()))?;
+    Ok(Deleted { object: Arc::new(object), gone })
+}
+
+fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
+    let resource = target.resource.group_resource();
+    let conflict = |message: String| Err(Status::conflict(&resource, target.name, &message));
+    let (uid, version) = (corten_meta::uid(old), corten_meta::resource_version(old));
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+        return conflict(format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"));
+    }
+    if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
+        return conflict(format!("the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"));
+    }
+    Ok(())
+}
+
+/// Decides what the deletion does.
+fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
+    let now = target.context.now;
+    let mut new = old.clone();
+    let deleting = corten_meta::deletion_timestamp(old).is_some();
+    let mut graceful = false;
+    if target.resource.kind.rules.graceful_delete {
+        match grace(options, old, deleting, now, &mut new) {
+            Grace::Pending => return Plan::Pending,
+            Grace::Wait => graceful = true,
+            Grace::Now => {}
+        }
+    }
+    set_dependents_finalizers(target, options, &mut new);
+    let held = !corten_meta::finalizers(&new).is_empty() || spec_finalizers(target, &new) > 0;
+    if !graceful && !held {
+        return Plan::Erase;
+    }
+    if !graceful {
+        if corten_meta::deletion_timestamp(&new).is_none() {
+            corten_meta::set(&mut new, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(now).into());
+        }
+        corten_meta::set(&mut new, "/metadata/deletionGracePeriodSeconds", 0.into());
+    }
+    if !deleting && corten_meta::generation(&new) > 0 {
+        let generation = corten_meta::generation(&new) + 1;
+        corten_meta::set(&mut new, "/metadata/generation", generation.into());
+    }
+    if spec_finalizers(target, &new) > 0 {
+        corten_meta::set(&mut new, "/status/phase", "Terminating".into());
+    }
+    if new == *old { Plan::Pending } else { Plan::Mark(new) }
+}
+
+enum Grace {
+    Pending,
+    Wait,
+    Now,
+}
+
+/// The grace period of the deletion, written into `new` if it is to be waited for.
+fn grace(options: &DeleteOptions, old: &Value, deleting: bool, now: jiff::Timestamp, new: &mut Value) -> Grace {
+    let asked = options.grace_period_seconds.map(|s| if s < 0 { 1 } else { s });
+    let running = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let mark = |new: &mut Value, at: jiff::Timestamp, seconds: i64| {
+        corten_meta::set(new, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(at).into());
+        corten_meta::set(new, "/metadata/deletionGracePeriodSeconds", seconds.into());
+    };
+    if deleting {
+        if running == 0 {
+            return Grace::Now;
+        }
+        let Some(asked) = asked.filter(|asked| *asked < running) else { return Grace::Pending };
+        if asked == 0 {
+            return Grace::Now;
+        }
+        let ends = corten_meta::deletion_timestamp(old).and_then(|t| corten_meta::time::parse(t).ok()).unwrap_or(now);
+        let shortened = ends + jiff::SignedDuration::from_secs(asked - running);
+        let (at, seconds) = if shortened < now { (now, 1) } else { (shortened, asked) };
+        mark(new, at, seconds);
+        return Grace::Wait;
+    }
+    let text = |pointer: &str| old.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let default = old.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let never_ran = text("/spec/nodeName").is_empty();
+    let ended = matches!(text("/status/phase"), "Succeeded" | "Failed");
+    let seconds = if never_ran || ended { 0 } else { asked.unwrap_or(default).max(0) };
+    if seconds == 0 {
+        return Grace::Now;
+    }
+    mark(new, now + jiff::SignedDuration::from_secs(seconds), seconds);
+    Grace::Wait
+}
+
+/// The finalizers by which the garbage collector learns what to do with dependents.
+fn set_dependents_finalizers(target: &Target<'_>, options: &DeleteOptions, new: &mut Value) {
+    let default = target.resource.kind.rules.orphan_by_default.then_some("Orphan");
+    let Some(policy) = options.propagation.as_deref().or(default) else { return };
+    let mut finalizers: Vec<String> = corten_meta::finalizers(new)
+        .into_iter()
+        .filter(|f| *f != ORPHAN && *f != FOREGROUND)
+        .map(str::to_owned)
+        .collect();
+    match policy {
+        "Orphan" => finalizers.push(ORPHAN.to_owned()),
+        "Foreground" => finalizers.push(FOREGROUND.to_owned()),
+        _ => {}
+    }
+    if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
+        if finalizers.is_empty() {
+            metadata.remove("finalizers");
+        } else {
+            metadata.insert("finalizers".to_owned(), json!(finalizers));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The handlers of verbs on resources. Each sees an erased kind; none knows which one it is.
+
+pub mod create;
+pub mod delete;
+pub mod get;
+pub mod list;
+pub mod patch;
+pub mod paths;
+pub mod update;
+pub mod watch;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corten_meta::Status;
+
+use crate::body::{Reply, RequestBody};
+use crate::decode::Expected;
+use crate::pipeline::Context;
+use crate::registry::Resource;
+use crate::server::Server;
+use crate::{subresources, virtual_resources};
+
+/// A request together with the resource that it is about.
+pub struct Target<'a> {
+    pub server: &'a Server,
+    pub context: &'a Context,
+    pub resource: &'a Arc<Resource>,
+    /// Empty for cluster-scoped resources and for requests across namespaces.
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+impl Target<'_> {
+    /// The 404 of this object.
+    pub fn not_found(&self) -> Status {
+        Status::not_found(&self.resource.group_resource(), self.name)
+    }
+
+    /// Decodes a body that must be an object of the resource's kind.
+    pub fn decode(&self, bytes: &Bytes) -> Result<corten_meta::Value, Status> {
+        let kind = &self.resource.kind;
+        let expected = Expected { api_version: &kind.api_version(), kind: &kind.kind, schema: &kind.schema };
+        crate::decode::object(self.context, bytes, &expected)
+    }
+}
+
+/// Finds the resource and hands the request to the verb's handler.
+pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
+    let info = &context.info;
+    let resource =
+        server.registry.resource(&info.group, &info.version, &info.resource).ok_or_else(Status::path_not_found)?;
+    let kind = &resource.kind;
+    if !kind.namespaced && !info.namespace.is_empty() && info.resource != "namespaces" {
+        return Err(Status::path_not_found());
+    }
+    let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
+    let target = Target { server, context, resource, namespace, name: &info.name };
+    if !info.subresource.is_empty() {
+        let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
+        return subresources::dispatch(&target, subresource, body).await;
+    }
+    let allowed = kind.verbs.contains(&info.verb.as_str());
+    let needs_namespace = kind.namespaced && namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch");
+    if !allowed || needs_namespace {
+        return Err(Status::method_not_allowed(&resource.group_resource(), &info.verb));
+    }
+    if resource.stored.is_none() {
+        let bytes = body.read(server.config.max_body_bytes).await?;
+        return virtual_resources::create(&target, &bytes).await;
+    }
+    match info.verb.as_str() {
+        "get" => get::get(&target).await,
+        "list" => list::list(&target).await,
+        "watch" => watch::watch(&target).await,
+        verb => {
+            let bytes = body.read(server.config.max_body_bytes).await?;
+            match verb {
+                "create" => create::create(&target, &bytes).await,
+                "update" => update::update(&target, &bytes).await,
+                "patch" => patch::patch(&target, &bytes).await,
+                "delete" => delete::delete(&target, &bytes).await,
+                "deletecollection" => delete::delete_collection(&target, &bytes).await,
+                other => Err(Status::method_not_allowed(&resource.group_resource(), other)),
+            }
+        }
+    }
+}

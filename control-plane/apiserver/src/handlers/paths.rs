@@ -1,0 +1,112 @@
+//! Paths that are not resources: discovery, OpenAPI, health, version, metrics, keys.
+
+use corten_meta::Status;
+use http::{Method, StatusCode};
+use serde_json::json;
+
+use crate::body::Reply;
+use crate::health::Health;
+use crate::pipeline::Context;
+use crate::response;
+use crate::server::Server;
+
+/// Answers a path that is no resource.
+pub fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
+    let path = context.info.path.trim_end_matches('/');
+    if !matches!(context.method, Method::GET | Method::HEAD) {
+        return Err(match server.discovery.serve(context) {
+            Some(_) => method_not_allowed(),
+            None => Status::path_not_found(),
+        });
+    }
+    if let Some(reply) = Health::serve(server, context) {
+        return reply;
+    }
+    if let Some(reply) = server.discovery.serve(context) {
+        return reply;
+    }
+    if let Some(reply) = server.openapi.serve(context) {
+        return reply;
+    }
+    let value = |value: &serde_json::Value| Ok(response::value(context.accept, StatusCode::OK, value));
+    match path {
+        "" => value(&index(server)),
+        "/version" => value(&version(server)),
+        "/metrics" => Ok(response::full(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            server.metrics.render(server).into(),
+        )),
+        "/.well-known/openid-configuration" => {
+            let config = &server.config;
+            let jwks = format!("https://{}/openid/v1/jwks", host_port(config.advertise_address, config.port));
+            value(&server.tokens.openid_configuration(&jwks))
+        }
+        "/openid/v1/jwks" => {
+            let jwks = server.tokens.jwks().to_string();
+            Ok(response::full(StatusCode::OK, "application/jwk-set+json", jwks.into()))
+        }
+        _ => Err(Status::path_not_found()),
+    }
+}
+
+fn host_port(address: std::net::IpAddr, port: u16) -> String {
+    std::net::SocketAddr::new(address, port).to_string()
+}
+
+fn method_not_allowed() -> Status {
+    Status {
+        code: 405,
+        reason: "MethodNotAllowed".to_owned(),
+        message: "the server does not allow this method on the requested resource".to_owned(),
+        details: None,
+    }
+}
+
+fn index(server: &Server) -> serde_json::Value {
+    let own = [
+        "/.well-known/openid-configuration",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ];
+    let mut paths: Vec<&str> = server.discovery.paths().chain(own).collect();
+    paths.sort_unstable();
+    json!({ "paths": paths })
+}
+
+fn version(server: &Server) -> serde_json::Value {
+    let config = &server.config;
+    let mut numbers = config.git_version.trim_start_matches('v').split('.');
+    let mut next = || numbers.next().unwrap_or_default().to_owned();
+    let (major, minor) = (next(), next());
+    json!({
+        "major": major,
+        "minor": minor,
+        "emulationMajor": major,
+        "emulationMinor": minor,
+        "minCompatibilityMajor": major,
+        "minCompatibilityMinor": minor.parse::<u32>().unwrap_or(1).saturating_sub(1).to_string(),
+        "gitVersion": config.git_version,
+        "gitCommit": config.git_commit,
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, platform()),
+    })
+}
+
+/// The architecture as Kubernetes spells it.
+fn platform() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

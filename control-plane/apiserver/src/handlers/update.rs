@@ -1,0 +1,275 @@
+//! PUT and the common path of every change to an existing object.
+//!
+//! Read, transform, prepare, admit, validate, write if nobody else wrote in between, else begin again. A change
+//! whose author named a resourceVersion is not repeated: it fails with a conflict.
+
+use std::sync::Arc;
+
+use corten_meta::{Object, Status, Value};
+use corten_store::Expect;
+use http::StatusCode;
+
+use super::{Target, create};
+use crate::admission::{Attributes, Operation};
+use crate::body::Reply;
+use crate::registry::Written;
+use crate::response;
+
+/// How often a change is tried against other writers.
+const ATTEMPTS: usize = 64;
+
+/// Which part of an object a request may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All but status.
+    Main,
+    Status,
+    /// Whatever the transformation changed: subresources that check on their own what they touch.
+    Whole,
+}
+
+/// A change: from the object as it stands to the object as wanted.
+pub type Transform<'a> = dyn Fn(&Value) -> Result<Value, Status> + Send + Sync + 'a;
+
+/// The result of a change.
+pub enum Updated {
+    Changed(Arc<Object>),
+    Created(Arc<Object>),
+    /// The change removed the last finalizer, so the object is gone; this is what it was.
+    Deleted(Arc<Object>),
+}
+
+impl Updated {
+    pub fn object(&self) -> &Arc<Object> {
+        match self {
+            Updated::Changed(object) | Updated::Created(object) | Updated::Deleted(object) => object,
+        }
+    }
+}
+
+/// Answers with the object after the update.
+pub async fn update(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let body = target.decode(bytes)?;
+    check_name(target, &body)?;
+    let updated = change(target, Part::Main, Some(&body), &|_| Ok(body.clone())).await?;
+    Ok(reply(target, &updated))
+}
+
+/// The response of a change.
+pub fn reply(target: &Target<'_>, updated: &Updated) -> Reply {
+    let code = if matches!(updated, Updated::Created(_)) { StatusCode::CREATED } else { StatusCode::OK };
+    let context = target.context;
+    response::object(context.accept, context.include_object(), code, &target.resource.kind, updated.object())
+}
+
+/// The name of the path is the object's.
+pub fn check_name(target: &Target<'_>, body: &Value) -> Result<(), Status> {
+    let name = corten_meta::name(body);
+    if name.is_empty() {
+        return Err(Status::bad_request("name must be provided"));
+    }
+    if name != target.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        )));
+    }
+    Ok(())
+}
+
+/// Applies a change. `create` is the object to make if there is none and the kind allows it.
+pub async fn change(
+    target: &Target<'_>,
+    part: Part,
+    create: Option<&Value>,
+    transform: &Transform<'_>,
+) -> Result<Updated, Status> {
+    for _ in 0..ATTEMPTS {
+        let current = target.server.registry.read(target.resource, target.namespace, target.name).await?;
+        let Some(current) = current else {
+            return create_instead(target, part, create).await;
+        };
+        if let Some(updated) = attempt(target, part, &current, transform).await? {
+            return Ok(updated);
+        }
+    }
+    Err(create::server_busy(target))
+}
+
+async fn create_instead(target: &Target<'_>, part: Part, create: Option<&Value>) -> Result<Updated, Status> {
+    match create {
+        Some(object) if part == Part::Main && target.resource.kind.rules.allow_create_on_update => {
+            let mut object = object.clone();
+            if !corten_meta::uid(&object).is_empty() {
+                return Err(target.not_found());
+            }
+            corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
+            super::create::create_object(target, object).await.map(Updated::Created)
+        }
+        _ => Err(target.not_found()),
+    }
+}
+
+/// One try. `None` means that somebody else wrote first.
+async fn attempt(
+    target: &Target<'_>,
+    part: Part,
+    current: &Arc<Object>,
+    transform: &Transform<'_>,
+) -> Result<Option<Updated>, Status> {
+    let served = target.resource.serve(current);
+    let old = served.value();
+    let mut new = transform(&old)?;
+    check_preconditions(target, &new, &old)?;
+    create::check_namespace(target, &mut new)?;
+    prepare(target, part, &mut new, &old);
+
+    let dry_run = target.context.dry_run()?;
+    let mut attributes = Attributes::new(target, Operation::Update, new, Some(old), dry_run);
+    target.server.admission.admit(&mut attributes).await?;
+    let old = attributes.old.clone().unwrap_or_default();
+    create::finish(target, &mut attributes.object);
+    bump_generation(target, &mut attributes.object, &old);
+    validate(target, part, &attributes.object, &old)?;
+    target.server.admission.validate(&attributes).await?;
+    if part == Part::Main {
+        for warning in target.resource.kind.behaviour.warnings(&attributes.object, Some(&old)) {
+            target.context.warn(warning);
+        }
+    }
+    let (new, companions) = attributes.into_parts();
+    let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
+    if object.bytes == served.bytes {
+        return Ok(Some(Updated::Changed(served)));
+    }
+    if dry_run {
+        return Ok(Some(Updated::Changed(Arc::new(object))));
+    }
+    let registry = &target.server.registry;
+    if is_finished(target, &new, &old) {
+        let mut companions = companions;
+        companions.extend(target.server.admission.released(target, &new).await?);
+        let erased = registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
+        return Ok(erased.map(|_| Updated::Deleted(Arc::new(object))));
+    }
+    match registry.write(target.resource, &new, Expect::ModRevision(current.revision), companions).await? {
+        Written::Done(object) => Ok(Some(Updated::Changed(object))),
+        Written::Conflict | Written::CompanionConflict => Ok(None),
+    }
+}
+
+/// resourceVersion and uid of the new object are what its author believes to change.
+fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<(), Status> {
+    let resource = target.resource.group_resource();
+    let version = corten_meta::resource_version(new);
+    if version.is_empty() || version == "0" {
+        if !target.resource.kind.rules.allow_unconditional_update {
+            let path = corten_meta::Path::root("metadata").child("resourceVersion");
+            let error = corten_meta::FieldError::invalid(&path, version, "must be specified for an update");
+            return Err(Status::invalid(&target.resource.group_kind(), target.name, vec![error]));
+        }
+    } else if version != corten_meta::resource_version(old) {
+        return Err(Status::conflict(
+            &resource,
+            target.name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        ));
+    }
+    let (uid, actual) = (corten_meta::uid(new), corten_meta::uid(old));
+    if !uid.is_empty() && uid != actual {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
+        return Err(Status::conflict(&resource, target.name, &why));
+    }
+    Ok(())
+}
+
+/// Metadata that only the server writes, and the parts that this request does not touch, are the old ones.
+fn prepare(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
+    let kind = &target.resource.kind;
+    if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in
+            ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName"]
+        {
+            match old["metadata"].get(field) {
+                Some(value) => metadata.insert(field.to_owned(), value.clone()),
+                None => metadata.remove(field),
+            };
+        }
+        metadata.remove("managedFields");
+        metadata.remove("selfLink");
+        create::drop_empty(metadata);
+    }
+    let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return };
+    match part {
+        Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
+        Part::Status => {
+            let others: Vec<String> = new_fields.keys().chain(old_fields.keys()).cloned().collect();
+            for field in others.iter().filter(|f| *f != "status" && *f != "metadata") {
+                restore(new_fields, old_fields, field);
+            }
+        }
+        _ => {}
+    }
+    kind.behaviour.default(new);
+    if part == Part::Main {
+        kind.behaviour.prepare_update(new, old);
+    }
+}
+
+fn restore(new: &mut serde_json::Map<String, Value>, old: &serde_json::Map<String, Value>, field: &str) {
+    match old.get(field) {
+        Some(value) => new.insert(field.to_owned(), value.clone()),
+        None => new.remove(field),
+    };
+}
+
+/// The generation counts changes of what is wanted: anything but metadata and status.
+fn bump_generation(target: &Target<'_>, new: &mut Value, old: &Value) {
+    if !target.resource.kind.rules.generation {
+        return;
+    }
+    let wanted = |object: &Value| {
+        let mut fields = object.as_object().cloned().unwrap_or_default();
+        for field in ["metadata", "status", "apiVersion", "kind"] {
+            fields.remove(field);
+        }
+        fields
+    };
+    if wanted(new) != wanted(old) {
+        let generation = corten_meta::generation(old) + 1;
+        corten_meta::set(new, "/metadata/generation", generation.into());
+    }
+}
+
+fn validate(target: &Target<'_>, part: Part, new: &Value, old: &Value) -> Result<(), Status> {
+    let kind = &target.resource.kind;
+    let errors = match part {
+        Part::Main => kind.validate_update(new, old),
+        Part::Status => kind.validate_status_update(new, old),
+        Part::Whole => Vec::new(),
+    };
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&target.resource.group_kind(), corten_meta::name(new), errors))
+}
+
+/// Whether the object was only waiting for the finalizer that this change removes.
+pub fn is_finished(target: &Target<'_>, new: &Value, old: &Value) -> bool {
+    let had = !corten_meta::finalizers(old).is_empty() || spec_finalizers(target, old) > 0;
+    let grace = new.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    corten_meta::deletion_timestamp(new).is_some()
+        && had
+        && corten_meta::finalizers(new).is_empty()
+        && spec_finalizers(target, new) == 0
+        && grace == 0
+}
+
+/// Finalizers in the spec, for kinds that are finalized through a subresource.
+pub fn spec_finalizers(target: &Target<'_>, object: &Value) -> usize {
+    let finalized = target.resource.kind.subresources.iter().any(|s| s.role == corten_api::Role::Finalize);
+    if !finalized {
+        return 0;
+    }
+    object.pointer("/spec/finalizers").and_then(Value::as_array).map_or(0, Vec::len)
+}

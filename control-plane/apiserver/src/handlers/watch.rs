@@ -1,0 +1,112 @@
+//! GET of a collection with `watch`: where a watch starts, and what it says first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_meta::Status;
+use futures::stream::StreamExt;
+use http::{HeaderValue, header};
+
+use super::Target;
+use super::list::{filter, number};
+use crate::body::{Body, Reply, Watch, WatchEvent};
+use crate::cache::{Watcher, WatcherOptions};
+use crate::registry::Resource;
+use crate::response;
+
+/// How long a watch lasts whose client does not say; spread, so that not all come back at once.
+const MIN_TIMEOUT: u64 = 1800;
+
+/// Answers with a stream of events.
+pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
+    let context = target.context;
+    let query = &context.info.query;
+    let stored = target.resource.storage()?;
+    let filter = filter(target.resource, target.namespace, query)?;
+    let asked = number(query, "resourceVersion")?;
+    let caches = &target.server.registry.caches;
+    let streaming_list = query.get("sendInitialEvents").map(|v| v == "true" || v == "1");
+    check_streaming(target, streaming_list)?;
+
+    let reached = match asked {
+        Some(0) => caches.revision(),
+        Some(revision) if streaming_list == Some(true) => caches.reach(revision).await?,
+        Some(revision) => {
+            // A client may have learned a revision from a write before the caches have seen it.
+            if revision > caches.revision() {
+                caches.reach(revision).await?;
+            }
+            revision
+        }
+        None => caches.fresh().await?,
+    };
+    let wants_state = streaming_list.unwrap_or(matches!(asked, None | Some(0)));
+    let (after, initial) = if wants_state {
+        let snapshot = stored.cache.snapshot(reached);
+        let selected = snapshot.namespace(&filter.namespace, None).filter(|(_, item)| filter.matches(&stored.hub, item));
+        (snapshot.revision, Some(selected.map(|(_, item)| Arc::clone(&item.object)).collect()))
+    } else {
+        (reached, None)
+    };
+    let options = WatcherOptions {
+        after,
+        initial,
+        mark_initial_end: streaming_list == Some(true),
+        bookmarks: query.flag("allowWatchBookmarks"),
+        timeout: timeout(number(query, "timeoutSeconds")?),
+    };
+    let shutdown = target.server.shutdown.clone();
+    let events = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), filter, options, shutdown)?;
+    let resource = Arc::clone(target.resource);
+    let events = if resource.is_converted() {
+        let resource = Arc::clone(&resource);
+        events.map(move |event| convert(&resource, event)).boxed()
+    } else {
+        events
+    };
+    let encode = response::event_encoder(context.accept, context.include_object(), resource);
+    let mut reply = Reply::new(Body::Watch(Watch { events, encode }));
+    let content_type = "application/json";
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Ok(reply)
+}
+
+fn check_streaming(target: &Target<'_>, streaming_list: Option<bool>) -> Result<(), Status> {
+    let query = &target.context.info.query;
+    let how = query.get("resourceVersionMatch");
+    let invalid = |error| {
+        let kind = corten_meta::GroupKind { group: "meta.k8s.io".to_owned(), kind: "ListOptions".to_owned() };
+        Err(Status::invalid(&kind, "", vec![error]))
+    };
+    let path = |name: &str| corten_meta::Path::root(name);
+    match (streaming_list, how) {
+        (Some(_), Some("NotOlderThan")) | (None, None) => Ok(()),
+        (Some(_), _) => invalid(corten_meta::FieldError::forbidden(
+            &path("resourceVersionMatch"),
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        )),
+        (None, Some(_)) => invalid(corten_meta::FieldError::forbidden(
+            &path("resourceVersionMatch"),
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        )),
+    }
+}
+
+fn timeout(asked: Option<u64>) -> Duration {
+    match asked {
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds),
+        _ => {
+            let spread = u64::from(uuid::Uuid::new_v4().as_bytes()[0]) * MIN_TIMEOUT / 256;
+            Duration::from_secs(MIN_TIMEOUT + spread)
+        }
+    }
+}
+
+fn convert(resource: &Resource, event: WatchEvent) -> WatchEvent {
+    match event {
+        WatchEvent::Added(object) => WatchEvent::Added(resource.serve(&object)),
+        WatchEvent::Modified(object) => WatchEvent::Modified(resource.serve(&object)),
+        WatchEvent::Deleted(object) => WatchEvent::Deleted(resource.serve(&object)),
+        other => other,
+    }
+}

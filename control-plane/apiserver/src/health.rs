@@ -1,0 +1,96 @@
+//! `/livez`, `/readyz`, `/healthz`: is the server alive, and has it started?
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use corten_meta::Status;
+use http::StatusCode;
+
+use crate::body::Reply;
+use crate::pipeline::Context;
+use crate::response;
+use crate::server::Server;
+
+/// What has been reached.
+#[derive(Default)]
+pub struct Health {
+    ready: AtomicBool,
+}
+
+/// The checks, in the order of upstream's output. The second word says whether only readiness asks for it.
+const CHECKS: &[(&str, bool)] = &[
+    ("ping", false),
+    ("log", false),
+    ("etcd", false),
+    ("etcd-readiness", true),
+    ("informer-sync", true),
+    ("poststarthook/start-apiserver-admission-initializer", false),
+    ("poststarthook/rbac/bootstrap-roles", false),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", false),
+    ("poststarthook/start-system-namespaces-controller", false),
+    ("poststarthook/start-service-ip-repair-controllers", false),
+    ("poststarthook/bootstrap-controller", false),
+    ("shutdown", true),
+];
+
+impl Health {
+    pub fn mark_ready(&self) {
+        self.ready.store(true, Ordering::Release);
+    }
+
+    /// Answers a health path, if it is one.
+    pub fn serve(server: &Server, context: &Context) -> Option<Result<Reply, Status>> {
+        let path = context.info.path.trim_end_matches('/');
+        let endpoint = ["livez", "readyz", "healthz"].into_iter().find(|e| {
+            path.strip_prefix('/').and_then(|p| p.strip_prefix(e)).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })?;
+        let single = path.get(endpoint.len() + 2..).unwrap_or_default();
+        if single.is_empty() {
+            return Some(Ok(all(server, context, endpoint)));
+        }
+        let Some((name, _)) = CHECKS.iter().find(|(name, _)| *name == single) else {
+            return Some(Err(Status::path_not_found()));
+        };
+        Some(Ok(match check(server, name) {
+            Ok(()) => response::text(StatusCode::OK, "ok"),
+            Err(why) => response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
+        }))
+    }
+}
+
+fn check(server: &Server, name: &str) -> Result<(), &'static str> {
+    match name {
+        "shutdown" if server.shutdown.is_cancelled() => Err("process is shutting down"),
+        n if n.starts_with("poststarthook/") && !server.health.ready.load(Ordering::Acquire) => Err("not finished"),
+        _ => Ok(()),
+    }
+}
+
+fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
+    let query = &context.info.query;
+    let excluded: Vec<&str> = query.all("exclude").collect();
+    let mut lines = String::new();
+    let mut failed = false;
+    for (name, readiness_only) in CHECKS {
+        if *readiness_only && endpoint == "livez" {
+            continue;
+        }
+        if excluded.contains(name) {
+            lines.push_str(&format!("[+]{name} excluded: ok\n"));
+            continue;
+        }
+        match check(server, name) {
+            Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+            Err(_) => {
+                failed = true;
+                lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
+            }
+        }
+    }
+    if failed {
+        return response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{endpoint} check failed\n"));
+    }
+    if query.flag("verbose") {
+        return response::text(StatusCode::OK, format!("{lines}{endpoint} check passed\n"));
+    }
+    response::text(StatusCode::OK, "ok")
+}

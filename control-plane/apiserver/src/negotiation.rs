@@ -1,0 +1,139 @@
+//! Which form the client wants its answer in, and which form its body has.
+//!
+//! JSON and YAML are spoken. Protobuf is not: a client that lists it first and JSON after gets JSON, one that
+//! sends it gets 415.
+
+use corten_meta::Status;
+use http::HeaderMap;
+
+/// The media types of answers, as error messages list them.
+pub const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
+
+/// The text format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    #[default]
+    Json,
+    Yaml,
+}
+
+/// What objects are shown as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    #[default]
+    Plain,
+    Table,
+    PartialMetadata,
+    /// The discovery documents in one list.
+    AggregatedDiscovery,
+}
+
+/// The negotiated form of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accept {
+    pub format: Format,
+    pub view: View,
+    /// Indented, for people.
+    pub pretty: bool,
+}
+
+impl Accept {
+    /// Chooses the first form of the Accept header that is spoken here.
+    pub fn negotiate(headers: &HeaderMap, pretty: Option<&str>) -> Result<Accept, Status> {
+        let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let pretty = match pretty {
+            Some(value) => !matches!(value, "0" | "false"),
+            None => is_person(headers),
+        };
+        let clauses = header.split(',').map(str::trim).filter(|c| !c.is_empty());
+        let mut chosen = clauses.filter_map(|clause| read_clause(clause, pretty));
+        match chosen.next() {
+            Some(accept) => Ok(accept),
+            None if header.trim().is_empty() => Ok(Accept { pretty, ..Accept::default() }),
+            None => Err(Status::not_acceptable(ACCEPTED)),
+        }
+    }
+
+    /// The Content-Type of the answer.
+    pub fn content_type(&self) -> &'static str {
+        match self.format {
+            Format::Json => "application/json",
+            Format::Yaml => "application/yaml",
+        }
+    }
+}
+
+fn read_clause(clause: &str, pretty: bool) -> Option<Accept> {
+    let mut parts = clause.split(';').map(str::trim);
+    let format = match parts.next()? {
+        "application/json" | "*/*" | "application/*" => Format::Json,
+        "application/yaml" => Format::Yaml,
+        _ => return None,
+    };
+    let (mut kind, mut group, mut version) = ("", "", "");
+    for parameter in parts {
+        match parameter.split_once('=') {
+            Some(("as", value)) => kind = value,
+            Some(("g", value)) => group = value,
+            Some(("v", value)) => version = value,
+            _ => {}
+        }
+    }
+    let view = match (kind, group, version) {
+        ("", _, _) => View::Plain,
+        ("Table", "meta.k8s.io", "v1") => View::Table,
+        ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => View::PartialMetadata,
+        ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => View::AggregatedDiscovery,
+        _ => return None,
+    };
+    Some(Accept { format, view, pretty })
+}
+
+fn is_person(headers: &HeaderMap) -> bool {
+    let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a))
+}
+
+/// The format of a request's body, by its Content-Type.
+pub fn body_format(headers: &HeaderMap) -> Result<Format, Status> {
+    match media_type(headers) {
+        "" | "application/json" => Ok(Format::Json),
+        "application/yaml" => Ok(Format::Yaml),
+        _ => Err(Status::unsupported_media_type(ACCEPTED)),
+    }
+}
+
+/// The Content-Type without its parameters.
+pub fn media_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn negotiate(accept: &str) -> Option<(Format, View)> {
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::ACCEPT, accept.parse().unwrap());
+        Accept::negotiate(&headers, None).ok().map(|a| (a.format, a.view))
+    }
+
+    #[test]
+    fn the_first_spoken_form_is_taken() {
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(negotiate(kubectl), Some((Format::Json, View::Table)));
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf,application/json"), Some((Format::Json, View::Plain)));
+        assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), None);
+        assert_eq!(negotiate("application/yaml"), Some((Format::Yaml, View::Plain)));
+        assert_eq!(negotiate(""), Some((Format::Json, View::Plain)));
+        assert_eq!(
+            negotiate("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
+            Some((Format::Json, View::AggregatedDiscovery))
+        );
+        assert_eq!(
+            negotiate("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            Some((Format::Json, View::PartialMetadata))
+        );
+    }
+}

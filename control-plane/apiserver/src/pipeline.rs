@@ -1,0 +1,197 @@
+//! The request path, as one function of named steps. Everything that the server answers comes through here.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use corten_meta::Status;
+use futures::FutureExt;
+use http::{HeaderMap, HeaderValue, Request, header};
+
+use crate::authentication::{Peer, User, authenticate, impersonate};
+use crate::authorization::{Attributes, authorize, forbidden};
+use crate::body::{Body, Reply, RequestBody};
+use crate::config::Config;
+use crate::handlers;
+use crate::negotiation::Accept;
+use crate::request::RequestInfo;
+use crate::response::{self, IncludeObject};
+use crate::server::Server;
+
+/// A request after it was let in: who, what, and in which form to answer.
+pub struct Context {
+    pub info: RequestInfo,
+    pub user: User,
+    pub headers: HeaderMap,
+    pub method: http::Method,
+    pub accept: Accept,
+    pub now: jiff::Timestamp,
+    pub warnings: Mutex<Vec<String>>,
+    /// The HTTP upgrade of the connection, if it may be upgraded.
+    pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
+}
+
+impl Context {
+    /// Adds a warning for the client.
+    pub fn warn(&self, warning: impl Into<String>) {
+        let warning = warning.into();
+        let mut warnings = self.warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    pub fn include_object(&self) -> IncludeObject {
+        IncludeObject::parse(self.info.query.get("includeObject"))
+    }
+
+    /// Whether `dryRun=All` is asked for.
+    pub fn dry_run(&self) -> Result<bool, Status> {
+        let mut dry_run = false;
+        for value in self.info.query.all("dryRun") {
+            match value {
+                "All" => dry_run = true,
+                other => return Err(Status::bad_request(format!("Invalid value: [\"{other}\"]: dryRun: Unsupported value: supported values: \"All\""))),
+            }
+        }
+        Ok(dry_run)
+    }
+}
+
+impl Server {
+    /// Answers one request. It never fails and never panics: both are answers.
+    pub async fn handle(&self, request: Request<RequestBody>, peer: Peer) -> Reply {
+        let started = Instant::now();
+        let (mut parts, body) = request.into_parts();
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"));
+        let context = Context {
+            user: User::anonymous(),
+            accept: negotiated.clone().unwrap_or_default(),
+            now: jiff::Timestamp::now(),
+            warnings: Mutex::default(),
+            upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
+            headers: parts.headers,
+            method: parts.method,
+            info,
+        };
+        let labels = crate::metrics::Labels::of(&context.info);
+        let accept = context.accept;
+        let is_resource = context.info.is_resource;
+        let answered = AssertUnwindSafe(self.answer(context, negotiated.err().filter(|_| is_resource), body, &peer));
+        let mut reply = match answered.catch_unwind().await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(status)) => response::status(accept, &status),
+            Err(_) => {
+                tracing::error!(?labels, "a request panicked");
+                response::status(accept, &Status::internal("this request caused a panic".to_owned()))
+            }
+        };
+        finish_headers(&mut reply);
+        self.metrics.observe(labels, reply.status().as_u16(), started.elapsed());
+        reply
+    }
+
+    /// The steps of a request, in order.
+    async fn answer(&self, mut context: Context, refused: Option<Status>, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
+        context.user = authenticate(self, &context.info, &context.headers, peer).await?;
+        context.user = impersonate(self, context.user, &context.headers)?;
+        self.authorize(&context)?;
+        let _in_flight = self.limits.enter(&context)?;
+        if let Some(not_acceptable) = refused {
+            return Err(not_acceptable);
+        }
+        let mut reply = if context.info.is_resource {
+            // From here: decode → admit → validate → store → encode, in the handler of the verb.
+            handlers::dispatch(self, &context, body).await?
+        } else {
+            handlers::paths::serve(self, &context)?
+        };
+        write_warnings(&context, &mut reply);
+        Ok(reply)
+    }
+
+    fn authorize(&self, context: &Context) -> Result<(), Status> {
+        let attributes = Attributes::of_request(&context.user, &context.info);
+        match authorize(self, &attributes) {
+            Ok(_) => Ok(()),
+            Err(reason) => Err(forbidden(&attributes, &reason)),
+        }
+    }
+}
+
+fn finish_headers(reply: &mut Reply) {
+    let headers = reply.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
+        headers.insert("audit-id", id);
+    }
+    if matches!(reply.body(), Body::Full(bytes) if bytes.is_empty()) {
+        reply.headers_mut().remove(header::CONTENT_TYPE);
+    }
+}
+
+fn write_warnings(context: &Context, reply: &mut Reply) {
+    let warnings = context.warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for warning in warnings.iter() {
+        let text = warning.replace(['\n', '\r'], " ").replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            reply.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+/// The requests that may be in flight at once.
+pub struct Limits {
+    reading: AtomicUsize,
+    writing: AtomicUsize,
+    max_reading: usize,
+    max_writing: usize,
+}
+
+/// A place among the requests in flight; dropping it frees the place.
+pub struct InFlight<'a>(Option<&'a AtomicUsize>);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if let Some(counter) = self.0 {
+            counter.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Limits {
+    pub fn new(config: &Config) -> Limits {
+        Limits {
+            reading: AtomicUsize::new(0),
+            writing: AtomicUsize::new(0),
+            max_reading: config.max_requests_inflight,
+            max_writing: config.max_mutating_requests_inflight,
+        }
+    }
+
+    /// How many reading and writing requests are in flight.
+    pub fn current(&self) -> (usize, usize) {
+        (self.reading.load(Ordering::Acquire), self.writing.load(Ordering::Acquire))
+    }
+
+    fn enter(&self, context: &Context) -> Result<InFlight<'_>, Status> {
+        // Health must answer under load, long requests would hold their place for ever, and the cluster's
+        // masters must be able to repair an overloaded cluster.
+        let exempt = context.info.is_long_running() || !context.info.is_resource || context.user.is_in("system:masters");
+        if exempt {
+            return Ok(InFlight(None));
+        }
+        let (counter, max) = if context.info.is_mutating() {
+            (&self.writing, self.max_writing)
+        } else {
+            (&self.reading, self.max_reading)
+        };
+        let place = InFlight(Some(counter));
+        if counter.fetch_add(1, Ordering::AcqRel) >= max {
+            return Err(Status::too_many_requests("Too many requests, please try again later.", 1));
+        }
+        Ok(place)
+    }
+}

@@ -1,0 +1,134 @@
+//! Passing one request on to its backend, and joining the two connections if it is upgraded.
+
+use bytes::Bytes;
+use corten_meta::Status;
+use futures::StreamExt;
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, BodyStream, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+
+use super::locate::Backend;
+use crate::body::{Body, Reply, RequestBody};
+use crate::handlers::Target;
+
+/// Headers that belong to one connection or to this server's own trust, and are not passed on.
+const NOT_PASSED: &[&str] = &[
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host",
+    "authorization", "impersonate-user", "impersonate-group", "impersonate-uid", "x-corten-query",
+];
+
+type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// Sends the request to the backend and answers with what it answers.
+pub async fn forward(target: &Target<'_>, backend: Backend, body: RequestBody) -> Result<Reply, Status> {
+    let kubelets = &target.server.kubelets;
+    let stream = if backend.kubelet {
+        kubelets.connect(&backend.host, backend.port).await?
+    } else {
+        kubelets.connect_plain(&backend.host, backend.port).await?
+    };
+    let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    // The connection drives itself until both sides are done with it.
+    tokio::spawn(async move {
+        if let Err(e) = connection.with_upgrades().await {
+            tracing::debug!(error = %e, "a proxied connection ended");
+        }
+    });
+    let upgrade = is_upgrade(&target.context.headers);
+    let request = request(target, &backend, body, upgrade)?;
+    let response = sender.send_request(request).await.map_err(broken)?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return join(target, response);
+    }
+    Ok(passed(response))
+}
+
+fn is_upgrade(headers: &HeaderMap) -> bool {
+    let connection = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    connection.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+fn request(target: &Target<'_>, backend: &Backend, body: RequestBody, upgrade: bool) -> Result<Request<OutBody>, Status> {
+    let context = target.context;
+    let body: OutBody = match body {
+        RequestBody::Full(bytes) => Full::new(bytes).map_err(|never| match never {}).boxed_unsync(),
+        RequestBody::Incoming(_) if upgrade => Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync(),
+        RequestBody::Incoming(incoming) => incoming.boxed_unsync(),
+    };
+    let mut builder = Request::builder().method(context.method.clone()).uri(&backend.path_and_query);
+    if let Some(headers) = builder.headers_mut() {
+        copy_headers(&context.headers, headers);
+        if upgrade {
+            for name in [header::CONNECTION, header::UPGRADE] {
+                if let Some(value) = context.headers.get(&name) {
+                    headers.insert(name, value.clone());
+                }
+            }
+        }
+        let host = format!("{}:{}", backend.host, backend.port);
+        if let Ok(host) = host.parse() {
+            headers.insert(header::HOST, host);
+        }
+    }
+    builder.body(body).map_err(|e| Status::bad_request(format!("the request cannot be passed on: {e}")))
+}
+
+fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
+    for (name, value) in from {
+        let kept = !NOT_PASSED.contains(&name.as_str()) && !name.as_str().starts_with("impersonate-extra-");
+        if kept {
+            to.append(name.clone(), value.clone());
+        }
+    }
+}
+
+/// The backend's answer, its body still to come.
+fn passed(response: Response<Incoming>) -> Reply {
+    let (parts, body) = response.into_parts();
+    let stream = BodyStream::new(body).filter_map(|frame| async move {
+        match frame {
+            Ok(frame) => frame.into_data().ok().map(Ok),
+            Err(e) => Some(Err(std::io::Error::other(e))),
+        }
+    });
+    let mut reply = Reply::new(Body::Stream(stream.boxed()));
+    *reply.status_mut() = parts.status;
+    copy_headers(&parts.headers, reply.headers_mut());
+    reply.headers_mut().remove(header::CONTENT_LENGTH);
+    reply
+}
+
+/// Both sides agreed to change protocols: from here on only bytes are passed, until one side is done.
+fn join(target: &Target<'_>, response: Response<Incoming>) -> Result<Reply, Status> {
+    let client = target.context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let client = client.ok_or_else(|| Status::bad_request("Upgrade request required"))?;
+    let mut headers = HeaderMap::new();
+    copy_headers(response.headers(), &mut headers);
+    for name in [header::CONNECTION, header::UPGRADE, HeaderName::from_static("sec-websocket-accept")] {
+        if let Some(value) = response.headers().get(&name) {
+            headers.insert(name, value.clone());
+        }
+    }
+    let shutdown = target.server.shutdown.clone();
+    tokio::spawn(async move {
+        let (client, backend) = match tokio::join!(client, hyper::upgrade::on(response)) {
+            (Ok(client), Ok(backend)) => (client, backend),
+            (Err(e), _) | (_, Err(e)) => {
+                tracing::debug!(error = %e, "a connection could not be upgraded");
+                return;
+            }
+        };
+        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut client, &mut backend) => {}
+            () = shutdown.cancelled() => {}
+        }
+    });
+    let mut reply = Reply::new(Body::empty());
+    *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *reply.headers_mut() = headers;
+    Ok(reply)
+}

@@ -1,0 +1,82 @@
+//! The client side towards kubelets and other backends: connections over TLS or plain TCP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_meta::Status;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use crate::config::KubeletClient;
+use crate::error::Error;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection of either kind.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// How to reach kubelets.
+pub struct Kubelets {
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl Kubelets {
+    pub fn new(config: Option<&KubeletClient>) -> Result<Kubelets, Error> {
+        Ok(Kubelets { tls: config.map(client_config).transpose()?.map(Arc::new) })
+    }
+
+    /// Connects to a kubelet, which must prove that it is the host.
+    pub async fn connect(&self, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
+        let tls = self.tls.as_ref().ok_or_else(|| Status::service_unavailable("this server has no kubelet client certificate"))?;
+        let stream = dial(host, port).await?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|e| dial_failed(host, port, &e))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream))
+            .await
+            .map_err(|_| dial_failed(host, port, &"TLS handshake timeout"))?
+            .map_err(|e| dial_failed(host, port, &e))?;
+        Ok(Box::new(stream))
+    }
+
+    /// Connects without TLS, for proxied pods and services.
+    pub async fn connect_plain(&self, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
+        Ok(Box::new(dial(host, port).await?))
+    }
+}
+
+async fn dial(host: &str, port: u16) -> Result<TcpStream, Status> {
+    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port)))
+        .await
+        .map_err(|_| dial_failed(host, port, &"i/o timeout"))?
+        .map_err(|e| dial_failed(host, port, &e))?;
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+fn dial_failed(host: &str, port: u16, why: &dyn std::fmt::Display) -> Status {
+    Status::internal(format!("error dialing backend: dial tcp {host}:{port}: {why}"))
+}
+
+fn client_config(config: &KubeletClient) -> Result<rustls::ClientConfig, Error> {
+    let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(config.ca.as_bytes()) {
+        roots.add(certificate.map_err(|e| tls(&e))?).map_err(|e| tls(&e))?;
+    }
+    let chain = CertificateDer::pem_slice_iter(config.certificate.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| tls(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(config.key.as_bytes()).map_err(|e| tls(&e))?;
+    let mut client = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| tls(&e))?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(|e| tls(&e))?;
+    // Upgrades exist in HTTP/1.1 only.
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(client)
+}

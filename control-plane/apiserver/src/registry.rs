@@ -1,0 +1,279 @@
+//! Objects and the store: key paths, reading, and writing under optimistic concurrency.
+//!
+//! This is the only file that builds store keys and commits. Values are converted to their stored version,
+//! encoded canonically and sealed here; nothing above sees bytes of the store, and no kind is named.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use corten_api::{Kind, Storage};
+use corten_meta::{GroupKind, GroupResource, Object, Status, Value};
+use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision, Store};
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::{Caches, ResourceCache};
+use crate::encryption::Transformer;
+use crate::error::Error;
+
+/// One served resource of one version.
+pub struct Resource {
+    /// The kind as this version serves it.
+    pub kind: Arc<Kind>,
+    /// Where its objects live; `None` for resources that are only answered.
+    pub stored: Option<Stored>,
+}
+
+/// The storage of a resource.
+pub struct Stored {
+    pub prefix: String,
+    /// The kind as it is stored.
+    pub hub: Arc<Kind>,
+    pub cache: Arc<ResourceCache>,
+}
+
+impl Resource {
+    pub fn group_resource(&self) -> GroupResource {
+        GroupResource { group: self.kind.group.clone(), resource: self.kind.plural.clone() }
+    }
+
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind { group: self.kind.group.clone(), kind: self.kind.kind.clone() }
+    }
+
+    /// Whether the served form differs from the stored one.
+    pub fn is_converted(&self) -> bool {
+        self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
+    }
+
+    /// The storage, for resources that are known to have one.
+    pub fn storage(&self) -> Result<&Stored, Status> {
+        self.stored.as_ref().ok_or_else(|| Status::method_not_allowed(&self.group_resource(), "get"))
+    }
+
+    /// A stored object in the form that this version serves.
+    pub fn serve(&self, object: &Arc<Object>) -> Arc<Object> {
+        if !self.is_converted() {
+            return Arc::clone(object);
+        }
+        let value = self.serve_value(object.value());
+        Object::from_value(&value, object.revision).map_or_else(|_| Arc::clone(object), Arc::new)
+    }
+
+    fn serve_value(&self, mut value: Value) -> Value {
+        if self.is_converted() {
+            self.kind.behaviour.from_stored(&mut value);
+            value["apiVersion"] = self.kind.api_version().into();
+        }
+        value
+    }
+}
+
+/// The result of one write attempt.
+pub enum Written {
+    Done(Arc<Object>),
+    /// Somebody else wrote the object first.
+    Conflict,
+    /// Somebody else took what the object wanted to hold.
+    CompanionConflict,
+}
+
+/// All resources and the way to the store.
+pub struct Registry {
+    pub store: Arc<dyn Store>,
+    pub caches: Arc<Caches>,
+    transformer: Arc<Transformer>,
+    by_path: HashMap<(String, String, String), Arc<Resource>>,
+    ordered: Vec<Arc<Resource>>,
+    event_ttl: Duration,
+    event_lease: EventLease,
+}
+
+/// Events written within the same minute share a lease.
+struct EventLease {
+    started: Instant,
+    id: AtomicI64,
+    minute: AtomicI64,
+}
+
+/// The prefix whose objects expire.
+const EXPIRING_PREFIX: &str = "/registry/events";
+
+impl Registry {
+    pub async fn start(
+        store: Arc<dyn Store>,
+        kinds: &[Arc<Kind>],
+        transformer: Arc<Transformer>,
+        event_ttl: Duration,
+        shutdown: CancellationToken,
+    ) -> Result<Registry, Error> {
+        let hubs = kinds.iter().filter_map(|kind| match &kind.storage {
+            Storage::Stored { prefix, hub: None } => Some((prefix.clone(), Arc::clone(kind))),
+            _ => None,
+        });
+        let hubs: HashMap<String, Arc<Kind>> = hubs.collect();
+        let caches = Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown).await?;
+        let mut ordered = Vec::new();
+        for kind in kinds {
+            let stored = match &kind.storage {
+                Storage::Virtual => None,
+                Storage::Stored { prefix, .. } => {
+                    let missing = || Error::Config(format!("no kind is stored as itself under {prefix}"));
+                    let hub = hubs.get(prefix).cloned().ok_or_else(missing)?;
+                    let cache = caches.of(prefix).ok_or_else(missing)?;
+                    Some(Stored { prefix: prefix.clone(), hub, cache })
+                }
+            };
+            ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored }));
+        }
+        let path = |r: &Arc<Resource>| (r.kind.group.clone(), r.kind.version.clone(), r.kind.plural.clone());
+        let by_path = ordered.iter().map(|r| (path(r), Arc::clone(r))).collect();
+        let event_lease = EventLease { started: Instant::now(), id: AtomicI64::new(0), minute: AtomicI64::new(-1) };
+        Ok(Registry { store, caches, transformer, by_path, ordered, event_ttl, event_lease })
+    }
+
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// All resources in the order of the kind table.
+    pub fn resources(&self) -> &[Arc<Resource>] {
+        &self.ordered
+    }
+
+    fn key(stored: &Stored, namespace: &str, name: &str) -> Bytes {
+        format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)).into()
+    }
+
+    /// The object as the store has it now, in its stored version.
+    pub async fn read(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status> {
+        let stored = resource.storage()?;
+        let key = Self::key(stored, namespace, name);
+        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        entry.map(|entry| self.decode(&entry).map(Arc::new)).transpose()
+    }
+
+    /// The object in the served version, or 404.
+    pub async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Object>, Status> {
+        match self.read(resource, namespace, name).await? {
+            Some(object) => Ok(resource.serve(&object)),
+            None => Err(Status::not_found(&resource.group_resource(), name)),
+        }
+    }
+
+    pub fn decode(&self, entry: &Entry) -> Result<Object, Status> {
+        let broken = |e: String| Status::internal(format!("stored object {:?}: {e}", entry.key));
+        let bytes = self.transformer.decrypt(&entry.key, &entry.value).map_err(broken)?;
+        Object::parse(bytes, entry.mod_revision).map_err(|e| broken(e.to_string()))
+    }
+
+    /// Objects of a resource at a past revision, from `start` (a key inside the resource) on.
+    pub async fn range_at(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        start: Option<&str>,
+        limit: usize,
+        revision: Revision,
+    ) -> Result<(Vec<(String, Object)>, bool, u64), corten_store::Error> {
+        let Ok(stored) = resource.storage() else { return Ok((Vec::new(), false, 0)) };
+        let base = format!("{}/", stored.prefix);
+        let prefix = if namespace.is_empty() { base.clone() } else { format!("{base}{namespace}/") };
+        let mut range = Range::prefix(prefix.as_bytes()).at(revision).limit(limit);
+        if let Some(start) = start {
+            range = range.from(format!("{base}{start}"));
+        }
+        let result = self.store.range(range).await?;
+        let objects = result.entries.iter().filter_map(|entry| {
+            let key = std::str::from_utf8(&entry.key).ok()?.strip_prefix(&base)?.to_owned();
+            self.decode(entry).ok().map(|object| (key, object))
+        });
+        Ok((objects.collect(), result.more, result.count))
+    }
+
+    /// The operation that writes an object given in the served version.
+    pub async fn put(&self, resource: &Resource, value: &Value, expect: Expect) -> Result<(Op, Bytes), Status> {
+        let stored = resource.storage()?;
+        let key = Self::key(stored, corten_meta::namespace(value), corten_meta::name(value));
+        let bytes = if resource.is_converted() {
+            let mut value = value.clone();
+            resource.kind.behaviour.to_stored(&mut value);
+            value["apiVersion"] = stored.hub.api_version().into();
+            corten_meta::encode_object(&value)
+        } else {
+            corten_meta::encode_object(value)
+        };
+        let sealed = self.transformer.encrypt(&key, bytes.clone()).map_err(Status::internal)?;
+        let lease = if stored.prefix == EXPIRING_PREFIX { self.lease().await? } else { NO_LEASE };
+        Ok((Op::Put { key, value: sealed, lease, expect }, bytes))
+    }
+
+    /// The operation that removes an object.
+    pub fn remove(&self, resource: &Resource, namespace: &str, name: &str, expect: Expect) -> Result<Op, Status> {
+        Ok(Op::Delete { key: Self::key(resource.storage()?, namespace, name), expect })
+    }
+
+    /// Writes one object, in the served version, and returns it as served. The companions (what the object
+    /// holds elsewhere, such as its addresses) are written at the same revision, or nothing is.
+    pub async fn write(
+        &self,
+        resource: &Resource,
+        value: &Value,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Written, Status> {
+        let (op, bytes) = self.put(resource, value, expect).await?;
+        let ops = std::iter::once(op).chain(companions).collect();
+        match self.store.commit(ops).await.map_err(store_status)? {
+            Outcome::Conflict { op, .. } if op > 0 => Ok(Written::CompanionConflict),
+            Outcome::Conflict { .. } => Ok(Written::Conflict),
+            Outcome::Committed { revision, .. } => {
+                let object = Object::parse(bytes, revision).map_err(|e| Status::internal(e.to_string()))?;
+                Ok(Written::Done(resource.serve(&Arc::new(object))))
+            }
+        }
+    }
+
+    /// Removes an object; `None` means that it changed in the meantime.
+    pub async fn erase(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        revision: Revision,
+        companions: Vec<Op>,
+    ) -> Result<Option<Revision>, Status> {
+        let op = self.remove(resource, namespace, name, Expect::ModRevision(revision))?;
+        let ops = std::iter::once(op).chain(companions).collect();
+        match self.store.commit(ops).await.map_err(store_status)? {
+            Outcome::Conflict { .. } => Ok(None),
+            Outcome::Committed { revision, .. } => Ok(Some(revision)),
+        }
+    }
+
+    /// A lease that outlives the TTL by at most a minute; a new one is made each minute that needs one.
+    async fn lease(&self) -> Result<LeaseId, Status> {
+        let minute = (self.event_lease.started.elapsed().as_secs() / 60) as i64;
+        let known = self.event_lease.id.load(Ordering::Acquire);
+        if known != 0 && self.event_lease.minute.load(Ordering::Acquire) == minute {
+            return Ok(known);
+        }
+        let id = (uuid::Uuid::new_v4().as_u128() as i64) & i64::MAX;
+        let ttl = self.event_ttl + Duration::from_secs(60);
+        self.store.grant(ttl, id).await.map_err(store_status)?;
+        self.event_lease.id.store(id, Ordering::Release);
+        self.event_lease.minute.store(minute, Ordering::Release);
+        Ok(id)
+    }
+}
+
+/// The answer for a store that cannot.
+pub fn store_status(e: corten_store::Error) -> Status {
+    match e {
+        corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
+        corten_store::Error::Closed => Status::service_unavailable(e.to_string()),
+        _ => Status::internal(e.to_string()),
+    }
+}

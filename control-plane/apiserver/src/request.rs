@@ -1,0 +1,252 @@
+//! What a request asks for, read from its method, path and query: upstream's RequestInfo.
+//!
+//! Pure: every later step (authorize, dispatch, metrics) works on this, never on the raw path again.
+
+use http::Method;
+
+/// A decoded query string, in order. Repeated keys keep all their values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Decodes `a=b&c=d`, `+` being a space.
+    pub fn parse(raw: &str) -> Query {
+        let pairs = raw.split('&').filter(|p| !p.is_empty()).map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (percent_decode(key, true), percent_decode(value, true))
+        });
+        Query(pairs.collect())
+    }
+
+    /// The first value of `key`, if it is there and not empty.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
+    }
+
+    /// All values of `key`.
+    pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
+    }
+
+    /// Whether `key` is present and not `false` or `0`, as upstream reads booleans in queries.
+    pub fn flag(&self, key: &str) -> bool {
+        match self.0.iter().find(|(k, _)| k == key) {
+            None => false,
+            Some((_, v)) => !matches!(v.to_ascii_lowercase().as_str(), "false" | "0"),
+        }
+    }
+
+    /// The same query with `key` set to one value; used where the path carries what a parameter would.
+    pub fn with(mut self, key: &str, value: &str) -> Query {
+        self.0.retain(|(k, _)| k != key);
+        self.0.push((key.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+/// Undoes percent encoding; invalid sequences stay as they are.
+pub fn percent_decode(text: &str, plus_is_space: bool) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let hex = |b: u8| (b as char).to_digit(16);
+        match bytes[at] {
+            b'+' if plus_is_space => out.push(b' '),
+            b'%' if at + 2 < bytes.len() => match (hex(bytes[at + 1]), hex(bytes[at + 2])) {
+                (Some(high), Some(low)) => {
+                    out.push((high * 16 + low) as u8);
+                    at += 2;
+                }
+                _ => out.push(b'%'),
+            },
+            byte => out.push(byte),
+        }
+        at += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The parts of a request that authorization and dispatch need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    pub is_resource: bool,
+    /// The API verb (`get`, `list`, `watch`, `create` …) or, for other paths, the method in lower case.
+    pub verb: String,
+    pub path: String,
+    pub group: String,
+    pub version: String,
+    pub resource: String,
+    pub subresource: String,
+    pub namespace: String,
+    pub name: String,
+    /// What follows the subresource, with its leading slash: the path that a proxy passes on.
+    pub remainder: String,
+    pub query: Query,
+}
+
+/// Subresources of a namespace itself; anything else after the namespace's name is a resource in it.
+const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
+
+impl RequestInfo {
+    /// Reads method, path and query. Never fails: a path it does not know is a non-resource request.
+    pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
+        let mut info = RequestInfo {
+            verb: method.as_str().to_ascii_lowercase(),
+            path: percent_decode(path, false),
+            query: Query::parse(query),
+            ..RequestInfo::default()
+        };
+        let decoded = info.path.clone();
+        let mut parts: Vec<&str> = decoded.split('/').filter(|p| !p.is_empty()).collect();
+        let grouped = match parts.first() {
+            Some(&"api") if parts.len() >= 3 => false,
+            Some(&"apis") if parts.len() >= 4 => true,
+            _ => return info,
+        };
+        parts.remove(0);
+        if grouped {
+            info.group = parts.remove(0).to_owned();
+        }
+        info.is_resource = true;
+        info.version = parts.remove(0).to_owned();
+        info.verb = verb_of(method).to_owned();
+        let watch_in_path = parts.first() == Some(&"watch") && parts.len() > 1;
+        if watch_in_path {
+            parts.remove(0);
+        }
+        info.read_parts(&decoded, parts);
+        info.refine_verb(watch_in_path);
+        info
+    }
+
+    fn read_parts(&mut self, path: &str, mut parts: Vec<&str>) {
+        if parts.first() == Some(&"namespaces") && parts.len() > 1 {
+            self.namespace = parts[1].to_owned();
+            if parts.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&parts[2]) {
+                parts.drain(..2);
+            }
+        }
+        self.resource = parts.first().copied().unwrap_or_default().to_owned();
+        self.name = parts.get(1).copied().unwrap_or_default().to_owned();
+        self.subresource = parts.get(2).copied().unwrap_or_default().to_owned();
+        if parts.len() > 3 {
+            self.remainder = format!("/{}", parts[3..].join("/"));
+        }
+        if self.subresource == "proxy" && path.ends_with('/') {
+            self.remainder.push('/');
+        }
+    }
+
+    fn refine_verb(&mut self, watch_in_path: bool) {
+        if watch_in_path {
+            self.verb = "watch".to_owned();
+            if !self.name.is_empty() {
+                let selector = format!("metadata.name={}", self.name);
+                self.query = std::mem::take(&mut self.query).with("fieldSelector", &selector);
+            }
+            return;
+        }
+        match self.verb.as_str() {
+            "get" if self.name.is_empty() => {
+                self.verb = if self.query.flag("watch") { "watch" } else { "list" }.to_owned();
+                if let Some(name) = name_in_selector(self.query.get("fieldSelector")) {
+                    self.name = name;
+                }
+            }
+            "delete" if self.name.is_empty() => self.verb = "deletecollection".to_owned(),
+            _ => {}
+        }
+    }
+
+    /// Whether the request changes something.
+    pub fn is_mutating(&self) -> bool {
+        !matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
+    }
+
+    /// Whether the request may last: it must not take a place among the requests in flight.
+    pub fn is_long_running(&self) -> bool {
+        self.verb == "watch"
+            || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
+    }
+}
+
+fn verb_of(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "create",
+        Method::GET | Method::HEAD => "get",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// The name that a field selector pins, which upstream lets RBAC `resourceNames` rules see.
+fn name_in_selector(selector: Option<&str>) -> Option<String> {
+    selector?.split(',').find_map(|term| {
+        let name = term.strip_prefix("metadata.name==").or(term.strip_prefix("metadata.name="))?;
+        (!name.is_empty() && !name.contains(['/', '%', '=']) && name != "." && name != "..")
+            .then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(method: Method, path: &str, query: &str, expected: &str) {
+        let i = RequestInfo::parse(&method, path, query);
+        let got = format!(
+            "{} res={} g={} v={} ns={} r={} n={} s={} rest={}",
+            i.verb, i.is_resource, i.group, i.version, i.namespace, i.resource, i.name, i.subresource, i.remainder
+        );
+        assert_eq!(got, expected, "{method} {path}?{query}");
+    }
+
+    #[test]
+    fn paths_are_read_as_upstream_reads_them() {
+        check(Method::GET, "/healthz", "", "get res=false g= v= ns= r= n= s= rest=");
+        check(Method::GET, "/api/v1", "", "get res=false g= v= ns= r= n= s= rest=");
+        check(Method::GET, "/apis/apps/v1", "", "get res=false g= v= ns= r= n= s= rest=");
+        check(Method::GET, "/api/v1/pods", "", "list res=true g= v=v1 ns= r=pods n= s= rest=");
+        check(Method::GET, "/api/v1/pods", "watch=true", "watch res=true g= v=v1 ns= r=pods n= s= rest=");
+        check(Method::GET, "/api/v1/watch/pods", "", "watch res=true g= v=v1 ns= r=pods n= s= rest=");
+        check(
+            Method::GET,
+            "/api/v1/namespaces/a/pods/b/log",
+            "",
+            "get res=true g= v=v1 ns=a r=pods n=b s=log rest=",
+        );
+        check(
+            Method::GET,
+            "/api/v1/nodes/n/proxy/stats/summary",
+            "",
+            "get res=true g= v=v1 ns= r=nodes n=n s=proxy rest=/stats/summary",
+        );
+        check(Method::PUT, "/api/v1/namespaces/a/finalize", "", "update res=true g= v=v1 ns=a r=namespaces n=a s=finalize rest=");
+        check(Method::GET, "/api/v1/namespaces/a", "", "get res=true g= v=v1 ns=a r=namespaces n=a s= rest=");
+        check(
+            Method::DELETE,
+            "/apis/apps/v1/namespaces/a/deployments",
+            "",
+            "deletecollection res=true g=apps v=v1 ns=a r=deployments n= s= rest=",
+        );
+        check(
+            Method::GET,
+            "/api/v1/namespaces/a/pods",
+            "fieldSelector=metadata.name%3Dx",
+            "list res=true g= v=v1 ns=a r=pods n=x s= rest=",
+        );
+    }
+
+    #[test]
+    fn queries_are_decoded() {
+        let q = Query::parse("a=b+c&a=d%2Fe&watch&limit=");
+        assert_eq!(q.get("a"), Some("b c"));
+        assert_eq!(q.all("a").collect::<Vec<_>>(), ["b c", "d/e"]);
+        assert!(q.flag("watch"));
+        assert_eq!(q.get("limit"), None);
+        assert!(!Query::parse("watch=0").flag("watch"));
+    }
+}

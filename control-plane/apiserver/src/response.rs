@@ -1,0 +1,231 @@
+//! From results to responses: the last step of the pipeline.
+//!
+//! Plain JSON answers are joined from the stored bytes; only tables, YAML, indented and partial forms decode.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corten_api::Kind;
+use corten_meta::{Object, Status, Value};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+
+use crate::body::{Body, EventEncoder, Reply, WatchEvent};
+use crate::negotiation::{Accept, Format, View};
+use crate::registry::Resource;
+use crate::table;
+
+/// `?includeObject=` of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IncludeObject {
+    None,
+    Metadata,
+    Object,
+}
+
+impl IncludeObject {
+    pub fn parse(value: Option<&str>) -> IncludeObject {
+        match value {
+            Some("None") => IncludeObject::None,
+            Some("Object") => IncludeObject::Object,
+            _ => IncludeObject::Metadata,
+        }
+    }
+}
+
+/// The metadata of a list.
+#[derive(Clone, Debug, Default)]
+pub struct ListMeta {
+    pub resource_version: u64,
+    pub continue_token: String,
+    pub remaining: Option<u64>,
+}
+
+impl ListMeta {
+    pub fn to_value(&self) -> Value {
+        let mut meta = json!({ "resourceVersion": self.resource_version.to_string() });
+        if !self.continue_token.is_empty() {
+            meta["continue"] = self.continue_token.clone().into();
+        }
+        if let Some(remaining) = self.remaining {
+            meta["remainingItemCount"] = remaining.into();
+        }
+        meta
+    }
+}
+
+/// A response with a JSON value.
+pub fn value(accept: Accept, code: StatusCode, value: &Value) -> Reply {
+    let bytes = match accept.format {
+        Format::Json if accept.pretty => serde_json::to_vec_pretty(value).map(|mut b| {
+            b.push(b'\n');
+            b
+        }),
+        Format::Json => serde_json::to_vec(value).map(|mut b| {
+            b.push(b'\n');
+            b
+        }),
+        Format::Yaml => Ok(corten_meta::codec::encode_yaml(value).unwrap_or_default().into_bytes()),
+    };
+    full(code, accept.content_type(), bytes.unwrap_or_default().into())
+}
+
+/// A response with ready bytes.
+pub fn full(code: StatusCode, content_type: &'static str, bytes: Bytes) -> Reply {
+    let mut reply = Reply::new(Body::Full(bytes));
+    *reply.status_mut() = code;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply
+}
+
+/// A response with plain text.
+pub fn text(code: StatusCode, text: impl Into<String>) -> Reply {
+    full(code, "text/plain; charset=utf-8", Bytes::from(text.into()))
+}
+
+/// The response of a failed request.
+pub fn status(accept: Accept, status: &Status) -> Reply {
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let accept = Accept { view: View::Plain, ..accept };
+    let mut reply = value(accept, code, &status.to_value());
+    if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
+        && matches!(status.code, 429 | 503 | 504)
+    {
+        reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    reply
+}
+
+/// A response with one object, in the negotiated view.
+pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &Kind, object: &Arc<Object>) -> Reply {
+    match accept.view {
+        View::Table => {
+            let meta = ListMeta { resource_version: object.revision, ..ListMeta::default() };
+            value(accept, code, &table::render(kind, std::slice::from_ref(object), include, &meta, true))
+        }
+        View::PartialMetadata => value(accept, code, &partial(object.value())),
+        _ if accept.format == Format::Json && !accept.pretty => {
+            let mut bytes = Vec::with_capacity(object.bytes.len() + 64);
+            object.write_wire(&mut bytes);
+            bytes.push(b'\n');
+            full(code, "application/json", bytes.into())
+        }
+        _ => value(accept, code, &object.value()),
+    }
+}
+
+/// A response with a list, in the negotiated view.
+pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: &[Arc<Object>], meta: &ListMeta) -> Reply {
+    let code = StatusCode::OK;
+    match accept.view {
+        View::Table => value(accept, code, &table::render(kind, objects, include, meta, true)),
+        View::PartialMetadata => {
+            let items: Vec<Value> = objects.iter().map(|o| partial(o.value())).collect();
+            let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                               "metadata": meta.to_value(), "items": items });
+            value(accept, code, &list)
+        }
+        _ if accept.format == Format::Json && !accept.pretty => {
+            full(code, "application/json", join(kind, objects, meta).into())
+        }
+        _ => {
+            let items: Vec<Value> = objects.iter().map(|o| o.value()).collect();
+            let list = json!({ "kind": kind.list_kind, "apiVersion": kind.api_version(),
+                               "metadata": meta.to_value(), "items": items });
+            value(accept, code, &list)
+        }
+    }
+}
+
+/// A list as bytes, joined from the objects' own.
+fn join(kind: &Kind, objects: &[Arc<Object>], meta: &ListMeta) -> Vec<u8> {
+    let size: usize = objects.iter().map(|o| o.bytes.len() + 40).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    let head = format!(
+        r#"{{"kind":"{}","apiVersion":"{}","metadata":{},"items":["#,
+        kind.list_kind,
+        kind.api_version(),
+        meta.to_value()
+    );
+    out.extend_from_slice(head.as_bytes());
+    for (index, object) in objects.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        object.write_wire(&mut out);
+    }
+    out.extend_from_slice(b"]}\n");
+    out
+}
+
+/// An object reduced to its metadata.
+pub fn partial(object: Value) -> Value {
+    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
+}
+
+/// How the events of a watch are written, for the negotiated view.
+pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resource>) -> EventEncoder {
+    match accept.view {
+        View::Table => {
+            // Only the first event of a table watch carries the column definitions.
+            let first = std::sync::atomic::AtomicBool::new(true);
+            Arc::new(move |event| {
+                let Some((word, object)) = object_of(event) else { return plain_event(&resource.kind, event) };
+                let columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
+                let meta = ListMeta { resource_version: object.revision, ..ListMeta::default() };
+                let table = table::render(&resource.kind, std::slice::from_ref(object), include, &meta, columns);
+                frame(word, &table)
+            })
+        }
+        View::PartialMetadata => Arc::new(move |event| match (object_of(event), event) {
+            (Some((word, object)), _) => frame(word, &partial(object.value())),
+            (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
+                let mut object = bookmark(&resource.kind, *revision, *initial_events_end);
+                object["kind"] = "PartialObjectMetadata".into();
+                object["apiVersion"] = "meta.k8s.io/v1".into();
+                frame("BOOKMARK", &object)
+            }
+            _ => plain_event(&resource.kind, event),
+        }),
+        _ => Arc::new(move |event| plain_event(&resource.kind, event)),
+    }
+}
+
+fn object_of(event: &WatchEvent) -> Option<(&'static str, &Arc<Object>)> {
+    match event {
+        WatchEvent::Added(object) => Some(("ADDED", object)),
+        WatchEvent::Modified(object) => Some(("MODIFIED", object)),
+        WatchEvent::Deleted(object) => Some(("DELETED", object)),
+        WatchEvent::Bookmark { .. } | WatchEvent::Error(_) => None,
+    }
+}
+
+fn plain_event(kind: &Kind, event: &WatchEvent) -> Vec<u8> {
+    match event {
+        WatchEvent::Bookmark { revision, initial_events_end } => {
+            frame("BOOKMARK", &bookmark(kind, *revision, *initial_events_end))
+        }
+        WatchEvent::Error(status) => frame("ERROR", &status.to_value()),
+        WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+            let word = object_of(event).map_or("ADDED", |(word, _)| word);
+            let mut out = Vec::with_capacity(object.bytes.len() + 80);
+            out.extend_from_slice(format!(r#"{{"type":"{word}","object":"#).as_bytes());
+            object.write_wire(&mut out);
+            out.extend_from_slice(b"}\n");
+            out
+        }
+    }
+}
+
+fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
+    let mut metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
+    if initial_events_end {
+        metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+    }
+    json!({ "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata })
+}
+
+fn frame(word: &str, object: &Value) -> Vec<u8> {
+    format!("{{\"type\":\"{word}\",\"object\":{object}}}\n").into_bytes()
+}

@@ -1,0 +1,128 @@
+//! The API server as a value: its parts, how it is built, and calls from inside the process.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corten_meta::Object;
+use corten_store::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::Chain;
+use crate::authentication::token::Tokens;
+use crate::authentication::{Identity, Peer, User};
+use crate::authorization::rbac::Rbac;
+use crate::body::{Reply, RequestBody};
+use crate::bootstrap;
+use crate::config::Config;
+use crate::discovery::Discovery;
+use crate::encryption::Transformer;
+use crate::error::Error;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::openapi::OpenApi;
+use crate::pipeline::Limits;
+use crate::proxy::Kubelets;
+use crate::registry::{Registry, Resource};
+
+/// The API server. All its state is in the store and in caches of the store.
+pub struct Server {
+    pub(crate) config: Config,
+    pub(crate) registry: Registry,
+    pub(crate) tokens: Tokens,
+    pub(crate) rbac: Rbac,
+    pub(crate) admission: Chain,
+    pub(crate) discovery: Discovery,
+    pub(crate) openapi: OpenApi,
+    pub(crate) health: Health,
+    pub(crate) metrics: Metrics,
+    pub(crate) limits: Limits,
+    pub(crate) kubelets: Kubelets,
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl Server {
+    /// Fills the caches and writes what every cluster must hold. When this returns, the server is ready.
+    pub async fn new(config: Config, store: Arc<dyn Store>) -> Result<Arc<Server>, Error> {
+        let shutdown = CancellationToken::new();
+        let transformer = Arc::new(Transformer::new(config.encryption_key.as_ref())?);
+        let kinds = corten_api::kinds();
+        let registry = Registry::start(store, kinds, transformer, config.event_ttl, shutdown.clone()).await?;
+        let server = Arc::new(Server {
+            tokens: Tokens::new(&config)?,
+            rbac: Rbac::new(rbac_caches(&registry)?),
+            admission: Chain::new(),
+            discovery: Discovery::new(registry.resources()),
+            openapi: OpenApi::new(registry.resources()),
+            health: Health::default(),
+            metrics: Metrics::default(),
+            limits: Limits::new(&config),
+            kubelets: Kubelets::new(config.kubelet.as_ref())?,
+            registry,
+            config,
+            shutdown,
+        });
+        bootstrap::run(&server).await?;
+        server.health.mark_ready();
+        Ok(server)
+    }
+
+    /// Ends every watch and the feed of the caches. Requests after this are answered, but see no news.
+    pub fn shut_down(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// A way to call this server as `user`, without a socket and through the same pipeline.
+    pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
+        InProcess { server: Arc::clone(self), user: user.authenticated() }
+    }
+
+    /// An object of the cache, in its stored version.
+    pub(crate) fn cached(&self, group: &str, version: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        self.registry.resource(group, version, plural)?.stored.as_ref()?.cache.get(namespace, name)
+    }
+
+    /// The objects of a namespace (or of all) in the cache, in their stored version.
+    pub(crate) fn cached_list(&self, group: &str, version: &str, plural: &str, namespace: &str) -> Vec<Arc<Object>> {
+        let resource = self.registry.resource(group, version, plural);
+        resource.and_then(|r| r.stored.as_ref()).map(|s| s.cache.list(namespace)).unwrap_or_default()
+    }
+
+    /// A resource that the API always has.
+    pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Result<&Arc<Resource>, corten_meta::Status> {
+        self.registry
+            .resource(group, version, plural)
+            .ok_or_else(|| corten_meta::Status::internal(format!("{plural}.{version}.{group} is not served")))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+fn rbac_caches(registry: &Registry) -> Result<[Arc<crate::cache::ResourceCache>; 4], Error> {
+    let cache = |plural: &str| {
+        let resource = registry.resource("rbac.authorization.k8s.io", "v1", plural);
+        resource
+            .and_then(|r| r.stored.as_ref())
+            .map(|s| Arc::clone(&s.cache))
+            .ok_or_else(|| Error::Config(format!("the kind table has no {plural}")))
+    };
+    Ok([cache("clusterroles")?, cache("roles")?, cache("clusterrolebindings")?, cache("rolebindings")?])
+}
+
+/// Calls from inside the process, under one identity.
+#[derive(Clone)]
+pub struct InProcess {
+    server: Arc<Server>,
+    user: User,
+}
+
+impl InProcess {
+    /// Sends one request through the pipeline.
+    pub async fn call(&self, request: http::Request<Bytes>) -> Reply {
+        let peer = Peer { identity: Identity::InProcess(self.user.clone()), address: None };
+        self.server.handle(request.map(RequestBody::Full), peer).await
+    }
+}

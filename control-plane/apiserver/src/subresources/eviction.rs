@@ -1,0 +1,127 @@
+//! `eviction`: a deletion that asks the disruption budgets first.
+
+use corten_meta::{Selector, Status, Value};
+use http::StatusCode;
+use serde_json::json;
+
+use super::binding::set_condition;
+use crate::body::Reply;
+use crate::decode::{Expected, object};
+use crate::handlers::Target;
+use crate::handlers::create::success;
+use crate::handlers::delete::{DeleteOptions, delete_object};
+use crate::handlers::update::{Part, change};
+use crate::response;
+
+const EVICTION: Expected<'static> =
+    Expected { api_version: "policy/v1", kind: "Eviction", schema: "io.k8s.api.policy.v1.Eviction" };
+
+/// More disrupted pods than this and the budget's controller is not keeping up.
+const MAX_DISRUPTED_PODS: usize = 2000;
+
+/// Evicts the pod if its budget allows it.
+pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let eviction = object(target.context, bytes, &EVICTION)?;
+    let name = corten_meta::name(&eviction);
+    if !name.is_empty() && name != target.name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
+    let pod = target.server.registry.get(target.resource, target.namespace, target.name).await?.value();
+    if !is_exempt(&pod) {
+        spend_budget(target, &pod, options.dry_run).await?;
+    }
+    if !options.dry_run {
+        let disrupted = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                                "message": "Eviction API: evicting" });
+        let transform = |old: &Value| {
+            let mut new = old.clone();
+            set_condition(&mut new, disrupted.clone(), target.context.now);
+            Ok(new)
+        };
+        change(target, Part::Whole, None, &transform).await?;
+    }
+    // The condition raised the resourceVersion, so only a precondition on the uid can still hold.
+    let options = DeleteOptions { resource_version: None, ..options };
+    delete_object(target, &options).await?;
+    Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
+}
+
+/// Pods that do not run, or are on their way out, disrupt nothing any more.
+fn is_exempt(pod: &Value) -> bool {
+    let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    matches!(phase, "Succeeded" | "Failed" | "Pending") || corten_meta::deletion_timestamp(pod).is_some()
+}
+
+/// Finds the budget of the pod and takes one disruption from it.
+async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result<(), Status> {
+    let server = target.server;
+    server.registry.caches.fresh().await?;
+    let labels = corten_meta::labels(pod);
+    let budgets: Vec<String> = server
+        .cached_list("policy", "v1", "poddisruptionbudgets", target.namespace)
+        .into_iter()
+        .filter(|budget| {
+            let selector = budget.value().pointer("/spec/selector").cloned().unwrap_or(Value::Null);
+            selector.is_object() && Selector::from_label_selector(&selector).is_ok_and(|s| s.matches(&labels))
+        })
+        .map(|budget| budget.header.name.clone())
+        .collect();
+    let name = match budgets.as_slice() {
+        [] => return Ok(()),
+        [one] => one,
+        _ => {
+            let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return Err(Status { code: 500, reason: String::new(), message: message.to_owned(), details: None });
+        }
+    };
+    let resource = server.resource("policy", "v1", "poddisruptionbudgets")?;
+    let budget = Target { resource, name, ..*target };
+    let pod_name = corten_meta::name(pod).to_owned();
+    let ready = is_ready(pod);
+    if dry_run {
+        let current = server.registry.get(resource, target.namespace, name).await?.value();
+        return disrupt(target, &current, &pod_name, ready).map(|_| ());
+    }
+    change(&budget, Part::Whole, None, &|old| disrupt(target, old, &pod_name, ready)).await.map(|_| ())
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+/// The budget with one disruption less, or 429.
+fn disrupt(target: &Target<'_>, budget: &Value, pod: &str, ready: bool) -> Result<Value, Status> {
+    let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let name = corten_meta::name(budget);
+    let refused = |why: String| {
+        let mut status =
+            Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", 10);
+        let cause = corten_meta::Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
+        status.details.get_or_insert_default().causes.push(cause);
+        Err(status)
+    };
+    if !ready {
+        let always = budget.pointer("/spec/unhealthyPodEvictionPolicy").and_then(Value::as_str) == Some("AlwaysAllow");
+        let desired = number("/status/desiredHealthy");
+        if always || (number("/status/currentHealthy") >= desired && desired > 0) {
+            return Ok(budget.clone());
+        }
+    }
+    if number("/status/observedGeneration") < corten_meta::generation(budget) {
+        return refused(format!("The disruption budget {name} is still being processed by the server."));
+    }
+    let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object).map_or(0, serde_json::Map::len);
+    let allowed = number("/status/disruptionsAllowed");
+    if allowed <= 0 || disrupted > MAX_DISRUPTED_PODS {
+        let (desired, current) = (number("/status/desiredHealthy"), number("/status/currentHealthy"));
+        return refused(format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently"));
+    }
+    let mut new = budget.clone();
+    corten_meta::set(&mut new, "/status/disruptionsAllowed", (allowed - 1).into());
+    let key = pod.replace('~', "~0").replace('/', "~1");
+    let now = corten_meta::time::rfc3339(target.context.now);
+    corten_meta::set(&mut new, &format!("/status/disruptedPods/{key}"), now.into());
+    Ok(new)
+}

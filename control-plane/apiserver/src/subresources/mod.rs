@@ -1,0 +1,65 @@
+//! Subresources: one handler for each role, whatever kind it hangs on.
+
+pub mod approval;
+pub mod binding;
+pub mod eviction;
+pub mod parts;
+pub mod scale;
+pub mod token;
+
+use corten_api::{Role, Subresource};
+use corten_meta::Status;
+
+use crate::body::{Reply, RequestBody};
+use crate::handlers::Target;
+use crate::handlers::patch::Patch;
+use crate::handlers::update::{Part, Transform, change, check_name, reply};
+use crate::{handlers, proxy};
+
+/// Hands the request to the handler of the subresource's role.
+pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: RequestBody) -> Result<Reply, Status> {
+    let verb = target.context.info.verb.as_str();
+    if !subresource.verbs.contains(&verb) {
+        return Err(Status::method_not_allowed(&target.resource.group_resource(), verb));
+    }
+    if target.resource.kind.namespaced && target.namespace.is_empty() {
+        return Err(Status::path_not_found());
+    }
+    if matches!(subresource.role, Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy) {
+        return proxy::connect(target, subresource.role, body).await;
+    }
+    let bytes = body.read(target.server.config.max_body_bytes).await?;
+    match subresource.role {
+        Role::Status => part(target, &bytes, Part::Status, &|new, _| Ok(new)).await,
+        Role::Finalize => part(target, &bytes, Part::Whole, &parts::finalizers).await,
+        Role::EphemeralContainers => part(target, &bytes, Part::Whole, &parts::ephemeral_containers).await,
+        Role::Resize => part(target, &bytes, Part::Whole, &parts::resize).await,
+        Role::Approval => part(target, &bytes, Part::Whole, &approval::conditions(target)).await,
+        Role::Scale => scale::serve(target, &bytes).await,
+        Role::Binding => binding::create(target, &bytes).await,
+        Role::Eviction => eviction::create(target, &bytes).await,
+        Role::Token => token::create(target, &bytes).await,
+        Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy => Err(Status::path_not_found()),
+    }
+}
+
+/// Takes from the wanted object what a subresource may change, and the rest from the object as it stands.
+pub type Merge<'a> = dyn Fn(corten_meta::Value, &corten_meta::Value) -> Result<corten_meta::Value, Status> + Send + Sync + 'a;
+
+/// A subresource whose body is the parent itself, of which it changes a part.
+async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Merge<'_>) -> Result<Reply, Status> {
+    match target.context.info.verb.as_str() {
+        "get" => handlers::get::get(target).await,
+        "update" => {
+            let body = target.decode(bytes)?;
+            check_name(target, &body)?;
+            let transform: &Transform<'_> = &|old| merge(body.clone(), old);
+            Ok(reply(target, &change(target, part, None, transform).await?))
+        }
+        _ => {
+            let patch = Patch::decode(target, bytes)?;
+            let transform: &Transform<'_> = &|old| merge(patch.apply_checked(target, old)?, old);
+            Ok(reply(target, &change(target, part, None, transform).await?))
+        }
+    }
+}

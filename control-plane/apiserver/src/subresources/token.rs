@@ -1,0 +1,115 @@
+//! `token` of a ServiceAccount: a TokenRequest, answered with a signed token.
+
+use corten_meta::{FieldError, GroupKind, Path, Status, Value};
+use http::StatusCode;
+use serde_json::json;
+
+use crate::authentication::token::Claims;
+use crate::body::Reply;
+use crate::decode::{Expected, object};
+use crate::handlers::Target;
+use crate::response;
+
+const REQUEST: Expected<'static> = Expected {
+    api_version: "authentication.k8s.io/v1",
+    kind: "TokenRequest",
+    schema: "io.k8s.api.authentication.v1.TokenRequest",
+};
+const DEFAULT_SECONDS: i64 = 3600;
+const MIN_SECONDS: i64 = 600;
+const MAX_SECONDS: i64 = 1 << 32;
+
+/// Issues the token.
+pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let mut request = object(target.context, bytes, &REQUEST)?;
+    let account = target.server.registry.get(target.resource, target.namespace, target.name).await?;
+    let seconds = request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
+    check_seconds(target, seconds)?;
+    let mut audiences: Vec<String> = request
+        .pointer("/spec/audiences")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    if audiences.is_empty() {
+        audiences = target.server.config.audiences.clone();
+    }
+    let (bound, node) = bound_object(target, &request).await?;
+    let now = target.context.now;
+    let claims = Claims {
+        namespace: target.namespace,
+        service_account: target.name,
+        service_account_uid: &account.header.uid,
+        audiences: &audiences,
+        lifetime_seconds: seconds,
+        bound,
+        node,
+        now,
+    };
+    let token = target.server.tokens.issue(&claims).map_err(|e| Status::internal(e.to_string()))?;
+    let expires = corten_meta::time::rfc3339(now + jiff::SignedDuration::from_secs(seconds));
+    request["metadata"] = json!({ "name": target.name, "namespace": target.namespace,
+                                  "creationTimestamp": corten_meta::time::rfc3339(now) });
+    corten_meta::set(&mut request, "/spec/audiences", json!(audiences));
+    corten_meta::set(&mut request, "/spec/expirationSeconds", seconds.into());
+    if request.pointer("/spec/boundObjectRef").is_none() {
+        corten_meta::set(&mut request, "/spec/boundObjectRef", Value::Null);
+    }
+    request["status"] = json!({ "token": token, "expirationTimestamp": expires });
+    Ok(response::value(target.context.accept, StatusCode::CREATED, &request))
+}
+
+fn check_seconds(target: &Target<'_>, seconds: i64) -> Result<(), Status> {
+    let path = Path::root("spec").child("expirationSeconds");
+    let why = if seconds < MIN_SECONDS {
+        "may not specify a duration less than 10 minutes"
+    } else if seconds > MAX_SECONDS {
+        "may not specify a duration larger than 2^32 seconds"
+    } else {
+        return Ok(());
+    };
+    let kind = GroupKind { group: "authentication.k8s.io".to_owned(), kind: "TokenRequest".to_owned() };
+    Err(Status::invalid(&kind, target.name, vec![FieldError::invalid(&path, seconds, why)]))
+}
+
+type Bound = (Option<(&'static str, String, String)>, Option<(String, String)>);
+
+/// The object that the token shall die with, and the node of a pod.
+async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Status> {
+    let Some(reference) = request.pointer("/spec/boundObjectRef").filter(|r| r.is_object()) else {
+        return Ok((None, None));
+    };
+    let text = |key: &str| reference[key].as_str().unwrap_or_default();
+    let (claim, plural, namespace) = match text("kind") {
+        "Pod" => ("pod", "pods", target.namespace),
+        "Secret" => ("secret", "secrets", target.namespace),
+        "Node" => ("node", "nodes", ""),
+        other => {
+            return Err(Status::bad_request(format!("cannot bind token for serviceaccount to kind {other:?}")));
+        }
+    };
+    let server = target.server;
+    let resource = server.resource("", "v1", plural)?;
+    let object = server.registry.get(resource, namespace, text("name")).await?;
+    let uid = object.header.uid.clone();
+    if !text("uid").is_empty() && text("uid") != uid {
+        let why = format!("the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated", text("uid"));
+        return Err(Status::conflict(&resource.group_resource(), text("name"), &why));
+    }
+    let value = object.value();
+    let mut node = None;
+    if claim == "pod" {
+        let account = value.pointer("/spec/serviceAccountName").and_then(Value::as_str).unwrap_or_default();
+        if account != target.name {
+            let why = format!("cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.", target.name);
+            return Err(Status::bad_request(why));
+        }
+        if let Some(name) = value.pointer("/spec/nodeName").and_then(Value::as_str).filter(|n| !n.is_empty()) {
+            let uid = server.cached("", "v1", "nodes", "", name).map(|n| n.header.uid.clone());
+            node = Some((name.to_owned(), uid.unwrap_or_default()));
+        }
+    }
+    Ok((Some((claim, object.header.name.clone(), uid)), node))
+}

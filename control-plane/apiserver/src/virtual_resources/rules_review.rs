@@ -1,0 +1,27 @@
+//! SelfSubjectRulesReview: everything the user may do in a namespace.
+
+use corten_meta::{Status, Value};
+use serde_json::json;
+
+use crate::authorization::rbac::Rule;
+use crate::handlers::Target;
+
+pub fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
+    let namespace = review.pointer("/spec/namespace").and_then(Value::as_str).unwrap_or_default();
+    if namespace.is_empty() {
+        return Err(Status::bad_request("no namespace on request"));
+    }
+    let user = &target.context.user;
+    let mut rules = target.server.rbac.policy().rules_for(user, namespace);
+    if user.is_in("system:masters") {
+        let all = || vec!["*".to_owned()];
+        rules.push(Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() });
+        rules.push(Rule { verbs: all(), urls: all(), ..Rule::default() });
+    }
+    let (urls, resources): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|rule| !rule.urls.is_empty());
+    Ok(json!({
+        "resourceRules": resources.iter().map(|r| r.to_value()).collect::<Vec<_>>(),
+        "nonResourceRules": urls.iter().map(|r| r.to_value()).collect::<Vec<_>>(),
+        "incomplete": false,
+    }))
+}

@@ -1,0 +1,27 @@
+//! TokenReview: whose token this is.
+
+use corten_meta::{Status, Value};
+use serde_json::json;
+
+use crate::handlers::Target;
+
+pub async fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
+    let token = review.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
+    if token.is_empty() {
+        return Err(Status::bad_request("token is required for TokenReview in authentication"));
+    }
+    let asked: Vec<String> = review
+        .pointer("/spec/audiences")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    let server = target.server;
+    let audiences = if asked.is_empty() { &server.config.audiences } else { &asked };
+    Ok(match server.tokens.authenticate(server, token, audiences).await {
+        Ok(found) => json!({ "authenticated": true, "user": found.user.to_value(), "audiences": found.audiences }),
+        Err(reason) => json!({ "authenticated": false, "user": {}, "error": reason }),
+    })
+}

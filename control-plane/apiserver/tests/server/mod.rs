@@ -1,0 +1,158 @@
+//! An API server over the embedded store in a temporary directory, driven by requests.
+
+use std::sync::Arc;
+
+use corten_apiserver::{Body, Config, InProcess, Server, User, WatchEvent};
+use futures::StreamExt;
+use serde_json::Value;
+
+/// A running server and its directory.
+pub struct TestServer {
+    pub server: Arc<Server>,
+    admin: InProcess,
+    directory: tempfile::TempDir,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub body: Value,
+    pub headers: http::HeaderMap,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn expect(self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{}", self.body);
+        self.body
+    }
+
+    /// The error's message, if the code is the expected one.
+    #[track_caller]
+    pub fn message(self, code: u16) -> String {
+        self.expect(code)["message"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn warnings(&self) -> Vec<String> {
+        self.headers.get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect()
+    }
+}
+
+fn config() -> Config {
+    Config {
+        service_account_keys: vec![rcgen::KeyPair::generate().unwrap().serialize_pem()],
+        encryption_key: Some([3; 32]),
+        ..Config::default()
+    }
+}
+
+impl TestServer {
+    pub async fn start() -> TestServer {
+        TestServer::open(tempfile::tempdir().unwrap()).await
+    }
+
+    async fn open(directory: tempfile::TempDir) -> TestServer {
+        let store = corten_store::Embedded::open(corten_store::Config::new(directory.path())).unwrap();
+        let server = Server::new(config(), store).await.unwrap();
+        let admin = server.in_process(User::new("admin", &["system:masters"]));
+        TestServer { server, admin, directory }
+    }
+
+    /// Stops the server and opens the same store again.
+    pub async fn restart(self) -> TestServer {
+        let TestServer { server, admin, directory } = self;
+        drop(admin);
+        server.shut_down();
+        let mut server = Some(server);
+        // The feed of the caches holds the store until it has seen the shutdown.
+        for _ in 0..200 {
+            drop(server.take());
+            match corten_store::Embedded::open(corten_store::Config::new(directory.path())) {
+                Ok(store) => {
+                    let server = Server::new(config(), store).await.unwrap();
+                    let admin = server.in_process(User::new("admin", &["system:masters"]));
+                    return TestServer { server, admin, directory };
+                }
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        }
+        panic!("the store stays locked");
+    }
+
+    /// A caller with another identity.
+    pub fn user(&self, name: &str, groups: &[&str]) -> InProcess {
+        self.server.in_process(User::new(name, groups))
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        call(&self.admin, "GET", path, None, "application/json").await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        call(&self.admin, "POST", path, Some(body), "application/json").await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        call(&self.admin, "PUT", path, Some(body), "application/json").await
+    }
+
+    pub async fn delete(&self, path: &str, options: Option<Value>) -> Answer {
+        call(&self.admin, "DELETE", path, options, "application/json").await
+    }
+
+    /// A patch: `kind` is `merge`, `strategic` or `json`.
+    pub async fn patch(&self, path: &str, kind: &str, body: Value) -> Answer {
+        let content_type = match kind {
+            "merge" => "application/merge-patch+json",
+            "strategic" => "application/strategic-merge-patch+json",
+            "json" => "application/json-patch+json",
+            other => other,
+        };
+        call(&self.admin, "PATCH", path, Some(body), content_type).await
+    }
+
+    /// The events of a watch as they come.
+    pub async fn watch(&self, path: &str) -> futures::stream::BoxStream<'static, WatchEvent> {
+        let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
+        match self.admin.call(request).await.into_body() {
+            Body::Watch(watch) => watch.events,
+            other => panic!("not a watch: {other:?}"),
+        }
+    }
+}
+
+/// Sends one request.
+pub async fn call(who: &InProcess, method: &str, path: &str, body: Option<Value>, content_type: &str) -> Answer {
+    let bytes = body.map(|b| b.to_string()).unwrap_or_default();
+    send(who, method, path, bytes.into(), &[("content-type", content_type)]).await
+}
+
+/// Sends one request with bytes and headers as they are.
+pub async fn send(who: &InProcess, method: &str, path: &str, body: bytes::Bytes, headers: &[(&str, &str)]) -> Answer {
+    let mut request = http::Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let reply = who.call(request.body(body).unwrap()).await;
+    let (parts, body) = reply.into_parts();
+    let bytes = match body {
+        Body::Full(bytes) => bytes,
+        other => panic!("not a whole body: {other:?}"),
+    };
+    let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+    Answer { code: parts.status.as_u16(), body, headers: parts.headers }
+}
+
+/// The next event, as `TYPE name` or `BOOKMARK`; fails after ten seconds.
+pub async fn next(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> String {
+    let event = tokio::time::timeout(std::time::Duration::from_secs(10), events.next()).await.expect("no event in time");
+    match event {
+        Some(WatchEvent::Added(o)) => format!("ADDED {}", o.header.name),
+        Some(WatchEvent::Modified(o)) => format!("MODIFIED {}", o.header.name),
+        Some(WatchEvent::Deleted(o)) => format!("DELETED {}", o.header.name),
+        Some(WatchEvent::Bookmark { initial_events_end, .. }) => format!("BOOKMARK {initial_events_end}"),
+        Some(WatchEvent::Error(status)) => format!("ERROR {}", status.code),
+        None => "END".to_owned(),
+    }
+}
