@@ -216,6 +216,10 @@ struct PartialOwner<'a> {
 
 fn parse_header(bytes: &[u8]) -> Result<Header, Error> {
     let partial: Partial<'_> = serde_json::from_slice(bytes).map_err(|e| Error::Metadata(e.to_string()))?;
+    // A derived decoder also reads a list as a struct, field by field: an object of lists is no object.
+    if bytes.first() != Some(&b'{') || (partial.metadata.is_some() && metadata_start(bytes).is_none()) {
+        return Err(Error::Metadata("metadata must be an object".into()));
+    }
     let metadata = partial.metadata.unwrap_or_default();
     let text = |t: Option<Cow<'_, str>>| t.map(Cow::into_owned).unwrap_or_default();
     Ok(Header {

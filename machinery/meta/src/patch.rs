@@ -99,6 +99,14 @@ fn missing(operation: &str, what: &str, path: &str) -> Error {
     failed(format!("{operation} operation does not apply: doc is missing {what}: {path}: missing value"))
 }
 
+/// Only two of upstream's texts have the path in quotes.
+fn missing_container(operation: &str, role: &str, path: &str) -> Error {
+    match operation {
+        "add" | "remove" => missing(operation, "path", &format!("\"{path}\"")),
+        _ => missing(operation, role, path),
+    }
+}
+
 /// The container of a path's last step, and that step.
 fn container<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let mut steps: Vec<String> = path.split('/').skip(1).map(decode_step).collect();
@@ -154,7 +162,7 @@ fn add(document: &mut Value, operation: &str, path: &str, value: Value) -> Resul
             items.insert(index, value);
             Ok(())
         }
-        _ => Err(missing(operation, "path", path)),
+        _ => Err(missing_container(operation, "destination path", path)),
     }
 }
 
@@ -171,7 +179,7 @@ fn remove(document: &mut Value, operation: &str, path: &str) -> Result<Value, Er
                 "error in {operation} for path: '{path}': Unable to access invalid index: {step}: invalid index referenced"
             ))),
         },
-        _ => Err(missing(operation, "path", path)),
+        _ => Err(missing_container(operation, "from path", path)),
     }
 }
 

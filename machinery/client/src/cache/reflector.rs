@@ -53,7 +53,7 @@ impl Reflector {
     }
 
     async fn follow(&mut self) {
-        let mut backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
         let mut unhealthy = 0;
         loop {
             let started = Instant::now();

@@ -1,0 +1,165 @@
+//! The codec: canonical bytes, the splice of the resource version, strict decoding, YAML by go-yaml's rules.
+
+use bytes::Bytes;
+use corten_meta::codec::{decode_yaml_documents, encode_yaml};
+use corten_meta::{Object, Value, decode_json, decode_yaml, encode_object, parse_wire};
+use proptest::prelude::*;
+use serde_json::json;
+
+#[test]
+fn canonical_order() {
+    let object = json!({"spec": {"z": 1, "a": [true, null]}, "kind": "Pod", "apiVersion": "v1", "a": 1.0,
+        "metadata": {"resourceVersion": "5", "selfLink": "/x", "name": "web", "annotations": {"b": "2", "a": "1"}}});
+    let expected = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"a":"1","b":"2"},"name":"web"},"a":1,"spec":{"a":[true,null],"z":1}}"#;
+    assert_eq!(encode_object(&object), expected.as_bytes());
+}
+
+#[test]
+fn header_without_decoding_the_rest() {
+    let bytes = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"creationTimestamp":null,"deletionTimestamp":"2026-01-02T03:04:05Z","finalizers":["a/b"],"generation":4,"labels":{"app":"w\u0065b"},"name":"web","namespace":"prod","ownerReferences":[{"apiVersion":"apps/v1","controller":true,"kind":"ReplicaSet","name":"r","uid":"o"},{"apiVersion":"v1","kind":"Node","name":"n","uid":"p"}],"uid":"u"},"spec":{"odd":[{}]}}"#;
+    let object = Object::parse(Bytes::from_static(bytes), 9).unwrap();
+    assert_eq!(object.key().to_string(), "prod/web");
+    assert_eq!(object.header.labels["app"], "web");
+    assert_eq!(object.controller().unwrap().name, "r");
+    assert_eq!(object.header.owners.len(), 2);
+    assert_eq!(object.header.generation, 4);
+    assert_eq!(object.header.finalizers, ["a/b"]);
+    assert_eq!(object.header.deletion_timestamp.unwrap().to_string(), "2026-01-02T03:04:05Z");
+    assert_eq!(object.header.creation_timestamp, None);
+    assert_eq!(object.value()["metadata"]["resourceVersion"], "9");
+    assert!(Object::parse(Bytes::from_static(b"{\"metadata\":[]}"), 1).is_err());
+}
+
+#[test]
+fn splice() {
+    for (stored, wire) in [
+        (
+            r#"{"apiVersion":"v1","kind":"A","metadata":{}}"#,
+            r#"{"apiVersion":"v1","kind":"A","metadata":{"resourceVersion":"7"}}"#,
+        ),
+        (
+            r#"{"apiVersion":"\"metadata\":{","kind":"A","metadata":{"name":"x"},"b":{"metadata":{}}}"#,
+            r#"{"apiVersion":"\"metadata\":{","kind":"A","metadata":{"resourceVersion":"7","name":"x"},"b":{"metadata":{}}}"#,
+        ),
+        (r#"{"kind":"A"}"#, r#"{"kind":"A"}"#),
+    ] {
+        let object = Object::parse(Bytes::from_static(stored.as_bytes()), 7).unwrap();
+        assert_eq!(object.wire(), wire.as_bytes());
+    }
+    let unstored = Object::from_value(&json!({"apiVersion": "v1", "metadata": {"name": "x"}}), 0).unwrap();
+    assert_eq!(unstored.wire(), unstored.bytes);
+}
+
+#[test]
+fn wire_of_other_servers() {
+    let text = br#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"x","resourceVersion":"12","selfLink":"/y"}}"#;
+    let object = parse_wire(text).unwrap();
+    assert_eq!(object.revision, 12);
+    assert_eq!(object.bytes, br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"}}"#.as_slice());
+    assert_eq!(parse_wire(br#"{"metadata":{"name":"x"}}"#).unwrap().revision, 0);
+    assert!(parse_wire(br#"{"metadata":{"resourceVersion":"x"}}"#).is_err());
+    assert!(parse_wire(b"{").is_err());
+    let ours = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"12","name":"x"}}"#;
+    assert_eq!(parse_wire(ours).unwrap(), object);
+    let line = [ours.as_slice(), b"\n"].concat();
+    assert_eq!(parse_wire(&line).unwrap(), object);
+}
+
+#[test]
+fn duplicates_are_reported_and_the_last_wins() {
+    let text = br#"{"a":1,"a":2,"b":{"c":1,"c":2,"c":3},"l":[{},{"x":1,"x":2}]}"#;
+    let strict = decode_json(text, true).unwrap();
+    assert_eq!(strict.duplicates, ["a", "b.c", "l[1].x"]);
+    assert_eq!(strict.value, json!({"a": 2, "b": {"c": 3}, "l": [{}, {"x": 2}]}));
+    let loose = decode_json(text, false).unwrap();
+    assert_eq!((loose.value, loose.duplicates), (strict.value, vec![]));
+    for broken in [&b"{"[..], b"{} x", b"[1,]", b"nul", b""] {
+        assert!(decode_json(broken, true).is_err() && decode_json(broken, false).is_err());
+    }
+    let deep = [b"[".repeat(5000), b"]".repeat(5000)].concat();
+    assert!(decode_json(&deep, true).is_err() && decode_json(&deep, false).is_err());
+}
+
+#[test]
+fn yaml_is_read_as_go_yaml_does() {
+    let text = b"mode: 0644\nflag: on\nyes_too: yes\nbig: 1_000\ntext: '0644'\nbase: &b {x: 1}\nmerged: {<<: *b, y: 2}\nempty:\nport: 80\n";
+    let value = decode_yaml(text).unwrap();
+    assert_eq!(value["mode"], 420);
+    assert_eq!((&value["flag"], &value["yes_too"]), (&json!(true), &json!(true)));
+    assert_eq!(value["big"], 1000);
+    assert_eq!(value["text"], "0644");
+    assert_eq!(value["merged"], json!({"x": 1, "y": 2}));
+    assert_eq!(value["empty"], Value::Null);
+    assert_eq!(value["port"], 80);
+    assert!(decode_yaml(b"a: 1\na: 2\n").is_err(), "duplicate keys");
+    assert!(decode_yaml(b"a: [").is_err());
+    assert_eq!(decode_yaml(br#"{"json": [1, true]}"#).unwrap(), json!({"json": [1, true]}));
+    let documents = decode_yaml_documents(b"a: 1\n---\n---\nb: 2\n").unwrap();
+    assert_eq!(documents, [json!({"a": 1}), json!({"b": 2})]);
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[ -~é\\n\"]{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-z\"{:]{1,10}", inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn object() -> impl Strategy<Value = Value> {
+    let fields = prop::collection::btree_map("[a-z\"{:]{1,10}", value(), 0..5);
+    let annotations = prop::collection::btree_map("[a-z/]{1,8}", "[ -~]{0,12}", 0..3);
+    (fields, annotations, "[a-z]{1,8}").prop_map(|(fields, annotations, name)| {
+        let mut object = Value::Object(fields.into_iter().collect());
+        object["apiVersion"] = json!("v1");
+        object["kind"] = json!("Thing");
+        object["metadata"] = json!({"name": name, "annotations": annotations});
+        object
+    })
+}
+
+proptest! {
+    #[test]
+    fn wire_round_trips(object in object(), revision in 1..u64::MAX) {
+        let stored = Object::from_value(&object, revision).unwrap();
+        let back = parse_wire(&stored.wire()).unwrap();
+        prop_assert_eq!(&back, &stored);
+        let mut expected = object;
+        expected["metadata"]["resourceVersion"] = json!(revision.to_string());
+        prop_assert_eq!(stored.value(), expected.clone());
+        prop_assert_eq!(serde_json::from_slice::<Value>(&stored.wire()).unwrap(), expected.clone());
+        prop_assert_eq!(parse_wire(expected.to_string().as_bytes()).unwrap(), stored);
+    }
+
+    #[test]
+    fn encoding_keeps_the_value_and_strict_decoding_finds_nothing(value in value()) {
+        let bytes = encode_object(&value);
+        let decoded = decode_json(&bytes, true).unwrap();
+        prop_assert!(decoded.duplicates.is_empty());
+        let mut expected = value;
+        if let Some(metadata) = expected.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("resourceVersion");
+        }
+        prop_assert_eq!(decoded.value, expected);
+    }
+
+    #[test]
+    fn yaml_round_trips(value in object()) {
+        prop_assert_eq!(decode_yaml(encode_yaml(&value).unwrap().as_bytes()).unwrap(), value);
+    }
+
+    #[test]
+    fn parse_wire_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64), cut in 0usize..80) {
+        let _ = parse_wire(&bytes);
+        let whole = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"12","name":"x"}}"#;
+        let _ = parse_wire(&whole[..cut.min(whole.len())]);
+    }
+}
