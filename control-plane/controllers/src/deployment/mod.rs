@@ -1,0 +1,222 @@
+//! Deployment: moves pods from one template to the next, one ReplicaSet each, within surge and availability bounds.
+//!
+//! The steps: [`revisions`] finds the new ReplicaSet and numbers it, [`scaling`] resizes in proportion, [`rollout`]
+//! moves replicas from the old to the new, [`status`] tells how far it got. A Deployment never touches a pod itself.
+
+mod revisions;
+mod rollout;
+mod scaling;
+mod status;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use crate::replicaset::{matching_orphan, owners_of};
+use crate::runtime::{Action, Controller, Failure, Plan, View, Watch};
+use crate::workload::owner::{self, claim, selector};
+
+pub struct DeploymentController;
+
+pub struct Observed {
+    deployment: Deployment,
+    /// Every ReplicaSet of the namespace: own ones, orphans that match, and foreign ones whose name may collide.
+    replica_sets: Vec<ReplicaSet>,
+    /// Pods of the own ReplicaSets, by the uid of their ReplicaSet; only a recreation asks for them.
+    pods: Vec<(String, Pod)>,
+    failure: Option<Failure>,
+}
+
+impl Controller for DeploymentController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "deployment-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<Deployment>(), Watch::mapped::<ReplicaSet>(of_replica_set), Watch::mapped::<Pod>(of_pod)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let deployment: Deployment = view.typed(key)?;
+        let uid = deployment.metadata.uid.clone()?;
+        let replica_sets: Vec<ReplicaSet> = view.all(&key.namespace);
+        let recreates = !is_rolling(&deployment);
+        let own = replica_sets.iter().filter(|set| recreates && owner::is_controlled_by(&set.metadata, &uid));
+        let of_set = |set: &ReplicaSet| set.metadata.uid.clone().unwrap_or_default();
+        let pods = own
+            .flat_map(|set| view.owned_by::<Pod>(&of_set(set)).into_iter().map(move |pod| (of_set(set), pod)))
+            .collect();
+        Some(Observed { deployment, replica_sets, pods, failure: view.last_failure() })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let deployment = &observed.deployment;
+        let Some(spec) = &deployment.spec else { return Plan::nothing() };
+        let claimed = claim(deployment, &selector(&spec.selector), &observed.replica_sets);
+        if !claimed.actions.is_empty() {
+            return Plan::from(claimed.actions);
+        }
+        let mut owned = claimed.owned;
+        // Age decides which of two equal ReplicaSets is the new one; the name makes the order whole.
+        owned.sort_by(|a, b| by_age(a).cmp(&by_age(b)));
+        let mut pass = Pass::new(observed, owned, now);
+        pass.run();
+        pass.plan
+    }
+}
+
+fn by_age(set: &ReplicaSet) -> (Option<Timestamp>, &str) {
+    (set.metadata.creation_timestamp.as_ref().map(|time| time.0), set.name())
+}
+
+fn of_replica_set(view: &dyn View, change: &Change) -> Vec<Key> {
+    let mut keys = owners_of(change, Deployment::KIND);
+    if let Some(set) = change.new.as_ref().filter(|set| set.controller().is_none()) {
+        keys.extend(matching_orphan::<Deployment>(view, set, |d| d.spec.as_ref().map(|spec| selector(&spec.selector))));
+    }
+    keys
+}
+
+/// The end of a pod may be what a recreation waits for.
+fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
+    if change.new.as_ref().is_some_and(|pod| pod.header.deletion_timestamp.is_none()) {
+        return Vec::new();
+    }
+    let sets = owners_of(change, ReplicaSet::KIND);
+    let resource = crate::runtime::ResourceType::of::<ReplicaSet>();
+    let deployment = |set: &Key| {
+        let object = view.get(resource, set)?;
+        let owner = object.controller().filter(|owner| owner.kind == Deployment::KIND)?;
+        Some(Key { namespace: set.namespace.clone(), name: owner.name.clone() })
+    };
+    sets.iter().filter_map(deployment).collect()
+}
+
+/// One pass over a Deployment: the parts of the decision, and the plan as it grows.
+struct Pass<'a> {
+    observed: &'a Observed,
+    deployment: Deployment,
+    new: Option<ReplicaSet>,
+    old: Vec<ReplicaSet>,
+    now: Timestamp,
+    plan: Plan,
+}
+
+impl<'a> Pass<'a> {
+    fn new(observed: &'a Observed, mut owned: Vec<ReplicaSet>, now: Timestamp) -> Pass<'a> {
+        let deployment = observed.deployment.clone();
+        let new = revisions::find_new(&deployment, &owned).map(|index| owned.remove(index));
+        Pass { observed, deployment, new, old: owned, now, plan: Plan::nothing() }
+    }
+
+    /// The order of the steps; a step that wrote what the next one would read ends the pass, and its own write's
+    /// echo starts the next.
+    fn run(&mut self) {
+        if self.deployment.metadata.deletion_timestamp.is_some() {
+            return self.sync_status();
+        }
+        if self.mark_paused() || self.sync_revision() {
+            return;
+        }
+        if self.is_paused() || self.is_scaling() {
+            self.scale();
+            if self.is_paused() {
+                self.clean_up();
+            }
+            return self.sync_status();
+        }
+        match is_rolling(&self.deployment) {
+            true => self.roll(),
+            false => self.recreate(),
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.deployment.spec.as_ref().and_then(|spec| spec.paused).unwrap_or(false)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &ReplicaSet> {
+        self.old.iter().chain(&self.new)
+    }
+
+    fn replicas(&self) -> i32 {
+        replicas(&self.deployment)
+    }
+
+    /// Resizes a ReplicaSet and writes the bounds it was sized for; says whether the size changed.
+    fn resize(&mut self, set: &ReplicaSet, size: i32, even_if_same: bool) -> bool {
+        let before = size_of(set);
+        if before == size && !even_if_same {
+            return false;
+        }
+        let mut updated = set.clone();
+        let bounds_changed = revisions::annotate_bounds(&mut updated, &self.deployment);
+        if before == size && !bounds_changed {
+            return false;
+        }
+        updated.spec.get_or_insert_default().replicas = Some(size);
+        self.plan.push(Action::update(&updated));
+        if before != size {
+            let direction = if before < size { "up" } else { "down" };
+            let message = format!("Scaled {direction} replica set {} from {before} to {size}", set.name());
+            self.plan.push(Action::normal(&self.deployment, "ScalingReplicaSet", message));
+        }
+        before != size
+    }
+}
+
+fn is_rolling(deployment: &Deployment) -> bool {
+    let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
+    strategy.and_then(|strategy| strategy.type_.as_deref()) != Some("Recreate")
+}
+
+fn replicas(deployment: &Deployment) -> i32 {
+    deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+fn size_of(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+fn available(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
+}
+
+/// The bounds in pods: (surge, unavailable). Never both zero, or nothing could move; a recreation has none.
+fn bounds(deployment: &Deployment) -> (i32, i32) {
+    let total = replicas(deployment);
+    if !is_rolling(deployment) || total == 0 {
+        return (0, 0);
+    }
+    let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
+    let surge = scaled(rolling.max_surge.as_ref(), total, true);
+    let unavailable = scaled(rolling.max_unavailable.as_ref(), total, false);
+    match (surge, unavailable) {
+        (0, 0) => (0, 1),
+        (surge, unavailable) => (surge, unavailable.min(total)),
+    }
+}
+
+/// A number, or a percentage of the total rounded as asked; absent means the default of 25%.
+pub fn scaled(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
+    let percent = match value {
+        Some(IntOrString::Int(number)) => return *number,
+        Some(IntOrString::String(text)) => {
+            text.strip_suffix('%').and_then(|number| number.parse::<i64>().ok()).unwrap_or(0)
+        }
+        None => 25,
+    };
+    let product = percent * i64::from(total);
+    let share = if round_up { (product + 99).div_euclid(100) } else { product.div_euclid(100) };
+    i32::try_from(share).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

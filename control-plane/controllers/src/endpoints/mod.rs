@@ -1,0 +1,130 @@
+//! The backends of a Service, told twice: as EndpointSlices for the proxies, as Endpoints for older clients.
+//!
+//! What both share is here: which pods stand behind a Service, on which ports. Neither touches a Service without a
+//! selector: its endpoints belong to whoever wrote them.
+
+mod legacy;
+mod slices;
+
+pub use legacy::EndpointsController;
+pub use slices::EndpointSliceController;
+
+use std::collections::BTreeMap;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{ContainerPort, ObjectReference, Pod, Service, ServicePort, ServiceSpec};
+use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use corten_client::Change;
+use corten_meta::{Key, Object};
+
+use crate::runtime::{ResourceType, View, decode};
+use crate::workload::pods;
+
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+
+/// One port of a backend, resolved for a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Port {
+    name: String,
+    port: i32,
+    protocol: String,
+    app_protocol: Option<String>,
+}
+
+/// The selector of a Service whose endpoints are ours to write.
+fn selector(spec: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
+    let external = spec.type_.as_deref() == Some("ExternalName");
+    spec.selector.as_ref().filter(|selector| !external && !selector.is_empty())
+}
+
+fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn is_headless(spec: &ServiceSpec) -> bool {
+    spec.cluster_ip.as_deref() == Some("None")
+}
+
+/// The pods a Service selects, by name, so that the order of a list never shows.
+fn selected_pods(view: &dyn View, namespace: &str, selector: &BTreeMap<String, String>) -> Vec<Pod> {
+    let objects = view.list(ResourceType::of::<Pod>(), namespace);
+    let mut pods: Vec<Pod> =
+        objects.iter().filter(|pod| selects(selector, &pod.header.labels)).filter_map(|pod| decode(pod)).collect();
+    pods.sort_by(|a, b| a.name().cmp(b.name()));
+    pods
+}
+
+/// The Services that select the pod, before or after the change.
+fn services_of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
+    let versions: Vec<&Object> = [&change.old, &change.new].into_iter().flatten().map(|pod| &**pod).collect();
+    let services: Vec<Service> = view.all(&change.key.namespace);
+    let concerned = |service: &&Service| {
+        let selector = service.spec.as_ref().and_then(selector);
+        selector.is_some_and(|selector| versions.iter().any(|pod| selects(selector, &pod.header.labels)))
+    };
+    services.iter().filter(concerned).map(crate::runtime::key_of).collect()
+}
+
+fn pod_ips(pod: &Pod) -> Vec<String> {
+    let Some(status) = &pod.status else { return Vec::new() };
+    let all: Vec<String> = status.pod_ips.iter().flatten().map(|address| address.ip.clone()).collect();
+    if all.is_empty() { status.pod_ip.iter().filter(|ip| !ip.is_empty()).cloned().collect() } else { all }
+}
+
+/// The hostname a pod is published under, when it asked for this Service as its subdomain.
+fn hostname(pod: &Pod, service: &Service) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let subdomain = spec.subdomain.as_deref() == Some(service.name());
+    spec.hostname.clone().filter(|name| subdomain && !name.is_empty())
+}
+
+fn target_ref(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".to_owned()),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// The ports of a Service as this pod serves them; a named port that the pod lacks is left out.
+fn ports(service: &Service, pod: &Pod) -> Vec<Port> {
+    let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+    let resolve = |port: &ServicePort| {
+        let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+        let number = match &port.target_port {
+            None => port.port,
+            Some(IntOrString::Int(0)) => port.port,
+            Some(IntOrString::Int(number)) => *number,
+            Some(IntOrString::String(name)) => named_port(pod, name, &protocol)?,
+        };
+        let name = port.name.clone().unwrap_or_default();
+        Some(Port { name, port: number, protocol, app_protocol: port.app_protocol.clone() })
+    };
+    let mut ports: Vec<Port> = wanted.into_iter().flatten().filter_map(resolve).collect();
+    ports.sort();
+    ports
+}
+
+fn named_port(pod: &Pod, name: &str, protocol: &str) -> Option<i32> {
+    let spec = pod.spec.as_ref()?;
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let matches = |port: &&ContainerPort| {
+        port.name.as_deref() == Some(name) && port.protocol.as_deref().unwrap_or("TCP") == protocol
+    };
+    let mut all = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+    all.find(matches).map(|port| port.container_port)
+}
+
+fn publishes_not_ready(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses).unwrap_or(false)
+}
+
+/// Whether a pod can be a backend at all: it has an address and has not ended.
+fn may_serve(pod: &Pod) -> bool {
+    !pods::is_terminal(pod) && !pod_ips(pod).is_empty()
+}
+
+#[cfg(test)]
+mod tests;

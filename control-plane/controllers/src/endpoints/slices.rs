@@ -1,0 +1,259 @@
+//! EndpointSlices: the backends of a Service in pieces of at most a hundred, so that one pod's change is a small write.
+//!
+//! An endpoint stays in the slice it is in; only what changed is written. Slices that others manage are never touched.
+
+use std::collections::BTreeMap;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Service};
+use corten_api::k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use super::{
+    HEADLESS_LABEL, Port, hostname, is_headless, may_serve, pod_ips, ports, publishes_not_ready, selected_pods,
+    selector, services_of_pod, target_ref,
+};
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch};
+use crate::workload::{owner, pods};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "endpointslice-controller.k8s.io";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const MAX_ENDPOINTS: usize = 100;
+
+pub struct EndpointSliceController;
+
+pub struct Observed {
+    service: Service,
+    pods: Vec<Pod>,
+    slices: Vec<EndpointSlice>,
+    zones: BTreeMap<String, String>,
+}
+
+/// What the endpoints of one slice have in common.
+type Group = (String, Vec<Port>);
+
+impl Controller for EndpointSliceController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "endpointslice-controller"
+    }
+
+    fn component(&self) -> &'static str {
+        "endpoint-slice-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![
+            Watch::own::<Service>(),
+            Watch::mapped::<Pod>(services_of_pod),
+            Watch::mapped::<EndpointSlice>(of_slice),
+            Watch::read::<Node>(),
+        ]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let service: Service = view.typed(key).filter(|s: &Service| s.metadata.deletion_timestamp.is_none())?;
+        let pods = selected_pods(view, &key.namespace, selector(service.spec.as_ref()?)?);
+        let ours = |labels: &BTreeMap<String, String>| {
+            labels.get(SERVICE_NAME) == Some(&key.name) && labels.get(MANAGED_BY).map(String::as_str) == Some(MANAGER)
+        };
+        let slices = view.list(ResourceType::of::<EndpointSlice>(), &key.namespace);
+        let mut slices: Vec<EndpointSlice> = slices
+            .iter()
+            .filter(|slice| ours(&slice.header.labels) && slice.header.deletion_timestamp.is_none())
+            .filter_map(|slice| crate::runtime::decode(slice))
+            .collect();
+        slices.sort_by(|a, b| a.name().cmp(b.name()));
+        let nodes = view.list(ResourceType::of::<Node>(), "");
+        let zone = |node: &std::sync::Arc<corten_meta::Object>| {
+            Some((node.header.name.clone(), node.header.labels.get(ZONE)?.clone()))
+        };
+        Some(Observed { service, pods, slices, zones: nodes.iter().filter_map(zone).collect() })
+    }
+
+    fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
+        let mut wanted = desired(observed);
+        let mut plan = Plan::nothing();
+        let mut kept = 0;
+        for slice in &observed.slices {
+            let group = (slice.address_type.clone(), slice_ports(slice));
+            match wanted.get_mut(&group) {
+                Some(endpoints) => kept += usize::from(keep(&mut plan, observed, slice, endpoints)),
+                None => plan.push(Action::delete(slice)),
+            }
+        }
+        for (group, endpoints) in wanted {
+            let endpoints: Vec<Endpoint> = endpoints.into_values().collect();
+            for piece in endpoints.chunks(MAX_ENDPOINTS) {
+                kept += 1;
+                plan.push(Action::create(&new_slice(&observed.service, &group, piece.to_vec())));
+            }
+        }
+        if kept == 0 {
+            leave_placeholder(&mut plan, observed);
+        }
+        plan
+    }
+}
+
+fn of_slice(_: &dyn View, change: &Change) -> Vec<Key> {
+    let labels = change.new.as_ref().or(change.old.as_ref()).map(|slice| &slice.header.labels);
+    let managed = labels.filter(|labels| labels.get(MANAGED_BY).map(String::as_str) == Some(MANAGER));
+    let service = managed.and_then(|labels| labels.get(SERVICE_NAME));
+    service.map(|name| Key { namespace: change.key.namespace.clone(), name: name.clone() }).into_iter().collect()
+}
+
+/// The endpoints that should be, by what slices them and by what they are.
+fn desired(observed: &Observed) -> BTreeMap<Group, BTreeMap<String, Endpoint>> {
+    let mut wanted: BTreeMap<Group, BTreeMap<String, Endpoint>> = BTreeMap::new();
+    for pod in observed.pods.iter().filter(|pod| may_serve(pod)) {
+        let ports = ports(&observed.service, pod);
+        for family in families(&observed.service) {
+            let is_v6 = family == "IPv6";
+            let addresses: Vec<String> = pod_ips(pod).into_iter().filter(|ip| ip.contains(':') == is_v6).collect();
+            if !addresses.is_empty() {
+                let endpoint = endpoint(observed, pod, addresses);
+                wanted.entry((family, ports.clone())).or_default().insert(identity(&endpoint), endpoint);
+            }
+        }
+    }
+    wanted
+}
+
+fn families(service: &Service) -> Vec<String> {
+    let families = service.spec.as_ref().and_then(|spec| spec.ip_families.clone()).unwrap_or_default();
+    if families.is_empty() { vec!["IPv4".to_owned()] } else { families }
+}
+
+fn identity(endpoint: &Endpoint) -> String {
+    let target = endpoint.target_ref.as_ref();
+    let name = target.and_then(|target| target.name.as_deref()).unwrap_or_default();
+    format!("{name}/{}", target.and_then(|target| target.uid.as_deref()).unwrap_or_default())
+}
+
+fn endpoint(observed: &Observed, pod: &Pod, addresses: Vec<String>) -> Endpoint {
+    let (serving, terminating) = (pods::is_ready(pod), pods::is_terminating(pod));
+    let ready = publishes_not_ready(&observed.service) || (serving && !terminating);
+    let node_name = Some(pods::node_name(pod).to_owned()).filter(|name| !name.is_empty());
+    let zone = node_name.as_ref().and_then(|node| observed.zones.get(node)).cloned();
+    Endpoint {
+        addresses,
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hints: hints(&observed.service, zone.as_deref(), node_name.as_deref()).filter(|_| ready),
+        hostname: hostname(pod, &observed.service),
+        node_name,
+        target_ref: Some(target_ref(pod)),
+        zone,
+        ..Endpoint::default()
+    }
+}
+
+/// Traffic that should stay near says so on each endpoint.
+fn hints(service: &Service, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
+    let for_zones = || zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
+    match service.spec.as_ref()?.traffic_distribution.as_deref()? {
+        "PreferClose" | "PreferSameZone" => zone.map(|_| EndpointHints { for_zones: for_zones(), for_nodes: None }),
+        "PreferSameNode" => {
+            let for_nodes = node.map(|node| vec![ForNode { name: node.to_owned() }]);
+            Some(EndpointHints { for_zones: for_zones(), for_nodes })
+        }
+        _ => None,
+    }
+}
+
+/// Brings one slice up to date with endpoints it has and room it has left; an emptied one goes. Says if it stays.
+fn keep(plan: &mut Plan, observed: &Observed, slice: &EndpointSlice, wanted: &mut BTreeMap<String, Endpoint>) -> bool {
+    let present = slice.endpoints.iter().flatten();
+    let mut endpoints: Vec<Endpoint> = present.filter_map(|endpoint| wanted.remove(&identity(endpoint))).collect();
+    while endpoints.len() < MAX_ENDPOINTS {
+        match wanted.pop_first() {
+            Some((_, endpoint)) => endpoints.push(endpoint),
+            None => break,
+        }
+    }
+    if endpoints.is_empty() {
+        plan.push(Action::delete(slice));
+        return false;
+    }
+    let fresh = new_slice(&observed.service, &(slice.address_type.clone(), slice_ports(slice)), endpoints);
+    if slice.endpoints != fresh.endpoints || slice.metadata.labels != fresh.metadata.labels {
+        let mut updated = slice.clone();
+        updated.endpoints = fresh.endpoints;
+        updated.metadata.labels = fresh.metadata.labels;
+        plan.push(Action::update(&updated));
+    }
+    true
+}
+
+/// A Service without backends keeps one empty slice for each family, so that a proxy can tell "none" from "unknown".
+fn leave_placeholder(plan: &mut Plan, observed: &Observed) {
+    for family in families(&observed.service) {
+        let fresh = new_slice(&observed.service, &(family.clone(), Vec::new()), Vec::new());
+        let present = observed.slices.iter().find(|slice| slice.address_type == family);
+        let Some(slice) = present else {
+            plan.push(Action::create(&fresh));
+            continue;
+        };
+        let deletion = Action::delete(slice);
+        plan.actions.retain(|action| *action != deletion);
+        let empty = slice.endpoints.iter().flatten().next().is_none() && slice.ports.iter().flatten().next().is_none();
+        if !empty || slice.metadata.labels != fresh.metadata.labels {
+            let mut updated = slice.clone();
+            (updated.endpoints, updated.ports) = (fresh.endpoints, fresh.ports);
+            updated.metadata.labels = fresh.metadata.labels;
+            plan.push(Action::update(&updated));
+        }
+    }
+}
+
+fn slice_ports(slice: &EndpointSlice) -> Vec<Port> {
+    let port = |port: &EndpointPort| Port {
+        name: port.name.clone().unwrap_or_default(),
+        port: port.port.unwrap_or(0),
+        protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+        app_protocol: port.app_protocol.clone(),
+    };
+    let mut ports: Vec<Port> = slice.ports.iter().flatten().map(port).collect();
+    ports.sort();
+    ports
+}
+
+fn new_slice(service: &Service, (family, ports): &Group, endpoints: Vec<Endpoint>) -> EndpointSlice {
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.remove(HEADLESS_LABEL);
+    labels.insert(SERVICE_NAME.to_owned(), service.name().to_owned());
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    if service.spec.as_ref().is_some_and(is_headless) {
+        labels.insert(HEADLESS_LABEL.to_owned(), String::new());
+    }
+    let port = |port: &Port| EndpointPort {
+        name: Some(port.name.clone()),
+        port: Some(port.port),
+        protocol: Some(port.protocol.clone()),
+        app_protocol: port.app_protocol.clone(),
+    };
+    EndpointSlice {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", service.name())),
+            namespace: service.metadata.namespace.clone(),
+            labels: Some(labels),
+            owner_references: Some(vec![owner::controller_reference(service)]),
+            ..ObjectMeta::default()
+        },
+        address_type: family.clone(),
+        endpoints: Some(endpoints),
+        ports: Some(ports.iter().map(port).collect()),
+    }
+}

@@ -1,0 +1,114 @@
+//! What to do with one object, given what is known about its owners. Pure.
+
+use corten_client::Propagation;
+use corten_meta::Object;
+
+pub const FOREGROUND: &str = "foregroundDeletion";
+pub const ORPHAN: &str = "orphan";
+
+/// What an owner reference points at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerState {
+    /// There, or not to be judged: its kind is not served, or it cannot own this object. Never a reason to delete.
+    Solid,
+    /// No object with this uid exists.
+    Absent,
+    /// On its way out, and it waits for this object to go first.
+    WaitingForDependents,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Nothing,
+    /// Some owner is solid: only the references to the others go. By uid.
+    DropReferences(Vec<String>),
+    Delete(Propagation),
+    /// Let the dependents go free, then lift the finalizer.
+    Orphan,
+    /// Wait for blocking dependents; without any, lift the finalizer.
+    Foreground,
+}
+
+/// `owners` are the states of the object's owner references, in their order.
+pub fn decide(object: &Object, owners: &[OwnerState], has_dependents: bool) -> Decision {
+    let has = |finalizer: &str| object.header.finalizers.iter().any(|name| name == finalizer);
+    if object.header.deletion_timestamp.is_some() {
+        return match (has(ORPHAN), has(FOREGROUND)) {
+            (true, _) => Decision::Orphan,
+            (_, true) => Decision::Foreground,
+            _ => Decision::Nothing,
+        };
+    }
+    if owners.is_empty() {
+        return Decision::Nothing;
+    }
+    if owners.contains(&OwnerState::Solid) {
+        let gone = object.header.owners.iter().zip(owners).filter(|(_, state)| **state != OwnerState::Solid);
+        let gone: Vec<String> = gone.map(|(owner, _)| owner.uid.clone()).collect();
+        return if gone.is_empty() { Decision::Nothing } else { Decision::DropReferences(gone) };
+    }
+    if owners.contains(&OwnerState::WaitingForDependents) && has_dependents {
+        return Decision::Delete(Propagation::Foreground);
+    }
+    match (has(ORPHAN), has(FOREGROUND)) {
+        (true, _) => Decision::Delete(Propagation::Orphan),
+        (_, true) => Decision::Delete(Propagation::Foreground),
+        _ => Decision::Delete(Propagation::Background),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use OwnerState::{Absent, Solid, WaitingForDependents};
+    use serde_json::json;
+
+    fn object(finalizers: &[&str], deleting: bool, owners: usize) -> Object {
+        let owners: Vec<_> = (0..owners)
+            .map(|n| json!({"apiVersion": "v1", "kind": "A", "name": "a", "uid": format!("u{n}")}))
+            .collect();
+        let mut metadata = json!({"name": "x", "finalizers": finalizers, "ownerReferences": owners});
+        if deleting {
+            metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        Object::from_value(&json!({"apiVersion": "v1", "kind": "B", "metadata": metadata}), 1).unwrap()
+    }
+
+    #[test]
+    fn decisions_by_owners_and_finalizers() {
+        let background = Decision::Delete(Propagation::Background);
+        for (name, object, owners, dependents, expected) in [
+            ("no owner", object(&[], false, 0), &[][..], false, Decision::Nothing),
+            ("owner is there", object(&[], false, 1), &[Solid], false, Decision::Nothing),
+            ("owner is gone", object(&[], false, 1), &[Absent], true, background.clone()),
+            ("all owners are gone", object(&[], false, 2), &[Absent, Absent], false, background.clone()),
+            (
+                "one owner is left",
+                object(&[], false, 2),
+                &[Solid, Absent],
+                false,
+                Decision::DropReferences(vec!["u1".into()]),
+            ),
+            ("owner waits, leaf", object(&[], false, 1), &[WaitingForDependents], false, background),
+            (
+                "owner waits, inner",
+                object(&[], false, 1),
+                &[WaitingForDependents],
+                true,
+                Decision::Delete(Propagation::Foreground),
+            ),
+            (
+                "owner gone, orphaning",
+                object(&[ORPHAN], false, 1),
+                &[Absent],
+                true,
+                Decision::Delete(Propagation::Orphan),
+            ),
+            ("orphans its own", object(&[ORPHAN], true, 0), &[], true, Decision::Orphan),
+            ("waits for its own", object(&[FOREGROUND], true, 1), &[Absent], true, Decision::Foreground),
+            ("is being deleted", object(&["other"], true, 1), &[Absent], false, Decision::Nothing),
+        ] {
+            assert_eq!(decide(&object, owners, dependents), expected, "{name}");
+        }
+    }
+}

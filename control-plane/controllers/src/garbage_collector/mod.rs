@@ -1,0 +1,194 @@
+//! Garbage collection: an object whose owners are all gone goes too; foreground and orphan deletion end here.
+//!
+//! Works on every resource that can be listed, watched and deleted, custom ones included. Before it takes an owner
+//! for gone it asks the API server, by uid: a cache that lags must never cost anybody an object.
+
+mod decide;
+mod monitors;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_client::{Caches, Client, DeleteOptions, Error, Patch, Resource, WorkQueue};
+use corten_meta::{Key, Object, Owner};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use corten_api::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use decide::{Decision, FOREGROUND, ORPHAN, OwnerState, decide};
+use monitors::Monitors;
+
+const WORKERS: usize = 8;
+/// New kinds tend to come in groups: wait until no more came for this long before asking which there are.
+const SETTLE: Duration = Duration::from_millis(200);
+/// How long to wait before discovery is tried again after it failed.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// One object to look at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Item {
+    resource: Resource,
+    key: Key,
+}
+
+pub async fn run(caches: &Caches, client: Client, shutdown: CancellationToken) {
+    let queue: WorkQueue<Item> = WorkQueue::new();
+    let monitors = Arc::new(Monitors::new(caches.clone(), queue.clone(), shutdown.clone()));
+    let mut tasks = JoinSet::new();
+    for _ in 0..WORKERS {
+        tasks.spawn(Collector { client: client.clone(), queue: queue.clone(), monitors: monitors.clone() }.run());
+    }
+    keep_monitors(caches, &client, &monitors, &shutdown).await;
+    queue.shut_down();
+    while tasks.join_next().await.is_some() {}
+    monitors.ended().await;
+}
+
+/// Follows the kinds the API serves: at first, and after every change of a custom resource definition.
+async fn keep_monitors(caches: &Caches, client: &Client, monitors: &Arc<Monitors>, shutdown: &CancellationToken) {
+    let definitions = caches.of::<CustomResourceDefinition>();
+    let mut changes = definitions.subscribe();
+    loop {
+        let retry = match monitors.refresh(client).await {
+            Ok(()) => Duration::MAX,
+            Err(error) => {
+                tracing::debug!(%error, "cannot discover all resources");
+                RETRY
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            change = changes.next() => if change.is_none() { return },
+            () = tokio::time::sleep(retry) => {}
+        }
+        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, changes.next()).await {}
+    }
+}
+
+struct Collector {
+    client: Client,
+    queue: WorkQueue<Item>,
+    monitors: Arc<Monitors>,
+}
+
+impl Collector {
+    async fn run(self) {
+        while let Some(item) = self.queue.get().await {
+            match self.collect(&item).await {
+                Ok(()) => self.queue.forget(&item),
+                Err(error) => {
+                    tracing::debug!(resource = item.resource.plural, key = %item.key, %error, "cannot collect yet");
+                    self.queue.add_rate_limited(item.clone());
+                }
+            }
+            self.queue.done(&item);
+        }
+    }
+
+    /// One look at one object: learn about its owners, decide, act.
+    async fn collect(&self, item: &Item) -> Result<(), Error> {
+        let Some(object) = self.monitors.get(item) else { return Ok(()) };
+        let mut owners = Vec::new();
+        if object.header.deletion_timestamp.is_none() {
+            for owner in &object.header.owners {
+                owners.push(self.state_of(owner, item, &object).await?);
+            }
+        }
+        let dependents = self.monitors.dependents(&object.header.uid);
+        match decide(&object, &owners, !dependents.is_empty()) {
+            Decision::Nothing => Ok(()),
+            Decision::DropReferences(uids) => self.drop_references(item, &object, &uids).await,
+            Decision::Delete(propagation) => self.delete(item, &object, propagation).await,
+            Decision::Orphan => {
+                for (dependent, held) in &dependents {
+                    self.drop_references(dependent, held, std::slice::from_ref(&object.header.uid)).await?;
+                }
+                self.lift(item, &object, ORPHAN).await
+            }
+            Decision::Foreground => {
+                let blocks = |held: &Object| {
+                    held.header.owners.iter().any(|owner| owner.uid == object.header.uid && owner.block_owner_deletion)
+                };
+                if !dependents.iter().any(|(_, held)| blocks(held)) {
+                    return self.lift(item, &object, FOREGROUND).await;
+                }
+                dependents.into_iter().for_each(|(dependent, _)| self.queue.add(dependent));
+                Ok(())
+            }
+        }
+    }
+
+    async fn state_of(&self, owner: &Owner, item: &Item, dependent: &Object) -> Result<OwnerState, Error> {
+        let Some(resource) = self.monitors.resource_of(&owner.api_version, &owner.kind) else {
+            return Err(Error::Decode(format!("no resource is known for owner {} {}", owner.api_version, owner.kind)));
+        };
+        if resource.namespaced && !item.resource.namespaced {
+            return Ok(OwnerState::Solid);
+        }
+        let namespace = if resource.namespaced { dependent.header.namespace.clone() } else { String::new() };
+        let key = Key::new(namespace, owner.name.clone());
+        let cached = self.monitors.get(&Item { resource: resource.clone(), key: key.clone() });
+        if let Some(found) = cached.filter(|found| found.header.uid == owner.uid) {
+            return Ok(judged(&found));
+        }
+        match self.client.dynamic(&resource).get(&key.namespace, &key.name).await {
+            Ok(live) if corten_meta::uid(&live) == owner.uid => Ok(OwnerState::Solid),
+            Ok(_) => Ok(OwnerState::Absent),
+            Err(error) if error.is_not_found() => Ok(OwnerState::Absent),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete(&self, item: &Item, object: &Object, propagation: corten_client::Propagation) -> Result<(), Error> {
+        let options = DeleteOptions {
+            propagation: Some(propagation),
+            precondition_uid: Some(object.header.uid.clone()),
+            precondition_resource_version: Some(object.revision.to_string()),
+            ..DeleteOptions::default()
+        };
+        absent_is_done(self.client.dynamic(&item.resource).delete(&item.key.namespace, &item.key.name, &options).await)
+    }
+
+    async fn drop_references(&self, item: &Item, object: &Object, uids: &[String]) -> Result<(), Error> {
+        let references = object.value()["metadata"]["ownerReferences"].take();
+        let dropped = |reference: &Value| uids.iter().any(|uid| reference["uid"] == uid.as_str());
+        let kept: Vec<Value> =
+            references.as_array().into_iter().flatten().filter(|one| !dropped(one)).cloned().collect();
+        self.patch(item, object, json!({"ownerReferences": kept})).await
+    }
+
+    async fn lift(&self, item: &Item, object: &Object, finalizer: &str) -> Result<(), Error> {
+        let kept: Vec<&String> = object.header.finalizers.iter().filter(|name| *name != finalizer).collect();
+        self.patch(item, object, json!({"finalizers": kept})).await
+    }
+
+    /// Changes metadata of exactly the version that was looked at.
+    async fn patch(&self, item: &Item, object: &Object, mut metadata: Value) -> Result<(), Error> {
+        metadata["uid"] = json!(object.header.uid);
+        metadata["resourceVersion"] = json!(object.revision.to_string());
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        absent_is_done(
+            self.client
+                .dynamic(&item.resource)
+                .patch(&item.key.namespace, &item.key.name, &patch, None)
+                .await
+                .map(drop),
+        )
+    }
+}
+
+fn judged(owner: &Object) -> OwnerState {
+    let foreground = owner.header.finalizers.iter().any(|name| name == FOREGROUND);
+    match owner.header.deletion_timestamp.is_some() && foreground {
+        true => OwnerState::WaitingForDependents,
+        false => OwnerState::Solid,
+    }
+}
+
+fn absent_is_done(outcome: Result<(), Error>) -> Result<(), Error> {
+    match outcome {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}

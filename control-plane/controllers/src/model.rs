@@ -1,0 +1,274 @@
+//! A model of the cluster for tests: objects in memory, plans applied as the API server would.
+//!
+//! It holds controllers to the two properties they all must have: they converge to an empty plan, and the order of
+//! lists does not matter to them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_client::Change;
+use corten_meta::{Key, Object, Value};
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::runtime::{Action, Decide, Failure, Plan, ResourceType, View};
+
+pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
+
+#[derive(Clone, Default)]
+pub struct Model {
+    objects: BTreeMap<(String, Key), Arc<Object>>,
+    revision: u64,
+    /// Lists come backwards.
+    pub reversed: bool,
+    pub failure: Option<Failure>,
+    /// `Type reason message` of every event told.
+    pub events: Vec<String>,
+}
+
+impl View for Model {
+    fn get(&self, resource: ResourceType, key: &Key) -> Option<Arc<Object>> {
+        self.objects.get(&(resource.kind.to_owned(), key.clone())).cloned()
+    }
+
+    fn list(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>> {
+        let matching = self
+            .objects
+            .iter()
+            .filter(|((kind, key), _)| *kind == resource.kind && (namespace.is_empty() || key.namespace == namespace));
+        let mut found: Vec<Arc<Object>> = matching.map(|(_, object)| object.clone()).collect();
+        if self.reversed {
+            found.reverse();
+        }
+        found
+    }
+
+    fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>> {
+        let mut found = self.list(resource, "");
+        found.retain(|object| object.header.owners.iter().any(|owner| owner.uid == uid));
+        found
+    }
+
+    fn last_failure(&self) -> Option<Failure> {
+        self.failure.clone()
+    }
+}
+
+impl Model {
+    /// Puts an object as it is; uid and age are made up when absent.
+    pub fn put(&mut self, mut object: Value) {
+        self.revision += 1;
+        let kind = object["kind"].as_str().expect("a kind").to_owned();
+        let key = Key::new(corten_meta::namespace(&object), corten_meta::name(&object));
+        let metadata = object["metadata"].as_object_mut().expect("metadata");
+        metadata.entry("uid").or_insert_with(|| json!(format!("uid-{}", self.revision)));
+        metadata.entry("creationTimestamp").or_insert_with(|| json!(corten_meta::time::rfc3339(*NOW)));
+        metadata.entry("generation").or_insert_with(|| json!(1));
+        let object = Object::from_value(&object, self.revision).expect("a valid object");
+        self.objects.insert((kind, key), Arc::new(object));
+    }
+
+    pub fn put_typed<K: Typed>(&mut self, object: &K) {
+        self.put(object.to_value());
+    }
+
+    pub fn remove(&mut self, kind: &str, namespace: &str, name: &str) {
+        self.objects.remove(&(kind.to_owned(), Key::new(namespace, name)));
+    }
+
+    pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.objects.get(&(kind.to_owned(), Key::new(namespace, name))).map(|object| object.value())
+    }
+
+    pub fn value(&self, kind: &str, namespace: &str, name: &str) -> Value {
+        self.find(kind, namespace, name).unwrap_or_else(|| panic!("no {kind} {namespace}/{name}"))
+    }
+
+    pub fn names(&self, kind: &str) -> Vec<String> {
+        self.objects.keys().filter(|(of, _)| of == kind).map(|(_, key)| key.name.clone()).collect()
+    }
+
+    pub fn typed<K: Typed>(&self) -> Vec<K> {
+        let view: &dyn View = self;
+        view.all("")
+    }
+
+    /// Applies a plan; a precondition that fails is a bug of the controller, since nobody else writes.
+    pub fn apply(&mut self, plan: &Plan) {
+        for action in &plan.actions {
+            match action {
+                Action::Event(event) => {
+                    let kind = if event.warning { "Warning" } else { "Normal" };
+                    self.events.push(format!("{kind} {} {}", event.reason, event.message));
+                }
+                Action::Create { resource, object, .. } => self.create(*resource, object.clone()),
+                Action::Update { resource, object } => self.update(*resource, object.clone(), false),
+                Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
+                Action::Patch { resource, key, patch, .. } => self.patch(*resource, key, patch),
+                Action::Delete { resource, key, uid, .. } => self.delete(*resource, key, uid),
+            }
+        }
+    }
+
+    fn create(&mut self, resource: ResourceType, mut object: Value) {
+        if corten_meta::name(&object).is_empty() {
+            let prefix = object["metadata"]["generateName"].as_str().expect("a name or a prefix of one");
+            let name = format!("{prefix}{:05}", self.revision);
+            object["metadata"]["name"] = json!(name);
+        }
+        let key = Key::new(corten_meta::namespace(&object), corten_meta::name(&object));
+        assert!(self.get(resource, &key).is_none(), "{} {key} already exists", resource.kind);
+        self.put(object);
+    }
+
+    fn update(&mut self, resource: ResourceType, mut object: Value, status: bool) {
+        let key = Key::new(corten_meta::namespace(&object), corten_meta::name(&object));
+        let mut current = self.get(resource, &key).unwrap_or_else(|| panic!("{} {key} is gone", resource.kind)).value();
+        assert_eq!(
+            object["metadata"]["resourceVersion"], current["metadata"]["resourceVersion"],
+            "{} {key} is stale",
+            resource.kind
+        );
+        if status {
+            current["status"] = object["status"].take();
+            return self.put(current);
+        }
+        if object["spec"] != current["spec"] {
+            object["metadata"]["generation"] = json!(corten_meta::generation(&current) + 1);
+        }
+        if !current["status"].is_null() {
+            object["status"] = current["status"].take();
+        }
+        self.put(object);
+    }
+
+    fn patch(&mut self, resource: ResourceType, key: &Key, patch: &Value) {
+        let mut current = self.get(resource, key).unwrap_or_else(|| panic!("{} {key} is gone", resource.kind)).value();
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &patch["metadata"][field];
+            assert!(
+                wanted.is_null() || *wanted == current["metadata"][field],
+                "{} {key}: {field} differs",
+                resource.kind
+            );
+        }
+        corten_meta::patch::merge_patch(&mut current, patch);
+        self.put(current);
+    }
+
+    fn delete(&mut self, resource: ResourceType, key: &Key, uid: &str) {
+        let current = self.get(resource, key).unwrap_or_else(|| panic!("{} {key} is gone", resource.kind));
+        assert_eq!(current.header.uid, uid, "{} {key} is another one", resource.kind);
+        if current.header.finalizers.is_empty() {
+            self.remove(resource.kind, &key.namespace, &key.name);
+        } else if current.header.deletion_timestamp.is_none() {
+            let mut value = current.value();
+            value["metadata"]["deletionTimestamp"] = json!(corten_meta::time::rfc3339(*NOW));
+            self.put(value);
+        }
+    }
+}
+
+/// The plan for one key, made twice on lists in both orders: it must be the same.
+pub fn decide(controller: &impl Decide, model: &Model, namespace: &str, name: &str) -> Plan {
+    let key = Key::new(namespace, name);
+    let plan = controller.decide(model, &key, *NOW);
+    let mut backwards = model.clone();
+    backwards.reversed = !model.reversed;
+    assert_eq!(controller.decide(&backwards, &key, *NOW), plan, "the order of lists matters to {}", controller.name());
+    plan
+}
+
+/// Decides and applies until the plan is empty; says how many writes that took.
+pub fn converges(controller: &impl Decide, model: &mut Model, namespace: &str, name: &str) -> usize {
+    let mut writes = 0;
+    for _ in 0..100 {
+        let plan = decide(controller, model, namespace, name);
+        if plan.is_empty() {
+            return writes;
+        }
+        writes += plan.actions.iter().filter(|action| !action.is_event()).count();
+        model.apply(&plan);
+    }
+    panic!("{} does not converge: {:?}", controller.name(), decide(controller, model, namespace, name));
+}
+
+/// The keys a controller would look at after a change.
+pub fn mapped<K: Typed>(
+    controller: &impl Decide,
+    model: &Model,
+    old: Option<&Value>,
+    new: Option<&Value>,
+) -> Vec<String> {
+    let object = |value: &Value| Arc::new(Object::from_value(value, 1).expect("a valid object"));
+    let (old, new) = (old.map(object), new.map(object));
+    let key = new.as_ref().or(old.as_ref()).expect("one of both").key();
+    let change = Change { key, old, new };
+    let mut keys = Vec::new();
+    for watch in controller.watches().iter().filter(|watch| watch.resource == ResourceType::of::<K>()) {
+        keys.extend((watch.keys)(model, &change).iter().map(Key::to_string));
+    }
+    keys
+}
+
+/// A pod under construction.
+pub struct PodBuilder(Value);
+
+pub fn pod(name: &str) -> PodBuilder {
+    PodBuilder(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-of-{name}"), "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}, "status": {},
+    }))
+}
+
+impl PodBuilder {
+    pub fn set(mut self, path: &str, value: Value) -> PodBuilder {
+        corten_meta::set(&mut self.0, path, value);
+        self
+    }
+
+    pub fn phase(self, phase: &str) -> PodBuilder {
+        self.set("/status/phase", json!(phase))
+    }
+
+    pub fn on(self, node: &str) -> PodBuilder {
+        self.set("/spec/nodeName", json!(node))
+    }
+
+    pub fn label(mut self, key: &str, value: &str) -> PodBuilder {
+        self.0["metadata"]["labels"][key] = json!(value);
+        self
+    }
+
+    pub fn annotation(mut self, key: &str, value: &str) -> PodBuilder {
+        self.0["metadata"]["annotations"][key] = json!(value);
+        self
+    }
+
+    /// Ready for so many seconds.
+    pub fn ready(self, seconds: i64) -> PodBuilder {
+        let since = NOW.checked_sub(jiff::SignedDuration::from_secs(seconds)).expect("a time");
+        let condition =
+            json!({"type": "Ready", "status": "True", "lastTransitionTime": corten_meta::time::rfc3339(since)});
+        self.set("/status/conditions", json!([condition]))
+    }
+
+    pub fn ip(self, ip: &str) -> PodBuilder {
+        self.set("/status/podIP", json!(ip)).set("/status/podIPs", json!([{"ip": ip}]))
+    }
+
+    pub fn deleting(self) -> PodBuilder {
+        self.set("/metadata/deletionTimestamp", json!("2026-01-02T03:04:00Z"))
+    }
+
+    pub fn value(self) -> Value {
+        self.0
+    }
+
+    pub fn build(self) -> Pod {
+        Pod::from_value(self.0).expect("a pod")
+    }
+}

@@ -1,0 +1,292 @@
+//! Namespace deletion: everything in a terminating namespace goes, whatever kind it is of, then the namespace itself.
+//!
+//! It finds the kinds by discovery, so custom resources go too. It never lifts its finalizer while something is left,
+//! or while a group of the API cannot be asked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, NamespaceStatus};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_client::{Caches, Client, DeleteOptions, Error, ListOptions, Propagation, WorkQueue};
+use corten_meta::{Key, Object};
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use corten_api::Typed;
+
+use crate::runtime::discovery::{self, Discovered};
+use crate::workload::condition;
+
+const FINALIZER: &str = "kubernetes";
+const WORKERS: usize = 4;
+/// How long to wait for pods that are being stopped when nothing tells how long.
+const ESTIMATE: Duration = Duration::from_secs(5);
+
+/// What is left in a namespace, by resource and by finalizer, and what went wrong.
+#[derive(Default)]
+struct Content {
+    remaining: BTreeMap<String, usize>,
+    finalizers: BTreeMap<String, usize>,
+    failures: Vec<String>,
+    undiscovered: Vec<String>,
+    /// The longest grace period that something left still has.
+    wait: Option<Duration>,
+}
+
+pub async fn run(caches: &Caches, client: Client, shutdown: CancellationToken) {
+    let cache = caches.of::<Namespace>();
+    cache.synced().await;
+    let queue: WorkQueue<Key> = WorkQueue::new();
+    let mut tasks = JoinSet::new();
+    for _ in 0..WORKERS {
+        tasks.spawn(work(queue.clone(), cache.clone(), client.clone()));
+    }
+    let mut changes = cache.subscribe();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            change = changes.next() => match change {
+                Some(change) if change.new.as_ref().is_some_and(|new| new.header.deletion_timestamp.is_some()) => queue.add(change.key),
+                Some(_) => {}
+                None => break,
+            }
+        }
+    }
+    queue.shut_down();
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn work(queue: WorkQueue<Key>, cache: Arc<corten_client::Cache>, client: Client) {
+    while let Some(key) = queue.get().await {
+        if let Some(namespace) = cache.get(&key).filter(|namespace| namespace.header.deletion_timestamp.is_some()) {
+            match finish(&client, &namespace).await {
+                Ok(None) => queue.forget(&key),
+                Ok(Some(wait)) => queue.add_after(key.clone(), wait),
+                Err(error) => {
+                    tracing::debug!(namespace = %key, %error, "cannot empty a namespace yet");
+                    queue.add_rate_limited(key.clone());
+                }
+            }
+        }
+        queue.done(&key);
+    }
+}
+
+/// One pass: delete what is there, tell what is left, and let go when nothing is. Says when to look again.
+async fn finish(client: &Client, object: &Arc<Object>) -> Result<Option<Duration>, Error> {
+    let Some(mut namespace) = client.find::<Namespace>("", &object.header.name).await? else { return Ok(None) };
+    let ours = namespace
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.finalizers.as_ref())
+        .is_some_and(|all| all.iter().any(|f| f == FINALIZER));
+    if namespace.metadata.uid.as_deref() != Some(&object.header.uid) || !ours {
+        return Ok(None);
+    }
+    let content = empty(client, &object.header.name).await?;
+    let status = status(&namespace, &content, corten_meta::time::now());
+    if namespace.status.as_ref() != Some(&status) {
+        namespace.status = Some(status);
+        namespace = client.update_status(&namespace).await?;
+    }
+    if let Some(error) = content.failures.first().or(content.undiscovered.first()) {
+        return Err(Error::Transport(error.clone()));
+    }
+    if !content.remaining.is_empty() {
+        return Ok(Some(content.wait.unwrap_or(ESTIMATE)));
+    }
+    let spec = namespace.spec.get_or_insert_default();
+    spec.finalizers = spec.finalizers.take().map(|all| all.into_iter().filter(|name| name != FINALIZER).collect());
+    match client.update_subresource::<Namespace>("", &object.header.name, "finalize", &namespace.to_value()).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(None),
+    }
+}
+
+/// Deletes the content of a namespace and counts what is left afterwards. Pods go first: they hold the rest.
+async fn empty(client: &Client, namespace: &str) -> Result<Content, Error> {
+    let (mut resources, undiscovered) = discovery::resources(client).await?;
+    resources.retain(|found| found.resource.namespaced && found.allows(&["delete", "list"]));
+    resources.sort_by_key(|found| (found.kind != "Pod", found.resource.clone()));
+    let mut content = Content { undiscovered, ..Content::default() };
+    for found in &resources {
+        if let Err(error) = empty_of(client, namespace, found, &mut content).await {
+            content.failures.push(error.to_string());
+        }
+    }
+    Ok(content)
+}
+
+async fn empty_of(client: &Client, namespace: &str, found: &Discovered, content: &mut Content) -> Result<(), Error> {
+    let dynamic = client.dynamic(&found.resource);
+    let objects = match dynamic.list_objects(namespace, &ListOptions::default()).await {
+        Ok(list) => list.items,
+        Err(error) if error.is_not_found() || error.is_method_not_allowed() => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if objects.is_empty() {
+        return Ok(());
+    }
+    let options = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
+    if found.allows(&["deletecollection"]) {
+        dynamic.delete_collection(namespace, &options, &ListOptions::default()).await?;
+    } else {
+        for object in objects.iter().filter(|object| object.header.deletion_timestamp.is_none()) {
+            match dynamic.delete(namespace, &object.header.name, &options).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    for object in dynamic.list_objects(namespace, &ListOptions::default()).await?.items {
+        content.count(&found.resource.plural, &found.resource.group, &object);
+    }
+    Ok(())
+}
+
+impl Content {
+    fn count(&mut self, plural: &str, group: &str, object: &Object) {
+        *self.remaining.entry(format!("{plural}.{group}")).or_default() += 1;
+        for finalizer in &object.header.finalizers {
+            *self.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+        // A pod with thirty seconds to go is not worth asking about every moment; its end is not watched here.
+        let short = Duration::from_millis(500);
+        self.wait = Some(self.wait.unwrap_or(short).max(short));
+    }
+}
+
+fn status(namespace: &Namespace, content: &Content, now: Timestamp) -> NamespaceStatus {
+    let mut status = NamespaceStatus {
+        phase: Some("Terminating".to_owned()),
+        conditions: namespace.status.clone().and_then(|s| s.conditions),
+    };
+    let listed = |counts: &BTreeMap<String, usize>, verb: &str| {
+        counts
+            .iter()
+            .map(|(name, count)| format!("{name} {verb} {count} resource instances"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let plain = |all: &[String]| all.join(", ");
+    let conditions = [
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            (!content.undiscovered.is_empty()).then(|| {
+                (
+                    "DiscoveryFailed",
+                    format!(
+                        "Discovery failed for some groups, {} failing: {}",
+                        content.undiscovered.len(),
+                        plain(&content.undiscovered)
+                    ),
+                )
+            }),
+            ("ResourcesDiscovered", "All resources successfully discovered"),
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            None,
+            ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            (!content.failures.is_empty()).then(|| {
+                (
+                    "ContentDeletionFailed",
+                    format!(
+                        "Failed to delete all resource types, {} remaining: {}",
+                        content.failures.len(),
+                        plain(&content.failures)
+                    ),
+                )
+            }),
+            ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+        ),
+        (
+            "NamespaceContentRemaining",
+            (!content.remaining.is_empty()).then(|| {
+                ("SomeResourcesRemain", format!("Some resources are remaining: {}", listed(&content.remaining, "has")))
+            }),
+            ("ContentRemoved", "All content successfully removed"),
+        ),
+        (
+            "NamespaceFinalizersRemaining",
+            (!content.finalizers.is_empty()).then(|| {
+                (
+                    "SomeFinalizersRemain",
+                    format!(
+                        "Some content in the namespace has finalizers remaining: {}",
+                        listed(&content.finalizers, "in")
+                    ),
+                )
+            }),
+            ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+        ),
+    ];
+    for (kind, trouble, (reason, message)) in conditions {
+        let condition = match trouble {
+            Some((reason, message)) => new_condition(kind, "True", reason, message, now),
+            None => new_condition(kind, "False", reason, message.to_owned(), now),
+        };
+        replace_if_news(&mut status.conditions, condition);
+    }
+    status
+}
+
+fn new_condition(kind: &str, status: &str, reason: &str, message: String, now: Timestamp) -> NamespaceCondition {
+    NamespaceCondition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_transition_time: Some(Time(now)),
+    }
+}
+
+/// A new message counts as news here, but moves no transition time.
+fn replace_if_news(conditions: &mut Option<Vec<NamespaceCondition>>, mut new: NamespaceCondition) {
+    let old = condition::find(conditions, &new.type_).cloned();
+    if let Some(old) = &old {
+        if old.status == new.status {
+            new.last_transition_time = old.last_transition_time.clone();
+        }
+        if *old == new {
+            return;
+        }
+    }
+    match conditions.get_or_insert_default().iter_mut().find(|condition| condition.type_ == new.type_) {
+        Some(place) => *place = new,
+        None => conditions.get_or_insert_default().push(new),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_told_in_upstreams_words_and_settles() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let mut content = Content::default();
+        content.remaining.insert("pods.".to_owned(), 2);
+        content.finalizers.insert("example.com/keep".to_owned(), 1);
+        let mut namespace = Namespace::default();
+        let status_now = status(&namespace, &content, now);
+        let message = |kind: &str| condition::find(&status_now.conditions, kind).unwrap().message.clone().unwrap();
+        assert_eq!(
+            message("NamespaceContentRemaining"),
+            "Some resources are remaining: pods. has 2 resource instances"
+        );
+        assert_eq!(
+            message("NamespaceFinalizersRemaining"),
+            "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"
+        );
+        namespace.status = Some(status_now.clone());
+        let later: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        assert_eq!(status(&namespace, &content, later), status_now, "the same content is no news");
+    }
+}

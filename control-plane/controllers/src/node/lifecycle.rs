@@ -1,0 +1,214 @@
+//! Node lifecycle: a node that falls silent is Unknown, what ails a node is a taint, and its pods are not ready.
+//!
+//! When no node at all is heard of, the fault is more likely ours: nothing is tainted for eviction then.
+
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::coordination::v1::Lease;
+use corten_api::k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, PodCondition, Taint};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{mark_pod, ready_status};
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of};
+use crate::workload::pods;
+
+const LEASES: &str = "kube-node-lease";
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// The taint that a status of a condition stands for.
+const CONDITION_TAINTS: [(&str, &str, &str); 6] = [
+    ("Ready", "False", NOT_READY),
+    ("Ready", "Unknown", UNREACHABLE),
+    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
+    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
+];
+/// The conditions a kubelet keeps up to date, hence unknown when it is silent.
+const HEARTBEAT_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+pub struct NodeLifecycleController {
+    pub grace_period: Duration,
+    pub startup_grace_period: Duration,
+    /// When this process began to listen: silence before that says nothing about a node.
+    pub started: Timestamp,
+}
+
+pub struct Observed {
+    node: Node,
+    renewed: Option<Timestamp>,
+    /// Pods of a silent node that still count as ready.
+    ready_pods: Vec<Pod>,
+    any_node_ready: bool,
+}
+
+impl Controller for NodeLifecycleController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "node-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::mapped::<Node>(of_node), Watch::read::<Lease>(), Watch::read::<Pod>()]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let node: Node = view.typed(key)?;
+        let lease: Option<Lease> = view.typed(&Key { namespace: LEASES.to_owned(), name: key.name.clone() });
+        let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0);
+        let any_node_ready =
+            ready_status(&node) == "True" || view.all::<Node>("").iter().any(|node| ready_status(node) == "True");
+        let mut ready_pods = Vec::new();
+        if ready_status(&node) == "Unknown" {
+            ready_pods = view.all::<Pod>("");
+            ready_pods.retain(|pod| pods::node_name(pod) == key.name && pods::is_ready(pod));
+            ready_pods.sort_by_key(key_of);
+        }
+        Some(Observed { node, renewed, ready_pods, any_node_ready })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let silence = self.silence(observed, now);
+        let grace =
+            if ready_condition(&observed.node).is_some() { self.grace_period } else { self.startup_grace_period };
+        if silence > grace {
+            if let Some(plan) = mark_unknown(&observed.node, now) {
+                return plan;
+            }
+        }
+        let mut plan = Plan::nothing();
+        set_taints(&mut plan, observed, now);
+        if silence > grace {
+            let mark = |pod: &Pod| mark_pod(pod, not_ready(pod, now), None);
+            plan.actions.extend(observed.ready_pods.iter().map(mark));
+            let tell = |pod: &Pod| Action::warning(pod, "NodeNotReady", "Node is not ready");
+            plan.actions.extend(observed.ready_pods.iter().map(tell));
+            plan.requeue(self.grace_period);
+        } else {
+            plan.requeue(grace - silence + Duration::from_millis(10));
+        }
+        plan
+    }
+}
+
+/// A node that becomes ready or stops being so may change what is right for all others.
+fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
+    let status = |object: &Option<std::sync::Arc<corten_meta::Object>>| {
+        object.as_ref().and_then(decode::<Node>).map(|node| ready_status(&node) == "True")
+    };
+    if status(&change.old) == status(&change.new) {
+        return vec![change.key.clone()];
+    }
+    view.list(ResourceType::of::<Node>(), "").iter().map(|node| node.key()).collect()
+}
+
+fn ready_condition(node: &Node) -> Option<&NodeCondition> {
+    node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == "Ready")
+}
+
+impl NodeLifecycleController {
+    /// For how long nothing was heard: neither lease nor status.
+    fn silence(&self, observed: &Observed, now: Timestamp) -> Duration {
+        let heartbeat =
+            ready_condition(&observed.node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|time| time.0);
+        let created = observed.node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let last = [observed.renewed, heartbeat, created, Some(self.started)].into_iter().flatten().max();
+        now.duration_since(last.unwrap_or(now)).try_into().unwrap_or(Duration::ZERO)
+    }
+}
+
+/// Every heartbeat condition of a silent node becomes Unknown; none when they already are.
+fn mark_unknown(node: &Node, now: Timestamp) -> Option<Plan> {
+    let was_ready = ready_status(node) == "True";
+    let mut updated = node.clone();
+    let conditions = updated.status.get_or_insert_default().conditions.get_or_insert_default();
+    for kind in HEARTBEAT_CONDITIONS {
+        match conditions.iter_mut().find(|condition| condition.type_ == kind) {
+            Some(condition) if condition.status == "Unknown" => {}
+            Some(condition) => {
+                condition.status = "Unknown".to_owned();
+                condition.reason = Some("NodeStatusUnknown".to_owned());
+                condition.message = Some("Kubelet stopped posting node status.".to_owned());
+                condition.last_transition_time = Some(Time(now));
+            }
+            None => conditions.push(NodeCondition {
+                type_: kind.to_owned(),
+                status: "Unknown".to_owned(),
+                reason: Some("NodeStatusNeverUpdated".to_owned()),
+                message: Some("Kubelet never posted node status.".to_owned()),
+                last_heartbeat_time: node.metadata.creation_timestamp.clone(),
+                last_transition_time: Some(Time(now)),
+            }),
+        }
+    }
+    if updated.status == node.status {
+        return None;
+    }
+    let mut plan = Plan::from(Action::update_status(&updated));
+    if was_ready {
+        let message = format!("Node {} status is now: NodeNotReady", node.name());
+        plan.push(Action::normal(node, "NodeNotReady", message));
+    }
+    Some(plan)
+}
+
+fn not_ready(pod: &Pod, now: Timestamp) -> PodCondition {
+    let mut condition = pods::condition(pod, "Ready").cloned().unwrap_or_default();
+    condition.status = "False".to_owned();
+    condition.last_transition_time = Some(Time(now));
+    condition
+}
+
+/// Replaces the taints that this controller owns; all others stay as they are.
+fn set_taints(plan: &mut Plan, observed: &Observed, now: Timestamp) {
+    let node = &observed.node;
+    let current = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let wanted = wanted_taints(observed);
+    let ours = |taint: &Taint| {
+        let no_schedule = taint.effect == "NoSchedule"
+            && (taint.key == UNSCHEDULABLE || CONDITION_TAINTS.iter().any(|(.., key)| *key == taint.key));
+        no_schedule || (taint.effect == "NoExecute" && [NOT_READY, UNREACHABLE].contains(&taint.key.as_str()))
+    };
+    let same = |taint: &Taint, (key, effect): &(&str, &str)| taint.key == *key && taint.effect == *effect;
+    let mut taints: Vec<Taint> =
+        current.iter().filter(|taint| !ours(taint) || wanted.iter().any(|want| same(taint, want))).cloned().collect();
+    for want in wanted.iter().filter(|want| !current.iter().any(|taint| same(taint, want))) {
+        let time_added = (want.1 == "NoExecute").then_some(Time(now));
+        taints.push(Taint { key: want.0.to_owned(), effect: want.1.to_owned(), time_added, value: None });
+    }
+    if taints != current {
+        let mut updated = node.clone();
+        updated.spec.get_or_insert_default().taints = Some(taints);
+        let taints = updated.to_value()["spec"]["taints"].take();
+        let version = &node.metadata.resource_version;
+        plan.push(Action::patch(node, json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}})));
+    }
+}
+
+fn wanted_taints(observed: &Observed) -> Vec<(&'static str, &'static str)> {
+    let node = &observed.node;
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    let holds = |(kind, status, _): &&(&str, &str, &'static str)| {
+        conditions.iter().any(|c| c.type_ == *kind && c.status == *status)
+    };
+    let mut wanted: Vec<(&str, &str)> =
+        CONDITION_TAINTS.iter().filter(holds).map(|(.., key)| (*key, "NoSchedule")).collect();
+    if node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)) {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    if ready_condition(node).is_some() && observed.any_node_ready {
+        match ready_status(node) {
+            "False" => wanted.push((NOT_READY, "NoExecute")),
+            "Unknown" => wanted.push((UNREACHABLE, "NoExecute")),
+            _ => {}
+        }
+    }
+    wanted
+}

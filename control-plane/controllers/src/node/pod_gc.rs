@@ -1,0 +1,145 @@
+//! Pod garbage collection: pods nobody will finish, on nodes that are gone or out of service, and old ended pods.
+
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use super::{disruption_target, mark_pod, ready_status};
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, key_of};
+use crate::workload::pods;
+
+/// A node that is missing for less than this may just not have registered yet.
+const QUARANTINE: Duration = Duration::from_secs(40);
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// The key under which the number of ended pods is checked.
+const TERMINATED: &str = "terminated";
+
+pub struct PodGcController {
+    pub terminated_threshold: usize,
+}
+
+pub enum Observed {
+    Pod {
+        pod: Box<Pod>,
+        node: Option<Box<Node>>,
+    },
+    /// All ended pods, when there are too many.
+    Terminated(Vec<Pod>),
+}
+
+impl Controller for PodGcController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "pod-garbage-collector"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::mapped::<Pod>(of_pod), Watch::mapped::<Node>(of_node)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        if key.namespace.is_empty() {
+            if self.terminated_threshold == 0
+                || view.list(ResourceType::of::<Pod>(), "").len() <= self.terminated_threshold
+            {
+                return None;
+            }
+            let mut ended: Vec<Pod> = view.all("");
+            ended.retain(|pod| pods::is_terminal(pod) && !pods::is_terminating(pod));
+            return Some(Observed::Terminated(ended));
+        }
+        let pod: Pod = view.typed(key)?;
+        let node = view.typed(&Key { namespace: String::new(), name: pods::node_name(&pod).to_owned() });
+        Some(Observed::Pod { pod: Box::new(pod), node: node.map(Box::new) })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        match observed {
+            Observed::Terminated(ended) => self.oldest_ended(ended),
+            Observed::Pod { pod, node } => match (pods::node_name(pod), node) {
+                ("", _) if pods::is_terminating(pod) => fail_and_delete(pod, false, now),
+                ("", _) => Plan::nothing(),
+                (_, None) => orphaned(pod, now),
+                (_, Some(node)) if pods::is_terminating(pod) && is_out_of_service(node) => {
+                    fail_and_delete(pod, false, now)
+                }
+                _ => Plan::nothing(),
+            },
+        }
+    }
+}
+
+impl PodGcController {
+    fn oldest_ended(&self, ended: &[Pod]) -> Plan {
+        let mut ended: Vec<&Pod> = ended.iter().collect();
+        let evicted = |pod: &Pod| pod.status.as_ref().and_then(|status| status.reason.as_deref()) == Some("Evicted");
+        ended.sort_by_key(|pod| {
+            (!evicted(pod), pod.metadata.creation_timestamp.as_ref().map(|time| time.0), key_of(*pod))
+        });
+        let surplus = ended.len().saturating_sub(self.terminated_threshold);
+        Plan::from(
+            ended
+                .into_iter()
+                .take(surplus)
+                .map(|pod| Action::delete_with(pod, Some(0), None, None))
+                .collect::<Vec<_>>(),
+        )
+    }
+}
+
+/// The pod itself; and a new pod may be the one too many.
+fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
+    let mut keys = vec![change.key.clone()];
+    if change.old.is_none() {
+        keys.push(Key { namespace: String::new(), name: TERMINATED.to_owned() });
+    }
+    keys
+}
+
+fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
+    let tainted = |object: &Option<std::sync::Arc<corten_meta::Object>>| {
+        object.as_ref().is_some_and(|node| {
+            node.bytes.windows(OUT_OF_SERVICE.len()).any(|window| window == OUT_OF_SERVICE.as_bytes())
+        })
+    };
+    if change.new.is_some() && !tainted(&change.new) {
+        return Vec::new();
+    }
+    let pods: Vec<Pod> = view.all("");
+    pods.iter().filter(|pod| pods::node_name(pod) == change.key.name).map(key_of).collect()
+}
+
+fn is_out_of_service(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    ready_status(node) != "True" && taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE)
+}
+
+/// A pod of a missing node goes once it is old enough for its node to have shown itself.
+fn orphaned(pod: &Pod, now: Timestamp) -> Plan {
+    let created = pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    let age: Duration = now.duration_since(created).try_into().unwrap_or(Duration::ZERO);
+    match QUARANTINE.checked_sub(age).filter(|left| !left.is_zero()) {
+        Some(left) => Plan { actions: Vec::new(), requeue_after: Some(left) },
+        None => fail_and_delete(pod, true, now),
+    }
+}
+
+fn fail_and_delete(pod: &Pod, node_is_gone: bool, now: Timestamp) -> Plan {
+    let mut plan = Plan::nothing();
+    if !pods::is_terminal(pod) {
+        match node_is_gone {
+            true => plan.push(mark_pod(
+                pod,
+                disruption_target("DeletionByPodGC", "PodGC: node no longer exists", now),
+                Some("Failed"),
+            )),
+            false => plan.push(Action::patch_status(pod, serde_json::json!({"status": {"phase": "Failed"}}))),
+        }
+    }
+    plan.push(Action::delete_with(pod, Some(0), None, None));
+    plan
+}

@@ -1,0 +1,137 @@
+//! Taint eviction: a NoExecute taint takes down the pods that do not tolerate it, or no longer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use corten_client::Change;
+use corten_meta::{Key, Object};
+use jiff::Timestamp;
+
+use super::{disruption_target, mark_pod};
+use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
+use crate::workload::pods;
+
+#[derive(Default)]
+pub struct TaintEvictionController {
+    /// When a taint without a time was first met, by node and taint: a wait must not begin anew with every look.
+    met: Mutex<HashMap<(String, String, String), Timestamp>>,
+}
+
+pub struct Observed {
+    pod: Pod,
+    /// The NoExecute taints of the pod's node, each with the time it holds since.
+    taints: Vec<(Taint, Timestamp)>,
+}
+
+impl Controller for TaintEvictionController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "taint-eviction-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<Pod>(), Watch::mapped::<Node>(of_node)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let pod: Pod = view.typed(key).filter(|pod: &Pod| pods::is_active(pod) && !pods::node_name(pod).is_empty())?;
+        let name = pods::node_name(&pod).to_owned();
+        let node = view
+            .get(crate::runtime::ResourceType::of::<Node>(), &Key { namespace: String::new(), name: name.clone() })?;
+        let taints = no_execute(&node);
+        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = corten_meta::time::now();
+        met.retain(|(node, taint, value), _| {
+            *node != name || taints.iter().any(|t| t.key == *taint && t.value.clone().unwrap_or_default() == *value)
+        });
+        let since = |taint: Taint| {
+            let id = (name.clone(), taint.key.clone(), taint.value.clone().unwrap_or_default());
+            let first = *met.entry(id).or_insert(now);
+            let since = taint.time_added.as_ref().map_or(first, |time| time.0);
+            (taint, since)
+        };
+        Some(Observed { pod, taints: taints.into_iter().map(since).collect() })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        match evict_after(&observed.pod, &observed.taints, now) {
+            None => Plan::nothing(),
+            Some(wait) if !wait.is_zero() => Plan { actions: Vec::new(), requeue_after: Some(wait) },
+            Some(_) => evict(&observed.pod, now),
+        }
+    }
+}
+
+fn no_execute(node: &Arc<Object>) -> Vec<Taint> {
+    // Nearly every node has no such taint: look at the bytes before paying for a decoded node.
+    if !contains(&node.bytes, b"\"NoExecute\"") {
+        return Vec::new();
+    }
+    let taints = decode::<Node>(node).and_then(|node| node.spec).and_then(|spec| spec.taints).unwrap_or_default();
+    taints.into_iter().filter(|taint| taint.effect == "NoExecute").collect()
+}
+
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+    bytes.windows(needle.len()).any(|window| window == needle)
+}
+
+fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
+    let taints = |object: &Option<Arc<Object>>| object.as_ref().map(no_execute).unwrap_or_default();
+    if change.new.is_none() || taints(&change.old) == taints(&change.new) {
+        return Vec::new();
+    }
+    let pods: Vec<Pod> = view.all("");
+    pods.iter().filter(|pod| pods::node_name(pod) == change.key.name).map(key_of).collect()
+}
+
+/// When the pod must go: never, now (zero) or after a while.
+fn evict_after(pod: &Pod, taints: &[(Taint, Timestamp)], now: Timestamp) -> Option<Duration> {
+    let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
+    let mut soonest: Option<Duration> = None;
+    for (taint, since) in taints {
+        let matching: Vec<&Toleration> = tolerations.iter().filter(|toleration| tolerates(toleration, taint)).collect();
+        if matching.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let seconds = matching.iter().filter_map(|toleration| toleration.toleration_seconds).min();
+        let Some(seconds) = seconds else { continue };
+        let passed: Duration = now.duration_since(*since).try_into().unwrap_or(Duration::ZERO);
+        let left = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).saturating_sub(passed);
+        soonest = Some(soonest.map_or(left, |already| already.min(left)));
+    }
+    soonest
+}
+
+/// Whether a toleration covers a taint, by upstream's rules.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or_default() {
+        "Exists" => true,
+        "" | "Equal" => toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
+        _ => false,
+    }
+}
+
+fn evict(pod: &Pod, now: Timestamp) -> Plan {
+    let mut plan = Plan::nothing();
+    plan.push(Action::normal(
+        pod,
+        "TaintManagerEviction",
+        format!("Marking for deletion Pod {}/{}", pod.namespace(), pod.name()),
+    ));
+    if pods::condition(pod, "DisruptionTarget").is_none() {
+        let condition =
+            disruption_target("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", now);
+        plan.push(mark_pod(pod, condition, None));
+    }
+    plan.push(Action::delete(pod));
+    plan
+}

@@ -1,0 +1,173 @@
+//! Carries out a plan: one write after the other, creations side by side, with upstream's events for each.
+//!
+//! The first failure ends the plan: what follows was decided on the assumption that it would succeed.
+
+use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ObjectRef, Patch};
+use corten_meta::{Key, Value};
+use futures::future::join_all;
+
+use super::feed::address;
+use super::plan::{Action, Event, Reference, Report, ResourceType};
+use super::view::Failure;
+
+/// The most creations in flight at once.
+const MAX_BATCH: usize = 64;
+
+/// What a write leaves behind, for the wait until the cache shows it.
+#[derive(Clone, Debug)]
+pub enum Echo {
+    Written { resource: ResourceType, key: Key, revision: u64 },
+    Deleted { resource: ResourceType, key: Key, uid: String },
+}
+
+/// What a plan came to: the echoes to wait for, and the failure that ended it.
+#[derive(Default)]
+pub struct Applied {
+    pub echoes: Vec<Echo>,
+    pub failure: Option<(Failure, Error)>,
+}
+
+/// Writes under one identity.
+#[derive(Clone)]
+pub struct Applier {
+    client: Client,
+    recorder: EventRecorder,
+}
+
+impl Applier {
+    pub fn new(client: Client, component: &str) -> Applier {
+        let recorder = EventRecorder::new(client.clone(), component, "");
+        Applier { client, recorder }
+    }
+
+    pub async fn apply(&self, actions: Vec<Action>) -> Applied {
+        let mut applied = Applied::default();
+        let mut rest = actions.as_slice();
+        // Slow start: a refused pod must not be tried hundreds of times before the first refusal is heard.
+        let mut batch = 1;
+        while let Some(first) = rest.first() {
+            let creations = rest.iter().take_while(|action| matches!(action, Action::Create { .. })).count();
+            let size = if matches!(first, Action::Create { .. }) { creations.min(batch) } else { 1 };
+            let (now, later) = rest.split_at(size);
+            for outcome in join_all(now.iter().map(|action| self.act(action))).await {
+                match outcome {
+                    Ok(echo) => applied.echoes.extend(echo),
+                    Err(failed) => applied.failure = Some(failed),
+                }
+            }
+            if applied.failure.is_some() {
+                break;
+            }
+            batch = (batch * 2).min(MAX_BATCH);
+            rest = later;
+        }
+        applied
+    }
+
+    /// One action; tells of it as its report asks.
+    async fn act(&self, action: &Action) -> Result<Option<Echo>, (Failure, Error)> {
+        let outcome = self.write(action).await;
+        let report = match action {
+            Action::Create { report, .. } | Action::Delete { report, .. } => report.as_ref(),
+            _ => None,
+        };
+        match outcome {
+            Ok(echo) => {
+                if let (Some(report), Some(echo)) = (report, &echo) {
+                    self.tell_success(report, echo);
+                }
+                Ok(echo)
+            }
+            Err(error) => Err((self.tell_failure(report, &error), error)),
+        }
+    }
+
+    async fn write(&self, action: &Action) -> Result<Option<Echo>, Error> {
+        match action {
+            Action::Event(event) => {
+                self.tell(event);
+                Ok(None)
+            }
+            Action::Create { resource, object, .. } => {
+                let created =
+                    self.client.dynamic(&address(*resource)).create(corten_meta::namespace(object), object).await?;
+                Ok(Some(written(*resource, &created)))
+            }
+            Action::Update { resource, object } => {
+                let updated = self.client.dynamic(&address(*resource)).update(object).await?;
+                Ok(Some(written(*resource, &updated)))
+            }
+            Action::UpdateStatus { resource, object } => {
+                let updated = self.client.dynamic(&address(*resource)).update_status(object).await?;
+                Ok(Some(written(*resource, &updated)))
+            }
+            Action::Patch { resource, key, patch, subresource } => {
+                let dynamic = self.client.dynamic(&address(*resource));
+                let patch = Patch::Merge(patch.clone());
+                match dynamic.patch(&key.namespace, &key.name, &patch, *subresource).await {
+                    Ok(patched) => Ok(Some(written(*resource, &patched))),
+                    Err(error) if error.is_not_found() => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+            Action::Delete { resource, key, uid, grace_period_seconds, propagation, .. } => {
+                let options = DeleteOptions {
+                    grace_period_seconds: *grace_period_seconds,
+                    propagation: *propagation,
+                    precondition_uid: Some(uid.clone()).filter(|uid| !uid.is_empty()),
+                    ..DeleteOptions::default()
+                };
+                match self.client.dynamic(&address(*resource)).delete(&key.namespace, &key.name, &options).await {
+                    Err(error) if !error.is_not_found() => Err(error),
+                    _ => Ok(Some(Echo::Deleted { resource: *resource, key: key.clone(), uid: uid.clone() })),
+                }
+            }
+        }
+    }
+
+    fn tell(&self, event: &Event) {
+        let kind = if event.warning { EventType::Warning } else { EventType::Normal };
+        self.recorder.event(&object_ref(&event.about), kind, &event.reason, &event.message);
+    }
+
+    fn tell_success(&self, report: &Report, echo: &Echo) {
+        let (reason, prefix) = report.success;
+        let (Echo::Written { key, .. } | Echo::Deleted { key, .. }) = echo;
+        if !reason.is_empty() {
+            self.recorder.event(
+                &object_ref(&report.about),
+                EventType::Normal,
+                reason,
+                &format!("{prefix}{}", key.name),
+            );
+        }
+    }
+
+    /// A namespace on its way out refuses every object: no news to anyone.
+    fn tell_failure(&self, report: Option<&Report>, error: &Error) -> Failure {
+        let (reason, prefix) = report.map_or(("", ""), |report| report.failure);
+        let expected = error.to_string().contains("because it is being terminated");
+        if let Some(report) = report.filter(|_| !expected && !error.is_already_exists()) {
+            self.recorder.event(&object_ref(&report.about), EventType::Warning, reason, &format!("{prefix}{error}"));
+        }
+        Failure { reason: reason.to_owned(), message: error.to_string() }
+    }
+}
+
+fn written(resource: ResourceType, object: &Value) -> Echo {
+    let key = Key::new(corten_meta::namespace(object), corten_meta::name(object));
+    let revision = corten_meta::resource_version(object).parse().unwrap_or(0);
+    Echo::Written { resource, key, revision }
+}
+
+fn object_ref(about: &Reference) -> ObjectRef {
+    ObjectRef {
+        api_version: about.resource.api_version(),
+        kind: about.resource.kind.to_owned(),
+        namespace: about.key.namespace.clone(),
+        name: about.key.name.clone(),
+        uid: about.uid.clone(),
+        resource_version: about.resource_version.clone(),
+        ..ObjectRef::default()
+    }
+}

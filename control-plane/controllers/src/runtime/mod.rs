@@ -1,0 +1,63 @@
+//! The one runtime of all controllers: watch, queue, decide, apply, wait for the echo.
+//!
+//! A controller only decides ([`Controller`]); everything with an effect is here. The path of a change: a cache tells
+//! [`feed`], which maps it to keys; [`worker`] takes a key, lets the controller decide and hands the plan to
+//! [`apply`]; the key comes back only when the caches have seen what was written.
+
+mod apply;
+mod controller;
+pub mod discovery;
+mod feed;
+mod plan;
+mod view;
+mod worker;
+
+pub use apply::Applier;
+pub use controller::{Controller, Decide, Keys, Watch};
+pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
+pub use view::{Failure, View, decode};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use corten_client::{Caches, Client, WorkQueue};
+use corten_meta::Key;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use feed::{Feed, Route};
+
+/// A client for each identity, by the name of the service account in kube-system; the binary makes them.
+pub type Clients = Arc<dyn Fn(&str) -> Client + Send + Sync>;
+
+/// Runs the controllers until shutdown. Their caches are shared and filled under the identity of `caches`.
+pub async fn run(controllers: Vec<Arc<dyn Decide>>, caches: &Caches, clients: &Clients, shutdown: CancellationToken) {
+    let mut routes: HashMap<ResourceType, Vec<Route>> = HashMap::new();
+    let mut queues: Vec<WorkQueue<Key>> = Vec::new();
+    for controller in &controllers {
+        let queue = WorkQueue::new();
+        for watch in controller.watches() {
+            routes.entry(watch.resource).or_default().push(Route { queue: queue.clone(), keys: watch.keys });
+        }
+        queues.push(queue);
+    }
+    let feeds = Arc::new(feed::open(caches, routes).await);
+
+    let mut tasks = JoinSet::new();
+    for feed in feeds.values().cloned() {
+        tasks.spawn(feed::dispatch(feed, feeds.clone()));
+    }
+    for (controller, queue) in controllers.into_iter().zip(&queues) {
+        let applier = Applier::new(clients(controller.name()), controller.component());
+        let worker = worker::Worker::new(controller, queue.clone(), applier, feeds.clone());
+        for _ in 0..worker.count() {
+            tasks.spawn(worker.clone().run());
+        }
+    }
+    shutdown.cancelled().await;
+    queues.iter().for_each(WorkQueue::shut_down);
+    while tasks.join_next().await.is_some() {}
+}
+
+/// The feeds of all watched resources.
+type Feeds = Arc<HashMap<ResourceType, Arc<Feed>>>;

@@ -1,0 +1,251 @@
+//! What a controller decided: an ordered list of writes, as plain data.
+//!
+//! A plan is the only thing that passes from a pure `reconcile` to the runtime, so that every decision can be tested
+//! without a server. It must never carry a closure or a client: whoever applies it decides how.
+
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_client::Propagation;
+use corten_meta::{Key, Value};
+use serde_json::json;
+
+/// A resource type by its names in the API. Built from a typed kind, so no controller spells them by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceType {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub namespaced: bool,
+}
+
+impl ResourceType {
+    pub const fn of<K: Typed>() -> ResourceType {
+        ResourceType {
+            group: K::GROUP,
+            version: K::VERSION,
+            kind: K::KIND,
+            plural: K::PLURAL,
+            namespaced: K::NAMESPACED,
+        }
+    }
+
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// The object that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    pub resource: ResourceType,
+    pub key: Key,
+    pub uid: String,
+    pub resource_version: String,
+}
+
+impl Reference {
+    pub fn to<K: Typed>(object: &K) -> Reference {
+        let meta = object.meta();
+        Reference {
+            resource: ResourceType::of::<K>(),
+            key: key_of(object),
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// An event in waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub about: Reference,
+    pub warning: bool,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Events that depend on how a write went. The name of the written object, or the error, follows the prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub about: Reference,
+    pub success: (&'static str, &'static str),
+    pub failure: (&'static str, &'static str),
+}
+
+impl Report {
+    /// The events of a workload controller that creates a pod.
+    pub fn pod_created<K: Typed>(owner: &K) -> Report {
+        Report {
+            about: Reference::to(owner),
+            success: ("SuccessfulCreate", "Created pod: "),
+            failure: ("FailedCreate", "Error creating: "),
+        }
+    }
+
+    /// The events of a workload controller that deletes a pod.
+    pub fn pod_deleted<K: Typed>(owner: &K) -> Report {
+        Report {
+            about: Reference::to(owner),
+            success: ("SuccessfulDelete", "Deleted pod: "),
+            failure: ("FailedDelete", "Error deleting: "),
+        }
+    }
+}
+
+/// One write. Updates carry `metadata.resourceVersion` and deletions a uid: a decision made on a stale view fails.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// `metadata.generateName` is honoured; an object that already exists is an error, hence a retry.
+    Create {
+        resource: ResourceType,
+        object: Value,
+        report: Option<Report>,
+    },
+    Update {
+        resource: ResourceType,
+        object: Value,
+    },
+    UpdateStatus {
+        resource: ResourceType,
+        object: Value,
+    },
+    /// A JSON merge patch; the precondition is `metadata.uid` or `metadata.resourceVersion` inside the patch.
+    Patch {
+        resource: ResourceType,
+        key: Key,
+        patch: Value,
+        subresource: Option<&'static str>,
+    },
+    Delete {
+        resource: ResourceType,
+        key: Key,
+        uid: String,
+        grace_period_seconds: Option<i64>,
+        propagation: Option<Propagation>,
+        report: Option<Report>,
+    },
+    Event(Event),
+}
+
+impl Action {
+    pub fn create<K: Typed>(object: &K) -> Action {
+        Action::Create { resource: ResourceType::of::<K>(), object: object.to_value(), report: None }
+    }
+
+    pub fn create_reported<K: Typed>(object: &K, report: Report) -> Action {
+        Action::Create { resource: ResourceType::of::<K>(), object: object.to_value(), report: Some(report) }
+    }
+
+    pub fn update<K: Typed>(object: &K) -> Action {
+        Action::Update { resource: ResourceType::of::<K>(), object: object.to_value() }
+    }
+
+    pub fn update_status<K: Typed>(object: &K) -> Action {
+        Action::UpdateStatus { resource: ResourceType::of::<K>(), object: object.to_value() }
+    }
+
+    /// A merge patch of the whole object, bound to this incarnation of it.
+    pub fn patch<K: Typed>(object: &K, mut patch: Value) -> Action {
+        corten_meta::set(&mut patch, "/metadata/uid", json!(object.meta().uid));
+        Action::Patch { resource: ResourceType::of::<K>(), key: key_of(object), patch, subresource: None }
+    }
+
+    pub fn patch_status<K: Typed>(object: &K, mut patch: Value) -> Action {
+        corten_meta::set(&mut patch, "/metadata/uid", json!(object.meta().uid));
+        Action::Patch { resource: ResourceType::of::<K>(), key: key_of(object), patch, subresource: Some("status") }
+    }
+
+    pub fn delete<K: Typed>(object: &K) -> Action {
+        Action::Delete {
+            resource: ResourceType::of::<K>(),
+            key: key_of(object),
+            uid: object.meta().uid.clone().unwrap_or_default(),
+            grace_period_seconds: None,
+            propagation: None,
+            report: None,
+        }
+    }
+
+    pub fn delete_with<K: Typed>(
+        object: &K,
+        grace: Option<i64>,
+        propagation: Option<Propagation>,
+        wanted: Option<Report>,
+    ) -> Action {
+        let mut action = Action::delete(object);
+        if let Action::Delete { grace_period_seconds, propagation: policy, report, .. } = &mut action {
+            *grace_period_seconds = grace;
+            *policy = propagation;
+            *report = wanted;
+        }
+        action
+    }
+
+    pub fn normal<K: Typed>(about: &K, reason: &str, message: impl Into<String>) -> Action {
+        Action::event(about, false, reason, message)
+    }
+
+    pub fn warning<K: Typed>(about: &K, reason: &str, message: impl Into<String>) -> Action {
+        Action::event(about, true, reason, message)
+    }
+
+    fn event<K: Typed>(about: &K, warning: bool, reason: &str, message: impl Into<String>) -> Action {
+        Action::Event(Event {
+            about: Reference::to(about),
+            warning,
+            reason: reason.to_owned(),
+            message: message.into(),
+        })
+    }
+
+    pub fn is_event(&self) -> bool {
+        matches!(self, Action::Event(_))
+    }
+}
+
+/// The whole decision: what to write now, and when to look again although nothing changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    pub requeue_after: Option<Duration>,
+}
+
+impl Plan {
+    pub fn nothing() -> Plan {
+        Plan::default()
+    }
+
+    pub fn push(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    /// Looks again after the shortest of all the times asked for.
+    pub fn requeue(&mut self, after: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(after, |already| already.min(after)));
+    }
+
+    /// A plan that writes nothing: the state is as desired.
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+}
+
+impl From<Vec<Action>> for Plan {
+    fn from(actions: Vec<Action>) -> Plan {
+        Plan { actions, requeue_after: None }
+    }
+}
+
+impl From<Action> for Plan {
+    fn from(action: Action) -> Plan {
+        Plan::from(vec![action])
+    }
+}
+
+/// The namespace and name of a typed object.
+pub fn key_of<K: Typed>(object: &K) -> Key {
+    let meta = object.meta();
+    Key { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }
+}

@@ -1,0 +1,73 @@
+//! What a controller may see: a read-only view of the caches it watches.
+//!
+//! A trait, so that the same `observe` reads informers in the cluster and a model in a test. A view never blocks and
+//! never asks the API server; what it shows may lag, and the runtime makes sure that it never lags behind the
+//! controller's own writes.
+
+use std::sync::Arc;
+
+use corten_api::{Typed, decode_object};
+use corten_meta::Selector;
+use corten_meta::{Key, Object};
+
+use super::plan::ResourceType;
+
+/// Why the last attempt for this key failed; some controllers tell the user in a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The event reason of the write that failed, for example `FailedCreate`.
+    pub reason: String,
+    pub message: String,
+}
+
+pub trait View: Send + Sync {
+    fn get(&self, resource: ResourceType, key: &Key) -> Option<Arc<Object>>;
+    /// Every object of the namespace, or of the cluster for `""`.
+    fn list(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>>;
+    /// Every object with an owner reference to this uid.
+    fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>>;
+    fn last_failure(&self) -> Option<Failure> {
+        None
+    }
+}
+
+impl dyn View + '_ {
+    /// One typed object. An object that does not decode is treated as absent: it cannot be acted upon.
+    pub fn typed<K: Typed>(&self, key: &Key) -> Option<K> {
+        decode(&self.get(ResourceType::of::<K>(), key)?)
+    }
+
+    pub fn all<K: Typed>(&self, namespace: &str) -> Vec<K> {
+        self.list(ResourceType::of::<K>(), namespace).iter().filter_map(|object| decode(object)).collect()
+    }
+
+    pub fn owned_by<K: Typed>(&self, uid: &str) -> Vec<K> {
+        self.owned(ResourceType::of::<K>(), uid).iter().filter_map(|object| decode(object)).collect()
+    }
+
+    /// Objects whose labels match; only those are decoded.
+    pub fn select<K: Typed>(&self, namespace: &str, selector: &Selector) -> Vec<K> {
+        let objects = self.list(ResourceType::of::<K>(), namespace);
+        objects.iter().filter(|object| selector.matches(&object.header.labels)).filter_map(|o| decode(o)).collect()
+    }
+
+    /// Objects that a workload controller must look at: its own, and orphans that match its selector.
+    pub fn claimable<K: Typed>(&self, namespace: &str, uid: &str, selector: &Selector) -> Vec<K> {
+        let candidate = |object: &&Arc<Object>| match object.controller() {
+            Some(owner) => owner.uid == uid,
+            None => selector.matches(&object.header.labels),
+        };
+        let objects = self.list(ResourceType::of::<K>(), namespace);
+        objects.iter().filter(candidate).filter_map(|object| decode(object)).collect()
+    }
+}
+
+pub fn decode<K: Typed>(object: &Arc<Object>) -> Option<K> {
+    match decode_object::<K>(object) {
+        Ok(typed) => Some(typed),
+        Err(error) => {
+            tracing::warn!(kind = K::KIND, key = %object.key(), %error, "object does not decode");
+            None
+        }
+    }
+}

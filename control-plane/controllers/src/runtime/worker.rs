@@ -1,0 +1,104 @@
+//! Takes a key, decides, applies, and keeps the key until the caches have seen what was written.
+//!
+//! Invariant: a controller never decides about a key on a view older than its own last write for that key. That is
+//! what keeps a stale cache from making it create everything twice.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use corten_client::WorkQueue;
+use corten_meta::Key;
+
+use super::Feeds;
+use super::apply::{Applied, Applier, Echo};
+use super::controller::Decide;
+use super::feed::CachedView;
+use super::view::{Failure, View};
+
+/// An echo that takes longer was lost in a new list of the cache; a conflict will tell if the view is still stale.
+const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+pub struct Worker {
+    controller: Arc<dyn Decide>,
+    queue: WorkQueue<Key>,
+    applier: Applier,
+    feeds: Feeds,
+    failures: Arc<Mutex<HashMap<Key, Failure>>>,
+}
+
+impl Worker {
+    pub fn new(controller: Arc<dyn Decide>, queue: WorkQueue<Key>, applier: Applier, feeds: Feeds) -> Worker {
+        Worker { controller, queue, applier, feeds, failures: Arc::default() }
+    }
+
+    /// How many of them the controller wants.
+    pub fn count(&self) -> usize {
+        self.controller.workers()
+    }
+
+    pub async fn run(self) {
+        while let Some(key) = self.queue.get().await {
+            self.work_on(&key).await;
+            self.queue.done(&key);
+        }
+    }
+
+    async fn work_on(&self, key: &Key) {
+        let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        let view = CachedView { feeds: self.feeds.clone(), failure };
+        let plan = self.controller.decide(&view, key, corten_meta::time::now());
+        if let Some(after) = plan.requeue_after {
+            self.queue.add_after(key.clone(), after);
+        }
+        if plan.is_empty() {
+            return self.succeeded(key);
+        }
+        let Applied { echoes, failure } = self.applier.apply(plan.actions).await;
+        match failure {
+            None => self.succeeded(key),
+            Some((failure, error)) => {
+                let expected = error.is_conflict() || error.is_already_exists() || error.is_not_found();
+                if !expected {
+                    tracing::debug!(controller = self.controller.name(), %key, %error, "cannot apply a plan");
+                    self.failures.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), failure);
+                }
+                self.queue.add_rate_limited(key.clone());
+            }
+        }
+        for echo in echoes {
+            let _ = tokio::time::timeout(ECHO_TIMEOUT, self.heard(&view, echo)).await;
+        }
+    }
+
+    fn succeeded(&self, key: &Key) {
+        self.queue.forget(key);
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// Waits until the cache shows a write. A resource that the controller does not watch is not waited for.
+    async fn heard(&self, view: &CachedView, echo: Echo) {
+        let (Echo::Written { resource, .. } | Echo::Deleted { resource, .. }) = &echo;
+        let Some(feed) = self.feeds.get(resource) else { return };
+        let mut reached = feed.reached();
+        loop {
+            let so_far = *reached.borrow_and_update();
+            if is_shown(view, &echo, so_far) || reached.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn is_shown(view: &CachedView, echo: &Echo, reached: u64) -> bool {
+    match echo {
+        Echo::Written { resource, key, revision } => {
+            reached >= *revision || view.get(*resource, key).is_some_and(|object| object.revision >= *revision)
+        }
+        Echo::Deleted { resource, key, uid } => {
+            let present = view.get(*resource, key).filter(|object| object.header.uid == *uid);
+            present.is_none_or(|object| object.header.deletion_timestamp.is_some())
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What the workload controllers share: what a pod's state means, who owns it, and how a template becomes a pod.
+//!
+//! Everything here is pure. Nothing here knows a particular workload kind.
+
+pub mod condition;
+pub mod owner;
+pub mod pods;
+pub mod template;
