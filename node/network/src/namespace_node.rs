@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use corten_nftables::{
-    Batch, Chain, ChainType, DataType, Element, Family, Field, Hook, Rule, Set, Socket, Table, priority,
+    Batch, Chain, ChainType, DataType, Element, Family, Field, Hook, InterfaceName, Rule, Set, Socket, Table, priority,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -85,6 +85,8 @@ pub async fn create(config: &Config, name: &str, address: Ipv4Addr) -> Result<No
     let gateway = config.gateway()?;
     let bridge = links.ensure_bridge(&config.bridge, gateway, config.subnet.length(), None).await?;
     sysctl::set("net/ipv4/ip_forward", "1")?;
+    // Node ports of the machine serve localhost also where the endpoint is on a node in a namespace.
+    sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", config.bridge), "1")?;
     replace_table(config)?;
 
     delete(config, name, address).await?;
@@ -132,7 +134,8 @@ fn host_link(address: Ipv4Addr) -> String {
     format!("cn-{:08x}", address.to_bits())
 }
 
-/// What nodes send beyond the cluster leaves with the host's address.
+/// What nodes send beyond the cluster leaves with the host's address; nothing they send may claim
+/// to be for the host's 127.0.0.0/8.
 fn replace_table(config: &Config) -> Result<(), Error> {
     let table = config.table();
     let inside = Set::new("inside", &[DataType::Ipv4Addr]).intervals();
@@ -150,6 +153,11 @@ fn replace_table(config: &Config) -> Result<(), Error> {
         .not_in_set(&[Field::IpDaddr], inside.name())
         .masquerade();
     batch.add_rule(&table, "postrouting", &out);
+    batch.add_chain(&table, &Chain::base("guard", ChainType::Filter, Hook::Prerouting, priority::RAW));
+    let bridge = InterfaceName(config.bridge.clone());
+    let loopback = Ipv4Addr::new(127, 0, 0, 0).into();
+    let guard = Rule::new().eq(Field::Iifname, bridge).in_prefix(Field::IpDaddr, loopback, 8).drop();
+    batch.add_rule(&table, "guard", &guard);
     Ok(Socket::open()?.apply(batch)?)
 }
 

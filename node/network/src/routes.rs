@@ -5,18 +5,32 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
+use corten_client::{Caches, Client};
 use k8s_openapi::api::core::v1::Node;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::cidr::Cidr;
 use crate::error::Error;
 use crate::links::{Links, Route};
 
+/// How long routes that could not be made wait for their repetition: links come and go without a
+/// word to us.
+const RETRY: Duration = Duration::from_secs(10);
+
 /// Which node this is.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node_name: String,
+}
+
+/// Whether every wanted route stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Whole,
+    Partial,
 }
 
 /// The routes that the nodes call for: one a foreign node that has an IPv4 pod CIDR and address.
@@ -41,7 +55,8 @@ fn route(node: &Node) -> Option<Route> {
 
 /// Makes our routes stand as wanted. A node that cannot be reached is told and passed over, so that
 /// it does not cut off the others.
-async fn apply(links: &Links, wanted: &BTreeMap<Cidr, Route>) -> Result<(), Error> {
+async fn apply(links: &Links, wanted: &BTreeMap<Cidr, Route>) -> Result<Outcome, Error> {
+    let mut outcome = Outcome::Whole;
     let present = links.node_routes().await?;
     for route in present.iter().filter(|route| wanted.get(&route.destination) != Some(route)) {
         links.delete_node_route(route).await?;
@@ -50,20 +65,45 @@ async fn apply(links: &Links, wanted: &BTreeMap<Cidr, Route>) -> Result<(), Erro
     for route in wanted.values().filter(|route| !present.contains(route)) {
         match links.add_node_route(route).await {
             Ok(()) => info!(destination = %route.destination, via = %route.via, "added the route to a node's pods"),
-            Err(error) => warn!(destination = %route.destination, "cannot add the route to a node's pods: {error}"),
+            Err(error) => {
+                warn!(destination = %route.destination, "cannot add the route to a node's pods: {error}");
+                outcome = Outcome::Partial;
+            }
         }
     }
-    Ok(())
+    Ok(outcome)
+}
+
+/// Keeps the routes to the pods of the other nodes until shutdown. They stay then, because pods do.
+pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
+    let caches = Caches::new(client, shutdown.clone());
+    let nodes = caches.of::<Node>();
+    nodes.synced().await;
+    let mut changes = nodes.subscribe();
+    let links = Links::open()?;
+    loop {
+        while changes.try_next().is_some() {}
+        if shutdown.is_cancelled() {
+            return Ok(());
+        }
+        let wanted = desired(&nodes.typed_list::<Node>(""), &config.node_name);
+        let outcome = apply(&links, &wanted).await?;
+        tokio::select! {
+            change = changes.next() => if change.is_none() { return Ok(()) },
+            () = tokio::time::sleep(RETRY), if outcome == Outcome::Partial => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+    }
 }
 
 /// Makes the routes to the pods of these nodes stand, once.
-pub async fn reconcile<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a Node>) -> Result<(), Error> {
+pub async fn reconcile<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a Node>) -> Result<Outcome, Error> {
     apply(&Links::open()?, &desired(nodes, &config.node_name)).await
 }
 
 /// Deletes every route that we made.
 pub async fn cleanup() -> Result<(), Error> {
-    apply(&Links::open()?, &BTreeMap::new()).await
+    apply(&Links::open()?, &BTreeMap::new()).await.map(drop)
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ fn pod_on_node(directory: &Path, node: usize, nodes: &[Node]) -> (PathBuf, Ipv4A
         let cidr = format!("10.244.{node}.0/24").parse().unwrap();
         let network = PodNetwork::start(Config::new(cidr, "10.244.0.0/16".parse().unwrap(), state)).await.unwrap();
         let config = routes::Config { node_name: format!("node-{node}") };
-        routes::reconcile(&config, nodes).await.unwrap();
+        assert_eq!(routes::reconcile(&config, nodes).await.unwrap(), routes::Outcome::Whole);
         let netns_path = directory.join("netns").join(format!("pod-{node}"));
         namespace_node::pin_new_namespace(&netns_path).unwrap();
         let request = SetupRequest {

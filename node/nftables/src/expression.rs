@@ -76,6 +76,14 @@ pub enum Nat {
     Destination = 1,
 }
 
+/// What a rule does to an element of a dynamic set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SetOperation {
+    Update = 1,
+    Delete = 2,
+}
+
 /// One kernel expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
@@ -85,13 +93,13 @@ pub enum Expression {
     Ct { key: u32, direction: Option<u8>, register: u32 },
     CtSet { key: u32, register: u32 },
     Fib { result: u32, flags: u32, register: u32 },
-    Numgen { modulus: u32, register: u32 },
+    Numgen { modulus: u32, offset: u32, register: u32 },
     Immediate { register: u32, value: Value },
     Verdict(Verdict),
     Compare { comparison: Comparison, register: u32, value: Value },
     Bitwise { from: u32, to: u32, length: u32, mask: Value, xor: Value },
     Lookup { set: String, from: u32, to: Option<u32>, invert: bool },
-    DynamicSet { set: String, key: u32, data: Option<u32>, timeout_ms: Option<u64> },
+    DynamicSet { set: String, operation: SetOperation, key: u32, data: Option<u32>, timeout_ms: Option<u64> },
     Nat { nat: Nat, family: u8, address: Option<u32>, port: Option<u32> },
     Masquerade,
     Redirect { port: Option<u32> },
@@ -146,8 +154,8 @@ impl Expression {
             }
             Expression::CtSet { key, register } => put.u32(2, *key).u32(4, *register),
             Expression::Fib { result, flags, register } => put.u32(1, *register).u32(2, *result).u32(3, *flags),
-            Expression::Numgen { modulus, register } => {
-                put.u32(1, *register).u32(2, *modulus).u32(3, uapi::NG_RANDOM).u32(4, 0)
+            Expression::Numgen { modulus, offset, register } => {
+                put.u32(1, *register).u32(2, *modulus).u32(3, uapi::NG_RANDOM).u32(4, *offset)
             }
             Expression::Immediate { register, value: constant } => put.u32(1, *register).nest(2, value(constant)),
             Expression::Verdict(verdict) => put.u32(1, uapi::REG_VERDICT).nest(2, verdict.encode()),
@@ -169,9 +177,9 @@ impl Expression {
     fn statement_data(&self) -> Attributes {
         let put = Attributes::new();
         match self {
-            Expression::DynamicSet { set, key, data, timeout_ms } => put
+            Expression::DynamicSet { set, operation, key, data, timeout_ms } => put
                 .string(1, set)
-                .u32(3, uapi::DYNSET_OP_UPDATE)
+                .u32(3, *operation as u32)
                 .u32(4, *key)
                 .maybe(*data, |put, data| put.u32(5, data))
                 .maybe(*timeout_ms, |put, timeout| put.u64(6, timeout)),

@@ -59,6 +59,8 @@ pub enum Field {
     FibSaddrType,
     /// `numgen random mod n`, in host byte order (see [`crate::Index`])
     Random(u32),
+    /// `numgen random mod modulus offset first`
+    RandomFrom { modulus: u32, first: u32 },
     /// A constant, to complete a concatenated key.
     Constant(Value),
 }
@@ -112,7 +114,8 @@ impl Field {
             Field::CtOriginalDport => ct(uapi::CT_PROTO_DST, original),
             Field::FibDaddrType => fib(uapi::FIB_F_DADDR),
             Field::FibSaddrType => fib(uapi::FIB_F_SADDR),
-            Field::Random(modulus) => Expression::Numgen { modulus: *modulus, register },
+            Field::Random(modulus) => Expression::Numgen { modulus: *modulus, offset: 0, register },
+            Field::RandomFrom { modulus, first } => Expression::Numgen { modulus: *modulus, offset: *first, register },
             Field::Constant(value) => Expression::Immediate { register, value: value.clone() },
         }
     }

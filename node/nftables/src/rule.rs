@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::attributes::Attributes;
-use crate::expression::{Comparison, Expression, Nat, Reject, Verdict};
+use crate::expression::{Comparison, Expression, Nat, Reject, SetOperation, Verdict};
 use crate::field::Field;
 use crate::uapi::{self, Family};
 use crate::value::{Bytes4, Port, Value};
@@ -158,10 +158,39 @@ impl Rule {
         self.then(Expression::Lookup { set: set.to_owned(), from: from.number(), to: None, invert: false })
     }
 
-    /// `update @map { key timeout t : data }`; ends the rule if the map is full.
+    /// Goes on only if the key at `from` is not in the set.
+    pub fn lacks_at(self, set: &str, from: Register) -> Rule {
+        self.then(Expression::Lookup { set: set.to_owned(), from: from.number(), to: None, invert: true })
+    }
+
+    /// Takes the verdict of the key at `from`; without one the next rule goes on.
+    pub fn vmap_at(self, map: &str, from: Register) -> Rule {
+        let to = Some(uapi::REG_VERDICT);
+        self.then(Expression::Lookup { set: map.to_owned(), from: from.number(), to, invert: false })
+    }
+
+    /// `update @map { key timeout t : data }`; ends the rule if the map is full. Of an element that
+    /// stands only the timeout is renewed: its data stay.
     pub fn update_at(self, map: &str, key: Register, data: Option<Register>, timeout: Option<Duration>) -> Rule {
+        self.change_at(SetOperation::Update, map, key, data, timeout)
+    }
+
+    /// `delete @map { key : data }`
+    pub fn delete_at(self, map: &str, key: Register, data: Option<Register>) -> Rule {
+        self.change_at(SetOperation::Delete, map, key, data, None)
+    }
+
+    fn change_at(
+        self,
+        operation: SetOperation,
+        map: &str,
+        key: Register,
+        data: Option<Register>,
+        timeout: Option<Duration>,
+    ) -> Rule {
         self.then(Expression::DynamicSet {
             set: map.to_owned(),
+            operation,
             key: key.number(),
             data: data.map(Register::number),
             timeout_ms: timeout.map(|timeout| timeout.as_millis() as u64),

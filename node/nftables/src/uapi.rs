@@ -138,7 +138,6 @@ pub const FIB_RESULT_ADDRTYPE: u32 = 3;
 pub const FIB_F_SADDR: u32 = 1;
 pub const FIB_F_DADDR: u32 = 2;
 pub const NG_RANDOM: u32 = 1;
-pub const DYNSET_OP_UPDATE: u32 = 1;
 pub const LOOKUP_F_INV: u32 = 1;
 
 pub const CT_GET: u16 = 1;

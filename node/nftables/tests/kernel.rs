@@ -150,6 +150,7 @@ fn every_expression_is_accepted_by_the_kernel() {
             Rule::new().eq(Field::L4Proto, Protocol::Tcp).redirect_to(Port(8080)),
         ),
         ("prerouting", "numgen cmp", Rule::new().eq(Field::Random(3), Index(2))),
+        ("output", "numgen cmp", Rule::new().eq(Field::RandomFrom { modulus: 3, first: 9 }, Index(9))),
         ("filter", "limit log", Rule::new().limit_per_second(5, 10).log("corten: ")),
         ("filter", "meta cmp reject", Rule::new().eq(Field::L4Proto, Protocol::Tcp).reject(Reject::TcpReset)),
         ("filter", "reject", Rule::new().reject(Reject::IcmpPortUnreachable)),
@@ -180,6 +181,7 @@ fn every_expression_is_accepted_by_the_kernel() {
         batch.add_table(&table());
         batch.add_chain(&table(), &Chain::base("prerouting", ChainType::Nat, Hook::Prerouting, priority::DSTNAT));
         batch.add_chain(&table(), &Chain::base("postrouting", ChainType::Nat, Hook::Postrouting, priority::SRCNAT));
+        batch.add_chain(&table(), &Chain::base("output", ChainType::Nat, Hook::Output, priority::DSTNAT));
         batch.add_chain(&table(), &Chain::base("filter", ChainType::Filter, Hook::Prerouting, -110));
         batch.add_set(&table(), &Set::new("nets", &[DataType::Ipv4Addr]).intervals());
         batch.add_set(&table(), &Set::vmap("chains", &SERVICE_KEY));

@@ -1,1 +1,76 @@
-//! Services to nf_tables
+//! Services to nf_tables: what kube-proxy is to a node.
+//!
+//! Everything a Service needs is *elements* of a few maps; the rules that read them are shared by
+//! all Services of a shape. So a packet costs two lookups however many Services there are, and a
+//! changed Service is one small batch.
+//!
+//! ```text
+//! services   10.96.0.10 . udp . 53       → goto cluster-…      which endpoints, which policy
+//! endpoints  10.96.0.10 . udp . 53 . 0   → 10.244.0.5 . 53     the first of them
+//! ```
+//!
+//! Reading order: [`Service`] and [`Slice`] are what we keep of the API's objects; `rules::desired`
+//! decides, purely, what one Service contributes; `claims` merges the Services and finds what
+//! changed; `chains` holds the shared rules; [`Proxier`] applies.
+//!
+//! The proxy never touches a table but its own.
+
+mod chains;
+mod claims;
+mod error;
+mod flows;
+mod proxier;
+mod rules;
+mod run;
+mod service;
+mod sets;
+mod slice;
+mod topology;
+
+pub use error::Error;
+pub use proxier::{Proxier, Synced};
+pub use run::run;
+pub use service::{Service, ServiceKey};
+pub use slice::{Slice, SliceKey};
+
+use std::net::IpAddr;
+
+/// How the proxy serves its node.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The name of this node: which endpoints are local.
+    pub node_name: String,
+    /// The cluster's pod CIDR, as address and prefix length. Traffic to Services from elsewhere is
+    /// masqueraded; without it only traffic from outside the node's links is.
+    pub cluster_cidr: Option<(IpAddr, u8)>,
+    /// Masquerade all traffic to Services. Default false.
+    pub masquerade_all: bool,
+    /// The mark of packets to be masqueraded. Default 0x4000.
+    pub masquerade_mark: u32,
+    /// Serve node ports on 127.0.0.1 too; the links towards endpoints must route 127.0.0.0/8.
+    /// Default true.
+    pub localhost_node_ports: bool,
+    /// The nf_tables table. Default `corten-proxy`.
+    pub table: String,
+}
+
+impl Config {
+    /// The defaults for a node.
+    pub fn new(node_name: impl Into<String>, cluster_cidr: Option<(IpAddr, u8)>) -> Config {
+        Config {
+            node_name: node_name.into(),
+            cluster_cidr,
+            masquerade_all: false,
+            masquerade_mark: 0x4000,
+            localhost_node_ports: true,
+            table: "corten-proxy".to_owned(),
+        }
+    }
+}
+
+/// Deletes what the proxy left in the kernel.
+pub fn cleanup(config: &Config) -> Result<(), Error> {
+    let mut batch = corten_nftables::Batch::new();
+    batch.destroy_table(&sets::table(config));
+    Ok(corten_nftables::Socket::open()?.apply(batch)?)
+}

@@ -1,0 +1,297 @@
+//! The rules: those every packet meets, and the chains that Services of one shape share.
+//!
+//! ```text
+//! filter-prerouting, filter-output   unavailable Services, source ranges   (before translation)
+//! nat-prerouting, nat-output         → services → @services, @node-ports → @shapes
+//! cluster-…, external-…, external-local-…   who is masqueraded, which endpoints serve
+//! pick-…                             one endpoint of @endpoints, at random or by affinity
+//! nat-postrouting                    masquerade what is marked or turns back to its sender
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use corten_nftables::{
+    Batch, Bytes4, Chain, ChainType, Element, Family, Field, Hook, Index, Protocol, Register, Reject, Rule, Verdict,
+    flags, priority,
+};
+
+use crate::Config;
+use crate::sets::{self, AFFINITY, Name, REFUSALS, SHAPES};
+
+/// Before `dstnat`, so that addresses are still those of Services.
+const BEFORE_TRANSLATION: i32 = priority::DSTNAT - 10;
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
+/// Local endpoints stand in @endpoints from this index on, beside those of the whole cluster.
+pub(crate) const FIRST_LOCAL: u32 = 1 << 16;
+const REJECT: &str = "reject";
+const DROP_OUTSIDE: &str = "drop-outside";
+
+/// What happens to traffic that nobody here may serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub(crate) enum Refusal {
+    /// Nobody anywhere: tell the client.
+    Reject = 1,
+    /// Another node could: be silent, so that the client tries it.
+    Drop = 2,
+    /// As drop, but pods and this node itself are served.
+    DropOutside = 3,
+}
+
+impl Refusal {
+    const ALL: [Refusal; 3] = [Refusal::Reject, Refusal::Drop, Refusal::DropOutside];
+
+    fn verdict(self) -> Verdict {
+        match self {
+            Refusal::Reject => Verdict::Goto(REJECT.to_owned()),
+            Refusal::Drop => Verdict::Drop,
+            Refusal::DropOutside => Verdict::Goto(DROP_OUTSIDE.to_owned()),
+        }
+    }
+}
+
+/// What a packet is addressed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Entry {
+    Address,
+    NodePort,
+}
+
+/// A choice among endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Pick {
+    pub entry: Entry,
+    pub local: bool,
+    pub count: u32,
+    /// Seconds a client stays with its endpoint.
+    pub affinity: Option<u32>,
+}
+
+/// A chain that Services share; its name follows from its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Shape {
+    /// One endpoint.
+    Pick(Pick),
+    /// Traffic to a cluster address.
+    Cluster(Pick),
+    /// Traffic from anywhere to any endpoint.
+    External(Pick),
+    /// Traffic from anywhere to endpoints of this node; from pods and the node itself to all.
+    ExternalLocal { all: Option<Pick>, local: Option<Pick> },
+}
+
+impl Pick {
+    fn name(&self) -> String {
+        let entry = match self.entry {
+            Entry::Address => "",
+            Entry::NodePort => "-node-port",
+        };
+        let local = if self.local { "-local" } else { "" };
+        let affinity = self.affinity.map(|seconds| format!("-affinity-{seconds}")).unwrap_or_default();
+        format!("pick{entry}{local}-{}{affinity}", self.count)
+    }
+
+    /// `address . protocol . port`, as the elements of this entry spell it.
+    fn key(&self) -> [Field; 3] {
+        let address = match self.entry {
+            Entry::Address => Field::IpDaddr,
+            Entry::NodePort => Field::Constant(Ipv4Addr::UNSPECIFIED.into()),
+        };
+        [address, Field::L4Proto, Field::ThDport]
+    }
+
+    fn random(&self) -> Field {
+        let first = if self.local { FIRST_LOCAL } else { 0 };
+        Field::RandomFrom { modulus: self.count, first }
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let [address, protocol, port] = self.key();
+        let spread = Rule::new().dnat_map(
+            Family::Ipv4,
+            &[address.clone(), protocol.clone(), port.clone(), self.random()],
+            Name::Endpoints.as_str(),
+        );
+        let Some(seconds) = self.affinity else { return vec![spread] };
+        // Registers: client 0, address 1, protocol 2, port 3; endpoint 4, its port 5.
+        let (client, service, endpoint) = (Register(0), Register(1), Register(4));
+        let timeout = Some(Duration::from_secs(seconds.into()));
+        let load = || Rule::new().load_at(client, &[Field::IpSaddr, address.clone(), protocol.clone(), port.clone()]);
+        let remember = |rule: Rule| {
+            rule.update_at(AFFINITY, client, Some(endpoint), timeout).dnat_at(Family::Ipv4, endpoint, Some(Register(5)))
+        };
+        let serves = Name::AffinityEndpoints.as_str();
+        vec![
+            // A client we know, whose endpoint still serves.
+            remember(load().lookup_at(AFFINITY, client, endpoint).contains_at(serves, service)),
+            // One whose endpoint does not: forget it, for its data cannot be overwritten.
+            load().lookup_at(AFFINITY, client, endpoint).lacks_at(serves, service).delete_at(
+                AFFINITY,
+                client,
+                Some(endpoint),
+            ),
+            // A new client.
+            remember(load().load_at(endpoint, &[self.random()]).lookup_at(Name::Endpoints.as_str(), service, endpoint)),
+            // One too many to remember.
+            spread,
+        ]
+    }
+}
+
+impl Shape {
+    pub fn name(&self) -> String {
+        let count = |pick: &Option<Pick>| pick.map_or("none".to_owned(), |pick| pick.name());
+        match self {
+            Shape::Pick(pick) => pick.name(),
+            Shape::Cluster(pick) => format!("cluster-{}", pick.name()),
+            Shape::External(pick) => format!("external-{}", pick.name()),
+            Shape::ExternalLocal { all, local } => format!("external-local-{}-or-{}", count(local), count(all)),
+        }
+    }
+
+    /// The four numbers by which elements name the shape.
+    pub fn numbers(&self) -> (Index, Index, Index, Index) {
+        let count = |pick: Option<Pick>| pick.map_or(0, |pick| pick.count);
+        let (kind, cluster, local) = match *self {
+            Shape::Pick(pick) | Shape::Cluster(pick) if pick.local => (0, 0, pick.count),
+            Shape::Pick(pick) | Shape::Cluster(pick) => (0, pick.count, 0),
+            Shape::External(pick) => (1, pick.count, 0),
+            Shape::ExternalLocal { all, local } => (2, count(all), count(local)),
+        };
+        let pick = self.picks().next();
+        let node_port = matches!(pick, Some(Shape::Pick(Pick { entry: Entry::NodePort, .. })));
+        let affinity = match pick {
+            Some(Shape::Pick(Pick { affinity, .. })) => affinity.unwrap_or(0),
+            _ => 0,
+        };
+        (Index(kind | u32::from(node_port) << 2), Index(cluster), Index(local), Index(affinity))
+    }
+
+    /// The element of @shapes; the chains of endpoints alone have none.
+    pub fn element(&self) -> Option<Element> {
+        let entry = !matches!(self, Shape::Pick(_));
+        entry.then(|| Element::verdict(self.numbers(), Verdict::Goto(self.name())))
+    }
+
+    /// The chains this one leads to.
+    pub fn picks(&self) -> impl Iterator<Item = Shape> + use<> {
+        let picks = match *self {
+            Shape::Pick(_) => [None, None],
+            Shape::Cluster(pick) | Shape::External(pick) => [Some(pick), None],
+            Shape::ExternalLocal { all, local } => [all, local],
+        };
+        picks.into_iter().flatten().map(Shape::Pick)
+    }
+
+    pub fn rules(&self, config: &Config) -> Vec<Rule> {
+        let mark = |rule: Rule| rule.mark_or(config.masquerade_mark);
+        match self {
+            Shape::Pick(pick) => pick.rules(),
+            Shape::External(pick) => vec![mark(Rule::new()), Rule::new().goto(&pick.name())],
+            Shape::Cluster(pick) => {
+                let foreign = match config.cluster_cidr {
+                    _ if config.masquerade_all => Some(mark(Rule::new())),
+                    Some((address, length)) => Some(mark(Rule::new().not_in_prefix(Field::IpSaddr, address, length))),
+                    None => None,
+                };
+                foreign.into_iter().chain([Rule::new().goto(&pick.name())]).collect()
+            }
+            Shape::ExternalLocal { all, local } => {
+                let mut rules = Vec::new();
+                if let Some(all) = all {
+                    let from_node = || Rule::new().eq(Field::FibSaddrType, Bytes4(Field::ADDRESS_LOCAL));
+                    let to_all = |rule: Rule| rule.goto(&all.name());
+                    let from_pods = config
+                        .cluster_cidr
+                        .map(|(address, length)| Rule::new().in_prefix(Field::IpSaddr, address, length));
+                    rules.extend(from_pods.map(to_all));
+                    rules.push(to_all(mark(from_node())));
+                }
+                rules.extend(local.map(|local| Rule::new().goto(&local.name())));
+                rules
+            }
+        }
+    }
+}
+
+/// Puts the empty table of a fresh start: sets, base chains and their rules.
+pub(crate) fn skeleton(batch: &mut Batch, config: &Config) {
+    let table = sets::table(config);
+    batch.replace_table(&table);
+    for name in Name::ALL {
+        batch.add_set(&table, &name.declaration());
+    }
+    for set in [sets::shapes(), sets::refusals(), sets::affinity()] {
+        batch.add_set(&table, &set);
+    }
+    for chain in [
+        Chain::base("filter-prerouting", ChainType::Filter, Hook::Prerouting, BEFORE_TRANSLATION),
+        Chain::base("filter-output", ChainType::Filter, Hook::Output, BEFORE_TRANSLATION),
+        Chain::base("nat-prerouting", ChainType::Nat, Hook::Prerouting, priority::DSTNAT),
+        Chain::base("nat-output", ChainType::Nat, Hook::Output, priority::DSTNAT),
+        Chain::base("nat-postrouting", ChainType::Nat, Hook::Postrouting, priority::SRCNAT),
+    ] {
+        batch.add_chain(&table, &chain);
+    }
+    for chain in ["filter", "services", REJECT, DROP_OUTSIDE] {
+        batch.add_chain(&table, &Chain::regular(chain));
+    }
+    for (chain, rule) in fixed_rules(config) {
+        batch.add_rule(&table, chain, &rule);
+    }
+    let refusals = Refusal::ALL.map(|refusal| Element::verdict(Index(refusal as u32), refusal.verdict()));
+    batch.add_elements(&table, &sets::refusals(), &refusals);
+}
+
+fn fixed_rules(config: &Config) -> Vec<(&'static str, Rule)> {
+    let service = [Field::IpDaddr, Field::L4Proto, Field::ThDport];
+    let node_port = [Field::L4Proto, Field::ThDport];
+    let new = || Rule::new().has_any(Field::CtState, flags::CT_STATE_NEW);
+    let to_node = |rule: Rule| {
+        let rule = rule.eq(Field::FibDaddrType, Bytes4(Field::ADDRESS_LOCAL));
+        if config.localhost_node_ports { rule } else { rule.not_in_prefix(Field::IpDaddr, LOOPBACK, 8) }
+    };
+    let mut from_cluster = vec![Rule::new().eq(Field::FibSaddrType, Bytes4(Field::ADDRESS_LOCAL))];
+    from_cluster
+        .extend(config.cluster_cidr.map(|(address, length)| Rule::new().in_prefix(Field::IpSaddr, address, length)));
+    let source = [Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::IpSaddr];
+
+    let first = Register(0);
+    let by = |rule: Rule, key: &[Field], map: Name, verdicts: &str| {
+        rule.load_at(first, key).lookup_at(map.as_str(), first, first).vmap_at(verdicts, first)
+    };
+
+    let mut rules = vec![
+        ("filter-prerouting", new().jump("filter")),
+        ("filter-output", new().jump("filter")),
+        ("filter", by(Rule::new(), &service, Name::Unavailable, REFUSALS)),
+        ("filter", by(to_node(Rule::new()), &node_port, Name::UnavailableNodePorts, REFUSALS)),
+        (
+            "filter",
+            Rule::new().in_set(&service, Name::Restricted.as_str()).not_in_set(&source, Name::Sources.as_str()).drop(),
+        ),
+        ("nat-prerouting", Rule::new().jump("services")),
+        ("nat-output", Rule::new().jump("services")),
+        ("services", by(Rule::new(), &service, Name::Services, SHAPES)),
+        ("services", by(to_node(Rule::new()), &node_port, Name::NodePorts, SHAPES)),
+        (REJECT, Rule::new().eq(Field::L4Proto, Protocol::Tcp).reject(Reject::TcpReset)),
+        (REJECT, Rule::new().reject(Reject::IcmpPortUnreachable)),
+    ];
+    rules.extend(from_cluster.into_iter().map(|rule| (DROP_OUTSIDE, rule.verdict(Verdict::Return))));
+    rules.push((DROP_OUTSIDE, Rule::new().drop()));
+    rules.extend([
+        (
+            "nat-postrouting",
+            Rule::new()
+                .has_any(Field::CtStatus, flags::CT_STATUS_DNAT)
+                .in_set(&[Field::IpSaddr, Field::IpDaddr], Name::Hairpin.as_str())
+                .masquerade(),
+        ),
+        (
+            "nat-postrouting",
+            Rule::new().has_any(Field::Mark, config.masquerade_mark).mark_clear(config.masquerade_mark).masquerade(),
+        ),
+    ]);
+    rules
+}

@@ -1,0 +1,12 @@
+//! What can go wrong in the proxy.
+
+/// An error of this package.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Firewall(#[from] corten_nftables::Error),
+    #[error(transparent)]
+    Client(#[from] corten_client::Error),
+    #[error("the work of a sync was cancelled")]
+    Cancelled,
+}

@@ -1,0 +1,213 @@
+//! The state of the proxy, and its application to the kernel.
+//!
+//! Changes of objects only mark Services as dirty; [`Proxier::sync`] computes them and sends one
+//! batch. The first sync, and any after a refused batch, replaces the table as a whole, so leftovers
+//! of an earlier run or of someone's `flush ruleset` do not matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use corten_nftables::{Batch, Chain, Socket};
+use tracing::{debug, warn};
+
+use crate::Config;
+use crate::chains::{Shape, skeleton};
+use crate::claims::{Change, Claims};
+use crate::error::Error;
+use crate::flows;
+use crate::rules::desired;
+use crate::service::{Service, ServiceKey};
+use crate::sets::{self, Name};
+use crate::slice::{Slice, SliceKey};
+use crate::topology::Place;
+
+/// What a sync did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synced {
+    /// Services that were computed again.
+    pub services: usize,
+    /// Bytes sent to the kernel.
+    pub bytes: usize,
+    /// Whether the table was replaced as a whole.
+    pub whole: bool,
+}
+
+/// The Services of the cluster as this node's kernel knows them. Belongs to the network namespace of
+/// the thread that made it.
+pub struct Proxier {
+    config: Config,
+    place: Place,
+    services: BTreeMap<ServiceKey, Service>,
+    slices: BTreeMap<ServiceKey, BTreeMap<SliceKey, Slice>>,
+    /// Which Service a slice counts for, to find it when its label changes or it goes.
+    owners: BTreeMap<SliceKey, ServiceKey>,
+    dirty: BTreeSet<ServiceKey>,
+    claims: Claims,
+    socket: Socket,
+    /// Whether the kernel holds what `claims` say.
+    applied: bool,
+}
+
+impl Proxier {
+    pub fn new(config: Config) -> Result<Proxier, Error> {
+        let place = Place { node: config.node_name.clone(), zone: None };
+        Ok(Proxier {
+            config,
+            place,
+            services: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            claims: Claims::default(),
+            socket: Socket::open()?,
+            applied: false,
+        })
+    }
+
+    /// A Service as it is now; none if it is gone or has nothing to proxy.
+    pub fn set_service(&mut self, key: ServiceKey, service: Option<Service>) {
+        let before = match service {
+            Some(service) if self.services.get(&key) == Some(&service) => return,
+            Some(service) => self.services.insert(key.clone(), service),
+            None => match self.services.remove(&key) {
+                None => return,
+                gone => gone,
+            },
+        };
+        drop(before);
+        self.dirty.insert(key);
+    }
+
+    /// An EndpointSlice as it is now; none if it is gone or of no concern.
+    pub fn set_slice(&mut self, key: SliceKey, slice: Option<Slice>) {
+        let now = slice.as_ref().map(|slice| slice.service.clone());
+        if let Some(before) = self.owners.remove(&key)
+            && now.as_ref() != Some(&before)
+        {
+            if let Some(slices) = self.slices.get_mut(&before) {
+                slices.remove(&key);
+            }
+            self.slices.retain_nonempty(&before);
+            self.dirty.insert(before);
+        }
+        let (Some(owner), Some(slice)) = (now, slice) else { return };
+        self.owners.insert(key.clone(), owner.clone());
+        let slices = self.slices.entry(owner.clone()).or_default();
+        if slices.get(&key) != Some(&slice) {
+            slices.insert(key, slice);
+            self.dirty.insert(owner);
+        }
+    }
+
+    /// The zone of this node; hints of endpoints depend on it.
+    pub fn set_zone(&mut self, zone: Option<String>) {
+        if self.place.zone != zone {
+            self.place.zone = zone;
+            self.dirty.extend(self.services.keys().cloned());
+        }
+    }
+
+    /// Whether a sync has something to do.
+    pub fn is_dirty(&self) -> bool {
+        !self.applied || !self.dirty.is_empty()
+    }
+
+    /// Brings the kernel to what the objects say, in one batch.
+    pub fn sync(&mut self) -> Result<Synced, Error> {
+        let dirty = std::mem::take(&mut self.dirty);
+        let change = self.compute(&dirty);
+        let mut udp = flows::changed(&change);
+        let (bytes, whole) = self.apply(change)?;
+        for key in &dirty {
+            if let Some(rules) = self.claims.rules(key) {
+                flows::complete(&mut udp, rules);
+            }
+        }
+        match flows::delete_stale(&udp) {
+            Ok(0) => {}
+            Ok(deleted) => debug!(deleted, "deleted UDP flows of endpoints that are gone"),
+            Err(error) => warn!("cannot delete UDP flows of endpoints that are gone: {error}"),
+        }
+        Ok(Synced { services: dirty.len(), bytes, whole })
+    }
+
+    fn compute(&mut self, dirty: &BTreeSet<ServiceKey>) -> Change {
+        let mut change = Change::default();
+        for key in dirty {
+            let slices = self.slices.get(key).into_iter().flat_map(BTreeMap::values);
+            let rules = self.services.get(key).map(|service| desired(service, slices, &self.place));
+            self.claims.replace(key, rules, &mut change);
+        }
+        change
+    }
+
+    /// Sends the change; if the kernel refuses it, the whole.
+    fn apply(&mut self, change: Change) -> Result<(usize, bool), Error> {
+        if self.applied {
+            let batch = self.batch(&change);
+            let bytes = batch.len();
+            match self.socket.apply(batch) {
+                Ok(()) => return Ok((bytes, false)),
+                Err(error) => warn!("replacing the table, because a change of it was refused: {error}"),
+            }
+        }
+        self.applied = false;
+        let mut batch = Batch::new();
+        skeleton(&mut batch, &self.config);
+        self.put(&mut batch, &self.claims.whole());
+        let bytes = batch.len();
+        self.socket.apply(batch)?;
+        self.applied = true;
+        Ok((bytes, true))
+    }
+
+    fn batch(&self, change: &Change) -> Batch {
+        let mut batch = Batch::new();
+        if !change.is_empty() {
+            self.put(&mut batch, change);
+        }
+        batch
+    }
+
+    fn put(&self, batch: &mut Batch, change: &Change) {
+        let table = sets::table(&self.config);
+        for shape in &change.add_shapes {
+            batch.add_chain(&table, &Chain::regular(&shape.name()));
+        }
+        for shape in &change.add_shapes {
+            for rule in shape.rules(&self.config) {
+                batch.add_rule(&table, &shape.name(), &rule);
+            }
+        }
+        let leads = |shapes: &BTreeSet<Shape>| shapes.iter().filter_map(Shape::element).collect::<Vec<_>>();
+        batch.add_elements(&table, &sets::shapes(), &leads(&change.add_shapes));
+        let of = |elements: &BTreeSet<(Name, _)>, name| {
+            elements.iter().filter(move |(of, _)| *of == name).map(|(_, element)| element).cloned().collect::<Vec<_>>()
+        };
+        for name in Name::ALL {
+            batch.delete_elements(&table, &name.declaration(), &of(&change.delete, name));
+        }
+        for name in Name::ALL {
+            batch.add_elements(&table, &name.declaration(), &of(&change.add, name));
+        }
+        batch.delete_elements(&table, &sets::shapes(), &leads(&change.delete_shapes));
+        for shape in &change.delete_shapes {
+            batch.flush_chain(&table, &shape.name());
+        }
+        for shape in &change.delete_shapes {
+            batch.delete_chain(&table, &shape.name());
+        }
+    }
+}
+
+trait RetainNonempty {
+    fn retain_nonempty(&mut self, key: &ServiceKey);
+}
+
+impl RetainNonempty for BTreeMap<ServiceKey, BTreeMap<SliceKey, Slice>> {
+    /// Forgets a Service without slices.
+    fn retain_nonempty(&mut self, key: &ServiceKey) {
+        if self.get(key).is_some_and(BTreeMap::is_empty) {
+            self.remove(key);
+        }
+    }
+}

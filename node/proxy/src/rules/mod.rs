@@ -1,0 +1,197 @@
+//! What one Service contributes to the kernel: the pure decision of the proxy.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use corten_nftables::{Element, Index, Port, Protocol, Value};
+
+use crate::chains::{Entry, FIRST_LOCAL, Pick, Refusal, Shape};
+use crate::service::{Service, ServicePort};
+use crate::sets::Name;
+use crate::slice::{Endpoint, Slice};
+use crate::topology::{Place, Usable, usable};
+
+/// Elements of sets, and the chains that they lead to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub elements: BTreeSet<(Name, Element)>,
+    pub shapes: BTreeSet<Shape>,
+}
+
+type Target = (Ipv4Addr, u16);
+
+/// The elements of a Service with these slices, seen from this place.
+pub(crate) fn desired<'a>(service: &Service, slices: impl Iterator<Item = &'a Slice> + Clone, place: &Place) -> Rules {
+    let mut rules = Rules::default();
+    for port in &service.ports {
+        let endpoints = endpoints_of(port, slices.clone());
+        let (all, ports): (Vec<Endpoint>, Vec<u16>) = endpoints.into_iter().unzip();
+        let chosen = usable(&all, place);
+        let target = |endpoint: &&Endpoint| {
+            let index = all.iter().position(|candidate| std::ptr::eq(candidate, *endpoint));
+            (endpoint.address, index.map_or(0, |index| ports[index]))
+        };
+        let port = PortRules {
+            service,
+            port,
+            cluster: chosen.cluster.iter().map(target).collect(),
+            local: chosen.local.iter().map(target).collect(),
+            any: chosen.any,
+        };
+        port.contribute(&mut rules);
+        hairpins(&chosen, place, &mut rules);
+    }
+    rules
+}
+
+/// The endpoints that serve a port, each with its port number; sorted, so that equal input in any
+/// order gives equal rules.
+fn endpoints_of<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>) -> Vec<(Endpoint, u16)> {
+    let mut found = Vec::new();
+    for slice in slices {
+        let served = slice.ports.iter().filter(|served| served.name == port.name && served.protocol == port.protocol);
+        for served in served {
+            found.extend(slice.endpoints.iter().map(|endpoint| (endpoint.clone(), served.port)));
+        }
+    }
+    // While a pod moves between slices it can stand in two; the ready one counts.
+    found.sort_by_key(|(endpoint, port)| (endpoint.address, *port, !endpoint.ready, !endpoint.serving));
+    found.dedup_by_key(|(endpoint, port)| (endpoint.address, *port));
+    found
+}
+
+/// A local pod that is sent to itself must see the node as its client, else it answers itself directly.
+fn hairpins(chosen: &Usable<'_>, place: &Place, rules: &mut Rules) {
+    let local = chosen.cluster.iter().chain(&chosen.local).filter(|endpoint| endpoint.is_local(place));
+    rules.elements.extend(local.map(|endpoint| (Name::Hairpin, Element::key((endpoint.address, endpoint.address)))));
+}
+
+/// One port of a Service with its endpoints.
+struct PortRules<'a> {
+    service: &'a Service,
+    port: &'a ServicePort,
+    cluster: Vec<Target>,
+    local: Vec<Target>,
+    any: bool,
+}
+
+impl PortRules<'_> {
+    fn contribute(&self, rules: &mut Rules) {
+        self.cluster_address(rules);
+        let external = self.service.external_ips.iter().chain(&self.service.load_balancer_ips);
+        for address in external.collect::<BTreeSet<_>>() {
+            self.external_address(*address, rules);
+        }
+        if let Some(node_port) = self.port.node_port {
+            self.node_port(node_port, rules);
+        }
+        if !self.service.source_ranges.is_empty() {
+            self.restrictions(rules);
+        }
+    }
+
+    fn cluster_address(&self, rules: &mut Rules) {
+        let key = (self.service.cluster_ip, self.port.protocol, Port(self.port.port));
+        let local = self.service.internal_local;
+        match self.pick(Entry::Address, local) {
+            Some(pick) => {
+                self.lead(Name::Services, key.into(), Shape::Cluster(pick), rules);
+                self.endpoints(self.service.cluster_ip, self.port.port, [(!local, false), (local, true)], rules);
+            }
+            None => refuse(Name::Unavailable, key.into(), self.no_endpoints(), rules),
+        }
+    }
+
+    fn external_address(&self, address: Ipv4Addr, rules: &mut Rules) {
+        let key = (address, self.port.protocol, Port(self.port.port));
+        self.external(Entry::Address, (Name::Services, Name::Unavailable), key.into(), rules);
+        self.endpoints(address, self.port.port, self.external_scopes(), rules);
+    }
+
+    fn node_port(&self, node_port: u16, rules: &mut Rules) {
+        let key = (self.port.protocol, Port(node_port));
+        self.external(Entry::NodePort, (Name::NodePorts, Name::UnavailableNodePorts), key.into(), rules);
+        self.endpoints(Ipv4Addr::UNSPECIFIED, node_port, self.external_scopes(), rules);
+    }
+
+    /// Which endpoints traffic from outside may need: all, and those of this node.
+    fn external_scopes(&self) -> [(bool, bool); 2] {
+        [(true, false), (self.service.external_local, true)]
+    }
+
+    fn external(&self, entry: Entry, (serve, refused): (Name, Name), key: Value, rules: &mut Rules) {
+        let all = self.pick(entry, false);
+        if !self.service.external_local {
+            match all {
+                Some(pick) => self.lead(serve, key, Shape::External(pick), rules),
+                None => refuse(refused, key, self.no_endpoints(), rules),
+            }
+            return;
+        }
+        let local = self.pick(entry, true);
+        if all.is_some() || local.is_some() {
+            self.lead(serve, key.clone(), Shape::ExternalLocal { all, local }, rules);
+        }
+        match (all, local) {
+            (_, Some(_)) => {}
+            // Endpoints elsewhere serve pods and this node; the load balancer shall find another node.
+            (Some(_), None) => refuse(refused, key, Refusal::DropOutside, rules),
+            (None, None) => refuse(refused, key, self.no_endpoints(), rules),
+        }
+    }
+
+    /// Silence where another node could serve, a refusal where nobody can.
+    fn no_endpoints(&self) -> Refusal {
+        if self.any { Refusal::Drop } else { Refusal::Reject }
+    }
+
+    fn pick(&self, entry: Entry, local: bool) -> Option<Pick> {
+        let endpoints = if local { &self.local } else { &self.cluster };
+        let count = endpoints.len() as u32;
+        (count > 0).then_some(Pick { entry, local, count, affinity: self.service.affinity })
+    }
+
+    fn lead(&self, name: Name, key: Value, shape: Shape, rules: &mut Rules) {
+        rules.elements.insert((name, Element::value(key, shape.numbers())));
+        rules.shapes.extend(shape.picks().chain([shape]));
+    }
+
+    /// The endpoints of an address, for the scopes (wanted, local) that lead there.
+    fn endpoints(&self, address: Ipv4Addr, port: u16, scopes: [(bool, bool); 2], rules: &mut Rules) {
+        let protocol = self.port.protocol;
+        for (_, local) in scopes.into_iter().filter(|(wanted, _)| *wanted) {
+            let (endpoints, first) = if local { (&self.local, FIRST_LOCAL) } else { (&self.cluster, 0) };
+            for (index, (endpoint, endpoint_port)) in (first..).zip(endpoints) {
+                let target = (*endpoint, Port(*endpoint_port));
+                let key = (address, protocol, Port(port), Index(index));
+                rules.elements.insert((Name::Endpoints, Element::value(key, target)));
+                if self.service.affinity.is_some() {
+                    let key = (address, protocol, Port(port), target.0, target.1);
+                    rules.elements.insert((Name::AffinityEndpoints, Element::key(key)));
+                }
+            }
+        }
+    }
+
+    /// Who may use the load balancer addresses.
+    fn restrictions(&self, rules: &mut Rules) {
+        let protocol: Protocol = self.port.protocol;
+        for address in &self.service.load_balancer_ips {
+            let key = (*address, protocol, Port(self.port.port));
+            rules.elements.insert((Name::Restricted, Element::key(key)));
+            for (network, length) in &self.service.source_ranges {
+                let last = network.to_bits() | u32::MAX.checked_shr(u32::from(*length)).unwrap_or(0);
+                let (first, last) = (IpAddr::V4(*network), IpAddr::V4(Ipv4Addr::from_bits(last)));
+                let range = Element::range((key.0, key.1, key.2, first), (key.0, key.1, key.2, last));
+                rules.elements.insert((Name::Sources, range));
+            }
+        }
+    }
+}
+
+fn refuse(name: Name, key: Value, refusal: Refusal, rules: &mut Rules) {
+    rules.elements.insert((name, Element::value(key, Index(refusal as u32))));
+}
+
+#[cfg(test)]
+mod tests;

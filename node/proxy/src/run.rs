@@ -1,0 +1,133 @@
+//! The proxy as a component: watches Services, EndpointSlices and its own Node, and keeps the kernel
+//! as they say.
+
+use std::time::Duration;
+
+use corten_api::{Typed, decode_object};
+use corten_client::{Caches, Change, Client, ListOptions, Subscription};
+use k8s_openapi::api::core::v1::{Node, Service as ServiceObject};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use crate::Config;
+use crate::error::Error;
+use crate::proxier::{Proxier, Synced};
+use crate::service::{Service, ServiceKey};
+use crate::slice::{Slice, SliceKey};
+
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// Slices of Services without virtual addresses, or of other proxies, are of no concern.
+const SLICES: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
+/// How long a sync that the kernel refused waits for its repetition.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Proxies the cluster's Services on this node until shutdown. The rules stay: connections go on
+/// while the proxy restarts, and `cleanup` is for those who want them gone.
+pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
+    let caches = Caches::new(client, shutdown.clone());
+    let services = caches.of::<ServiceObject>();
+    let slices = caches.filtered::<EndpointSlice>(ListOptions::labels(SLICES));
+    let node = caches.filtered::<Node>(ListOptions::fields(format!("metadata.name={}", config.node_name)));
+    let mut proxier = Proxier::new(config)?;
+    caches.synced().await;
+
+    let mut events = Events { services: services.subscribe(), slices: slices.subscribe(), node: node.subscribe() };
+    loop {
+        events.drain(&mut proxier);
+        let mut retry = false;
+        if proxier.is_dirty() && !shutdown.is_cancelled() {
+            let (returned, result) = sync(proxier).await?;
+            proxier = returned;
+            retry = report(result);
+        }
+        tokio::select! {
+            event = events.next() => match event {
+                Some(event) => event.tell(&mut proxier),
+                None => return Ok(()),
+            },
+            () = tokio::time::sleep(RETRY), if retry => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// Syncs on a thread that may block: a large batch keeps the kernel busy for milliseconds.
+async fn sync(mut proxier: Proxier) -> Result<(Proxier, Result<Synced, Error>), Error> {
+    let work = tokio::task::spawn_blocking(move || {
+        let result = proxier.sync();
+        (proxier, result)
+    });
+    work.await.map_err(|_| Error::Cancelled)
+}
+
+/// Whether the sync must be repeated.
+fn report(result: Result<Synced, Error>) -> bool {
+    match result {
+        Ok(Synced { services, bytes, whole }) => debug!(services, bytes, whole, "synced the proxy rules"),
+        Err(ref error) => error!("cannot sync the proxy rules: {error}"),
+    }
+    result.is_err()
+}
+
+enum Event {
+    Service(Change),
+    Slice(Change),
+    Node(Change),
+}
+
+struct Events {
+    services: Subscription,
+    slices: Subscription,
+    node: Subscription,
+}
+
+impl Events {
+    async fn next(&mut self) -> Option<Event> {
+        tokio::select! {
+            change = self.services.next() => change.map(Event::Service),
+            change = self.slices.next() => change.map(Event::Slice),
+            change = self.node.next() => change.map(Event::Node),
+        }
+    }
+
+    /// Tells what has arrived meanwhile, so that one batch serves all of it.
+    fn drain(&mut self, proxier: &mut Proxier) {
+        loop {
+            let event = self.services.try_next().map(Event::Service);
+            let event = event.or_else(|| self.slices.try_next().map(Event::Slice));
+            let event = event.or_else(|| self.node.try_next().map(Event::Node));
+            match event {
+                Some(event) => event.tell(proxier),
+                None => return,
+            }
+        }
+    }
+}
+
+impl Event {
+    fn tell(self, proxier: &mut Proxier) {
+        match self {
+            Event::Service(change) => {
+                let service = decode(&change).and_then(|service| Service::from_object(&service));
+                let key = ServiceKey { namespace: change.key.namespace, name: change.key.name };
+                proxier.set_service(key, service);
+            }
+            Event::Slice(change) => {
+                let slice = decode(&change).and_then(|slice| Slice::from_object(&slice));
+                let key = SliceKey { namespace: change.key.namespace, name: change.key.name };
+                proxier.set_slice(key, slice);
+            }
+            Event::Node(change) => {
+                let labels = change.new.map(|node| node.header.labels.clone()).unwrap_or_default();
+                proxier.set_zone(labels.get(ZONE_LABEL).cloned());
+            }
+        }
+    }
+}
+
+/// The object as it is now. One that cannot be decoded is treated as gone, and told.
+fn decode<K: Typed>(change: &Change) -> Option<K> {
+    let object = change.new.as_ref()?;
+    decode_object(object).inspect_err(|error| warn!(key = %change.key, "cannot decode an object: {error}")).ok()
+}

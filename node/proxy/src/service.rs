@@ -1,0 +1,185 @@
+//! What the proxy keeps of a Service.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use corten_nftables::Protocol;
+use k8s_openapi::api::core::v1 as core;
+
+const LOCAL: &str = "Local";
+/// Services with this label are another proxy's.
+const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+
+/// Namespace and name of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    pub name: String,
+    pub protocol: Protocol,
+    pub port: u16,
+    pub node_port: Option<u16>,
+}
+
+/// A range of source addresses.
+pub type Range = (Ipv4Addr, u8);
+
+/// A Service with a virtual address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    pub cluster_ip: Ipv4Addr,
+    pub ports: Vec<ServicePort>,
+    pub external_ips: BTreeSet<Ipv4Addr>,
+    pub load_balancer_ips: BTreeSet<Ipv4Addr>,
+    /// Who may use the load balancer addresses; empty for everyone.
+    pub source_ranges: Vec<Range>,
+    pub internal_local: bool,
+    pub external_local: bool,
+    /// Seconds that a client stays with its endpoint.
+    pub affinity: Option<u32>,
+}
+
+impl Service {
+    /// The projection of an object; none if it has nothing to proxy (headless, ExternalName, of
+    /// another family or another proxy).
+    pub fn from_object(service: &core::Service) -> Option<Service> {
+        let labels = service.metadata.labels.as_ref();
+        if labels.is_some_and(|labels| labels.contains_key(PROXY_NAME_LABEL)) {
+            return None;
+        }
+        let spec = service.spec.as_ref()?;
+        if spec.type_.as_deref() == Some("ExternalName") {
+            return None;
+        }
+        let cluster_ips = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip);
+        let cluster_ip = cluster_ips.filter_map(|address| address.parse().ok()).next()?;
+        let is = |policy: &Option<String>, value: &str| policy.as_deref() == Some(value);
+        Some(Service {
+            cluster_ip,
+            ports: spec.ports.iter().flatten().filter_map(port).collect(),
+            external_ips: spec.external_ips.iter().flatten().filter_map(|address| address.parse().ok()).collect(),
+            load_balancer_ips: load_balancer_ips(service),
+            source_ranges: source_ranges(spec),
+            internal_local: is(&spec.internal_traffic_policy, LOCAL),
+            external_local: is(&spec.external_traffic_policy, LOCAL),
+            affinity: is(&spec.session_affinity, "ClientIP").then(|| affinity_seconds(spec)),
+        })
+    }
+
+    /// Whether anything but the cluster address leads to it.
+    pub(crate) fn externally_accessible(&self) -> bool {
+        !self.external_ips.is_empty()
+            || !self.load_balancer_ips.is_empty()
+            || self.ports.iter().any(|port| port.node_port.is_some())
+    }
+}
+
+fn port(port: &core::ServicePort) -> Option<ServicePort> {
+    Some(ServicePort {
+        name: port.name.clone().unwrap_or_default(),
+        protocol: protocol(port.protocol.as_deref())?,
+        port: u16::try_from(port.port).ok()?,
+        node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0),
+    })
+}
+
+/// A protocol by its Kubernetes name; TCP if there is none.
+pub(crate) fn protocol(name: Option<&str>) -> Option<Protocol> {
+    match name.unwrap_or("TCP") {
+        "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    }
+}
+
+fn load_balancer_ips(service: &core::Service) -> BTreeSet<Ipv4Addr> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.into_iter().flat_map(|status| status.ingress.iter().flatten());
+    // In mode Proxy the load balancer sends to nodes and pods, never to its own address.
+    let direct = ingress.filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
+    direct.filter_map(|ingress| ingress.ip.as_deref()?.parse().ok()).collect()
+}
+
+/// The ranges without those that another range covers: the kernel takes no overlaps.
+fn source_ranges(spec: &core::ServiceSpec) -> Vec<Range> {
+    let mut ranges: Vec<Range> = spec
+        .load_balancer_source_ranges
+        .iter()
+        .flatten()
+        .filter_map(|range| {
+            let (address, length) = range.trim().split_once('/')?;
+            let (address, length): (Ipv4Addr, u8) = (address.parse().ok()?, length.parse().ok()?);
+            (length <= 32).then(|| (network(address, length), length))
+        })
+        .collect();
+    ranges.sort_by_key(|(address, length)| (*length, *address));
+    let mut kept: Vec<Range> = Vec::new();
+    for (address, length) in ranges {
+        if !kept.iter().any(|(wider, wider_length)| network(address, *wider_length) == *wider) {
+            kept.push((address, length));
+        }
+    }
+    kept
+}
+
+fn network(address: Ipv4Addr, length: u8) -> Ipv4Addr {
+    Ipv4Addr::from_bits(address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0))
+}
+
+fn affinity_seconds(spec: &core::ServiceSpec) -> u32 {
+    let client_ip = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let seconds = client_ip.and_then(|client_ip| client_ip.timeout_seconds);
+    seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(DEFAULT_AFFINITY_SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corten_api::Typed;
+
+    fn service(metadata: &str, spec: &str) -> Option<Service> {
+        let text = format!(r#"{{"metadata":{{{metadata}}},"spec":{{{spec}}}}}"#);
+        Service::from_object(&core::Service::decode(text.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn services_without_a_virtual_address_are_none() {
+        for spec in [
+            r#""clusterIP":"None""#,
+            r#""clusterIP":"""#,
+            r#""type":"ExternalName","externalName":"example.com""#,
+            r#""clusterIP":"fd00::1""#,
+        ] {
+            assert_eq!(service("", spec), None, "{spec}");
+        }
+        let foreign = r#""labels":{"service.kubernetes.io/service-proxy-name":"other"}"#;
+        assert_eq!(service(foreign, r#""clusterIP":"10.96.0.1""#), None);
+    }
+
+    #[test]
+    fn the_first_ipv4_address_counts() {
+        let found = service("", r#""clusterIP":"fd00::1","clusterIPs":["fd00::1","10.96.0.7"]"#).unwrap();
+        assert_eq!(found.cluster_ip, Ipv4Addr::new(10, 96, 0, 7));
+    }
+
+    #[test]
+    fn affinity_has_its_default() {
+        let found = service("", r#""clusterIP":"10.96.0.7","sessionAffinity":"ClientIP""#).unwrap();
+        assert_eq!(found.affinity, Some(10_800));
+    }
+
+    #[test]
+    fn covered_source_ranges_are_dropped() {
+        let ranges =
+            r#""clusterIP":"10.96.0.7","loadBalancerSourceRanges":["10.1.2.3/16","10.0.0.0/8"," 192.0.2.0/24","x"]"#;
+        let expected = [(Ipv4Addr::new(10, 0, 0, 0), 8), (Ipv4Addr::new(192, 0, 2, 0), 24)];
+        assert_eq!(service("", ranges).unwrap().source_ranges, expected);
+    }
+}

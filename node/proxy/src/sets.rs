@@ -1,0 +1,109 @@
+//! The sets and maps that Services are elements of.
+//!
+//! Services lead to chains in two steps: a map gives the *shape* of the Service, four numbers, and a
+//! small verdict map gives the chain of the shape. With verdicts in the map of Services the kernel
+//! would check every one of them again for loops whenever one is added.
+
+use std::time::Duration;
+
+use corten_nftables::{DataType, Family, Set, Table};
+
+use crate::Config;
+
+/// The dynamic map from clients to their endpoints; rules fill it, the proxy never does.
+pub(crate) const AFFINITY: &str = "affinity";
+/// Clients that the affinity map remembers at most; beyond it, new clients are spread at random.
+const AFFINITY_SIZE: u32 = 65_535;
+const AFFINITY_TIMEOUT: Duration = Duration::from_secs(10_800);
+
+/// The verdict map from shapes to their chains.
+pub(crate) const SHAPES: &str = "shapes";
+/// The verdict map from refusals to what they do.
+pub(crate) const REFUSALS: &str = "refusals";
+
+/// The table of the proxy.
+pub(crate) fn table(config: &Config) -> Table {
+    Table::new(Family::Ipv4, &config.table)
+}
+
+/// A set or map that the proxy fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Name {
+    /// `address . protocol . port → shape`
+    Services,
+    /// `protocol . node port → shape`
+    NodePorts,
+    /// `address . protocol . port → refusal`, before translation
+    Unavailable,
+    /// `protocol . node port → refusal`
+    UnavailableNodePorts,
+    /// `address . protocol . port . index → endpoint . port`; the address of node ports is 0.0.0.0
+    Endpoints,
+    /// `address . protocol . port . endpoint . port`: the endpoints a remembered client may still use
+    AffinityEndpoints,
+    /// `endpoint . endpoint`: a pod that reaches itself must be masqueraded
+    Hairpin,
+    /// `address . protocol . port` that only some sources may use
+    Restricted,
+    /// `address . protocol . port . source range` that may
+    Sources,
+}
+
+impl Name {
+    pub const ALL: [Name; 9] = [
+        Name::Services,
+        Name::NodePorts,
+        Name::Unavailable,
+        Name::UnavailableNodePorts,
+        Name::Endpoints,
+        Name::AffinityEndpoints,
+        Name::Hairpin,
+        Name::Restricted,
+        Name::Sources,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Name::Services => "services",
+            Name::NodePorts => "node-ports",
+            Name::Unavailable => "unavailable",
+            Name::UnavailableNodePorts => "unavailable-node-ports",
+            Name::Endpoints => "endpoints",
+            Name::AffinityEndpoints => "affinity-endpoints",
+            Name::Hairpin => "hairpin",
+            Name::Restricted => "restricted",
+            Name::Sources => "sources",
+        }
+    }
+
+    pub fn declaration(self) -> Set {
+        let (address, protocol, port) = (DataType::Ipv4Addr, DataType::InetProto, DataType::InetService);
+        let name = self.as_str();
+        match self {
+            Name::Services => Set::map(name, &[address, protocol, port], &SHAPE),
+            Name::NodePorts => Set::map(name, &[protocol, port], &SHAPE),
+            Name::Unavailable => Set::map(name, &[address, protocol, port], &[DataType::Integer]),
+            Name::UnavailableNodePorts => Set::map(name, &[protocol, port], &[DataType::Integer]),
+            Name::Endpoints => Set::map(name, &[address, protocol, port, DataType::Integer], &[address, port]),
+            Name::AffinityEndpoints => Set::new(name, &[address, protocol, port, address, port]),
+            Name::Hairpin => Set::new(name, &[address, address]),
+            Name::Restricted => Set::new(name, &[address, protocol, port]),
+            Name::Sources => Set::new(name, &[address, protocol, port, address]).intervals(),
+        }
+    }
+}
+
+const SHAPE: [DataType; 4] = [DataType::Integer; 4];
+
+pub(crate) fn shapes() -> Set {
+    Set::vmap(SHAPES, &SHAPE)
+}
+
+pub(crate) fn refusals() -> Set {
+    Set::vmap(REFUSALS, &[DataType::Integer])
+}
+
+pub(crate) fn affinity() -> Set {
+    let (address, protocol, port) = (DataType::Ipv4Addr, DataType::InetProto, DataType::InetService);
+    Set::map(AFFINITY, &[address, address, protocol, port], &[address, port]).dynamic(AFFINITY_TIMEOUT, AFFINITY_SIZE)
+}

@@ -1,0 +1,107 @@
+//! Which endpoints a node uses for a Service port.
+//!
+//! Ready ones; if there are none, those that still serve while they terminate, so that a rolling
+//! restart loses no connection. Hints narrow the cluster-wide choice to the node's zone or to the
+//! node itself, but only where every ready endpoint carries one and one is for this place.
+
+use crate::slice::Endpoint;
+
+/// Where the proxy runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub node: String,
+    pub zone: Option<String>,
+}
+
+/// The endpoints of one port, by the policies that may ask for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usable<'a> {
+    pub cluster: Vec<&'a Endpoint>,
+    pub local: Vec<&'a Endpoint>,
+    /// Whether anyone in the cluster could be served, be it not here.
+    pub any: bool,
+}
+
+impl Endpoint {
+    pub(crate) fn is_local(&self, place: &Place) -> bool {
+        self.node_name.as_deref() == Some(&place.node)
+    }
+
+    fn is_fallback(&self) -> bool {
+        !self.ready && self.serving && self.terminating
+    }
+}
+
+pub(crate) fn usable<'a>(endpoints: &'a [Endpoint], place: &Place) -> Usable<'a> {
+    let nearby = nearby(endpoints, place);
+    let cluster =
+        first_nonempty(endpoints.iter().filter(|endpoint| endpoint.ready && nearby(endpoint)).collect(), || {
+            endpoints.iter().filter(|endpoint| endpoint.is_fallback()).collect()
+        });
+    let local = || endpoints.iter().filter(|endpoint| endpoint.is_local(place));
+    let local = first_nonempty(local().filter(|endpoint| endpoint.ready).collect(), || {
+        local().filter(|endpoint| endpoint.is_fallback()).collect()
+    });
+    let any = endpoints.iter().any(|endpoint| endpoint.ready || endpoint.is_fallback());
+    Usable { cluster, local, any }
+}
+
+fn first_nonempty<T>(preferred: Vec<T>, otherwise: impl FnOnce() -> Vec<T>) -> Vec<T> {
+    if preferred.is_empty() { otherwise() } else { preferred }
+}
+
+/// What the hints say: same node before same zone before anywhere.
+fn nearby<'a>(endpoints: &'a [Endpoint], place: &'a Place) -> impl Fn(&Endpoint) -> bool + use<'a> {
+    let ready = || endpoints.iter().filter(|endpoint| endpoint.ready);
+    let for_node = |endpoint: &Endpoint| endpoint.node_hints.contains(&place.node);
+    let for_zone = |endpoint: &Endpoint| place.zone.as_ref().is_some_and(|zone| endpoint.zone_hints.contains(zone));
+    let by_node = ready().all(|endpoint| !endpoint.node_hints.is_empty()) && ready().any(for_node);
+    let by_zone = ready().all(|endpoint| !endpoint.zone_hints.is_empty()) && ready().any(for_zone);
+    move |endpoint| match (by_node, by_zone) {
+        (true, _) => for_node(endpoint),
+        (false, true) => for_zone(endpoint),
+        (false, false) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn endpoint(last: u8, flags: &str) -> Endpoint {
+        let hints =
+            |prefix: &str| flags.split(' ').filter_map(|flag| flag.strip_prefix(prefix)).map(str::to_owned).collect();
+        let ready = flags.contains("ready");
+        Endpoint {
+            address: Ipv4Addr::new(10, 244, 0, last),
+            node_name: Some(if flags.contains("local") { "self" } else { "other" }.to_owned()),
+            ready,
+            serving: ready || flags.contains("serving"),
+            terminating: flags.contains("terminating"),
+            zone_hints: hints("zone="),
+            node_hints: hints("node="),
+        }
+    }
+
+    #[test]
+    fn the_choice_of_endpoints() {
+        let place = Place { node: "self".to_owned(), zone: Some("a".to_owned()) };
+        for (name, endpoints, cluster, local, any) in [
+            ("none", vec![], vec![], vec![], false),
+            ("ready only", vec!["ready", "x", "ready local"], vec![0, 2], vec![2], true),
+            ("terminating while none is ready", vec!["serving terminating", "terminating"], vec![0], vec![], true),
+            ("not terminating while one is ready", vec!["serving terminating local", "ready"], vec![1], vec![0], true),
+            ("zone hints", vec!["ready zone=a", "ready zone=b"], vec![0], vec![], true),
+            ("zone hints not on all", vec!["ready zone=a", "ready"], vec![0, 1], vec![], true),
+            ("zone hints for others", vec!["ready zone=b", "ready zone=c"], vec![0, 1], vec![], true),
+            ("node hints win", vec!["ready zone=a node=other", "ready zone=b node=self"], vec![1], vec![], true),
+            ("not serving", vec!["terminating local"], vec![], vec![], false),
+        ] {
+            let endpoints: Vec<_> = (0u8..).zip(endpoints).map(|(last, flags)| endpoint(last, flags)).collect();
+            let usable = usable(&endpoints, &place);
+            let last = |chosen: &[&Endpoint]| chosen.iter().map(|e| e.address.octets()[3]).collect::<Vec<_>>();
+            assert_eq!((last(&usable.cluster), last(&usable.local), usable.any), (cluster, local, any), "{name}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A node for tests: a network namespace with pods, servers in them, and a proxy.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_network::namespace_node::{pin_new_namespace, unpin};
+use corten_network::{Config as NetworkConfig, PodNetwork, SetupRequest, enter};
+use corten_proxy::{Config, Proxier, Service, ServiceKey, Slice, SliceKey, Synced};
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1 as discovery;
+use nix::sched::{CloneFlags, unshare};
+
+pub const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs a test on a thread in a fresh network namespace.
+pub fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+struct Pod {
+    namespace: PathBuf,
+    address: Ipv4Addr,
+}
+
+pub struct Node {
+    pods: BTreeMap<String, Pod>,
+    network: PodNetwork,
+    config: Config,
+    proxier: Proxier,
+    directory: tempfile::TempDir,
+    services: BTreeMap<String, String>,
+    slices: BTreeMap<String, String>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.directory.path().join("pins")).into_iter().flatten().flatten() {
+            unpin(&entry.path()).unwrap();
+        }
+    }
+}
+
+impl Node {
+    /// A node with these pods and an empty proxy.
+    pub async fn start(pods: &[&str]) -> Node {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = "10.244.0.0/16".parse().unwrap();
+        let network = NetworkConfig::new("10.244.0.0/24".parse().unwrap(), cluster, directory.path());
+        let network = PodNetwork::start(network).await.unwrap();
+        let config = Config::new("self", Some(("10.244.0.0".parse().unwrap(), 16)));
+        let proxier = Proxier::new(config.clone()).unwrap();
+        let (services, slices) = (BTreeMap::new(), BTreeMap::new());
+        let mut node = Node { pods: BTreeMap::new(), network, config, proxier, directory, services, slices };
+        // As on any host, the loopback is up and there is a way out: to the pods' bridge, so that
+        // what is not translated goes nowhere.
+        node.bring_loopback_up();
+        for pod in pods {
+            node.add_pod(pod).await;
+        }
+        node
+    }
+
+    async fn add_pod(&mut self, name: &str) {
+        let namespace = self.directory.path().join("pins").join(name);
+        pin_new_namespace(&namespace).unwrap();
+        let request = SetupRequest {
+            sandbox_id: name.to_owned(),
+            netns_path: namespace.clone(),
+            pod_namespace: "default".to_owned(),
+            pod_name: name.to_owned(),
+            port_mappings: Vec::new(),
+        };
+        let IpAddr::V4(address) = self.network.setup(request).await.unwrap().ips[0] else { unreachable!() };
+        self.pods.insert(name.to_owned(), Pod { namespace, address });
+    }
+
+    fn bring_loopback_up(&self) {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // SAFETY: an ifreq is plain old data, for which all zeros is a value.
+        let mut request: nix::libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_name[0] = b'l' as _;
+        request.ifr_name[1] = b'o' as _;
+        request.ifr_ifru.ifru_flags = nix::libc::IFF_UP as _;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+        // SAFETY: the request is a whole, initialised ifreq and the socket is open.
+        assert_eq!(unsafe { nix::libc::ioctl(fd, nix::libc::SIOCSIFFLAGS, &request) }, 0);
+        // SAFETY: a rtentry is plain old data, for which all zeros is a value.
+        let mut route: nix::libc::rtentry = unsafe { std::mem::zeroed() };
+        let address = |ip: Ipv4Addr| {
+            let socket_address = nix::libc::sockaddr_in {
+                sin_family: nix::libc::AF_INET as _,
+                sin_port: 0,
+                sin_addr: nix::libc::in_addr { s_addr: u32::from(ip).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: both are plain sixteen bytes, and the kernel reads the one as the other.
+            unsafe { std::mem::transmute::<nix::libc::sockaddr_in, nix::libc::sockaddr>(socket_address) }
+        };
+        route.rt_dst = address(Ipv4Addr::UNSPECIFIED);
+        route.rt_genmask = address(Ipv4Addr::UNSPECIFIED);
+        route.rt_gateway = address(Ipv4Addr::new(10, 244, 0, 254));
+        route.rt_flags = nix::libc::RTF_UP | nix::libc::RTF_GATEWAY;
+        // SAFETY: the request is a whole, initialised rtentry and the socket is open.
+        assert_eq!(unsafe { nix::libc::ioctl(fd, nix::libc::SIOCADDRT, &route) }, 0);
+    }
+
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.network.gateway()
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn address(&self, pod: &str) -> Ipv4Addr {
+        self.pods[pod].address
+    }
+
+    /// Runs a closure in a pod, or on the node.
+    pub fn enter<T: Send>(&self, pod: Option<&str>, run: impl FnOnce() -> T + Send) -> T {
+        match pod {
+            Some(pod) => enter(&self.pods[pod].namespace, run).unwrap(),
+            None => run(),
+        }
+    }
+
+    pub fn service(&mut self, json: &str) {
+        let object = core::Service::decode(json.as_bytes()).unwrap();
+        self.services.insert(object.name().to_owned(), json.to_owned());
+        self.proxier.set_service(service_key(object.name()), Service::from_object(&object));
+    }
+
+    pub fn delete_service(&mut self, name: &str) {
+        self.services.remove(name);
+        self.proxier.set_service(service_key(name), None);
+    }
+
+    pub fn slice(&mut self, name: &str, json: &str) {
+        let object = discovery::EndpointSlice::decode(json.as_bytes()).unwrap();
+        self.slices.insert(name.to_owned(), json.to_owned());
+        self.proxier.set_slice(slice_key(name), Slice::from_object(&object));
+    }
+
+    pub fn delete_slice(&mut self, name: &str) {
+        self.slices.remove(name);
+        self.proxier.set_slice(slice_key(name), None);
+    }
+
+    pub fn sync(&mut self) -> Synced {
+        let synced = self.proxier.sync().unwrap();
+        assert!(!self.proxier.is_dirty());
+        synced
+    }
+
+    /// A new proxy that learns the same objects; the kernel keeps what the old one left.
+    pub fn restart_proxy(&mut self) {
+        self.proxier = Proxier::new(self.config.clone()).unwrap();
+        for json in self.services.clone().into_values() {
+            self.service(&json);
+        }
+        for (name, json) in self.slices.clone() {
+            self.slice(&name, &json);
+        }
+    }
+
+    /// Lets only this pod's address be of the cluster.
+    pub fn narrow_cluster_to(&mut self, pod: &str) {
+        self.config.cluster_cidr = Some((self.address(pod).into(), 32));
+        self.restart_proxy();
+    }
+
+    /// A server that says its name and whom it sees, until the test ends.
+    pub fn serve_tcp(&self, pod: &str, port: u16) {
+        let listener = self.enter(Some(pod), || TcpListener::bind(("0.0.0.0", port)).unwrap());
+        let name = pod.to_owned();
+        std::thread::spawn(move || {
+            while let Ok((mut stream, peer)) = listener.accept() {
+                let _ = write!(stream, "{name} sees {}", peer.ip());
+            }
+        });
+    }
+
+    pub fn serve_udp(&self, pod: &str, port: u16) {
+        let socket = self.enter(Some(pod), || UdpSocket::bind(("0.0.0.0", port)).unwrap());
+        let name = pod.to_owned();
+        std::thread::spawn(move || {
+            while let Ok((_, peer)) = socket.recv_from(&mut [0; 64]) {
+                let _ = socket.send_to(format!("{name} sees {}", peer.ip()).as_bytes(), peer);
+            }
+        });
+    }
+
+    pub fn ask_tcp(&self, from: Option<&str>, to: SocketAddr) -> io::Result<String> {
+        self.enter(from, || {
+            let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        })
+    }
+
+    pub fn ask_udp(&self, from: Option<&str>, to: SocketAddr) -> io::Result<String> {
+        self.enter(from, || {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.set_read_timeout(Some(TIMEOUT))?;
+            socket.connect(to)?;
+            socket.send(b"?")?;
+            let mut buffer = [0; 64];
+            let length = socket.recv(&mut buffer)?;
+            Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+        })
+    }
+}
+
+fn service_key(name: &str) -> ServiceKey {
+    ServiceKey { namespace: "default".to_owned(), name: name.to_owned() }
+}
+
+fn slice_key(name: &str) -> SliceKey {
+    SliceKey { namespace: "default".to_owned(), name: name.to_owned() }
+}
+
+/// A slice of a Service whose endpoints are pods of this node.
+pub fn slice(service: &str, protocol: &str, port: u16, pods: &[(&str, &Node)]) -> String {
+    let endpoints: Vec<String> = pods
+        .iter()
+        .map(|(pod, node)| format!(r#"{{"addresses":["{}"],"nodeName":"self"}}"#, node.address(pod)))
+        .collect();
+    format!(
+        r#"{{"metadata":{{"name":"x","namespace":"default","labels":{{"kubernetes.io/service-name":"{service}"}}}},
+            "addressType":"IPv4","ports":[{{"name":"p","protocol":"{protocol}","port":{port}}}],
+            "endpoints":[{}]}}"#,
+        endpoints.join(",")
+    )
+}

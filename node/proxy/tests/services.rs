@@ -1,0 +1,268 @@
+//! Services in front of real servers in pods' namespaces, on a node that is a network namespace.
+
+#![allow(clippy::unwrap_used)]
+
+mod node;
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, UdpSocket};
+
+use corten_nftables::{Family, Socket, Table};
+use node::{Node, TIMEOUT, on_node, slice};
+
+/// A Service `web` with these fields of its spec.
+fn web(spec: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"web","namespace":"default"}},
+            "spec":{{"clusterIP":"10.96.0.1","ports":[{{"name":"p","port":80}}]{spec}}}}}"#
+    )
+}
+
+fn node_port(spec: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"web","namespace":"default"}},
+            "spec":{{"type":"NodePort","clusterIP":"10.96.0.1",
+                     "ports":[{{"name":"p","port":80,"nodePort":30080}}]{spec}}}}}"#
+    )
+}
+
+const CLUSTER_IP: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 1), 80);
+
+#[test]
+fn a_cluster_ip_reaches_every_endpoint_also_the_client_itself() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b"]).await;
+        node.service(&web(""));
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node), ("b", &node)]));
+        node.sync();
+        node.serve_tcp("a", 8080);
+        node.serve_tcp("b", 8080);
+        for bridge_filter in ["1", "0"] {
+            let _ = std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", bridge_filter);
+            let answers: BTreeSet<String> =
+                (0..40).map(|_| node.ask_tcp(Some("a"), CLUSTER_IP.into()).unwrap()).collect();
+            // To b with its own address; to itself masqueraded, else it would answer itself directly.
+            let expected = [format!("a sees {}", node.gateway()), format!("b sees {}", node.address("a"))];
+            assert_eq!(answers, BTreeSet::from(expected));
+        }
+        // From the node, which is no pod: masqueraded.
+        let answer = node.ask_tcp(None, CLUSTER_IP.into()).unwrap();
+        assert!(answer.ends_with(&format!("sees {}", node.gateway())), "{answer}");
+    });
+}
+
+#[test]
+fn without_endpoints_tcp_and_udp_are_refused_at_once() {
+    on_node(|| async {
+        let mut node = Node::start(&["a"]).await;
+        node.service(&web(r#","type":"ClusterIP""#));
+        node.service(
+            r#"{"metadata":{"name":"dns","namespace":"default"},
+                "spec":{"clusterIP":"10.96.0.2","ports":[{"name":"p","protocol":"UDP","port":53}]}}"#,
+        );
+        node.sync();
+        for from in [Some("a"), None] {
+            let error = node.ask_tcp(from, CLUSTER_IP.into()).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{from:?}");
+            let error = node.ask_udp(from, (Ipv4Addr::new(10, 96, 0, 2), 53).into()).unwrap_err();
+            // A process of the node learns it from the system call that sends.
+            let expected = match from {
+                Some(_) => std::io::ErrorKind::ConnectionRefused,
+                None => std::io::ErrorKind::PermissionDenied,
+            };
+            assert_eq!(error.kind(), expected, "{from:?}");
+        }
+    });
+}
+
+#[test]
+fn a_node_port_works_from_pods_from_the_node_and_on_localhost() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b"]).await;
+        node.service(&node_port(""));
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("b", &node)]));
+        node.sync();
+        node.serve_tcp("b", 8080);
+        let gateway = node.gateway();
+        for (from, to) in [(Some("a"), gateway), (Some("b"), gateway), (None, gateway), (None, Ipv4Addr::LOCALHOST)] {
+            let answer = node.ask_tcp(from, (to, 30080).into());
+            let answer = answer.unwrap_or_else(|error| panic!("{from:?} to {to}: {error}"));
+            assert_eq!(answer, format!("b sees {gateway}"), "{from:?} to {to}");
+        }
+        // Port 30080 of an address that is not the node's leads nowhere.
+        assert!(node.ask_tcp(Some("a"), (node.address("b"), 30080).into()).is_err());
+    });
+}
+
+#[test]
+fn local_traffic_keeps_the_clients_address_and_is_dropped_where_no_endpoint_is() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "outside"]).await;
+        // The pod `outside` plays a client of another network: it is not of the cluster's range.
+        node.narrow_cluster_to("a");
+        node.service(&node_port(r#","externalTrafficPolicy":"Local""#));
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node)]));
+        node.sync();
+        node.serve_tcp("a", 8080);
+        let to = (node.gateway(), 30080).into();
+        assert_eq!(node.ask_tcp(Some("outside"), to).unwrap(), format!("a sees {}", node.address("outside")));
+
+        // With its only endpoint on another node, the outside gets silence; the node itself is served.
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node)]).replace("\"self\"", "\"other\""));
+        node.sync();
+        let error = node.ask_tcp(Some("outside"), to).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(node.ask_tcp(None, to).unwrap(), format!("a sees {}", node.gateway()));
+        assert!(node.ask_tcp(Some("outside"), CLUSTER_IP.into()).is_ok());
+    });
+}
+
+#[test]
+fn clients_stay_with_their_endpoint_until_it_goes() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b", "c"]).await;
+        node.service(&web(
+            r#","sessionAffinity":"ClientIP","sessionAffinityConfig":{"clientIP":{"timeoutSeconds":600}}"#,
+        ));
+        let both = slice("web", "TCP", 8080, &[("a", &node), ("b", &node)]);
+        node.slice("web-1", &both);
+        node.sync();
+        node.serve_tcp("a", 8080);
+        node.serve_tcp("b", 8080);
+        let answers: BTreeSet<String> = (0..20).map(|_| node.ask_tcp(Some("c"), CLUSTER_IP.into()).unwrap()).collect();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+
+        let first = answers.first().unwrap().chars().next().unwrap().to_string();
+        let other = if first == "a" { "b" } else { "a" };
+        node.slice("web-1", &slice("web", "TCP", 8080, &[(other, &node)]));
+        node.sync();
+        assert!(node.ask_tcp(Some("c"), CLUSTER_IP.into()).unwrap().starts_with(other));
+        // It stays with the new one when the old one comes back.
+        node.slice("web-1", &both);
+        node.sync();
+        for _ in 0..20 {
+            assert!(node.ask_tcp(Some("c"), CLUSTER_IP.into()).unwrap().starts_with(other));
+        }
+    });
+}
+
+#[test]
+fn a_udp_flow_moves_on_when_its_endpoint_goes() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b", "c"]).await;
+        node.service(
+            r#"{"metadata":{"name":"dns","namespace":"default"},
+                "spec":{"clusterIP":"10.96.0.2","ports":[{"name":"p","protocol":"UDP","port":53}]}}"#,
+        );
+        node.slice("dns-1", &slice("dns", "UDP", 5353, &[("a", &node)]));
+        node.sync();
+        node.serve_udp("a", 5353);
+        node.serve_udp("b", 5353);
+        // One socket, so one flow.
+        let client = node.enter(Some("c"), || UdpSocket::bind("0.0.0.0:0").unwrap());
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        client.connect((Ipv4Addr::new(10, 96, 0, 2), 53)).unwrap();
+        let ask = || {
+            client.send(b"?").unwrap();
+            let mut buffer = [0; 64];
+            let length = client.recv(&mut buffer).unwrap();
+            String::from_utf8_lossy(&buffer[..length]).into_owned()
+        };
+        assert!(ask().starts_with("a sees"));
+        node.slice("dns-1", &slice("dns", "UDP", 5353, &[("b", &node)]));
+        node.sync();
+        assert!(ask().starts_with("b sees"));
+    });
+}
+
+#[test]
+fn external_addresses_and_source_ranges() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b"]).await;
+        let service = |ranges: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"web","namespace":"default"}},
+                    "spec":{{"type":"LoadBalancer","clusterIP":"10.96.0.1","externalIPs":["192.0.2.7"],
+                             "loadBalancerSourceRanges":[{ranges}],"ports":[{{"name":"p","port":80}}]}},
+                    "status":{{"loadBalancer":{{"ingress":[{{"ip":"192.0.2.8"}}]}}}}}}"#
+            )
+        };
+        node.service(&service(r#""10.244.0.0/16""#));
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("b", &node)]));
+        node.sync();
+        node.serve_tcp("b", 8080);
+        for last in [7, 8] {
+            let answer = node.ask_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, last), 80).into()).unwrap();
+            assert_eq!(answer, format!("b sees {}", node.gateway()));
+        }
+        node.service(&service(r#""198.51.100.0/24""#));
+        node.sync();
+        let refused = node.ask_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, 8), 80).into()).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut);
+        node.ask_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, 7), 80).into()).unwrap();
+    });
+}
+
+#[test]
+fn a_change_costs_the_same_among_many_services_and_everything_can_go() {
+    on_node(|| async {
+        let mut node = Node::start(&["a"]).await;
+        let service = |n: u32| {
+            let ip = Ipv4Addr::from(0x0a60_0100 + n);
+            format!(
+                r#"{{"metadata":{{"name":"s{n}","namespace":"default"}},
+                    "spec":{{"clusterIP":"{ip}","ports":[{{"name":"p","port":80}}]}}}}"#
+            )
+        };
+        let add = |node: &mut Node, n: u32| {
+            node.service(&service(n));
+            let slice = slice(&format!("s{n}"), "TCP", 8080, &[("a", node)]);
+            node.slice(&format!("s{n}-1"), &slice);
+        };
+        add(&mut node, 0);
+        assert!(node.sync().whole);
+        add(&mut node, 1);
+        let among_few = node.sync();
+        for n in 2..3000 {
+            add(&mut node, n);
+        }
+        node.sync();
+        add(&mut node, 3000);
+        let among_many = node.sync();
+        assert_eq!((among_many.bytes, among_many.services, among_many.whole), (among_few.bytes, 1, false));
+
+        for n in 0..=3000 {
+            node.delete_service(&format!("s{n}"));
+            node.delete_slice(&format!("s{n}-1"));
+        }
+        node.sync();
+        let table = Table::new(Family::Ipv4, "corten-proxy");
+        let mut socket = Socket::open().unwrap();
+        for set in ["services", "endpoints", "hairpin", "shapes"] {
+            assert!(socket.elements(&table, set).unwrap().is_empty(), "{set}");
+        }
+        let chains: Vec<_> = socket.chains(&table).unwrap().into_iter().map(|chain| chain.name).collect();
+        assert!(!chains.iter().any(|chain| chain.contains("pick")), "{chains:?}");
+    });
+}
+
+#[test]
+fn leftovers_are_replaced_and_a_flushed_table_comes_back() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b"]).await;
+        node.service(&web(""));
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("b", &node)]));
+        node.sync();
+        // A second proxy finds what the first left.
+        node.restart_proxy();
+        assert!(node.sync().whole);
+        // Someone flushes the ruleset; the next change notices.
+        Socket::open().unwrap().delete_tables("corten-proxy").unwrap();
+        node.slice("web-1", &slice("web", "TCP", 8081, &[("b", &node)]));
+        assert!(node.sync().whole);
+        node.serve_tcp("b", 8081);
+        node.ask_tcp(Some("a"), CLUSTER_IP.into()).unwrap();
+        corten_proxy::cleanup(node.config()).unwrap();
+        assert!(Socket::open().unwrap().tables().unwrap().iter().all(|table| table.name != "corten-proxy"));
+    });
+}
