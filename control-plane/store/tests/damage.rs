@@ -116,9 +116,11 @@ fn damage_before_acknowledged_data_is_an_error() {
     }
 }
 
+type Damage = fn(&Path);
+
 #[test]
 fn a_missing_or_damaged_file_is_an_error() {
-    let damage: [(&str, fn(&Path)); 5] = [
+    let damage: [(&str, Damage); 5] = [
         ("the first segment is gone", |dir| fs::remove_file(&files(dir, ".log")[0]).unwrap()),
         ("a middle segment is gone", |dir| fs::remove_file(&files(dir, ".log")[1]).unwrap()),
         ("every segment is gone", |dir| files(dir, ".log").iter().for_each(|path| fs::remove_file(path).unwrap())),
