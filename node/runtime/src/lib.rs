@@ -1,1 +1,125 @@
-//! CRI server: images, containers, shims, streams
+//! The container runtime of a node: a CRI v1 server.
+//!
+//! `serve` is the daemon; containers live in shims (`shim`), which are this binary started again, so
+//! `reexec` must be the first thing that a binary with this package calls. The daemon may die and
+//! return at any time: what runs goes on running, and is taken up again.
+//!
+//! The layers, from the outside: `service` (gRPC) → `daemon` (sandboxes and containers) → `shim` (one
+//! process per container) → `executor` (between fork and exec). `spec` is what the daemon tells the
+//! shim; `images`, `cgroup`, `sandbox` and `streaming` are the tools.
+
+mod cgroup;
+mod container;
+mod daemon;
+mod error;
+mod executor;
+mod images;
+mod network;
+mod paths;
+mod purge;
+mod rooted;
+mod sandbox;
+mod service;
+mod shim;
+mod spec;
+mod streaming;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+
+pub use error::Error;
+pub use images::{ImageRecord, ImageStore, PullAuth, Reference, RegistryConfig};
+pub use network::{LoopbackNetwork, PodNetwork, PodNetworkRequest, PodNetworkResult, PortMapping};
+pub use purge::purge;
+pub use sandbox::pause::pause_main;
+pub use shim::shim_main;
+
+/// The settings of the runtime.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// What survives a reboot: images, records, writable layers.
+    pub state_dir: PathBuf,
+    /// What a reboot ends: namespace pins, sockets.
+    pub run_dir: PathBuf,
+    /// Where the interface is served.
+    pub socket: PathBuf,
+    /// The binary that is started again for shims; it must call `reexec` first.
+    pub self_exe: PathBuf,
+    /// How to reach registries that are not plain public ones.
+    pub registries: Vec<RegistryConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            state_dir: "/var/lib/corten/runtime".into(),
+            run_dir: "/run/corten/runtime".into(),
+            socket: "/run/corten/cri.sock".into(),
+            self_exe: "/proc/self/exe".into(),
+            registries: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The images of this runtime, for use beside a running daemon or without one.
+    pub fn image_store(&self) -> Result<ImageStore, Error> {
+        Ok(ImageStore::open(self.state_dir.join("images"))?.with_registries(self.registries.clone()))
+    }
+}
+
+/// Serves the container runtime interface until `shutdown`. Containers go on running.
+pub async fn serve(config: Config, network: Arc<dyn PodNetwork>, shutdown: CancellationToken) -> Result<(), Error> {
+    let config = Config { self_exe: real_path(&config.self_exe), ..config };
+    let daemon = daemon::Daemon::load(&config, network).await?;
+    let streaming = streaming::StreamingServer::start(daemon.clone(), shutdown.clone()).await?;
+    let services = service::Services { daemon, streaming };
+    let listener = listen(&config.socket)?;
+    tracing::info!(socket = %config.socket.display(), "the container runtime is ready");
+    let runtime = corten_cri::RuntimeServiceServer::new(service::Runtime(services.clone()));
+    let images = corten_cri::ImageServiceServer::new(service::Images(services));
+    tonic::transport::Server::builder()
+        .add_service(
+            runtime
+                .max_decoding_message_size(corten_cri::MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(corten_cri::MAX_MESSAGE_BYTES),
+        )
+        .add_service(images.max_decoding_message_size(corten_cri::MAX_MESSAGE_BYTES))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown.cancelled_owned())
+        .await
+        .map_err(|error| Error::Serve(error.to_string()))
+}
+
+/// A link like `/proc/self/exe` means another file in the process that follows it.
+fn real_path(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// Binds the socket for root alone; one that a dead daemon left is replaced.
+fn listen(socket: &Path) -> Result<UnixListener, Error> {
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    }
+    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        return Err(Error::Serve(format!("another runtime serves {}", socket.display())));
+    }
+    let _ = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).map_err(Error::file("bind", socket))?;
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(socket, closed).map_err(Error::file("set the mode of", socket))?;
+    Ok(listener)
+}
+
+/// Runs as a shim or pause process if this process was started as one, and returns its exit code. To
+/// be called first in `main`, before any thread exists; `args` are the whole command line.
+pub fn reexec(args: &[String]) -> Option<i32> {
+    match args.get(1).map(String::as_str) {
+        Some("shim") => Some(args.get(2).map_or(2, |spec| shim_main(Path::new(spec)))),
+        Some("pause") => Some(pause_main(&args[2..])),
+        _ => None,
+    }
+}

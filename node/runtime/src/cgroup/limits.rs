@@ -1,0 +1,167 @@
+//! Resource limits, from the interface's words to files of either cgroup version.
+//!
+//! Deciding which file gets which text is pure (`Limits::files`); `Group::apply` writes them.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::Group;
+use crate::Error;
+
+/// What a container may use. Zero or empty means "not asked for".
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Limits {
+    pub cpu_shares: i64,
+    pub cpu_quota: i64,
+    pub cpu_period: i64,
+    pub memory: i64,
+    pub memory_swap: i64,
+    pub cpuset_cpus: String,
+    pub cpuset_mems: String,
+    /// Page size, e.g. `2MB`, and bytes.
+    pub hugepages: Vec<(String, u64)>,
+    /// v2 files by name, as they are.
+    pub unified: BTreeMap<String, String>,
+}
+
+/// One file to write: controller, file, content.
+type Write = (&'static str, String, String);
+
+impl Limits {
+    /// The writes that set these limits, in the order the kernel accepts them.
+    pub fn files(&self, v2: bool) -> Vec<Write> {
+        let mut files = if v2 { self.v2_files() } else { self.v1_files() };
+        let text = |value: &String| (!value.is_empty()).then(|| value.clone());
+        files.extend(text(&self.cpuset_cpus).map(|value| ("cpuset", "cpuset.cpus".into(), value)));
+        files.extend(text(&self.cpuset_mems).map(|value| ("cpuset", "cpuset.mems".into(), value)));
+        files
+    }
+
+    fn v1_files(&self) -> Vec<Write> {
+        let mut files: Vec<Write> = Vec::new();
+        if self.cpu_shares > 0 {
+            files.push(("cpu", "cpu.shares".into(), self.cpu_shares.to_string()));
+        }
+        if self.cpu_period > 0 {
+            files.push(("cpu", "cpu.cfs_period_us".into(), self.cpu_period.to_string()));
+        }
+        if self.cpu_quota != 0 {
+            files.push(("cpu", "cpu.cfs_quota_us".into(), self.cpu_quota.to_string()));
+        }
+        if self.memory > 0 {
+            files.push(("memory", "memory.limit_in_bytes".into(), self.memory.to_string()));
+            // Without a limit of its own, swap would double what the container may use.
+            let swap = if self.memory_swap > 0 { self.memory_swap } else { self.memory };
+            files.push(("memory", "memory.memsw.limit_in_bytes".into(), swap.to_string()));
+        }
+        files.extend(
+            self.hugepages
+                .iter()
+                .map(|(size, bytes)| ("hugetlb", format!("hugetlb.{size}.limit_in_bytes"), bytes.to_string())),
+        );
+        files
+    }
+
+    fn v2_files(&self) -> Vec<Write> {
+        let mut files: Vec<Write> = Vec::new();
+        if self.cpu_shares > 0 {
+            files.push(("cpu", "cpu.weight".into(), weight(self.cpu_shares).to_string()));
+        }
+        if self.cpu_quota != 0 || self.cpu_period > 0 {
+            let quota = if self.cpu_quota > 0 { self.cpu_quota.to_string() } else { "max".into() };
+            let period = if self.cpu_period > 0 { self.cpu_period } else { 100_000 };
+            files.push(("cpu", "cpu.max".into(), format!("{quota} {period}")));
+        }
+        if self.memory > 0 {
+            files.push(("memory", "memory.max".into(), self.memory.to_string()));
+            let swap = (self.memory_swap - self.memory).max(0);
+            files.push(("memory", "memory.swap.max".into(), swap.to_string()));
+        }
+        files.extend(
+            self.hugepages.iter().map(|(size, bytes)| ("hugetlb", format!("hugetlb.{size}.max"), bytes.to_string())),
+        );
+        files.extend(self.unified.iter().map(|(file, value)| ("unified", file.clone(), value.clone())));
+        files
+    }
+
+    /// These limits with the ones of `update` that are set.
+    pub fn updated(&self, update: &Self) -> Self {
+        let number = |old: i64, new: i64| if new != 0 { new } else { old };
+        let text = |old: &String, new: &String| if new.is_empty() { old.clone() } else { new.clone() };
+        Self {
+            cpu_shares: number(self.cpu_shares, update.cpu_shares),
+            cpu_quota: number(self.cpu_quota, update.cpu_quota),
+            cpu_period: number(self.cpu_period, update.cpu_period),
+            memory: number(self.memory, update.memory),
+            memory_swap: number(self.memory_swap, update.memory_swap),
+            cpuset_cpus: text(&self.cpuset_cpus, &update.cpuset_cpus),
+            cpuset_mems: text(&self.cpuset_mems, &update.cpuset_mems),
+            hugepages: if update.hugepages.is_empty() { self.hugepages.clone() } else { update.hugepages.clone() },
+            unified: self.unified.clone().into_iter().chain(update.unified.clone()).collect(),
+        }
+    }
+}
+
+/// v1 shares (2 to 262144) on v2's scale (1 to 10000), by the formula that every runtime uses.
+fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
+impl Group {
+    /// Writes limits. A file that this kernel does not have is skipped unless memory depends on it.
+    pub fn apply(&self, limits: &Limits) -> Result<(), Error> {
+        let v2 = self.hierarchy.is_v2();
+        let mut writes = limits.files(v2);
+        // Memory with swap may never be below memory: when the limit grows, swap goes first.
+        if !v2 && self.read_number("memory", "memory.limit_in_bytes").is_some_and(|now| limits.memory as u64 > now) {
+            writes.reverse();
+        }
+        for (controller, file, value) in writes {
+            let controller = if controller == "unified" { "memory" } else { controller };
+            let Some(path) = self.folder(controller).map(|folder| folder.join(&file)) else { continue };
+            match fs::write(&path, &value) {
+                Ok(()) => {}
+                Err(_) if !path.exists() && file != "memory.limit_in_bytes" && file != "memory.max" => {}
+                Err(source) => return Err(Error::File { action: "write limit to", path, source }),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(limits: &Limits, v2: bool) -> Vec<String> {
+        limits.files(v2).into_iter().map(|(_, file, value)| format!("{file}={value}")).collect()
+    }
+
+    #[test]
+    fn limits_are_written_in_each_versions_words() {
+        let limits =
+            Limits { cpu_shares: 1024, cpu_quota: 50_000, cpu_period: 100_000, memory: 1 << 20, ..Limits::default() };
+        assert_eq!(
+            shown(&limits, false),
+            [
+                "cpu.shares=1024",
+                "cpu.cfs_period_us=100000",
+                "cpu.cfs_quota_us=50000",
+                "memory.limit_in_bytes=1048576",
+                "memory.memsw.limit_in_bytes=1048576"
+            ]
+        );
+        assert_eq!(
+            shown(&limits, true),
+            ["cpu.weight=39", "cpu.max=50000 100000", "memory.max=1048576", "memory.swap.max=0"]
+        );
+        assert!(shown(&Limits::default(), true).is_empty());
+    }
+
+    #[test]
+    fn an_update_keeps_what_it_does_not_name() {
+        let limits = Limits { cpu_shares: 2, memory: 5, ..Limits::default() };
+        let updated = limits.updated(&Limits { memory: 7, ..Limits::default() });
+        assert_eq!((updated.cpu_shares, updated.memory), (2, 7));
+    }
+}

@@ -1,0 +1,200 @@
+//! The daemon: sandboxes and containers of this node, and what can be done with them.
+//!
+//! State is on disk and in shims; the maps here are a view that `Daemon::load` rebuilds, so that a
+//! restart changes nothing for what runs. Methods are in files by subject.
+
+mod containers;
+mod exec;
+mod sandboxes;
+mod stats;
+mod status;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use corten_cri::v1;
+use tokio::sync::broadcast;
+
+use crate::cgroup::Hierarchy;
+use crate::container::Container;
+use crate::images::ImageStore;
+use crate::network::PodNetwork;
+use crate::paths::Paths;
+use crate::sandbox::{Sandbox, namespaces};
+use crate::{Config, Error};
+
+pub(crate) use exec::output_pipe;
+pub(crate) use status::matches_labels;
+
+/// Events that a slow listener may be behind before it loses some.
+const EVENT_BACKLOG: usize = 1024;
+
+/// A change in a container's life.
+#[derive(Debug, Clone)]
+pub(crate) struct ContainerEvent {
+    pub container_id: String,
+    pub sandbox_id: String,
+    pub kind: v1::ContainerEventType,
+    pub at: i64,
+}
+
+/// The runtime of one node.
+pub(crate) struct Daemon {
+    pub paths: Paths,
+    pub images: ImageStore,
+    pub network: Arc<dyn PodNetwork>,
+    self_exe: PathBuf,
+    hierarchy: Hierarchy,
+    capabilities: u64,
+    sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
+    containers: Mutex<HashMap<String, Arc<Container>>>,
+    events: broadcast::Sender<ContainerEvent>,
+    samples: stats::Samples,
+}
+
+impl Daemon {
+    /// Opens the directories, reads what was there, and takes up the containers that run.
+    pub async fn load(config: &Config, network: Arc<dyn PodNetwork>) -> Result<Arc<Self>, Error> {
+        let paths = Paths::new(&config.state_dir, &config.run_dir);
+        paths.create()?;
+        finish_removals(&paths.containers())?;
+        let images = ImageStore::open(paths.images())?.with_registries(config.registries.clone());
+        let daemon = Arc::new(Self {
+            images,
+            network,
+            self_exe: config.self_exe.clone(),
+            hierarchy: Hierarchy::detect()?,
+            capabilities: own_capabilities(),
+            sandboxes: Mutex::default(),
+            containers: Mutex::default(),
+            events: broadcast::Sender::new(EVENT_BACKLOG),
+            samples: stats::Samples::default(),
+            paths,
+        });
+        daemon.load_sandboxes()?;
+        daemon.load_containers()?;
+        Ok(daemon)
+    }
+
+    fn load_sandboxes(&self) -> Result<(), Error> {
+        for id in names(&self.paths.sandboxes())? {
+            match Sandbox::load(&self.paths, &id) {
+                Ok(sandbox) => {
+                    let plan = namespaces::Plan::new(&sandbox.namespace_options(), String::new(), Vec::new());
+                    if sandbox.record().ready && !namespaces::exist(&plan, &self.paths.run_sandbox(&id)) {
+                        sandbox.update(&self.paths, |record| record.ready = false)?;
+                    }
+                    self.sandbox_map().insert(id, Arc::new(sandbox));
+                }
+                Err(error) => tracing::warn!(sandbox = id, %error, "a sandbox could not be read and is forgotten"),
+            }
+        }
+        Ok(())
+    }
+
+    fn load_containers(self: &Arc<Self>) -> Result<(), Error> {
+        for id in names(&self.paths.containers())? {
+            match Container::load(&self.paths, &id) {
+                Ok(container) => {
+                    let container = Arc::new(container);
+                    self.container_map().insert(id, container.clone());
+                    if container.state() == v1::ContainerState::ContainerRunning {
+                        tokio::spawn(self.clone().watch(container));
+                    }
+                }
+                Err(error) => tracing::warn!(container = id, %error, "a container could not be read and is forgotten"),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>, Error> {
+        find(&self.sandbox_map(), id).ok_or_else(|| Error::NotFound { kind: "pod sandbox", id: id.to_string() })
+    }
+
+    pub fn container(&self, id: &str) -> Result<Arc<Container>, Error> {
+        find(&self.container_map(), id).ok_or_else(|| Error::NotFound { kind: "container", id: id.to_string() })
+    }
+
+    pub fn all_sandboxes(&self) -> Vec<Arc<Sandbox>> {
+        self.sandbox_map().values().cloned().collect()
+    }
+
+    pub fn all_containers(&self) -> Vec<Arc<Container>> {
+        self.container_map().values().cloned().collect()
+    }
+
+    pub fn containers_of(&self, sandbox_id: &str) -> Vec<Arc<Container>> {
+        self.all_containers().into_iter().filter(|container| container.record().sandbox_id == sandbox_id).collect()
+    }
+
+    /// Layers that containers stand on.
+    pub fn layers_in_use(&self) -> BTreeSet<String> {
+        self.all_containers().iter().flat_map(|container| container.record().layers).collect()
+    }
+
+    pub fn subscribe(&self) -> broadcast::Receiver<ContainerEvent> {
+        self.events.subscribe()
+    }
+
+    fn announce(&self, container: &Container, kind: v1::ContainerEventType) {
+        let event = ContainerEvent {
+            container_id: container.id.clone(),
+            sandbox_id: container.record().sandbox_id,
+            kind,
+            at: crate::shim::log::now(),
+        };
+        // Nobody listening is fine: the kubelet may poll instead.
+        let _ = self.events.send(event);
+    }
+
+    fn sandbox_map(&self) -> MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn container_map(&self) -> MutexGuard<'_, HashMap<String, Arc<Container>>> {
+        self.containers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// By id, or by an unambiguous beginning of one.
+fn find<T>(map: &HashMap<String, Arc<T>>, id: &str) -> Option<Arc<T>> {
+    if let Some(found) = map.get(id) {
+        return Some(found.clone());
+    }
+    let mut found = map.iter().filter(|(known, _)| id.len() >= 12 && known.starts_with(id));
+    match (found.next(), found.next()) {
+        (Some((_, found)), None) => Some(found.clone()),
+        _ => None,
+    }
+}
+
+fn names(folder: &std::path::Path) -> Result<Vec<String>, Error> {
+    let entries = std::fs::read_dir(folder).map_err(Error::file("list", folder))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // A leading dot marks what was being removed when the daemon died.
+    Ok(names.filter(|name| !name.starts_with('.')).collect())
+}
+
+/// An id that no sandbox or container had before.
+fn new_id() -> String {
+    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+}
+
+/// What this process may give to a container.
+fn own_capabilities() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Removes what was being removed when the daemon died.
+fn finish_removals(folder: &std::path::Path) -> Result<(), Error> {
+    for entry in std::fs::read_dir(folder).map_err(Error::file("list", folder))?.flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            std::fs::remove_dir_all(entry.path()).map_err(Error::file("remove", entry.path()))?;
+        }
+    }
+    Ok(())
+}

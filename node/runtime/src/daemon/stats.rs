@@ -1,0 +1,255 @@
+//! What containers, pods and images use.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use corten_cri::v1;
+
+use super::Daemon;
+use super::sandboxes::blocking;
+use crate::Error;
+use crate::cgroup::Usage;
+use crate::container::Container;
+use crate::sandbox::{Sandbox, namespaces};
+use crate::shim::log::now;
+
+/// Counting files is slow: a count this fresh is used again.
+const DISK_USAGE_AGE: Duration = Duration::from_secs(30);
+
+/// Earlier readings, to make rates from counters and to count files seldom.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    cpu: Mutex<HashMap<String, (i64, u64)>>,
+    disk: Mutex<HashMap<String, (Instant, DiskUsage)>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct DiskUsage {
+    bytes: u64,
+    inodes: u64,
+}
+
+impl Samples {
+    /// CPU nanoseconds per second since the reading before.
+    fn rate(&self, id: &str, at: i64, nanoseconds: u64) -> Option<u64> {
+        let mut samples = self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, counted) = samples.insert(id.to_string(), (at, nanoseconds))?;
+        let elapsed = u64::try_from(at - before).ok().filter(|elapsed| *elapsed > 0)?;
+        let used = u128::from(nanoseconds.saturating_sub(counted));
+        u64::try_from(used * 1_000_000_000 / u128::from(elapsed)).ok()
+    }
+
+    fn fresh_disk_usage(&self, id: &str) -> Option<DiskUsage> {
+        let samples = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.get(id).filter(|(at, _)| at.elapsed() < DISK_USAGE_AGE).map(|(_, usage)| *usage)
+    }
+
+    fn keep_disk_usage(&self, id: &str, usage: DiskUsage) {
+        let mut samples = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.insert(id.to_string(), (Instant::now(), usage));
+    }
+
+    pub fn forget(&self, id: &str) {
+        self.cpu.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}
+
+impl Daemon {
+    pub async fn container_stats(self: &Arc<Self>, container: &Arc<Container>) -> Result<v1::ContainerStats, Error> {
+        let group = self.hierarchy.group(&container.record().cgroup);
+        let usage = blocking(move || Ok(group.usage())).await?;
+        let disk = self.disk_usage(&container.id).await?;
+        let at = now();
+        let rate = self.samples.rate(&container.id, at, usage.cpu_nanoseconds);
+        Ok(v1::ContainerStats {
+            attributes: Some(v1::ContainerAttributes {
+                id: container.id.clone(),
+                metadata: container.config.metadata.clone(),
+                labels: container.config.labels.clone(),
+                annotations: container.config.annotations.clone(),
+            }),
+            cpu: Some(cpu(at, &usage, rate)),
+            memory: Some(memory(at, &usage)),
+            writable_layer: Some(v1::FilesystemUsage {
+                timestamp: at,
+                fs_id: Some(v1::FilesystemIdentifier { mountpoint: mount_point(self.paths.state()) }),
+                used_bytes: number(disk.bytes),
+                inodes_used: number(disk.inodes),
+            }),
+            swap: Some(v1::SwapUsage {
+                timestamp: at,
+                swap_available_bytes: None,
+                swap_usage_bytes: number(usage.swap_bytes),
+            }),
+            io: None,
+        })
+    }
+
+    async fn disk_usage(&self, id: &str) -> Result<DiskUsage, Error> {
+        if let Some(usage) = self.samples.fresh_disk_usage(id) {
+            return Ok(usage);
+        }
+        let folder = self.paths.container(id).join("upper");
+        let usage = blocking(move || Ok(count(&folder))).await?;
+        self.samples.keep_disk_usage(id, usage);
+        Ok(usage)
+    }
+
+    pub async fn sandbox_stats(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<v1::PodSandboxStats, Error> {
+        let mut containers = Vec::new();
+        for container in self.containers_of(&sandbox.id) {
+            if container.state() == v1::ContainerState::ContainerRunning {
+                containers.push(self.container_stats(&container).await?);
+            }
+        }
+        let group = self.hierarchy.group(&sandbox.cgroup_parent());
+        let usage = blocking(move || Ok(group.usage())).await?;
+        let at = now();
+        let rate = self.samples.rate(&sandbox.id, at, usage.cpu_nanoseconds);
+        let namespace = (!sandbox.uses_node_network()).then(|| self.paths.run_sandbox(&sandbox.id).join("net"));
+        let interfaces = blocking(move || interfaces(namespace.as_deref())).await.unwrap_or_default();
+        let processes = containers.len() as u64;
+        Ok(v1::PodSandboxStats {
+            attributes: Some(v1::PodSandboxAttributes {
+                id: sandbox.id.clone(),
+                metadata: sandbox.config.metadata.clone(),
+                labels: sandbox.config.labels.clone(),
+                annotations: sandbox.config.annotations.clone(),
+            }),
+            linux: Some(v1::LinuxPodSandboxStats {
+                cpu: Some(cpu(at, &usage, rate)),
+                memory: Some(memory(at, &usage)),
+                network: Some(v1::NetworkUsage {
+                    timestamp: at,
+                    default_interface: interfaces.iter().find(|found| found.name == "eth0").cloned(),
+                    interfaces: interfaces.into_iter().filter(|found| found.name != "eth0").collect(),
+                }),
+                process: Some(v1::ProcessUsage { timestamp: at, process_count: number(usage.processes + processes) }),
+                containers,
+                io: None,
+            }),
+        })
+    }
+
+    /// What images and writable layers take.
+    pub async fn filesystem_usage(&self) -> Result<v1::ImageFsInfoResponse, Error> {
+        let images = self.images.clone();
+        let used = blocking(move || images.usage()).await?;
+        let usage = |used: u64, path: &Path| v1::FilesystemUsage {
+            timestamp: now(),
+            fs_id: Some(v1::FilesystemIdentifier { mountpoint: mount_point(path) }),
+            used_bytes: number(used),
+            inodes_used: number(0),
+        };
+        Ok(v1::ImageFsInfoResponse {
+            image_filesystems: vec![usage(used, &self.paths.images())],
+            container_filesystems: vec![usage(used, &self.paths.containers())],
+        })
+    }
+}
+
+fn number(value: u64) -> Option<v1::UInt64Value> {
+    Some(v1::UInt64Value { value })
+}
+
+fn cpu(at: i64, usage: &Usage, rate: Option<u64>) -> v1::CpuUsage {
+    v1::CpuUsage {
+        timestamp: at,
+        usage_core_nano_seconds: number(usage.cpu_nanoseconds),
+        usage_nano_cores: rate.and_then(number),
+        psi: None,
+    }
+}
+
+fn memory(at: i64, usage: &Usage) -> v1::MemoryUsage {
+    let available = usage.memory_limit.map(|limit| limit.saturating_sub(usage.working_set_bytes));
+    v1::MemoryUsage {
+        timestamp: at,
+        working_set_bytes: number(usage.working_set_bytes),
+        available_bytes: available.and_then(number),
+        usage_bytes: number(usage.memory_bytes),
+        rss_bytes: number(usage.rss_bytes),
+        page_faults: number(usage.page_faults),
+        major_page_faults: number(usage.major_page_faults),
+        psi: None,
+    }
+}
+
+/// Bytes and files below a folder; what vanishes meanwhile does not count.
+fn count(folder: &Path) -> DiskUsage {
+    use std::os::unix::fs::MetadataExt;
+    let mut usage = DiskUsage::default();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            usage.bytes += metadata.blocks() * 512;
+            usage.inodes += 1;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    usage
+}
+
+/// The mount that a path is on: eviction compares these.
+fn mount_point(path: &Path) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let mut found = PathBuf::from(path);
+    while let Some(parent) = found.parent().map(Path::to_path_buf) {
+        if device(&parent) != device(&found) {
+            break;
+        }
+        found = parent;
+    }
+    found.display().to_string()
+}
+
+/// Counters of the interfaces in a pod's network.
+fn interfaces(namespace: Option<&Path>) -> Result<Vec<v1::NetworkInterfaceUsage>, Error> {
+    let text = namespaces::in_network(namespace, || {
+        std::fs::read_to_string("/proc/thread-self/net/dev").map_err(Error::file("read", "/proc/thread-self/net/dev"))
+    })?;
+    Ok(text.lines().filter_map(interface).filter(|interface| interface.name != "lo").collect())
+}
+
+/// A line of `/proc/net/dev`; pure.
+fn interface(line: &str) -> Option<v1::NetworkInterfaceUsage> {
+    let (name, counters) = line.split_once(':')?;
+    let counters: Vec<u64> = counters.split_whitespace().filter_map(|counter| counter.parse().ok()).collect();
+    Some(v1::NetworkInterfaceUsage {
+        name: name.trim().to_string(),
+        rx_bytes: number(*counters.first()?),
+        rx_errors: number(*counters.get(2)?),
+        tx_bytes: number(*counters.get(8)?),
+        tx_errors: number(*counters.get(10)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_need_two_readings() {
+        let samples = Samples::default();
+        assert_eq!(samples.rate("a", 0, 100), None);
+        assert_eq!(samples.rate("a", 2_000_000_000, 1_000_000_100), Some(500_000_000));
+        samples.forget("a");
+        assert_eq!(samples.rate("a", 3_000_000_000, 0), None);
+    }
+
+    #[test]
+    fn interface_counters_are_read_by_column() {
+        let line = "  eth0: 1000 10 1 0 0 0 0 0 2000 20 2 0 0 0 0 0";
+        let found = interface(line).expect("an interface");
+        assert_eq!((found.name.as_str(), found.tx_bytes, found.tx_errors), ("eth0", number(2000), number(2)));
+        assert!(interface("Inter-|   Receive").is_none());
+    }
+}

@@ -1,0 +1,91 @@
+//! The words between a shim and the child that it forked, until the child becomes the program.
+//!
+//! A packet socket keeps messages apart; it is closed by exec, which is how the shim learns of success.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Identity;
+
+const MAX_MESSAGE: usize = 16 << 10;
+
+/// From the child to the shim.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// The near end of the terminal comes with this message.
+    Terminal,
+    /// Who the process will be.
+    Identity(Identity),
+    /// A step failed; the child ends.
+    Failure(String),
+}
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct Channel(OwnedFd);
+
+impl Channel {
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        Ok((Self(ours), Self(theirs)))
+    }
+
+    /// The shim lets the child go on.
+    pub fn go(&self) -> io::Result<()> {
+        rustix::io::write(&self.0, b"g")?;
+        Ok(())
+    }
+
+    pub fn wait_for_go(&self) -> io::Result<()> {
+        let mut word = [0; 1];
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut word))? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn send(&self, message: &Message, fd: Option<RawFd>) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MAX_MESSAGE {
+            bytes = serde_json::to_vec(&Message::Failure("a failure too long to tell".into()))?;
+        }
+        let fds: Vec<RawFd> = fd.into_iter().collect();
+        let control = [ControlMessage::ScmRights(&fds)];
+        let control = if fds.is_empty() { &control[..0] } else { &control[..] };
+        sendmsg::<()>(self.0.as_raw_fd(), &[io::IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(())
+    }
+
+    /// The next message; `None` when the other end is closed.
+    pub fn receive(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+        let mut bytes = vec![0; MAX_MESSAGE];
+        let mut control = nix::cmsg_space!([RawFd; 1]);
+        let (length, fd) = {
+            let mut buffers = [io::IoSliceMut::new(&mut bytes)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let received = loop {
+                match recvmsg::<()>(self.0.as_raw_fd(), &mut buffers, Some(&mut control), flags) {
+                    Err(nix::errno::Errno::EINTR) => {}
+                    result => break result?,
+                }
+            };
+            let mut fd = None;
+            for message in received.cmsgs()? {
+                if let ControlMessageOwned::ScmRights(fds) = message {
+                    // SAFETY: the kernel has just put this descriptor into our table for us.
+                    fd = fds.first().map(|raw| unsafe { OwnedFd::from_raw_fd(*raw) });
+                }
+            }
+            (received.bytes, fd)
+        };
+        if length == 0 {
+            return Ok(None);
+        }
+        Ok(Some((serde_json::from_slice(&bytes[..length])?, fd)))
+    }
+}

@@ -1,0 +1,169 @@
+//! Starts processes in containers: the first one of a container, and those of exec.
+//!
+//! Runs in a shim, which has one thread: the child may allocate and call anything between fork and
+//! exec. The main path of each kind of child is one function of named steps (`container_process`,
+//! `exec_process`). Never call this from a process with threads.
+
+mod channel;
+mod credentials;
+mod device;
+mod mount;
+mod namespace;
+mod rootfs;
+mod terminal;
+mod user;
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use crate::spec::{PidNamespace, Process, Spec};
+use channel::{Channel, Message};
+pub(crate) use user::Identity;
+
+/// What went wrong, in words for the user: it becomes the container's message.
+pub(crate) type Failure = String;
+
+/// Says which step failed.
+pub(crate) trait Step<T> {
+    fn step(self, what: impl std::fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T, E: std::fmt::Display> Step<T> for Result<T, E> {
+    fn step(self, what: impl std::fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+/// Where a process reads and writes. Unused with a terminal; a missing one is `/dev/null`.
+#[derive(Debug, Default)]
+pub(crate) struct Stdio {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+}
+
+/// A process that runs.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub pid: Pid,
+    /// The near end of its terminal, if it has one.
+    pub terminal: Option<OwnedFd>,
+    pub identity: Identity,
+}
+
+/// Starts the container's first process.
+pub(crate) fn start(spec: &Spec, stdio: Stdio) -> Result<Started, Failure> {
+    let pid_namespace = match &spec.namespaces.pid {
+        PidNamespace::Own => namespace::Numbering::New,
+        PidNamespace::Node => namespace::Numbering::Same,
+        PidNamespace::Join(path) => namespace::Numbering::Join(path.clone()),
+    };
+    launch(spec, &pid_namespace, |channel| container_process(spec, stdio, channel))
+}
+
+/// Starts another process in a running container, whose first process is `init`.
+pub(crate) fn exec(spec: &Spec, process: &Process, init: Pid, stdio: Stdio) -> Result<Started, Failure> {
+    let pid_namespace = namespace::Numbering::Join(format!("/proc/{init}/ns/pid").into());
+    launch(spec, &pid_namespace, |channel| exec_process(spec, process, init, stdio, channel))
+}
+
+/// The life of a container's first process until it becomes the user's program.
+fn container_process(spec: &Spec, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
+    credentials::set_oom_score(spec.process.oom_score_adj);
+    namespace::join_sandbox(&spec.namespaces)?;
+    namespace::new_mount_namespace(spec.private_cgroup_namespace)?;
+    let binds = mount::take_sources(&spec.mounts)?;
+    namespace::detach_propagation()?;
+    let root = rootfs::mount_overlay(&spec.rootfs)?;
+    mount::mount_all(&root, &spec.mounts, binds)?;
+    device::populate(&root, &spec.devices)?;
+    rootfs::make_working_directory(&root, &spec.process.cwd)?;
+    rootfs::hide(&root, &spec.masked_paths, &spec.readonly_paths)?;
+    rootfs::pivot(&root)?;
+    let identity = user::resolve(&spec.process.user)?;
+    terminal::set_up(spec.process.terminal, true, stdio, &identity, channel)?;
+    rootfs::seal(spec.rootfs.readonly)?;
+    become_program(&spec.process, &identity, channel)
+}
+
+/// The life of an exec'd process until it becomes the user's program.
+fn exec_process(spec: &Spec, process: &Process, init: Pid, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
+    credentials::set_oom_score(process.oom_score_adj);
+    namespace::join_container(init, spec.private_cgroup_namespace)?;
+    let identity = user::resolve(&process.user)?;
+    terminal::set_up(process.terminal, false, stdio, &identity, channel)?;
+    become_program(process, &identity, channel)
+}
+
+/// The last steps of both: give up power, then exec.
+fn become_program(process: &Process, identity: &Identity, channel: &Channel) -> Result<(), Failure> {
+    channel.send(&Message::Identity(identity.clone()), None).step("report the user")?;
+    let env = user::environment(process, identity);
+    let entered = std::env::set_current_dir(&process.cwd).is_ok();
+    let program = CString::new(process.args.first().cloned().unwrap_or_default()).step("program")?;
+    let args = strings(&process.args)?;
+    let env_strings = strings(&env)?;
+    namespace::close_on_exec();
+    credentials::apply(process, identity)?;
+    if !entered {
+        std::env::set_current_dir(&process.cwd).step(format!("chdir to cwd ({:?})", process.cwd))?;
+    }
+    user::execute(&program, &args, &env_strings, &env)
+}
+
+fn strings(texts: &[String]) -> Result<Vec<CString>, Failure> {
+    texts.iter().map(|text| CString::new(text.as_str()).step(format!("{text:?}"))).collect()
+}
+
+/// Forks, moves the child into its control groups, lets it go, and hears how it went.
+fn launch(
+    spec: &Spec,
+    numbering: &namespace::Numbering,
+    body: impl FnOnce(&Channel) -> Result<(), Failure>,
+) -> Result<Started, Failure> {
+    let (ours, theirs) = Channel::pair().step("make a channel")?;
+    let Some(pid) = namespace::fork(numbering)? else {
+        drop(ours);
+        credentials::reset_signals();
+        let result = theirs.wait_for_go().step("wait for the parent").and_then(|()| body(&theirs));
+        if let Err(failure) = result {
+            let _ = theirs.send(&Message::Failure(failure), None);
+        }
+        // SAFETY: ends the child without running the parent's destructors and exit handlers.
+        unsafe { libc::_exit(127) };
+    };
+    drop(theirs);
+    let admitted = join_cgroups(spec, pid).and_then(|()| ours.go().step("release the child"));
+    match admitted.and_then(|()| listen(&ours)) {
+        Ok((terminal, identity)) => Ok(Started { pid, terminal, identity }),
+        Err(failure) => {
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            let _ = waitpid(pid, None);
+            Err(failure)
+        }
+    }
+}
+
+fn join_cgroups(spec: &Spec, pid: Pid) -> Result<(), Failure> {
+    for procs in &spec.cgroup_procs {
+        std::fs::write(procs, pid.to_string()).step(format!("join {}", procs.display()))?;
+    }
+    Ok(())
+}
+
+/// The channel closes when the program runs, because it is closed by exec.
+fn listen(channel: &Channel) -> Result<(Option<OwnedFd>, Identity), Failure> {
+    let mut terminal = None;
+    let mut identity = None;
+    loop {
+        match channel.receive().step("hear from the child")? {
+            Some((Message::Terminal, fd)) => terminal = fd,
+            Some((Message::Identity(found), _)) => identity = Some(found),
+            Some((Message::Failure(failure), _)) => return Err(failure),
+            None => return Ok((terminal, identity.ok_or("the process died while it was started")?)),
+        }
+    }
+}

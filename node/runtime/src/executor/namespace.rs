@@ -1,0 +1,105 @@
+//! Namespaces: which ones a process is born into, joins, or makes.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::Pid;
+
+use super::{Failure, Step};
+use crate::spec::Namespaces;
+
+/// Where a child gets its process number: that is decided at its birth.
+pub(super) enum Numbering {
+    Same,
+    New,
+    Join(PathBuf),
+}
+
+/// Forks into a namespace of process numbers. `None` in the child.
+pub(super) fn fork(numbering: &Numbering) -> Result<Option<Pid>, Failure> {
+    let Numbering::Join(path) = numbering else {
+        let new = if matches!(numbering, Numbering::New) { libc::CLONE_NEWPID } else { 0 };
+        return clone(new);
+    };
+    // Children are born where setns says; this process itself stays, and returns for its next child.
+    let home = std::fs::File::open("/proc/self/ns/pid").step("open the own pid namespace")?;
+    let target = std::fs::File::open(path).step(format!("open pid namespace {}", path.display()))?;
+    setns(target.as_fd(), CloneFlags::CLONE_NEWPID).step("join the pid namespace")?;
+    let child = clone(0);
+    if !matches!(child, Ok(None)) {
+        setns(home.as_fd(), CloneFlags::CLONE_NEWPID).step("return to the own pid namespace")?;
+    }
+    child
+}
+
+fn clone(flags: libc::c_int) -> Result<Option<Pid>, Failure> {
+    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+    // SAFETY: without a stack of its own the child continues on a copy of ours, as with fork; there is
+    // one thread, so no lock is held by a thread that the child does not have.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        0 => Ok(None),
+        pid if pid > 0 => Ok(Some(Pid::from_raw(pid as i32))),
+        _ => Err(format!("fork: {}", std::io::Error::last_os_error())),
+    }
+}
+
+/// Joins the namespaces that the pod's containers share.
+pub(super) fn join_sandbox(namespaces: &Namespaces) -> Result<(), Failure> {
+    let joined = [
+        (&namespaces.network, CloneFlags::CLONE_NEWNET),
+        (&namespaces.ipc, CloneFlags::CLONE_NEWIPC),
+        (&namespaces.uts, CloneFlags::CLONE_NEWUTS),
+    ];
+    for (path, kind) in joined {
+        if let Some(path) = path {
+            join(path, kind)?;
+        }
+    }
+    Ok(())
+}
+
+/// Joins all namespaces of a running container, the mount namespace last: paths change with it.
+pub(super) fn join_container(init: Pid, private_cgroup: bool) -> Result<(), Failure> {
+    let mut kinds = vec![
+        ("net", CloneFlags::CLONE_NEWNET),
+        ("ipc", CloneFlags::CLONE_NEWIPC),
+        ("uts", CloneFlags::CLONE_NEWUTS),
+        ("mnt", CloneFlags::CLONE_NEWNS),
+    ];
+    if private_cgroup {
+        kinds.insert(0, ("cgroup", CloneFlags::CLONE_NEWCGROUP));
+    }
+    for (name, kind) in kinds {
+        join(Path::new(&format!("/proc/{init}/ns/{name}")), kind)?;
+    }
+    Ok(())
+}
+
+fn join(path: &Path, kind: CloneFlags) -> Result<(), Failure> {
+    let namespace = std::fs::File::open(path).step(format!("open namespace {}", path.display()))?;
+    setns(namespace.as_fd(), kind).step(format!("join namespace {}", path.display()))
+}
+
+/// A mount namespace of its own; also of control groups where the container shall see only its own.
+pub(super) fn new_mount_namespace(private_cgroup: bool) -> Result<(), Failure> {
+    let mut flags = CloneFlags::CLONE_NEWNS;
+    if private_cgroup {
+        flags |= CloneFlags::CLONE_NEWCGROUP;
+    }
+    unshare(flags).step("make a mount namespace")
+}
+
+/// From here on no mount of the container appears on the node. Sources of bind mounts were taken
+/// before, so that those which shall propagate still do.
+pub(super) fn detach_propagation() -> Result<(), Failure> {
+    let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).step("detach mount propagation")
+}
+
+/// Nothing but the standard streams reaches the program.
+pub(super) fn close_on_exec() {
+    // SAFETY: only marks descriptors; none is closed before exec.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}

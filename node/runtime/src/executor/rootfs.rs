@@ -1,0 +1,80 @@
+//! The container's root: an overlay that exists only in the container's own mount namespace, so that
+//! it needs no clean-up when everything has died.
+
+use std::path::Path;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::mount::{attach, copy, path_of, set_attributes};
+use super::{Failure, Step};
+use crate::rooted::Rooted;
+use crate::spec::Rootfs;
+
+const ATTRIBUTE_READONLY: u64 = 0x1;
+
+/// Stacks the layers and opens the result.
+pub(super) fn mount_overlay(rootfs: &Rootfs) -> Result<Rooted, Failure> {
+    std::env::set_current_dir(&rootfs.layers_folder).step("enter the layers")?;
+    let options = overlay_options(&rootfs.lower, Some((&rootfs.upper, &rootfs.work)));
+    mount(Some("overlay"), &rootfs.mount_point, Some("overlay"), MsFlags::empty(), Some(options.as_str()))
+        .step("mount the root file system")?;
+    Rooted::open(&rootfs.mount_point).step("open the root file system")
+}
+
+/// Layers are named relative to their folder, which is the working directory at the mount.
+pub(super) fn overlay_options(lower: &[String], writable: Option<(&Path, &Path)>) -> String {
+    let lower = format!("lowerdir={}", lower.join(":"));
+    match writable {
+        Some((upper, work)) => format!("{lower},upperdir={},workdir={}", upper.display(), work.display()),
+        None => lower,
+    }
+}
+
+pub(super) fn make_working_directory(root: &Rooted, cwd: &str) -> Result<(), Failure> {
+    root.directory(Path::new(cwd)).step(format!("make the working directory {cwd:?}"))?;
+    Ok(())
+}
+
+/// Covers what a container must not see, and makes read-only what it must not write. A path that
+/// this kernel does not have is skipped.
+pub(super) fn hide(root: &Rooted, masked: &[String], readonly: &[String]) -> Result<(), Failure> {
+    for path in masked {
+        let Ok(place) = root.place(Path::new(path)) else { continue };
+        mask(root, &place).step(format!("mask {path:?}"))?;
+    }
+    for path in readonly {
+        let Ok(place) = root.place(Path::new(path)) else { continue };
+        let tree = copy(&place)?;
+        set_attributes(&tree, ATTRIBUTE_READONLY, libc::MS_PRIVATE, true)?;
+        attach(&tree, &place).step(format!("make {path:?} read-only"))?;
+    }
+    Ok(())
+}
+
+fn mask(root: &Rooted, place: &std::os::fd::OwnedFd) -> Result<(), Failure> {
+    let metadata = std::fs::metadata(path_of(place)).step("look")?;
+    if metadata.is_dir() {
+        let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        return mount(Some("tmpfs"), path_of(place).as_str(), Some("tmpfs"), flags, Some("size=0k")).step("cover");
+    }
+    let null = root.place(Path::new("dev/null")).step("open /dev/null")?;
+    attach(&copy(&null)?, place)
+}
+
+/// Makes the root the root, and lets go of the node's file system.
+pub(super) fn pivot(root: &Rooted) -> Result<(), Failure> {
+    nix::unistd::fchdir(root.descriptor()).step("enter the root file system")?;
+    nix::unistd::pivot_root(".", ".").step("pivot root")?;
+    // The old root is now mounted on top of the new one, at the same place.
+    umount2(".", MntFlags::MNT_DETACH).step("let go of the old root")?;
+    std::env::set_current_dir("/").step("enter /")
+}
+
+/// Last, because everything before may create mount points.
+pub(super) fn seal(readonly: bool) -> Result<(), Failure> {
+    if !readonly {
+        return Ok(());
+    }
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).step("make the root read-only")
+}

@@ -1,0 +1,199 @@
+//! Who a process is: names looked up in the container's own files, and how its program is found.
+//!
+//! The files are parsed here and not by the C library, which would load the node's name services.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+use crate::spec::{Process, User};
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A user, resolved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub home: String,
+}
+
+/// Looks the user up in the container's files. Runs after the root is the container's.
+pub(super) fn resolve(user: &User) -> Result<Identity, Failure> {
+    let read = |path: &str| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    look_up(user, &read("/etc/passwd"), &read("/etc/group"))
+}
+
+/// Pure part of `resolve`.
+fn look_up(user: &User, passwd: &str, group: &str) -> Result<Identity, Failure> {
+    let (name, group_name) = match user.name.split_once(':') {
+        Some((name, group)) => (name, Some(group)),
+        None => (user.name.as_str(), None),
+    };
+    let name = if name.is_empty() { "0" } else { name };
+    let entry = passwd.lines().filter_map(Account::parse).find(|account| account.matches(name));
+    let (uid, gid, home, login) = match (entry, name.parse::<u32>()) {
+        (Some(account), _) => (account.uid, account.gid, account.home.to_string(), Some(account.name)),
+        (None, Ok(uid)) => (uid, 0, "/".to_string(), None),
+        (None, Err(_)) => return Err(format!("unable to find user {name}: no matching entries in passwd file")),
+    };
+    let named_group = group_name.map(|name| find_group(name, group)).transpose()?;
+    let gid = user.gid.or(named_group).unwrap_or(gid);
+    let mut groups = user.supplemental_groups.clone();
+    if !user.strict_groups
+        && let Some(login) = login
+    {
+        groups.extend(memberships(login, group));
+    }
+    groups.push(gid);
+    groups.sort_unstable();
+    groups.dedup();
+    Ok(Identity { uid, gid, groups, home })
+}
+
+/// A line of `/etc/passwd`.
+struct Account<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+impl<'a> Account<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
+        Some(Self { name, uid: uid.parse().ok()?, gid: gid.parse().ok()?, home })
+    }
+
+    fn matches(&self, wanted: &str) -> bool {
+        self.name == wanted || wanted.parse() == Ok(self.uid)
+    }
+}
+
+fn find_group(wanted: &str, group: &str) -> Result<u32, Failure> {
+    let by_name = group.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (fields.first() == Some(&wanted)).then(|| fields.get(2)?.parse().ok()).flatten()
+    });
+    by_name
+        .or_else(|| wanted.parse().ok())
+        .ok_or_else(|| format!("unable to find group {wanted}: no matching entries in group file"))
+}
+
+fn memberships(login: &str, group: &str) -> Vec<u32> {
+    let member = |line: &str| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [_, _, gid, members, ..] = fields.as_slice() else { return None };
+        members.split(',').any(|member| member == login).then(|| gid.parse().ok()).flatten()
+    };
+    group.lines().filter_map(member).collect()
+}
+
+/// The environment, with a home and a path if the image and the pod give none.
+pub(super) fn environment(process: &Process, identity: &Identity) -> Vec<String> {
+    let mut env = process.env.clone();
+    let has = |env: &[String], name: &str| env.iter().any(|entry| entry.starts_with(&format!("{name}=")));
+    if !has(&env, "PATH") {
+        env.push(format!("PATH={DEFAULT_PATH}"));
+    }
+    if !has(&env, "HOME") {
+        env.push(format!("HOME={}", if identity.home.is_empty() { "/" } else { &identity.home }));
+    }
+    if process.terminal && !has(&env, "TERM") {
+        env.push("TERM=xterm".into());
+    }
+    env
+}
+
+/// Becomes the program. Returns only if it cannot.
+pub(super) fn execute(
+    program: &CString,
+    args: &[CString],
+    env_strings: &[CString],
+    env: &[String],
+) -> Result<(), Failure> {
+    let shown = program.to_string_lossy().into_owned();
+    if shown.is_empty() {
+        return Err("no command specified".into());
+    }
+    if program.as_bytes().contains(&b'/') {
+        let errno = nix::unistd::execve(program, args, env_strings).unwrap_err_or_exit();
+        return Err(match errno {
+            nix::errno::Errno::ENOENT => format!("exec: {shown:?}: stat {shown}: no such file or directory"),
+            nix::errno::Errno::EACCES => format!("exec: {shown:?}: permission denied"),
+            errno => format!("exec {shown}: {}", errno.desc().to_lowercase()),
+        });
+    }
+    let path = env.iter().rev().find_map(|entry| entry.strip_prefix("PATH=")).unwrap_or(DEFAULT_PATH);
+    let mut denied = false;
+    for folder in path.split(':').map(|folder| if folder.is_empty() { "." } else { folder }) {
+        let candidate = std::path::Path::new(folder).join(OsStr::from_bytes(program.as_bytes()));
+        if !candidate.is_file() {
+            continue;
+        }
+        let Ok(candidate) = CString::new(candidate.as_os_str().as_bytes()) else { continue };
+        match nix::unistd::execve(&candidate, args, env_strings).unwrap_err_or_exit() {
+            nix::errno::Errno::EACCES => denied = true,
+            errno => return Err(format!("exec {}: {}", candidate.to_string_lossy(), errno.desc().to_lowercase())),
+        }
+    }
+    let reason = if denied { "permission denied" } else { "executable file not found in $PATH" };
+    Err(format!("exec: {shown:?}: {reason}"))
+}
+
+/// `execve` has no success to return.
+trait OnlyError {
+    fn unwrap_err_or_exit(self) -> nix::errno::Errno;
+}
+
+impl OnlyError for nix::Result<std::convert::Infallible> {
+    fn unwrap_err_or_exit(self) -> nix::errno::Errno {
+        match self {
+            Err(errno) => errno,
+            Ok(never) => match never {},
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/srv:/bin/false\n";
+    const GROUP: &str = "root:x:0:\nwww:x:34:\nlogs:x:50:web,other\ntape:x:60:other\n";
+
+    fn check(name: &str, gid: Option<u32>, expected: (u32, u32, &[u32], &str)) {
+        let user = User { name: name.into(), gid, supplemental_groups: vec![7], strict_groups: false };
+        let found = look_up(&user, PASSWD, GROUP).expect(name);
+        let (uid, gid, groups, home) = expected;
+        assert_eq!(found, Identity { uid, gid, groups: groups.to_vec(), home: home.into() }, "{name}");
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_number() {
+        check("", None, (0, 0, &[0, 7], "/root"));
+        check("web", None, (33, 34, &[7, 34, 50], "/srv"));
+        check("33", None, (33, 34, &[7, 34, 50], "/srv"));
+        check("web:tape", None, (33, 60, &[7, 50, 60], "/srv"));
+        check("1000", None, (1000, 0, &[0, 7], "/"));
+        check("1000", Some(2000), (1000, 2000, &[7, 2000], "/"));
+        check("1000:3000", None, (1000, 3000, &[7, 3000], "/"));
+    }
+
+    #[test]
+    fn strict_groups_leave_out_what_the_image_says() {
+        let user = User { name: "web".into(), strict_groups: true, ..User::default() };
+        assert_eq!(look_up(&user, PASSWD, GROUP).expect("web").groups, [34]);
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        for name in ["nobody", "web:nothing"] {
+            assert!(look_up(&User { name: name.into(), ..User::default() }, PASSWD, GROUP).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Which images exist: one small JSON file, replaced as a whole.
+//!
+//! The decisions (what a tag moves to, which layers nothing needs any more) are pure functions on
+//! the index; `ImageStore` locks, loads and saves.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::reference::{self, Reference};
+
+/// Every image of the node.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub(crate) struct Index {
+    pub images: Vec<ImageRecord>,
+}
+
+/// One image: a configuration and its layers, under any number of names.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// The digest of the configuration, which is the image's id.
+    pub id: String,
+    /// Names with tags, normalised.
+    pub tags: Vec<String>,
+    /// Names with digests, normalised.
+    pub digests: Vec<String>,
+    /// Bytes on disk of all layers.
+    pub size: u64,
+    /// Digests of the uncompressed layers, lowest first.
+    pub layers: Vec<String>,
+    /// Imported by hand: no registry could bring it back, so it is never collected as garbage.
+    pub pinned: bool,
+}
+
+impl Index {
+    /// Finds by id (whole, or an unambiguous prefix), by tag or by digest, in the way of the tools.
+    pub fn find(&self, image: &str) -> Option<&ImageRecord> {
+        let id = image.strip_prefix("sha256:").unwrap_or(image);
+        let hexadecimal = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if hexadecimal && (reference::is_hex64(id) || id.len() >= 12) {
+            let mut found = self.images.iter().filter(|record| record.id.trim_start_matches("sha256:").starts_with(id));
+            if let (Some(record), None) = (found.next(), found.next()) {
+                return Some(record);
+            }
+        }
+        let reference = Reference::parse(image).ok()?;
+        if let Some(digest) = &reference.digest {
+            let named = format!("{}@{digest}", reference.name());
+            return self.images.iter().find(|record| record.digests.contains(&named));
+        }
+        let tagged = reference.tagged()?;
+        self.images.iter().find(|record| record.tags.contains(&tagged))
+    }
+
+    /// Adds an image, or adds names to it. A tag names one image: it leaves the image that had it.
+    pub fn add(&mut self, added: ImageRecord) {
+        for record in &mut self.images {
+            if record.id != added.id {
+                record.tags.retain(|tag| !added.tags.contains(tag));
+            }
+        }
+        match self.images.iter_mut().find(|record| record.id == added.id) {
+            Some(record) => {
+                record.pinned |= added.pinned;
+                merge(&mut record.tags, added.tags);
+                merge(&mut record.digests, added.digests);
+            }
+            None => self.images.push(added),
+        }
+    }
+
+    /// Removes the image that a name or id leads to, with all its names.
+    pub fn remove(&mut self, image: &str) -> Option<ImageRecord> {
+        let id = self.find(image)?.id.clone();
+        let position = self.images.iter().position(|record| record.id == id)?;
+        Some(self.images.remove(position))
+    }
+
+    /// Every layer that some image needs.
+    pub fn layers(&self) -> BTreeSet<&str> {
+        self.images.iter().flat_map(|record| record.layers.iter().map(String::as_str)).collect()
+    }
+}
+
+fn merge(names: &mut Vec<String>, added: Vec<String>) {
+    for name in added {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: char, tags: &[&str]) -> ImageRecord {
+        ImageRecord {
+            id: format!("sha256:{}", id.to_string().repeat(64)),
+            tags: tags.iter().map(|tag| (*tag).to_string()).collect(),
+            digests: vec![format!("docker.io/library/app@sha256:{}", id.to_string().repeat(64))],
+            layers: vec![format!("layer-{id}")],
+            ..ImageRecord::default()
+        }
+    }
+
+    #[test]
+    fn an_image_is_found_by_every_name_it_has() {
+        let mut index = Index::default();
+        index.add(record('a', &["docker.io/library/app:latest"]));
+        index.add(record('b', &["docker.io/library/other:1"]));
+        let digest = format!("app@sha256:{}", "a".repeat(64));
+        for name in ["app", "docker.io/library/app:latest", &digest, &"a".repeat(64), &"a".repeat(12)] {
+            assert_eq!(index.find(name).map(|found| found.layers[0].as_str()), Some("layer-a"), "{name}");
+        }
+        for name in ["app:2", "aaaa", "nothing"] {
+            assert!(index.find(name).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_tag_moves_to_the_newest_image_and_the_old_image_stays() {
+        let mut index = Index::default();
+        index.add(record('a', &["docker.io/library/app:latest"]));
+        index.add(record('b', &["docker.io/library/app:latest"]));
+        assert_eq!(index.find("app").map(|found| found.layers[0].as_str()), Some("layer-b"));
+        assert_eq!(index.images.len(), 2);
+        assert!(index.remove("app").is_some());
+        assert_eq!(index.layers().into_iter().collect::<Vec<_>>(), ["layer-a"]);
+    }
+}

@@ -1,0 +1,334 @@
+//! One image layer, from a tar stream to a directory that overlayfs can use as a lower layer.
+//!
+//! Whiteouts become overlayfs' own marks (a 0:0 character device, the opaque attribute). Every path
+//! is resolved by the kernel below the layer's directory (`Rooted`): no name or link of an archive can
+//! reach outside of it.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+
+use crate::Error;
+use crate::rooted::{Rooted, relative};
+
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
+const OPAQUE_WHITEOUT: &[u8] = b".wh..wh..opq";
+/// Attributes that a layer may carry into the file system.
+const PAX_XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
+/// The most bytes one layer may unpack to: a bound on decompression bombs.
+const MAX_LAYER_BYTES: u64 = 64 << 30;
+
+/// Unpacks a plain tar stream into `directory`, which must exist and be empty. Returns the bytes
+/// that regular files take.
+pub(crate) fn unpack(archive: impl Read, directory: &Path) -> Result<u64, Error> {
+    let root = Rooted::open(directory).map_err(Error::file("open", directory))?;
+    let mut unpacking = Unpacking { root, bytes: 0, directory_times: Vec::new() };
+    let mut archive = tar::Archive::new(archive);
+    for entry in archive.entries().map_err(malformed)? {
+        let mut entry = entry.map_err(malformed)?;
+        let shown = entry.path_bytes().into_owned();
+        unpacking
+            .entry(&mut entry)
+            .map_err(|source| Error::Image(format!("unpack {:?}: {source}", String::from_utf8_lossy(&shown))))?;
+    }
+    unpacking.finish();
+    Ok(unpacking.bytes)
+}
+
+fn malformed(source: io::Error) -> Error {
+    Error::Image(format!("malformed layer archive: {source}"))
+}
+
+struct Unpacking {
+    root: Rooted,
+    bytes: u64,
+    /// Times of directories are set last, because every file put into one changes them.
+    directory_times: Vec<(PathBuf, i64)>,
+}
+
+/// What the header of an entry says about the file's attributes.
+struct Attributes {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    mtime: i64,
+    xattrs: Vec<(OsString, Vec<u8>)>,
+}
+
+impl Unpacking {
+    fn entry(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> io::Result<()> {
+        let path = relative(&entry.path()?);
+        let Some(name) = path.file_name().map(OsStr::to_os_string) else {
+            return Ok(()); // The root itself.
+        };
+        let parent_path = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        let parent = self.root.directory(&parent_path)?;
+        if name.as_bytes() == OPAQUE_WHITEOUT {
+            return set_xattr(&parent, OsStr::new("trusted.overlay.opaque"), b"y");
+        }
+        if let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT_PREFIX) {
+            return whiteout(&parent, OsStr::from_bytes(hidden));
+        }
+        let attributes = attributes(entry)?;
+        self.create(entry, &parent, &path, &name, &attributes)
+    }
+
+    fn create(
+        &mut self,
+        entry: &mut tar::Entry<'_, impl Read>,
+        parent: &OwnedFd,
+        path: &Path,
+        name: &OsStr,
+        attributes: &Attributes,
+    ) -> io::Result<()> {
+        let kind = entry.header().entry_type();
+        if kind != tar::EntryType::Directory {
+            remove_existing(parent, name)?;
+        }
+        match kind {
+            tar::EntryType::Directory => {
+                make_directory(parent, name)?;
+                self.directory_times.push((path.to_path_buf(), attributes.mtime));
+            }
+            tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
+                self.bytes += write_file(parent, name, entry, MAX_LAYER_BYTES.saturating_sub(self.bytes))?;
+            }
+            tar::EntryType::Symlink => {
+                let target = entry.link_name_bytes().ok_or_else(|| invalid("a symbolic link without a target"))?;
+                rustix::fs::symlinkat(OsStr::from_bytes(&target), parent, name)?;
+            }
+            tar::EntryType::Link => {
+                let target = entry.link_name()?.ok_or_else(|| invalid("a hard link without a target"))?;
+                return self.hard_link(&relative(&target), parent, name);
+            }
+            tar::EntryType::Char | tar::EntryType::Block | tar::EntryType::Fifo => {
+                make_node(parent, name, kind, entry.header())?;
+            }
+            // Global headers and unknown kinds carry no file.
+            _ => return Ok(()),
+        }
+        apply(parent, name, kind, attributes)
+    }
+
+    fn hard_link(&self, target: &Path, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        let target_name = target.file_name().ok_or_else(|| invalid("a hard link to the root"))?;
+        let target_parent = self.root.directory(target.parent().unwrap_or(Path::new("")))?;
+        Ok(rustix::fs::linkat(&target_parent, target_name, parent, name, AtFlags::empty())?)
+    }
+
+    /// Sets the times of directories, deepest first. A time that cannot be set harms nobody.
+    fn finish(&self) {
+        for (path, mtime) in self.directory_times.iter().rev() {
+            if let Ok(directory) = self.root.directory(path) {
+                let _ = rustix::fs::futimens(&directory, &times(*mtime));
+            }
+        }
+    }
+}
+
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+fn attributes(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Attributes> {
+    let header = entry.header();
+    let mut attributes = Attributes {
+        mode: header.mode()? & 0o7777,
+        // An empty field is zero, as other readers take it.
+        uid: u32::try_from(header.uid().unwrap_or(0)).map_err(|_| invalid("a user id beyond 32 bits"))?,
+        gid: u32::try_from(header.gid().unwrap_or(0)).map_err(|_| invalid("a group id beyond 32 bits"))?,
+        mtime: i64::try_from(header.mtime().unwrap_or(0)).unwrap_or(0),
+        xattrs: Vec::new(),
+    };
+    if let Some(extensions) = entry.pax_extensions()? {
+        for extension in extensions {
+            let extension = extension?;
+            if let Some(name) = extension.key_bytes().strip_prefix(PAX_XATTR_PREFIX) {
+                attributes.xattrs.push((OsString::from_vec(name.to_vec()), extension.value_bytes().to_vec()));
+            }
+        }
+    }
+    Ok(attributes)
+}
+
+fn remove_existing(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(rustix::io::Errno::ISDIR) => {
+            std::fs::remove_dir_all(format!("/proc/self/fd/{}/{}", parent.as_raw_fd(), Path::new(name).display()))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn make_directory(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::EXIST) => {
+            let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+                return Ok(());
+            }
+            remove_existing(parent, name)?;
+            Ok(rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn write_file(parent: &OwnedFd, name: &OsStr, content: &mut impl Read, limit: u64) -> io::Result<u64> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = std::fs::File::from(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?);
+    let written = io::copy(&mut content.take(limit), &mut file)?;
+    if written == limit {
+        return Err(invalid("the layer is larger than a layer may be"));
+    }
+    file.flush()?;
+    Ok(written)
+}
+
+fn make_node(parent: &OwnedFd, name: &OsStr, kind: tar::EntryType, header: &tar::Header) -> io::Result<()> {
+    let (kind, device) = match kind {
+        tar::EntryType::Char => (FileType::CharacterDevice, device(header)?),
+        tar::EntryType::Block => (FileType::BlockDevice, device(header)?),
+        _ => (FileType::Fifo, 0),
+    };
+    Ok(rustix::fs::mknodat(parent, name, kind, Mode::from_raw_mode(0o600), device)?)
+}
+
+fn device(header: &tar::Header) -> io::Result<u64> {
+    let major = header.device_major()?.ok_or_else(|| invalid("a device without a number"))?;
+    let minor = header.device_minor()?.ok_or_else(|| invalid("a device without a number"))?;
+    Ok(rustix::fs::makedev(major, minor))
+}
+
+/// overlayfs hides a lower file where an upper layer has a character device 0:0.
+fn whiteout(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    remove_existing(parent, name)?;
+    Ok(rustix::fs::mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))?)
+}
+
+/// Owner first, then mode (a change of owner clears set-user-id), then attributes, then time.
+fn apply(parent: &OwnedFd, name: &OsStr, kind: tar::EntryType, attributes: &Attributes) -> io::Result<()> {
+    let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+    let owner = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+    rustix::fs::chownat(parent, name, Some(owner.0), Some(owner.1), nofollow)?;
+    if kind != tar::EntryType::Symlink {
+        rustix::fs::chmodat(parent, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())?;
+    }
+    let file = rustix::fs::openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    for (key, value) in &attributes.xattrs {
+        set_xattr(&file, key, value)?;
+    }
+    if kind != tar::EntryType::Directory {
+        rustix::fs::utimensat(parent, name, &times(attributes.mtime), nofollow)?;
+    }
+    Ok(())
+}
+
+/// Attributes that the file system does not know are skipped, as every other unpacker does.
+fn set_xattr(file: &impl AsFd, name: &OsStr, value: &[u8]) -> io::Result<()> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    match xattr::set_deref(path, name, value) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSUP) => Ok(()),
+        result => result,
+    }
+}
+
+fn times(mtime: i64) -> Timestamps {
+    let stamp = Timespec { tv_sec: mtime, tv_nsec: 0 };
+    Timestamps { last_access: stamp, last_modification: stamp }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+
+    fn is_root() -> bool {
+        nix::unistd::geteuid().is_root()
+    }
+
+    fn header(kind: tar::EntryType, size: u64, mode: u32) -> tar::Header {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(size);
+        header.set_mode(mode);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1_000_000_000);
+        header
+    }
+
+    fn archive(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        build(&mut builder);
+        builder.into_inner().expect("a finished archive")
+    }
+
+    fn file(builder: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
+        let mut header = header(tar::EntryType::Regular, content.len() as u64, 0o4755);
+        // Set the name by hand: the builder refuses the hostile names that this test is about.
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_cksum();
+        builder.append(&header, content).expect("append");
+    }
+
+    fn link(builder: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, path: &str, target: &str) {
+        let mut header = header(kind, 0, 0o777);
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
+        header.set_cksum();
+        builder.append(&header, io::empty()).expect("append");
+    }
+
+    #[test]
+    fn a_layer_keeps_modes_links_and_turns_whiteouts_into_overlay_marks() {
+        if !is_root() {
+            eprintln!("skipped: unpacking a layer makes device nodes, which needs root");
+            return;
+        }
+        let layer = archive(|builder| {
+            file(builder, "bin/tool", b"tool");
+            link(builder, tar::EntryType::Link, "bin/alias", "bin/tool");
+            link(builder, tar::EntryType::Symlink, "sh", "bin/tool");
+            file(builder, "etc/.wh.gone", b"");
+            file(builder, "var/.wh..wh..opq", b"");
+        });
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let bytes = unpack(layer.as_slice(), directory.path()).expect("unpack");
+        let metadata = |path: &str| std::fs::symlink_metadata(directory.path().join(path)).expect(path);
+        assert_eq!(bytes, 4);
+        assert_eq!(metadata("bin/tool").permissions().mode() & 0o7777, 0o4755);
+        assert_eq!(metadata("bin/tool").mtime(), 1_000_000_000);
+        assert_eq!(metadata("bin/tool").ino(), metadata("bin/alias").ino());
+        assert!(metadata("sh").file_type().is_symlink());
+        assert!(metadata("etc/gone").file_type().is_char_device() && metadata("etc/gone").rdev() == 0);
+        let opaque = xattr::get(directory.path().join("var"), "trusted.overlay.opaque").expect("read the attribute");
+        assert_eq!(opaque.as_deref(), Some(b"y".as_slice()));
+    }
+
+    #[test]
+    fn no_name_and_no_link_reaches_outside_of_the_layer() {
+        if !is_root() {
+            eprintln!("skipped: unpacking a layer changes owners, which needs root");
+            return;
+        }
+        let outside = tempfile::tempdir().expect("a temporary directory");
+        let inside = tempfile::tempdir().expect("a temporary directory");
+        let target = outside.path().to_str().expect("a readable path");
+        let layer = archive(|builder| {
+            link(builder, tar::EntryType::Symlink, "way-out", target);
+            file(builder, "way-out/through-a-link", b"x");
+            file(builder, "../../climbed", b"x");
+            file(builder, "/absolute", b"x");
+        });
+        unpack(layer.as_slice(), inside.path()).expect("unpack");
+        assert_eq!(std::fs::read_dir(outside.path()).expect("list").count(), 0);
+        assert!(inside.path().join("climbed").exists() && inside.path().join("absolute").exists());
+    }
+}

@@ -1,0 +1,290 @@
+//! The image store: what images exist, their configurations and their unpacked layers.
+//!
+//! One directory serves the daemon and the command line at once: every change happens under a file
+//! lock, is prepared in `tmp/`, and becomes visible by a rename. A crash leaves at most garbage in
+//! `tmp/`, which the next opening removes. Layers are kept unpacked and shared by their digest;
+//! compressed blobs are not kept, because nothing on a node reads them again.
+
+mod archive;
+mod config;
+mod index;
+mod layer;
+mod pull;
+mod reference;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+pub(crate) use config::{ImageConfig, ProcessConfig};
+pub use index::ImageRecord;
+use index::Index;
+pub use pull::{PullAuth, RegistryConfig};
+pub use reference::Reference;
+
+use crate::Error;
+use crate::paths::write_atomically;
+
+/// Images on disk. Cheap to open; any number of processes may have it open.
+#[derive(Debug, Clone)]
+pub struct ImageStore {
+    root: PathBuf,
+    registries: std::sync::Arc<Vec<RegistryConfig>>,
+}
+
+impl ImageStore {
+    /// Opens the store, creating it if it is new.
+    pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
+        let store = Self { root: root.into(), registries: std::sync::Arc::default() };
+        for folder in ["blobs/sha256", "layers", "tmp"] {
+            let path = store.root.join(folder);
+            fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
+        }
+        Ok(store)
+    }
+
+    /// How to reach registries that are not plain public ones.
+    #[must_use]
+    pub fn with_registries(mut self, registries: Vec<RegistryConfig>) -> Self {
+        self.registries = std::sync::Arc::new(registries);
+        self
+    }
+
+    /// Imports every image of a docker or OCI archive, plain or compressed. Imported images are
+    /// pinned. Returns what was imported.
+    pub fn import_archive(&self, archive: impl Read) -> Result<Vec<ImageRecord>, Error> {
+        let staging = self.staging()?;
+        let found = archive::read(archive, staging.path())?;
+        if found.is_empty() {
+            return Err(Error::Image("the archive holds no image".into()));
+        }
+        found.into_iter().map(|image| self.install(image, true)).collect()
+    }
+
+    /// Pulls an image from its registry and returns it.
+    pub async fn pull(&self, reference: &str, auth: PullAuth) -> Result<ImageRecord, Error> {
+        pull::pull(self, reference, auth).await
+    }
+
+    /// Every image.
+    pub fn list(&self) -> Result<Vec<ImageRecord>, Error> {
+        Ok(self.load()?.images)
+    }
+
+    /// The image that a name, a digest or an id leads to.
+    pub fn find(&self, image: &str) -> Result<Option<ImageRecord>, Error> {
+        Ok(self.load()?.find(image).cloned())
+    }
+
+    /// Removes an image and the layers that only it needs. Layers of running containers must be
+    /// given in `in_use`; they stay until the next removal. Returns the removed image.
+    pub fn remove(&self, image: &str, in_use: &BTreeSet<String>) -> Result<Option<ImageRecord>, Error> {
+        let _lock = self.lock()?;
+        let mut index = self.load()?;
+        let Some(removed) = index.remove(image) else { return Ok(None) };
+        self.save(&index)?;
+        self.remove_blob(&removed.id);
+        self.collect_layers(&index, in_use)?;
+        Ok(Some(removed))
+    }
+
+    /// The configuration of an image.
+    pub(crate) fn config(&self, id: &str) -> Result<ImageConfig, Error> {
+        let path = self.blob(id);
+        let bytes = fs::read(&path).map_err(Error::file("read", &path))?;
+        serde_json::from_slice(&bytes).map_err(|error| Error::Image(format!("configuration of {id}: {error}")))
+    }
+
+    /// The folder that holds all layers; layers are named relative to it in overlay mounts.
+    pub(crate) fn layers_folder(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    /// Where a layer's files are, relative to the folder of layers. Short, because the options of a
+    /// mount hold 4096 bytes for as many as 127 layers.
+    pub(crate) fn layer_name(diff_id: &str) -> String {
+        format!("{}/d", short(diff_id))
+    }
+
+    /// Bytes and inodes that images take.
+    pub(crate) fn usage(&self) -> Result<u64, Error> {
+        let mut seen = BTreeSet::new();
+        let mut bytes = 0;
+        for layer in self.load()?.images.iter().flat_map(|image| &image.layers) {
+            if seen.insert(layer.clone()) {
+                bytes += self.layer_size(layer);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Makes a staged image visible: layers, then configuration, then index.
+    fn install(&self, image: archive::StagedImage, pinned: bool) -> Result<ImageRecord, Error> {
+        let config: ImageConfig = serde_json::from_slice(&image.config)
+            .map_err(|error| Error::Image(format!("malformed configuration: {error}")))?;
+        if config.rootfs.diff_ids.len() != image.layers.len() {
+            return Err(Error::Image("configuration and manifest name different layers".into()));
+        }
+        let mut size = 0;
+        for (diff_id, blob) in config.rootfs.diff_ids.iter().zip(&image.layers) {
+            if !self.has_layer(diff_id) {
+                let blob = File::open(blob).map_err(Error::file("open", blob))?;
+                self.install_layer(diff_id, blob)?;
+            }
+            size += self.layer_size(diff_id);
+        }
+        self.record(&image.config, image.tags, image.digests, config.rootfs.diff_ids, size, pinned)
+    }
+
+    fn record(
+        &self,
+        config: &[u8],
+        tags: Vec<String>,
+        digests: Vec<String>,
+        layers: Vec<String>,
+        size: u64,
+        pinned: bool,
+    ) -> Result<ImageRecord, Error> {
+        let id = sha256(config);
+        let _lock = self.lock()?;
+        write_atomically(&self.blob(&id), config)?;
+        let mut index = self.load()?;
+        index.add(ImageRecord { id: id.clone(), tags, digests, size, layers, pinned });
+        self.save(&index)?;
+        index.find(&id).cloned().ok_or_else(|| Error::NotFound { kind: "image", id })
+    }
+
+    fn has_layer(&self, diff_id: &str) -> bool {
+        self.layers_folder().join(short(diff_id)).exists()
+    }
+
+    /// Unpacks a layer beside its place, verifies it, and moves it there.
+    fn install_layer(&self, diff_id: &str, blob: impl Read) -> Result<(), Error> {
+        if !reference::is_digest(diff_id) {
+            return Err(Error::Image(format!("unknown digest {diff_id:?}")));
+        }
+        let staging = self.staging()?;
+        let files = staging.path().join("d");
+        fs::create_dir(&files).map_err(Error::file("create", &files))?;
+        let mut hashed = Hashing { inner: archive::decompress(blob)?, hasher: Sha256::new() };
+        let size = layer::unpack(&mut hashed, &files)?;
+        std::io::copy(&mut hashed, &mut std::io::sink()).map_err(Error::system("read the end of a layer"))?;
+        let digest = format!("sha256:{:x}", hashed.hasher.finalize());
+        if digest != diff_id {
+            return Err(Error::Image(format!("layer {diff_id} has the content of {digest}")));
+        }
+        write_atomically(&staging.path().join("size"), size.to_string().as_bytes())?;
+        let place = self.layers_folder().join(short(diff_id));
+        match fs::rename(staging.path(), &place) {
+            // Another process was faster with the same layer.
+            Err(_) if place.exists() => Ok(()),
+            renamed => renamed.map_err(Error::file("move to", &place)),
+        }
+    }
+
+    fn layer_size(&self, diff_id: &str) -> u64 {
+        let path = self.layers_folder().join(short(diff_id)).join("size");
+        fs::read_to_string(path).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// Removes the layers that neither an image nor a container needs.
+    fn collect_layers(&self, index: &Index, in_use: &BTreeSet<String>) -> Result<(), Error> {
+        let needed: BTreeSet<&str> =
+            index.layers().into_iter().chain(in_use.iter().map(String::as_str)).map(short).collect();
+        let folder = self.layers_folder();
+        for entry in fs::read_dir(&folder).map_err(Error::file("list", &folder))? {
+            let entry = entry.map_err(Error::file("list", &folder))?;
+            if !entry.file_name().to_str().is_some_and(|name| needed.contains(name)) {
+                // A rename first: a crash in the middle must not leave half a layer in its place.
+                let doomed = self.staging()?;
+                let target = doomed.path().join("layer");
+                fs::rename(entry.path(), &target).map_err(Error::file("remove", entry.path()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn blob(&self, digest: &str) -> PathBuf {
+        self.root.join("blobs/sha256").join(digest.trim_start_matches("sha256:"))
+    }
+
+    fn remove_blob(&self, digest: &str) {
+        if let Err(error) = fs::remove_file(self.blob(digest)) {
+            tracing::warn!(digest, %error, "an image's configuration could not be removed");
+        }
+    }
+
+    fn load(&self) -> Result<Index, Error> {
+        let path = self.root.join("index.json");
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| Error::Image(format!("image index: {error}"))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Index::default()),
+            Err(error) => Err(Error::file("read", path)(error)),
+        }
+    }
+
+    fn save(&self, index: &Index) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(index).map_err(|error| Error::Image(format!("image index: {error}")))?;
+        write_atomically(&self.root.join("index.json"), &bytes)
+    }
+
+    /// Waits for the lock of the index, which is held for milliseconds.
+    fn lock(&self) -> Result<File, Error> {
+        let path = self.root.join("lock");
+        let file = File::create(&path).map_err(Error::file("create", &path))?;
+        file.lock().map_err(Error::file("lock", &path))?;
+        Ok(file)
+    }
+
+    fn staging(&self) -> Result<Staging, Error> {
+        Staging::create(&self.root.join("tmp"))
+    }
+}
+
+/// A folder in `tmp/` that is removed when it goes out of use, moved away or not.
+struct Staging(PathBuf);
+
+impl Staging {
+    fn create(parent: &Path) -> Result<Self, Error> {
+        let path = parent.join(uuid::Uuid::new_v4().simple().to_string());
+        fs::create_dir(&path).map_err(Error::file("create", &path))?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The first 96 bits of a digest name a layer's folder.
+fn short(digest: &str) -> &str {
+    let hex = digest.trim_start_matches("sha256:");
+    &hex[..hex.len().min(24)]
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    format!("sha256:{:x}", Sha256::digest(bytes))
+}
+
+/// Hashes what passes through.
+struct Hashing<R> {
+    inner: R,
+    hasher: Sha256,
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        Ok(read)
+    }
+}

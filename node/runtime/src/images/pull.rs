@@ -1,0 +1,204 @@
+//! Pulling an image from a registry.
+//!
+//! Manifests and blobs are verified against their digests before anything is installed. Layers that
+//! the node already has are not asked for.
+
+use std::path::{Path, PathBuf};
+
+use futures::{StreamExt, TryStreamExt};
+use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
+use oci_client::manifest::OciDescriptor;
+use oci_client::secrets::RegistryAuth;
+use tokio::io::AsyncWriteExt;
+
+use super::config::{ARCHITECTURE, Descriptor, ImageConfig, Manifest};
+use super::reference::Reference;
+use super::{ImageRecord, ImageStore, sha256};
+use crate::Error;
+
+const MANIFEST_TYPES: &[&str] = &[
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+/// As many layers at once as containerd pulls.
+const CONCURRENT_LAYERS: usize = 3;
+
+/// How to reach one registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegistryConfig {
+    /// The registry's host, with its port, as it stands in references.
+    pub host: String,
+    /// Another host that is asked instead, e.g. a mirror; empty for the registry itself.
+    pub mirror: String,
+    /// Speak HTTP without TLS.
+    pub plain_http: bool,
+    /// Do not verify the registry's certificate.
+    pub insecure_skip_verify: bool,
+    /// A certificate authority, PEM, beside the system's.
+    pub ca_pem: Option<Vec<u8>>,
+    /// User and password for requests that bring no credentials of their own.
+    pub basic_auth: Option<(String, String)>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PullAuth {
+    /// Nobody in particular.
+    #[default]
+    Anonymous,
+    /// A user with a password.
+    Basic(String, String),
+    /// A token that the registry takes as it is.
+    Token(String),
+}
+
+/// Manifest, configuration, missing layers, record.
+pub(super) async fn pull(store: &ImageStore, image: &str, auth: PullAuth) -> Result<ImageRecord, Error> {
+    let reference = Reference::parse(image)?;
+    let registry = Registry::new(store, &reference, auth)?;
+    let (manifest, digest) = registry.manifest().await?;
+    let config = manifest.config.as_ref().ok_or_else(|| registry.refuse("not an image manifest"))?;
+    let config_bytes = registry.blob(config).await?;
+    let config: ImageConfig = serde_json::from_slice(&config_bytes).map_err(|error| registry.refuse(error))?;
+    if config.rootfs.diff_ids.len() != manifest.layers.len() {
+        return Err(registry.refuse("configuration and manifest name different layers"));
+    }
+    let pairs: Vec<_> = manifest.layers.iter().cloned().zip(config.rootfs.diff_ids.clone()).collect();
+    let registry = &registry;
+    let layers = pairs.into_iter().map(|(blob, diff_id)| async move { registry.layer(store, &blob, &diff_id).await });
+    futures::stream::iter(layers).buffer_unordered(CONCURRENT_LAYERS).try_collect::<Vec<()>>().await?;
+    let size = config.rootfs.diff_ids.iter().map(|layer| store.layer_size(layer)).sum();
+    let tags = reference.tagged().filter(|_| reference.digest.is_none()).into_iter().collect();
+    let digests = vec![format!("{}@{digest}", reference.name())];
+    store.record(&config_bytes, tags, digests, config.rootfs.diff_ids, size, false)
+}
+
+/// A client of the one registry that a reference names.
+struct Registry {
+    client: oci_client::Client,
+    image: oci_client::Reference,
+    auth: RegistryAuth,
+    shown: String,
+}
+
+impl Registry {
+    fn new(store: &ImageStore, reference: &Reference, auth: PullAuth) -> Result<Self, Error> {
+        // reqwest takes the process' provider; a second installation is refused, which is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let settings = store.registries.iter().find(|entry| entry.host == reference.registry).cloned();
+        let settings = settings.unwrap_or_default();
+        let host = if settings.mirror.is_empty() { reference.registry.clone() } else { settings.mirror.clone() };
+        let auth = match (auth, settings.basic_auth) {
+            (PullAuth::Basic(user, password), _) => RegistryAuth::Basic(user, password),
+            (PullAuth::Token(token), _) => RegistryAuth::Bearer(token),
+            (PullAuth::Anonymous, Some((user, password))) => RegistryAuth::Basic(user, password),
+            (PullAuth::Anonymous, None) => RegistryAuth::Anonymous,
+        };
+        let config = ClientConfig {
+            protocol: if settings.plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
+            accept_invalid_certificates: settings.insecure_skip_verify,
+            extra_root_certificates: settings
+                .ca_pem
+                .map(|data| Certificate { encoding: CertificateEncoding::Pem, data })
+                .into_iter()
+                .collect(),
+            connect_timeout: Some(std::time::Duration::from_secs(30)),
+            read_timeout: Some(std::time::Duration::from_secs(60)),
+            user_agent: concat!("corten/", env!("CARGO_PKG_VERSION")),
+            ..ClientConfig::default()
+        };
+        let image = match &reference.digest {
+            Some(digest) => oci_client::Reference::with_digest(host, reference.repository.clone(), digest.clone()),
+            None => {
+                let tag = reference.tag.clone().unwrap_or_else(|| "latest".into());
+                oci_client::Reference::with_tag(host, reference.repository.clone(), tag)
+            }
+        };
+        let client = oci_client::Client::try_from(config)
+            .map_err(|error| Error::Pull { reference: reference.to_string(), message: error.to_string() })?;
+        Ok(Self { client, image, auth, shown: reference.to_string() })
+    }
+
+    fn refuse(&self, message: impl ToString) -> Error {
+        Error::Pull { reference: self.shown.clone(), message: message.to_string() }
+    }
+
+    /// The manifest for this machine, and the digest that the reference leads to (of the index, if
+    /// there is one: that is what users pin).
+    async fn manifest(&self) -> Result<(Manifest, String), Error> {
+        let (manifest, digest) = self.fetch(&self.image).await?;
+        if manifest.config.is_some() {
+            return Ok((manifest, digest));
+        }
+        let fitting = manifest
+            .for_this_machine()
+            .ok_or_else(|| self.refuse(format!("no match for platform in manifest: linux/{ARCHITECTURE}")))?;
+        let image = oci_client::Reference::with_digest(
+            self.image.registry().to_string(),
+            self.image.repository().to_string(),
+            fitting.digest.clone(),
+        );
+        Ok((self.fetch(&image).await?.0, digest))
+    }
+
+    async fn fetch(&self, image: &oci_client::Reference) -> Result<(Manifest, String), Error> {
+        let fetched = self.client.pull_manifest_raw(image, &self.auth, MANIFEST_TYPES).await;
+        let (bytes, _) = fetched.map_err(|error| self.refuse(error))?;
+        let digest = sha256(&bytes);
+        if image.digest().is_some_and(|wanted| wanted != digest) {
+            return Err(self.refuse(format!("the manifest has the digest {digest}")));
+        }
+        Ok((serde_json::from_slice(&bytes).map_err(|error| self.refuse(error))?, digest))
+    }
+
+    async fn blob(&self, blob: &Descriptor) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        self.client.pull_blob(&self.image, &descriptor(blob), &mut bytes).await.map_err(|error| self.refuse(error))?;
+        if sha256(&bytes) != blob.digest {
+            return Err(self.refuse(format!("blob {} has another content than its digest says", blob.digest)));
+        }
+        Ok(bytes)
+    }
+
+    /// Downloads to a file, then unpacks; the digest of the unpacked content is verified there.
+    async fn layer(&self, store: &ImageStore, blob: &Descriptor, diff_id: &str) -> Result<(), Error> {
+        if store.has_layer(diff_id) {
+            return Ok(());
+        }
+        let staging = store.staging()?;
+        let path = staging.path().join("blob");
+        self.download(blob, &path).await?;
+        let (store, diff_id) = (store.clone(), diff_id.to_string());
+        tokio::task::spawn_blocking(move || install(&store, &diff_id, path))
+            .await
+            .map_err(|error| self.refuse(error))??;
+        drop(staging);
+        Ok(())
+    }
+
+    async fn download(&self, blob: &Descriptor, path: &Path) -> Result<(), Error> {
+        let mut file = tokio::fs::File::create(path).await.map_err(Error::file("create", path))?;
+        let stream = self.client.pull_blob_stream(&self.image, &descriptor(blob)).await;
+        let mut stream = stream.map_err(|error| self.refuse(error))?.stream;
+        while let Some(chunk) = stream.next().await {
+            let chunk = chunk.map_err(|error| self.refuse(error))?;
+            file.write_all(&chunk).await.map_err(Error::file("write", path))?;
+        }
+        file.flush().await.map_err(Error::file("write", path))
+    }
+}
+
+fn install(store: &ImageStore, diff_id: &str, path: PathBuf) -> Result<(), Error> {
+    let blob = std::fs::File::open(&path).map_err(Error::file("open", &path))?;
+    store.install_layer(diff_id, blob)
+}
+
+fn descriptor(blob: &Descriptor) -> OciDescriptor {
+    OciDescriptor {
+        digest: blob.digest.clone(),
+        size: i64::try_from(blob.size).unwrap_or(i64::MAX),
+        ..OciDescriptor::default()
+    }
+}

@@ -1,0 +1,137 @@
+//! Image references, normalised the way every container tool does: `busybox` means
+//! `docker.io/library/busybox:latest`.
+//!
+//! Pure: no registry is asked and nothing is read here.
+
+use std::fmt;
+
+use crate::Error;
+
+const DEFAULT_REGISTRY: &str = "docker.io";
+
+/// A normalised reference.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reference {
+    /// Registry host, with its port if any.
+    pub registry: String,
+    /// Repository below the registry.
+    pub repository: String,
+    /// The tag; `latest` when neither tag nor digest was given.
+    pub tag: Option<String>,
+    /// The digest, `sha256:<hex>`.
+    pub digest: Option<String>,
+}
+
+impl Reference {
+    /// Parses and normalises.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let invalid = || Error::Invalid(format!("couldn't parse image name {text:?}: invalid reference format"));
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) if is_digest(digest) => (rest, Some(digest.to_string())),
+            Some(_) => return Err(invalid()),
+            None => (text, None),
+        };
+        let (name, tag) = match rest.rsplit_once(':') {
+            Some((name, tag)) if !tag.contains('/') => (name, Some(tag.to_string())),
+            _ => (rest, None),
+        };
+        if tag.as_deref().is_some_and(|tag| !is_tag(tag)) {
+            return Err(invalid());
+        }
+        let (registry, repository) = split_registry(name);
+        if repository.is_empty() || !repository.split('/').all(is_path_component) {
+            return Err(invalid());
+        }
+        let tag = if tag.is_none() && digest.is_none() { Some("latest".to_string()) } else { tag };
+        Ok(Self { registry, repository, tag, digest })
+    }
+
+    /// `registry/repository`, without tag and digest.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.registry, self.repository)
+    }
+
+    /// The name with its tag, if there is one.
+    pub fn tagged(&self) -> Option<String> {
+        self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the text is a sha256 digest.
+pub(crate) fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:").is_some_and(is_hex64)
+}
+
+/// Whether the text is 64 lower-case hexadecimal digits, as an image id without its algorithm.
+pub(crate) fn is_hex64(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The first component is a registry only if it looks like a host; otherwise Docker Hub is meant.
+fn split_registry(name: &str) -> (String, String) {
+    let (registry, repository) = match name.split_once('/') {
+        Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest),
+        _ => (DEFAULT_REGISTRY, name),
+    };
+    let registry = if registry == "index.docker.io" { DEFAULT_REGISTRY } else { registry };
+    if registry == DEFAULT_REGISTRY && !repository.contains('/') && !repository.is_empty() {
+        return (registry.to_string(), format!("library/{repository}"));
+    }
+    (registry.to_string(), repository.to_string())
+}
+
+fn is_tag(tag: &str) -> bool {
+    (1..=128).contains(&tag.len())
+        && !tag.starts_with(['.', '-'])
+        && tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
+}
+
+fn is_path_component(component: &str) -> bool {
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let ends = component.bytes().next().is_some_and(alphanumeric) && component.bytes().last().is_some_and(alphanumeric);
+    ends && component.bytes().all(|byte| alphanumeric(byte) || matches!(byte, b'_' | b'.' | b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_normalised() {
+        let digest = format!("sha256:{}", "0a".repeat(32));
+        let pinned = format!("docker.io/library/busybox@{digest}");
+        for (given, normalised) in [
+            ("busybox", "docker.io/library/busybox:latest"),
+            ("busybox:1.36", "docker.io/library/busybox:1.36"),
+            ("user/app", "docker.io/user/app:latest"),
+            ("index.docker.io/busybox", "docker.io/library/busybox:latest"),
+            ("registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10"),
+            ("localhost:5000/app", "localhost:5000/app:latest"),
+            ("localhost/a/b:c", "localhost/a/b:c"),
+            (&format!("busybox@{digest}"), &pinned),
+            (&format!("busybox:1@{digest}"), &format!("docker.io/library/busybox:1@{digest}")),
+        ] {
+            assert_eq!(Reference::parse(given).expect(given).to_string(), normalised);
+        }
+    }
+
+    #[test]
+    fn malformed_references_are_refused() {
+        for bad in ["", "Busybox", "busybox:", "busybox@sha256:12", "a//b", "-a", "busybox:a b", "host.io/"] {
+            assert!(Reference::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

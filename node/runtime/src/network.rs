@@ -1,0 +1,78 @@
+//! What the runtime asks of the pod network.
+//!
+//! The runtime owns this trait and the binary plugs an implementation in, so neither package knows
+//! the other. The runtime makes and pins the network namespace; the network fills it.
+
+use std::path::PathBuf;
+
+/// A pod whose network namespace exists, with only a loopback device that is up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodNetworkRequest {
+    /// The sandbox, unique on this node and over time.
+    pub sandbox_id: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's uid.
+    pub uid: String,
+    /// Where the network namespace is pinned; open it and `setns`.
+    pub netns_path: PathBuf,
+    /// The pod's host name.
+    pub hostname: String,
+    /// Host ports that lead to the pod.
+    pub port_mappings: Vec<PortMapping>,
+    /// The pod's annotations: bandwidth limits are asked for there.
+    pub annotations: std::collections::BTreeMap<String, String>,
+}
+
+/// One host port that leads to a port of the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortMapping {
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// The port in the pod.
+    pub container_port: u16,
+    /// The port on the node.
+    pub host_port: u16,
+    /// The node's address that is bound; empty for all.
+    pub host_ip: String,
+}
+
+/// What the pod got.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodNetworkResult {
+    /// The pod's addresses, primary first.
+    pub ips: Vec<std::net::IpAddr>,
+}
+
+/// The pod network of this node.
+#[tonic::async_trait]
+pub trait PodNetwork: Send + Sync + 'static {
+    /// Connects a pod. Called once for a sandbox; an error makes RunPodSandbox fail after a teardown.
+    async fn setup(&self, request: PodNetworkRequest) -> Result<PodNetworkResult, String>;
+
+    /// Disconnects a pod and frees its addresses. Must succeed when there is nothing left to undo,
+    /// because it is repeated until it succeeds.
+    async fn teardown(&self, request: PodNetworkRequest) -> Result<(), String>;
+
+    /// Why pods cannot be connected now; `None` when they can. Becomes the NetworkReady condition.
+    async fn not_ready(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A network that gives pods nothing but their loopback device.
+#[derive(Debug, Default)]
+pub struct LoopbackNetwork;
+
+#[tonic::async_trait]
+impl PodNetwork for LoopbackNetwork {
+    async fn setup(&self, _: PodNetworkRequest) -> Result<PodNetworkResult, String> {
+        Ok(PodNetworkResult::default())
+    }
+
+    async fn teardown(&self, _: PodNetworkRequest) -> Result<(), String> {
+        Ok(())
+    }
+}

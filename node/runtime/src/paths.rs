@@ -1,0 +1,87 @@
+//! Where the runtime keeps its files.
+//!
+//! Two roots: the state directory survives a reboot (images, records, writable layers, exit
+//! statuses); the run directory holds what the kernel forgets at a reboot anyway (namespace pins,
+//! sockets, shared memory). Nothing else in the runtime spells a path below these roots.
+
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// The layout of both roots.
+#[derive(Debug, Clone)]
+pub(crate) struct Paths {
+    state: PathBuf,
+    run: PathBuf,
+}
+
+impl Paths {
+    pub fn new(state: impl Into<PathBuf>, run: impl Into<PathBuf>) -> Self {
+        Self { state: state.into(), run: run.into() }
+    }
+
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    pub fn run(&self) -> &Path {
+        &self.run
+    }
+
+    pub fn images(&self) -> PathBuf {
+        self.state.join("images")
+    }
+
+    pub fn sandboxes(&self) -> PathBuf {
+        self.state.join("sandboxes")
+    }
+
+    pub fn sandbox(&self, id: &str) -> PathBuf {
+        self.sandboxes().join(id)
+    }
+
+    pub fn containers(&self) -> PathBuf {
+        self.state.join("containers")
+    }
+
+    pub fn container(&self, id: &str) -> PathBuf {
+        self.containers().join(id)
+    }
+
+    pub fn run_sandboxes(&self) -> PathBuf {
+        self.run.join("sandboxes")
+    }
+
+    /// Namespace pins and shared memory of a sandbox.
+    pub fn run_sandbox(&self, id: &str) -> PathBuf {
+        self.run_sandboxes().join(id)
+    }
+
+    pub fn run_containers(&self) -> PathBuf {
+        self.run.join("containers")
+    }
+
+    /// The socket of a container's shim. The name is short because a socket address holds 108 bytes.
+    pub fn shim_socket(&self, id: &str) -> PathBuf {
+        self.run_containers().join(format!("{}.sock", &id[..id.len().min(32)]))
+    }
+
+    /// Creates both roots and their folders, closed to everyone but root.
+    pub fn create(&self) -> Result<(), Error> {
+        for path in [self.images(), self.sandboxes(), self.containers(), self.run_sandboxes(), self.run_containers()] {
+            std::fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
+        }
+        for root in [&self.state, &self.run] {
+            let closed = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+            std::fs::set_permissions(root, closed).map_err(Error::file("set the mode of", root))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file so that a reader, also after a crash of this process, sees the old or the new content.
+pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let temporary = path.with_extension("new");
+    std::fs::write(&temporary, content).map_err(Error::file("write", &temporary))?;
+    std::fs::rename(&temporary, path).map_err(Error::file("replace", path))
+}

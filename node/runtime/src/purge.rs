@@ -1,0 +1,46 @@
+//! Removing everything: what `corten down --purge` does to a node.
+//!
+//! Works without a daemon, from what is on disk, and may be repeated.
+
+use std::sync::Arc;
+
+use crate::daemon::Daemon;
+use crate::network::PodNetwork;
+use crate::sandbox::namespaces;
+use crate::{Config, Error};
+
+/// Kills every container of this runtime, disconnects every sandbox, and removes all files. The
+/// daemon must not be running.
+pub async fn purge(config: &Config, network: Arc<dyn PodNetwork>) -> Result<(), Error> {
+    let daemon = Daemon::load(config, network).await?;
+    for sandbox in daemon.all_sandboxes() {
+        if let Err(error) = daemon.remove_sandbox(&sandbox.id).await {
+            // Its files go below; what the network keeps of it, the network's own purge removes.
+            tracing::warn!(sandbox = sandbox.id, %error, "a sandbox could not be removed in order");
+        }
+    }
+    for container in daemon.all_containers() {
+        daemon.remove_container(&container.id).await?;
+    }
+    release_pins(&daemon)?;
+    for root in [daemon.paths.run(), daemon.paths.state()] {
+        match std::fs::remove_dir_all(root) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::file("remove", root)(error));
+            }
+            _ => {}
+        }
+    }
+    let _ = std::fs::remove_file(&config.socket);
+    Ok(())
+}
+
+/// Pins of sandboxes whose records are lost.
+fn release_pins(daemon: &Daemon) -> Result<(), Error> {
+    let folder = daemon.paths.run_sandboxes();
+    let Ok(entries) = std::fs::read_dir(&folder) else { return Ok(()) };
+    for entry in entries.flatten() {
+        namespaces::release(&entry.path())?;
+    }
+    Ok(())
+}

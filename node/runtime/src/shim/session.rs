@@ -1,0 +1,237 @@
+//! Requests of the daemon: exec and attach live on as sessions, the others are answered at once.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Shim;
+use super::log::Stream;
+use super::protocol::{self, Exit, Reply, Request};
+use crate::executor::{self, Failure, Stdio, Step};
+
+/// A daemon that has connected but not spoken cannot hold the container's output up for longer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How far a reader that is attached may be behind before it is dropped.
+const MAX_BACKLOG: usize = 4 << 20;
+
+impl Shim {
+    /// Takes one connection and answers its request.
+    pub(super) fn accept(&mut self) {
+        let Ok((connection, _)) = self.listener.accept() else { return };
+        let _ = connection.set_read_timeout(Some(REQUEST_TIMEOUT));
+        let _ = connection.set_write_timeout(Some(REQUEST_TIMEOUT));
+        let Ok(Some((request, fds))) = protocol::receive::<Request>(&connection) else { return };
+        if let Err(failure) = self.answer(&connection, request, fds) {
+            let _ = protocol::send(&connection, &Reply::Failed(failure), &[]);
+        }
+    }
+
+    fn answer(&mut self, connection: &UnixStream, request: Request, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        match request {
+            Request::Wait => self.waiters.push(Some(connection.try_clone().step("keep the connection")?)),
+            Request::Signal { signal } => {
+                let signal = Signal::try_from(signal).step(format!("signal {signal}"))?;
+                kill(self.init, signal).step("send the signal")?;
+                protocol::send(connection, &Reply::Ok, &[]).step("answer")?;
+            }
+            Request::ReopenLog => {
+                self.log.reopen().step("open the log again")?;
+                protocol::send(connection, &Reply::Ok, &[]).step("answer")?;
+            }
+            Request::Exec { args, terminal, stdin, stdout, stderr } => {
+                let stdio = distribute(fds, [stdin, stdout, stderr]);
+                self.exec(connection, args, terminal, stdio)?;
+            }
+            Request::Attach { stdin, stdout, stderr } => {
+                let stdio = distribute(fds, [false, stdout, stderr]);
+                self.attach(connection, stdin, stdio)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn exec(
+        &mut self,
+        connection: &UnixStream,
+        args: Vec<String>,
+        terminal: bool,
+        stdio: Stdio,
+    ) -> Result<(), Failure> {
+        let mut process = self.spec.process.clone();
+        process.args = args;
+        process.terminal = terminal;
+        let started = executor::exec(&self.spec, &process, self.init, stdio)?;
+        let fds: Vec<i32> = started.terminal.iter().map(AsRawFd::as_raw_fd).collect();
+        let kept = connection.try_clone().step("keep the connection")?;
+        let session = ExecSession { pid: started.pid, connection: Some(kept) };
+        let answered = protocol::send(connection, &Reply::Ok, &fds).step("answer");
+        if answered.is_err() {
+            session.kill();
+        }
+        self.execs.push(session);
+        answered
+    }
+
+    /// The attached side writes input by itself: to the terminal, or to the pipe.
+    fn attach(&mut self, connection: &UnixStream, stdin: bool, stdio: Stdio) -> Result<(), Failure> {
+        let input = self.terminal.as_ref().or(if stdin { self.stdin.as_ref() } else { None });
+        let fds: Vec<i32> = input.iter().map(|input| input.as_raw_fd()).collect();
+        protocol::send(connection, &Reply::Ok, &fds).step("answer")?;
+        let sink = |output: Option<OwnedFd>| {
+            output.map(|output| {
+                let _ = rustix::io::ioctl_fionbio(&output, true);
+                Sink { output, backlog: Vec::new(), ended: false }
+            })
+        };
+        self.attachments.push(Attachment {
+            connection: connection.try_clone().step("keep the connection")?,
+            stdout: sink(stdio.stdout),
+            stderr: sink(stdio.stderr),
+            stdin,
+            gone: false,
+        });
+        Ok(())
+    }
+}
+
+fn distribute(fds: Vec<OwnedFd>, wanted: [bool; 3]) -> Stdio {
+    let mut fds = fds.into_iter();
+    let mut next = |wanted: bool| if wanted { fds.next() } else { None };
+    Stdio { stdin: next(wanted[0]), stdout: next(wanted[1]), stderr: next(wanted[2]) }
+}
+
+/// A process that was started by exec, and the daemon that waits for it.
+#[derive(Debug)]
+pub(super) struct ExecSession {
+    pid: Pid,
+    /// `None` when nobody waits any more; the session stays until its process is reaped.
+    connection: Option<UnixStream>,
+}
+
+impl ExecSession {
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub fn connection(&self) -> Option<&UnixStream> {
+        self.connection.as_ref()
+    }
+
+    /// The daemon is gone, or does not want the process any more.
+    pub fn abandon(&mut self) {
+        self.kill();
+        self.connection = None;
+    }
+
+    /// Kills the process and what it started in its session.
+    pub fn kill(&self) {
+        let _ = kill(Pid::from_raw(-self.pid.as_raw()), Signal::SIGKILL);
+        let _ = kill(self.pid, Signal::SIGKILL);
+    }
+
+    pub fn finish(self, exit: Exit) {
+        if let Some(connection) = &self.connection {
+            let _ = protocol::send(connection, &Reply::Exited(exit), &[]);
+        }
+    }
+}
+
+/// Someone who reads along.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    connection: UnixStream,
+    stdout: Option<Sink>,
+    stderr: Option<Sink>,
+    stdin: bool,
+    gone: bool,
+}
+
+/// A pipe to someone who reads along, and what did not fit into it yet.
+#[derive(Debug)]
+struct Sink {
+    output: OwnedFd,
+    backlog: Vec<u8>,
+    ended: bool,
+}
+
+impl Attachment {
+    /// What the loop must watch: the connection for its end, and full pipes for room.
+    pub fn interests(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        let mut interests = vec![(self.connection.as_fd(), PollFlags::POLLIN)];
+        for sink in [&self.stdout, &self.stderr].into_iter().flatten() {
+            if !sink.backlog.is_empty() {
+                interests.push((sink.output.as_fd(), PollFlags::POLLOUT));
+            }
+        }
+        interests
+    }
+
+    /// The connection ended, or a pipe has room again.
+    pub fn progress(&mut self) {
+        let mut byte = [0; 1];
+        let _ = self.connection.set_nonblocking(true);
+        if let Ok(0) = std::io::Read::read(&mut &self.connection, &mut byte) {
+            self.gone = true;
+        }
+        self.push();
+    }
+
+    pub fn write(&mut self, stream: Stream, output: &[u8]) {
+        if let Some(sink) = self.sink(stream) {
+            sink.backlog.extend_from_slice(output);
+        }
+        self.push();
+    }
+
+    pub fn end_of(&mut self, stream: Stream) {
+        if let Some(sink) = self.sink(stream) {
+            sink.ended = true;
+        }
+        self.push();
+    }
+
+    pub fn done(&self) -> bool {
+        self.gone
+    }
+
+    pub fn had_stdin(&self) -> bool {
+        self.stdin
+    }
+
+    /// A last chance to deliver before the shim ends.
+    pub fn flush(&mut self) {
+        for sink in [&self.stdout, &self.stderr].into_iter().flatten() {
+            let _ = rustix::io::ioctl_fionbio(&sink.output, false);
+        }
+        self.push();
+    }
+
+    fn sink(&mut self, stream: Stream) -> Option<&mut Sink> {
+        match stream {
+            Stream::Stdout => self.stdout.as_mut(),
+            Stream::Stderr => self.stderr.as_mut(),
+        }
+    }
+
+    fn push(&mut self) {
+        for slot in [&mut self.stdout, &mut self.stderr] {
+            let Some(sink) = slot else { continue };
+            match rustix::io::write(&sink.output, &sink.backlog) {
+                Ok(written) => drop(sink.backlog.drain(..written)),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(_) => {
+                    sink.ended = true;
+                    sink.backlog.clear();
+                }
+            }
+            let slow = sink.backlog.len() > MAX_BACKLOG;
+            if slow || (sink.ended && sink.backlog.is_empty()) {
+                *slot = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Seccomp profiles, from what a pod asks for to programs that the kernel takes.
+//!
+//! A profile is data: a default action and rules. `RuntimeDefault` is our own list; `Localhost`
+//! profiles are JSON in the format that every runtime reads. Compiling happens in the daemon, so that
+//! the process between fork and exec only installs bytes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
+use serde::{Deserialize, Serialize};
+
+use super::{capabilities, syscalls};
+use crate::Error;
+
+/// A compiled filter: each instruction packed into a number.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Program(pub Vec<u64>);
+
+/// What a `Localhost` profile file holds.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Profile {
+    default_action: String,
+    default_errno_ret: Option<u32>,
+    #[serde(default)]
+    syscalls: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Rule {
+    names: Vec<String>,
+    action: String,
+    errno_ret: Option<u32>,
+    args: Vec<Argument>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Argument {
+    index: u8,
+    value: u64,
+    value_two: u64,
+    op: String,
+}
+
+/// Flags of `clone` that make namespaces.
+const NAMESPACE_FLAGS: u64 = 0x7E02_0000;
+/// Personalities that only change how addresses are laid out or what `uname` says.
+const PERSONALITIES: [u64; 5] = [0x0, 0x0008, 0x2_0000, 0x2_0008, 0xffff_ffff];
+
+/// The profile of pods that ask for `RuntimeDefault`, given the capabilities of the container.
+pub(crate) fn runtime_default(capabilities: u64) -> Profile {
+    let has = |name: &str| capabilities::number(name).is_some_and(|number| capabilities & 1 << number != 0);
+    let allow = |names: &[&str]| Rule {
+        names: names.iter().map(|name| (*name).to_string()).collect(),
+        action: "SCMP_ACT_ALLOW".into(),
+        ..Rule::default()
+    };
+    let mut rules = vec![allow(ALWAYS)];
+    rules.extend(PERSONALITIES.iter().map(|value| conditional("personality", 0, "SCMP_CMP_EQ", *value, 0)));
+    rules.push(conditional("socket", 0, "SCMP_CMP_NE", libc::AF_VSOCK as u64, 0));
+    rules.extend(BY_CAPABILITY.iter().filter(|(name, _)| has(name)).map(|(_, names)| allow(names)));
+    if !has("SYS_ADMIN") {
+        rules.push(conditional("clone", 0, "SCMP_CMP_MASKED_EQ", NAMESPACE_FLAGS, 0));
+        // The flags of clone3 are behind a pointer that a filter cannot follow. ENOSYS makes the C
+        // libraries fall back to clone.
+        let errno_ret = Some(libc::ENOSYS as u32);
+        let names = vec!["clone3".to_string()];
+        rules.push(Rule { names, action: "SCMP_ACT_ERRNO".into(), errno_ret, ..Rule::default() });
+    }
+    Profile { default_action: "SCMP_ACT_ERRNO".into(), default_errno_ret: None, syscalls: rules }
+}
+
+/// Reads a `Localhost` profile.
+pub(crate) fn read(path: &Path) -> Result<Profile, Error> {
+    let bytes = std::fs::read(path).map_err(Error::file("read seccomp profile", path))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::Invalid(format!("seccomp profile {}: {error}", path.display())))
+}
+
+/// Compiles a profile.
+///
+/// The kernel asks every installed filter and takes the strictest answer, and a filter of the
+/// compiler knows one action: so each action other than "allow" becomes a filter of its own, and a
+/// last one lets through what the profile names and gives the default action to the rest.
+pub(crate) fn compile(profile: &Profile) -> Result<Vec<Program>, Error> {
+    let default = action(&profile.default_action, profile.default_errno_ret)?;
+    let mut groups: Vec<(SeccompAction, Vec<&Rule>)> = Vec::new();
+    for rule in &profile.syscalls {
+        let wanted = action(&rule.action, rule.errno_ret)?;
+        match groups.iter_mut().find(|(known, _)| *known == wanted) {
+            Some((_, rules)) => rules.push(rule),
+            None => groups.push((wanted, vec![rule])),
+        }
+    }
+    let mut programs = Vec::new();
+    if default != SeccompAction::Allow {
+        programs.push(filter(&profile.syscalls.iter().collect::<Vec<_>>(), SeccompAction::Allow, default)?);
+    }
+    for (wanted, rules) in groups {
+        if wanted != SeccompAction::Allow {
+            programs.push(filter(&rules, wanted, SeccompAction::Allow)?);
+        }
+    }
+    Ok(programs)
+}
+
+fn filter(rules: &[&Rule], matched: SeccompAction, otherwise: SeccompAction) -> Result<Program, Error> {
+    let mut chains: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    let mut unconditional = std::collections::BTreeSet::new();
+    for rule in rules {
+        for number in rule.names.iter().filter_map(|name| syscalls::number(name)) {
+            let chain = chains.entry(number).or_default();
+            if rule.args.is_empty() {
+                unconditional.insert(number);
+            } else {
+                let conditions = rule.args.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
+                chain.push(SeccompRule::new(conditions).map_err(refused)?);
+            }
+        }
+    }
+    // An empty chain means "whatever the arguments".
+    for number in unconditional {
+        chains.insert(number, Vec::new());
+    }
+    let architecture = std::env::consts::ARCH.try_into().map_err(refused)?;
+    let filter = SeccompFilter::new(chains, otherwise, matched, architecture).map_err(refused)?;
+    let program: seccompiler::BpfProgram = filter.try_into().map_err(refused)?;
+    Ok(Program(program.iter().map(pack).collect()))
+}
+
+fn pack(instruction: &seccompiler::sock_filter) -> u64 {
+    u64::from(instruction.code) << 48
+        | u64::from(instruction.jt) << 40
+        | u64::from(instruction.jf) << 32
+        | u64::from(instruction.k)
+}
+
+impl Program {
+    /// The instructions as the kernel wants them.
+    pub fn instructions(&self) -> Vec<libc::sock_filter> {
+        let unpack = |packed: &u64| libc::sock_filter {
+            code: (packed >> 48) as u16,
+            jt: (packed >> 40) as u8,
+            jf: (packed >> 32) as u8,
+            k: *packed as u32,
+        };
+        self.0.iter().map(unpack).collect()
+    }
+}
+
+fn action(name: &str, errno: Option<u32>) -> Result<SeccompAction, Error> {
+    Ok(match name {
+        "SCMP_ACT_ALLOW" => SeccompAction::Allow,
+        "SCMP_ACT_ERRNO" => SeccompAction::Errno(errno.unwrap_or(libc::EPERM as u32)),
+        "SCMP_ACT_KILL" | "SCMP_ACT_KILL_THREAD" => SeccompAction::KillThread,
+        "SCMP_ACT_KILL_PROCESS" => SeccompAction::KillProcess,
+        "SCMP_ACT_LOG" => SeccompAction::Log,
+        "SCMP_ACT_TRACE" => SeccompAction::Trace(errno.unwrap_or(libc::EPERM as u32)),
+        "SCMP_ACT_TRAP" => SeccompAction::Trap,
+        other => return Err(Error::Invalid(format!("unknown seccomp action {other:?}"))),
+    })
+}
+
+fn condition(argument: &Argument) -> Result<SeccompCondition, Error> {
+    let (operator, value) = match argument.op.as_str() {
+        "SCMP_CMP_EQ" => (SeccompCmpOp::Eq, argument.value),
+        "SCMP_CMP_NE" => (SeccompCmpOp::Ne, argument.value),
+        "SCMP_CMP_LT" => (SeccompCmpOp::Lt, argument.value),
+        "SCMP_CMP_LE" => (SeccompCmpOp::Le, argument.value),
+        "SCMP_CMP_GT" => (SeccompCmpOp::Gt, argument.value),
+        "SCMP_CMP_GE" => (SeccompCmpOp::Ge, argument.value),
+        "SCMP_CMP_MASKED_EQ" => (SeccompCmpOp::MaskedEq(argument.value), argument.value_two),
+        other => return Err(Error::Invalid(format!("unknown seccomp operator {other:?}"))),
+    };
+    SeccompCondition::new(argument.index, SeccompCmpArgLen::Qword, operator, value).map_err(refused)
+}
+
+fn conditional(name: &str, index: u8, op: &str, value: u64, value_two: u64) -> Rule {
+    Rule {
+        names: vec![name.to_string()],
+        action: "SCMP_ACT_ALLOW".into(),
+        errno_ret: None,
+        args: vec![Argument { index, value, value_two, op: op.to_string() }],
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> Error {
+    Error::Invalid(format!("seccomp profile: {error}"))
+}
+
+/// Calls that open more of the kernel, and the capability that says the container may use it.
+const BY_CAPABILITY: &[(&str, &[&str])] = &[
+    ("BPF", &["bpf"]),
+    ("DAC_READ_SEARCH", &["open_by_handle_at"]),
+    ("PERFMON", &["perf_event_open"]),
+    (
+        "SYS_ADMIN",
+        &[
+            "bpf",
+            "clone",
+            "clone3",
+            "fanotify_init",
+            "fsconfig",
+            "fsmount",
+            "fsopen",
+            "fspick",
+            "lookup_dcookie",
+            "mount",
+            "mount_setattr",
+            "move_mount",
+            "open_tree",
+            "perf_event_open",
+            "pivot_root",
+            "quotactl",
+            "quotactl_fd",
+            "setdomainname",
+            "sethostname",
+            "setns",
+            "syslog",
+            "umount2",
+            "unshare",
+        ],
+    ),
+    ("SYS_BOOT", &["reboot"]),
+    ("SYS_CHROOT", &["chroot"]),
+    ("SYS_MODULE", &["delete_module", "finit_module", "init_module"]),
+    ("SYS_NICE", &["get_mempolicy", "mbind", "set_mempolicy", "set_mempolicy_home_node"]),
+    ("SYS_PACCT", &["acct"]),
+    ("SYS_PTRACE", &["kcmp", "pidfd_getfd", "process_madvise", "process_vm_readv", "process_vm_writev"]),
+    ("SYS_RAWIO", &["ioperm", "iopl"]),
+    ("SYS_TIME", &["clock_settime", "settimeofday"]),
+    ("SYS_TTY_CONFIG", &["vhangup"]),
+    ("SYSLOG", &["syslog"]),
+];
+
+/// Calls that every container may make.
+#[rustfmt::skip]
+const ALWAYS: &[&str] = &[
+    "accept", "accept4", "access", "adjtimex", "alarm", "bind", "brk", "cachestat", "capget", "capset", "chdir",
+    "chmod", "chown", "clock_adjtime", "clock_getres", "clock_gettime", "clock_nanosleep", "close", "close_range",
+    "connect", "copy_file_range", "creat", "dup", "dup2", "dup3", "epoll_create", "epoll_create1", "epoll_ctl",
+    "epoll_ctl_old", "epoll_pwait", "epoll_pwait2", "epoll_wait", "epoll_wait_old", "eventfd", "eventfd2", "execve",
+    "execveat", "exit", "exit_group", "faccessat", "faccessat2", "fadvise64", "fallocate", "fanotify_mark", "fchdir",
+    "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "fcntl", "fdatasync", "fgetxattr", "flistxattr",
+    "flock", "fork", "fremovexattr", "fsetxattr", "fstat", "fstatfs", "fsync", "ftruncate", "futex", "futex_requeue",
+    "futex_wait", "futex_waitv", "futex_wake", "futimesat", "getcpu", "getcwd", "getdents", "getdents64", "getegid",
+    "geteuid", "getgid", "getgroups", "getitimer", "getpeername", "getpgid", "getpgrp", "getpid", "getppid",
+    "getpriority", "getrandom", "getresgid", "getresuid", "getrlimit", "get_robust_list", "getrusage", "getsid",
+    "getsockname", "getsockopt", "get_thread_area", "gettid", "gettimeofday", "getuid", "getxattr",
+    "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "ioctl", "io_destroy",
+    "io_getevents", "io_pgetevents", "ioprio_get", "ioprio_set", "io_setup", "io_submit", "kill",
+    "landlock_add_rule", "landlock_create_ruleset", "landlock_restrict_self", "lchown", "lgetxattr", "link",
+    "linkat", "listen", "listxattr", "llistxattr", "lremovexattr", "lseek", "lsetxattr", "lstat", "madvise",
+    "map_shadow_stack", "membarrier", "memfd_create", "memfd_secret", "mincore", "mkdir", "mkdirat", "mknod",
+    "mknodat", "mlock", "mlock2", "mlockall", "mmap", "mprotect", "mq_getsetattr", "mq_notify", "mq_open",
+    "mq_timedreceive", "mq_timedsend", "mq_unlink", "mremap", "msgctl", "msgget", "msgrcv", "msgsnd", "msync",
+    "munlock", "munlockall", "munmap", "name_to_handle_at", "nanosleep", "newfstatat", "open", "openat", "openat2",
+    "pause", "pidfd_open", "pidfd_send_signal", "pipe", "pipe2", "pkey_alloc", "pkey_free", "pkey_mprotect", "poll",
+    "ppoll", "prctl", "pread64", "preadv", "preadv2", "prlimit64", "process_mrelease", "pselect6", "ptrace",
+    "pwrite64", "pwritev", "pwritev2", "read", "readahead", "readlink", "readlinkat", "readv", "recvfrom",
+    "recvmmsg", "recvmsg", "remap_file_pages", "removexattr", "rename", "renameat", "renameat2", "restart_syscall",
+    "rmdir", "rseq", "rt_sigaction", "rt_sigpending", "rt_sigprocmask", "rt_sigqueueinfo", "rt_sigreturn",
+    "rt_sigsuspend", "rt_sigtimedwait", "rt_tgsigqueueinfo", "sched_getaffinity", "sched_getattr", "sched_getparam",
+    "sched_get_priority_max", "sched_get_priority_min", "sched_getscheduler", "sched_rr_get_interval",
+    "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler", "sched_yield", "seccomp", "select",
+    "semctl", "semget", "semop", "semtimedop", "sendfile", "sendmmsg", "sendmsg", "sendto", "setfsgid", "setfsuid",
+    "setgid", "setgroups", "setitimer", "setpgid", "setpriority", "setregid", "setresgid", "setresuid", "setreuid",
+    "setrlimit", "set_robust_list", "setsid", "setsockopt", "set_thread_area", "set_tid_address", "setuid",
+    "setxattr", "shmat", "shmctl", "shmdt", "shmget", "shutdown", "sigaltstack", "signalfd", "signalfd4",
+    "socketpair", "splice", "stat", "statfs", "statx", "symlink", "symlinkat", "sync", "sync_file_range", "syncfs",
+    "sysinfo", "tee", "tgkill", "time", "timer_create", "timer_delete", "timer_getoverrun", "timer_gettime",
+    "timer_settime", "timerfd_create", "timerfd_gettime", "timerfd_settime", "times", "tkill", "truncate", "umask",
+    "uname", "unlink", "unlinkat", "utime", "utimensat", "utimes", "vfork", "vmsplice", "wait4", "waitid", "write",
+    "writev", "arch_prctl", "modify_ldt",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_the_default_is_known() {
+        let names = ALWAYS.iter().chain(BY_CAPABILITY.iter().flat_map(|(_, names)| names.iter()));
+        for name in names {
+            assert!(syscalls::number(name).is_some() || cfg!(not(target_arch = "x86_64")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_default_compiles_and_depends_on_capabilities() {
+        let plain = compile(&runtime_default(0)).expect("compile");
+        assert_eq!(plain.len(), 2, "an allow list, and a filter for clone3");
+        let everything = compile(&runtime_default(u64::MAX)).expect("compile");
+        assert_eq!(everything.len(), 1, "clone3 is allowed with SYS_ADMIN");
+    }
+
+    #[test]
+    fn a_profile_file_is_read_like_other_runtimes_read_it() {
+        let text = r#"{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64"],
+            "syscalls":[{"names":["mkdir","mkdirat","no_such_call"],"action":"SCMP_ACT_ERRNO","errnoRet":13}]}"#;
+        let profile: Profile = serde_json::from_str(text).expect("a profile");
+        assert_eq!(compile(&profile).expect("compile").len(), 1);
+        let unknown = Profile { default_action: "SCMP_ACT_PLEASE".into(), default_errno_ret: None, syscalls: vec![] };
+        assert!(compile(&unknown).is_err());
+    }
+}

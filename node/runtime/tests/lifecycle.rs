@@ -1,0 +1,221 @@
+//! The life of containers on a real kernel: from an imported image to a purged node.
+
+mod support;
+
+use corten_cri::v1;
+use support::{Node, cannot_run, container, namespaces, secured, shell};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_runs_logs_answers_exec_and_stops() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let sandbox = node.run_sandbox(&node.sandbox_config("web")).await;
+    let script = "trap 'echo bye; exit 7' TERM; echo out; echo err >&2; hostname; while true; do sleep 0.05; done";
+    let id = node.run(&sandbox, &shell("main", script)).await;
+    node.wait_for_log(&id, "web").await;
+    assert_eq!(node.status(&id).await.state(), v1::ContainerState::ContainerRunning);
+
+    let log = std::fs::read_to_string(node.status(&id).await.log_path).expect("a log");
+    assert!(log.lines().any(|line| line.ends_with(" stderr F err")), "{log}");
+
+    let answer = node.exec(&id, &["sh", "-c", "echo $FROM_IMAGE; pwd; echo oops >&2; exit 3"]).await.expect("exec");
+    assert_eq!((answer.exit_code, answer.stdout.as_slice()), (3, b"yes\n/work\n".as_slice()));
+    assert_eq!(answer.stderr, b"oops\n");
+
+    let stop = v1::StopContainerRequest { container_id: id.clone(), timeout: 10 };
+    node.runtime.stop_container(stop).await.expect("stop");
+    let status = node.status(&id).await;
+    assert_eq!((status.state(), status.exit_code), (v1::ContainerState::ContainerExited, 7));
+    assert!(node.log(&id).await.ends_with("bye\n"));
+
+    let stop = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.clone() };
+    node.runtime.stop_pod_sandbox(stop).await.expect("stop the sandbox");
+    let remove = v1::RemovePodSandboxRequest { pod_sandbox_id: sandbox };
+    node.runtime.remove_pod_sandbox(remove).await.expect("remove the sandbox");
+    let left = node.runtime.list_containers(v1::ListContainersRequest::default()).await.expect("list");
+    assert!(left.into_inner().containers.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_codes_and_start_errors_are_told() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let sandbox = node.run_sandbox(&node.sandbox_config("codes")).await;
+    for (script, code, reason) in [("exit 0", 0, "Completed"), ("exit 42", 42, "Error"), ("kill -9 $$", 137, "Error")] {
+        let (status, _) = node.shell(&sandbox, script).await;
+        // The first process of a pid namespace cannot kill itself.
+        let expected = if script.starts_with("kill") { (0, "Completed") } else { (code, reason) };
+        assert_eq!((status.exit_code, status.reason.as_str()), expected, "{script}");
+    }
+    let id = node.create(&sandbox, &container("missing", &["no-such-program"])).await;
+    let started = node.runtime.start_container(v1::StartContainerRequest { container_id: id.clone() }).await;
+    let message = started.expect_err("nothing to run").message().to_string();
+    assert!(message.contains("exec: \"no-such-program\": executable file not found in $PATH"), "{message}");
+    let status = node.status(&id).await;
+    assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_survive_the_daemon_and_exits_are_found() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let sandbox = node.run_sandbox(&node.sandbox_config("restart")).await;
+    let lasting = node.run(&sandbox, &shell("lasting", "while true; do sleep 0.05; done")).await;
+    let pid = node.exec(&lasting, &["sh", "-c", "echo alive > /mark"]).await.expect("exec");
+    assert_eq!(pid.exit_code, 0);
+    let short = shell("short", "while ! test -e /dev/shm/go; do sleep 0.02; done; echo done; exit 5");
+    let short = node.run(&sandbox, &short).await;
+
+    node.kill();
+    let shared = node.path().join("run/sandboxes").join(&sandbox).join("shm/go");
+    std::fs::write(shared, "").expect("let the short one go");
+    let exit = node.path().join("state/containers").join(&short).join("exit.json");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !exit.exists() {
+        assert!(std::time::Instant::now() < deadline, "the shim did not record the exit");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    node.resume().await;
+
+    let status = node.wait(&short).await;
+    assert_eq!((status.exit_code, status.reason.as_str()), (5, "Error"));
+    assert_eq!(node.status(&lasting).await.state(), v1::ContainerState::ContainerRunning);
+    let answer = node.exec(&lasting, &["cat", "/mark"]).await.expect("exec after the restart");
+    assert_eq!(answer.stdout, b"alive\n");
+    let sandboxes = node.runtime.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await.expect("list");
+    assert_eq!(sandboxes.into_inner().items[0].state(), v1::PodSandboxState::SandboxReady);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_users_and_namespaces_hold() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let sandbox = node.run_sandbox(&node.sandbox_config("limits")).await;
+
+    let mut hungry = container("hungry", &["dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"]);
+    let resources =
+        v1::LinuxContainerResources { memory_limit_in_bytes: 20 << 20, cpu_shares: 2, ..Default::default() };
+    hungry.linux.get_or_insert_default().resources = Some(resources);
+    let (status, _) = node.run_to_end(&sandbox, &hungry).await;
+    assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"));
+
+    let user =
+        |name: &str| secured(shell("user", "id; echo $HOME"), |security| security.run_as_username = name.to_string());
+    let (_, output) = node.run_to_end(&sandbox, &user("web")).await;
+    assert_eq!(output, "uid=33(web) gid=34(www) groups=34(www),50(logs)\n/srv\n");
+    let numeric = secured(shell("user", "id -u; id -g; id -G"), |security| {
+        security.run_as_user = Some(v1::Int64Value { value: 1000 });
+        security.run_as_group = Some(v1::Int64Value { value: 2000 });
+        security.supplemental_groups = vec![3000];
+    });
+    let (_, output) = node.run_to_end(&sandbox, &numeric).await;
+    assert_eq!(output, "1000\n2000\n2000 3000\n");
+
+    let (_, output) = node.shell(&sandbox, "echo $$; grep -c . /proc/net/dev; readlink /dev/ptmx").await;
+    assert_eq!(output, "1\n3\npts/ptmx\n", "the first process, and loopback alone");
+    let (status, _) = node.shell(&sandbox, "mknod /disk b 254 0 && head -c 1 /disk").await;
+    assert_ne!(status.exit_code, 0, "a device that was not given must not open");
+    let sealed = secured(shell("sealed", "touch /file"), |security| security.readonly_rootfs = true);
+    let (status, output) = node.run_to_end(&sandbox, &sealed).await;
+    assert_eq!((status.exit_code, output.contains("Read-only file system")), (1, true), "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn seccomp_and_capabilities_bite() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let sandbox = node.run_sandbox(&node.sandbox_config("secure")).await;
+    let profile = |kind: v1::security_profile::ProfileType, path: &str| {
+        Some(v1::SecurityProfile { profile_type: kind.into(), localhost_ref: path.into() })
+    };
+    let all = |security: &mut v1::LinuxContainerSecurityContext| {
+        security.capabilities =
+            Some(v1::Capability { add_capabilities: vec!["SYS_RESOURCE".into()], ..Default::default() });
+    };
+    let script = "grep Seccomp: /proc/self/status; unshare -m true";
+    let confined = secured(shell("confined", script), |security| {
+        all(security);
+        security.seccomp = profile(v1::security_profile::ProfileType::RuntimeDefault, "");
+    });
+    let (status, output) = node.run_to_end(&sandbox, &confined).await;
+    assert!(status.exit_code != 0 && output.starts_with("Seccomp:\t2\n"), "{output}");
+
+    let file = node.path().join("profile.json");
+    let text =
+        r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}"#;
+    std::fs::write(&file, text).expect("a profile");
+    for no_new_privs in [false, true] {
+        let local = secured(shell("local", "mkdir /made"), |security| {
+            security.no_new_privs = no_new_privs;
+            security.seccomp = profile(v1::security_profile::ProfileType::Localhost, file.to_str().expect("a path"));
+        });
+        let (status, output) = node.run_to_end(&sandbox, &local).await;
+        assert_eq!((status.exit_code, output.contains("Operation not permitted")), (1, true), "{output}");
+    }
+    let dropped = secured(shell("dropped", "grep CapEff /proc/self/status"), |security| {
+        security.capabilities = Some(v1::Capability { drop_capabilities: vec!["ALL".into()], ..Default::default() });
+    });
+    let (_, output) = node.run_to_end(&sandbox, &dropped).await;
+    assert_eq!(output, "CapEff:\t0000000000000000\n");
+    let privileged = secured(shell("privileged", "mount -t tmpfs none /work && ls /dev/ | wc -l"), |security| {
+        security.privileged = true;
+    });
+    let (status, output) = node.run_to_end(&sandbox, &privileged).await;
+    assert_eq!(status.exit_code, 0, "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_share_what_they_ask_to_share() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let mut config = node.sandbox_config("shared");
+    let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
+    security.namespace_options = Some(namespaces(v1::NamespaceMode::Pod));
+    let sandbox = node.run_sandbox(&config).await;
+    let join = |config: v1::ContainerConfig| {
+        secured(config, |security| security.namespace_options = Some(namespaces(v1::NamespaceMode::Pod)))
+    };
+    let first = node.run(&sandbox, &join(shell("first", "while true; do sleep 0.06; done"))).await;
+    let (_, output) = node.run_to_end(&sandbox, &join(shell("second", "ps"))).await;
+    assert!(
+        output.contains("sleep 0.06") && output.lines().nth(1).is_some_and(|line| line.contains(" 1 ")),
+        "{output}"
+    );
+
+    let target = secured(shell("debug", "ps; ls /proc/1/root/bin/busybox"), |security| {
+        security.namespace_options = Some(v1::NamespaceOption {
+            pid: v1::NamespaceMode::Target.into(),
+            target_id: first.clone(),
+            ..Default::default()
+        });
+    });
+    let (_, output) = node.run_to_end(&sandbox, &target).await;
+    assert!(output.contains("sleep 0.06"), "{output}");
+
+    let volume = node.path().join("volume");
+    std::fs::create_dir(&volume).expect("a volume");
+    let mut writer = shell("volumes", "echo x > /data/file; touch /sealed/no; cat /etc/resolv.conf");
+    let mount = |path: &str, readonly| v1::Mount {
+        container_path: path.into(),
+        host_path: volume.display().to_string(),
+        readonly,
+        ..Default::default()
+    };
+    writer.mounts = vec![mount("/data", false), mount("/sealed", true)];
+    let (_, output) = node.run_to_end(&sandbox, &join(writer)).await;
+    assert!(output.contains("Read-only file system"), "{output}");
+    assert_eq!(std::fs::read_to_string(volume.join("file")).expect("a file"), "x\n");
+    assert!(!volume.join("no").exists());
+}
