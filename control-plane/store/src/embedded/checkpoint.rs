@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::frame::{self, Item};
 use super::index::Snapshot;
-use super::segment::{self, UNFINISHED, sync_dir};
+use super::segment::{self, SYNC_BYTES, UNFINISHED, sync_dir};
 use crate::{Batch, Error, LeaseId, Revision};
 
 const MAGIC: &[u8; 8] = b"CORTENCP";
@@ -120,7 +120,11 @@ impl Frames<'_> {
         self.frames += 1;
         frame::seal(&mut self.buffer, self.salt, self.frames);
         self.file.write_all(&self.buffer)?;
+        let before = self.size / SYNC_BYTES;
         self.size += self.buffer.len() as u64;
+        if self.size / SYNC_BYTES > before {
+            self.file.sync_data()?;
+        }
         frame::begin(&mut self.buffer);
         Ok(())
     }

@@ -17,6 +17,9 @@ pub const HEADER: usize = 32;
 const SUFFIX: &str = ".log";
 /// The suffix of every file that is not finished; such files are removed when the store opens.
 pub const UNFINISHED: &str = ".tmp";
+/// Big files are synced in steps of this size: the sync of a commit waits for whatever else is on its
+/// way to the disk, so that must never be much.
+pub const SYNC_BYTES: u64 = 1 << 20;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
@@ -139,6 +142,9 @@ fn overwrite(file: &File, from: u64, to: u64) -> io::Result<()> {
         let length = (to - at).min(ZEROES.len() as u64);
         file.write_all_at(&ZEROES[..length as usize], at)?;
         at += length;
+        if at.is_multiple_of(SYNC_BYTES) {
+            file.sync_data()?;
+        }
     }
     Ok(())
 }
