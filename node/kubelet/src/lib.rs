@@ -1,1 +1,126 @@
-//! Pod workers, probes, volumes, status, events, the node's own API
+//! The kubelet: makes the pods that the API assigns to this node real, through a container runtime that
+//! speaks CRI v1, and tells the API how they fare.
+//!
+//! `pods` is the heart: a worker per pod, which looks, decides purely, and acts. `node` keeps the Node object,
+//! `server` is the node API. Around them: `container` (spec → CRI), `volumes`, `images`, `probes`, `logs`.
+//! It never touches a container that it did not make, and containers outlive it.
+
+mod backoff;
+mod config;
+mod container;
+mod cri;
+mod error;
+mod events;
+mod http;
+mod images;
+mod lifecycle;
+mod logs;
+mod node;
+mod objects;
+mod pods;
+mod probes;
+mod server;
+mod volumes;
+
+#[cfg(test)]
+mod fixtures;
+
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Service};
+use corten_client::{Caches, Client, ListOptions};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::debug;
+
+pub use config::{Config, HostResolver, Tls};
+pub use error::Error;
+
+use container::cgroups::Cgroups;
+use cri::Runtime;
+use events::Events;
+use logs::follow::LogWatcher;
+use node::Host;
+use pods::Services;
+use pods::manager::Manager;
+use pods::view::Views;
+
+const RUNTIME_RETRY: Duration = Duration::from_millis(50);
+
+/// Runs a kubelet until shutdown. It waits for a runtime that is not there yet, and returns early only when
+/// its configuration is wrong or the node API's address is taken.
+pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> std::result::Result<(), Error> {
+    // Everything below ends with this token, also when the node API could not be served.
+    let stop = shutdown.child_token();
+    let runtime = Runtime::new(corten_cri::connect_lazy(&config.cri_socket)?);
+    let host = Host::read(&config);
+    let caches = Caches::new(client.clone(), stop.clone());
+    let own_node = caches.filtered::<Node>(node::own_node(&config));
+    let assigned = ListOptions::fields(format!("spec.nodeName={}", config.node_name));
+    let own_pods = caches.filtered::<Pod>(assigned);
+    let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
+    let services = services(&config, &client, runtime, runtime_name, &host, &caches, &stop);
+    let views = Views::default();
+    let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
+
+    let tasks = TaskTracker::new();
+    tasks.spawn(keep_node(services.clone(), host, own_node, stop.clone()));
+    tasks.spawn(node::renew_lease(config, client, stop.clone()));
+    tasks.spawn(logs::rotate::run(services.clone(), views.clone(), stop.clone()));
+    tasks.spawn(Manager::new(services.clone(), views.clone(), stop.clone()).run(own_pods));
+    let state = server::State { services, views, log_watcher, shutdown: stop.clone() };
+    let served = server::serve(Arc::new(state)).await;
+    if served.is_ok() {
+        stop.cancelled().await;
+    }
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+    served
+}
+
+fn services(
+    config: &Config,
+    client: &Client,
+    runtime: Runtime,
+    runtime_name: String,
+    host: &Host,
+    caches: &Caches,
+    stop: &CancellationToken,
+) -> Arc<Services> {
+    Arc::new(Services {
+        events: Events::new(client.clone(), &config.node_name),
+        objects: objects::Objects::new(client.clone(), stop.clone()),
+        tokens: volumes::Tokens::default(),
+        cgroups: Cgroups::detect(&config.cgroup_mount),
+        services: caches.of::<Service>(),
+        allocatable: RwLock::new(node::allocatable(config, host)),
+        memory_capacity: i64::try_from(host.memory_bytes).unwrap_or(i64::MAX),
+        client: client.clone(),
+        config: config.clone(),
+        runtime,
+        runtime_name,
+    })
+}
+
+/// The runtime's name, once it answers; `None` at shutdown.
+async fn wait_for_runtime(runtime: &Runtime, stop: &CancellationToken) -> Option<String> {
+    loop {
+        match runtime.version().await {
+            Ok(version) => return Some(version.runtime_name),
+            Err(error) => debug!(%error, "the container runtime does not answer yet"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(RUNTIME_RETRY) => {}
+        }
+    }
+}
+
+/// Registers the node and reports its status until shutdown.
+async fn keep_node(services: Arc<Services>, host: Host, own_node: Arc<corten_client::Cache>, stop: CancellationToken) {
+    services.events.node(events::NORMAL, "Starting", "Starting kubelet.");
+    node::register(&services.config, &services.client, &host, &services.runtime, &stop).await;
+    node::Reporter::new(services, host, own_node).run(stop).await;
+}

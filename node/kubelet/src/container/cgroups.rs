@@ -1,0 +1,166 @@
+//! The cgroups above the containers: `kubepods`, the QoS classes, and one per pod, on v1, hybrid and v2
+//! hosts, by the cgroup file system alone. Containers' own cgroups belong to the runtime.
+//!
+//! A limit that the host does not let us set is logged and skipped: a pod must not fail to start on a host
+//! whose cgroups are partly delegated.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use corten_cri::v1 as cri;
+use tracing::debug;
+
+/// The v1 controllers that the kubelet arranges; the rest is the runtime's affair.
+const V1_CONTROLLERS: [&str; 4] = ["cpu", "memory", "pids", "cpuset"];
+const V2_CONTROLLERS: &str = "+cpu +memory +pids +cpuset +io";
+
+/// The cgroup file systems of the host.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    mount: PathBuf,
+    unified: bool,
+}
+
+impl Cgroups {
+    /// Looks at what is mounted at `mount`.
+    pub fn detect(mount: &Path) -> Cgroups {
+        Cgroups { mount: mount.to_path_buf(), unified: mount.join("cgroup.controllers").exists() }
+    }
+
+    /// Makes the pod's cgroup with its parents and sets its limits.
+    pub fn create(&self, cgroup: &str, resources: &cri::LinuxContainerResources) {
+        for hierarchy in self.hierarchies() {
+            if let Err(error) = self.make(&hierarchy, cgroup) {
+                debug!(%error, cgroup, hierarchy = %hierarchy.display(), "cgroup not made");
+                continue;
+            }
+            self.set(&hierarchy.join(cgroup.trim_start_matches('/')), resources);
+        }
+    }
+
+    /// Removes the pod's cgroup and what is left below it.
+    pub fn remove(&self, cgroup: &str) {
+        for hierarchy in self.hierarchies() {
+            remove_tree(&hierarchy.join(cgroup.trim_start_matches('/')));
+        }
+    }
+
+    fn hierarchies(&self) -> Vec<PathBuf> {
+        if self.unified {
+            return vec![self.mount.clone()];
+        }
+        V1_CONTROLLERS.iter().map(|name| self.mount.join(name)).filter(|path| path.is_dir()).collect()
+    }
+
+    fn make(&self, hierarchy: &Path, cgroup: &str) -> io::Result<()> {
+        let mut path = hierarchy.to_path_buf();
+        for part in cgroup.split('/').filter(|part| !part.is_empty()) {
+            if self.unified {
+                enable_controllers(&path);
+            }
+            let parent = path.clone();
+            path.push(part);
+            match fs::create_dir(&path) {
+                Ok(()) => inherit_cpuset(&parent, &path),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.unified {
+            enable_controllers(&path);
+        }
+        Ok(())
+    }
+
+    fn set(&self, path: &Path, resources: &cri::LinuxContainerResources) {
+        let (quota, period) = (resources.cpu_quota, resources.cpu_period);
+        let memory = resources.memory_limit_in_bytes;
+        if self.unified {
+            write(path, "cpu.weight", &weight(resources.cpu_shares).to_string());
+            if quota > 0 {
+                write(path, "cpu.max", &format!("{quota} {period}"));
+            }
+            if memory > 0 {
+                write(path, "memory.max", &memory.to_string());
+            }
+            return;
+        }
+        write(path, "cpu.shares", &resources.cpu_shares.to_string());
+        if quota > 0 {
+            write(path, "cpu.cfs_period_us", &period.to_string());
+            write(path, "cpu.cfs_quota_us", &quota.to_string());
+        }
+        if memory > 0 {
+            write(path, "memory.limit_in_bytes", &memory.to_string());
+        }
+    }
+}
+
+/// Shares of cgroup v1 (2..262144) on the scale of v2 (1..10000).
+fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
+fn write(path: &Path, file: &str, value: &str) {
+    let file = path.join(file);
+    if file.exists()
+        && let Err(error) = fs::write(&file, value)
+    {
+        debug!(%error, file = %file.display(), value, "cgroup setting refused");
+    }
+}
+
+/// Controllers are enabled one by one, so that one which the host lacks does not take the others along.
+fn enable_controllers(path: &Path) {
+    for controller in V2_CONTROLLERS.split(' ') {
+        write(path, "cgroup.subtree_control", controller);
+    }
+}
+
+/// A fresh v1 cpuset has no CPUs and no memory nodes, and no task may enter it until it has.
+fn inherit_cpuset(parent: &Path, child: &Path) {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        if let Ok(value) = fs::read_to_string(parent.join(file))
+            && fs::read_to_string(child.join(file)).is_ok_and(|own| own.trim().is_empty())
+        {
+            write(child, file, value.trim());
+        }
+    }
+}
+
+fn remove_tree(path: &Path) {
+    let Ok(entries) = fs::read_dir(path) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_tree(&entry.path());
+    }
+    if let Err(error) = fs::remove_dir(path) {
+        debug!(%error, path = %path.display(), "cgroup not removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_become_weights_at_both_ends() {
+        assert_eq!([weight(2), weight(1024), weight(262_144)], [1, 39, 10_000]);
+    }
+
+    #[test]
+    fn pod_cgroups_are_made_in_every_v1_hierarchy_and_removed() {
+        let root = tempfile::tempdir().unwrap();
+        for controller in ["cpu", "memory"] {
+            fs::create_dir(root.path().join(controller)).unwrap();
+        }
+        let cgroups = Cgroups::detect(root.path());
+        cgroups.create("/kubepods/burstable/podx", &cri::LinuxContainerResources::default());
+        for controller in ["cpu", "memory"] {
+            assert!(root.path().join(controller).join("kubepods/burstable/podx").is_dir());
+        }
+        cgroups.remove("/kubepods/burstable/podx");
+        assert!(!root.path().join("cpu/kubepods/burstable/podx").exists());
+        assert!(root.path().join("cpu/kubepods/burstable").is_dir());
+    }
+}

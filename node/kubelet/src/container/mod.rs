@@ -1,0 +1,14 @@
+//! From a Pod's spec to what the runtime is asked for: the sandbox's and the containers' configuration.
+//! One file per subject; `config` puts them together. Only `config` and `hosts` touch the disk.
+
+pub mod cgroups;
+pub mod config;
+pub mod dns;
+pub mod environment;
+pub mod expansion;
+pub mod fields;
+pub mod hosts;
+pub mod labels;
+pub mod mounts;
+pub mod resources;
+pub mod security;

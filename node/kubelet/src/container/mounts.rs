@@ -1,0 +1,104 @@
+//! The mounts of a container: its volumes with subPath and propagation, the hosts file, the file of its
+//! termination message.
+
+use std::path::{Path, PathBuf};
+
+use corten_api::k8s_openapi::api::core::v1::{Container, VolumeMount};
+use corten_cri::v1 as cri;
+
+use super::environment::Environment;
+use super::expansion::expand_strict;
+use crate::error::{Error, Result};
+use crate::volumes::{MountedVolumes, sub_path};
+
+const HOSTS_PATH: &str = "/etc/hosts";
+const DEFAULT_TERMINATION_PATH: &str = "/dev/termination-log";
+
+/// Where the parts of a container's mounts are on the node.
+pub struct Places<'a> {
+    pub pod_dir: &'a Path,
+    pub hosts_file: &'a Path,
+    pub termination_file: &'a Path,
+}
+
+/// All mounts of the container.
+pub fn mounts(
+    container: &Container,
+    volumes: &MountedVolumes,
+    environment: &Environment,
+    places: &Places<'_>,
+) -> Result<Vec<cri::Mount>> {
+    let mut mounts = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        mounts.push(volume_mount(container, mount, index, volumes, environment, places)?);
+    }
+    if !mounts.iter().any(|mount| mount.container_path == HOSTS_PATH) {
+        mounts.push(file_mount(HOSTS_PATH, places.hosts_file));
+    }
+    let message_path = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
+    mounts.push(file_mount(message_path.unwrap_or(DEFAULT_TERMINATION_PATH), places.termination_file));
+    Ok(mounts)
+}
+
+fn file_mount(container_path: &str, host_path: &Path) -> cri::Mount {
+    cri::Mount {
+        container_path: container_path.to_owned(),
+        host_path: host_path.display().to_string(),
+        ..cri::Mount::default()
+    }
+}
+
+fn volume_mount(
+    container: &Container,
+    mount: &VolumeMount,
+    index: usize,
+    volumes: &MountedVolumes,
+    environment: &Environment,
+    places: &Places<'_>,
+) -> Result<cri::Mount> {
+    let volume = volumes.by_name.get(&mount.name).ok_or_else(|| {
+        Error::pod(format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name))
+    })?;
+    let host_path = match sub_path_of(mount, environment)? {
+        None => volume.path.clone(),
+        Some(inside) => {
+            let name = format!("{}/{}/{index}", mount.name, container.name);
+            let target: PathBuf = places.pod_dir.join("volume-subpaths").join(name);
+            sub_path::bind(&volume.path, &inside, &target).map_err(|error| {
+                Error::pod(format!(
+                    "failed to prepare subPath for volumeMount {:?} of container {:?}: {error}",
+                    mount.name, container.name
+                ))
+            })?
+        }
+    };
+    Ok(cri::Mount {
+        container_path: absolute(&mount.mount_path),
+        host_path: host_path.display().to_string(),
+        readonly: mount.read_only == Some(true) || !volume.writable,
+        propagation: propagation(mount.mount_propagation.as_deref()) as i32,
+        recursive_read_only: mount.recursive_read_only.as_deref() == Some("Enabled"),
+        ..cri::Mount::default()
+    })
+}
+
+fn sub_path_of(mount: &VolumeMount, environment: &Environment) -> Result<Option<String>> {
+    if let Some(expression) = mount.sub_path_expr.as_deref().filter(|text| !text.is_empty()) {
+        return expand_strict(expression, environment)
+            .map(Some)
+            .map_err(|name| Error::pod(format!("missing value for {name:?} in subPathExpr {expression:?}")));
+    }
+    Ok(mount.sub_path.clone().filter(|path| !path.is_empty()))
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+fn propagation(mode: Option<&str>) -> cri::MountPropagation {
+    match mode {
+        Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
+        Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
+        _ => cri::MountPropagation::PropagationPrivate,
+    }
+}

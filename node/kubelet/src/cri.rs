@@ -1,0 +1,235 @@
+//! The kubelet's side of the container runtime interface: the calls it makes, with their messages taken
+//! apart. Every answer is the runtime's; nothing is cached here.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use corten_cri::v1 as cri;
+use corten_cri::{ImageServiceClient, RuntimeServiceClient};
+use futures::future::try_join_all;
+use tonic::transport::Channel;
+
+use crate::container::labels;
+use crate::error::Result;
+use crate::pods::observed::{Instance, Observed, Sandbox};
+
+/// Time for a call that should be quick; pulls and stops have their own.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The runtime and its images.
+#[derive(Clone)]
+pub struct Runtime {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+}
+
+/// What a command in a container did.
+#[derive(Clone, Debug, Default)]
+pub struct ExecOutput {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub exit_code: i32,
+}
+
+fn quick<T>(message: T) -> tonic::Request<T> {
+    with_timeout(message, CALL_TIMEOUT)
+}
+
+fn with_timeout<T>(message: T, timeout: Duration) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
+
+fn pod_selector(uid: &str) -> HashMap<String, String> {
+    HashMap::from([(labels::POD_UID.to_owned(), uid.to_owned())])
+}
+
+/// A container or sandbox that is already gone is what was wanted.
+fn gone_is_fine(result: std::result::Result<(), tonic::Status>) -> Result<()> {
+    match result {
+        Err(status) if status.code() == tonic::Code::NotFound => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+impl Runtime {
+    pub fn new(channel: Channel) -> Runtime {
+        Runtime { runtime: corten_cri::runtime_client(channel.clone()), images: corten_cri::image_client(channel) }
+    }
+
+    pub async fn version(&self) -> Result<cri::VersionResponse> {
+        let request = cri::VersionRequest { version: "0.1.0".into() };
+        Ok(self.runtime.clone().version(quick(request)).await?.into_inner())
+    }
+
+    pub async fn status(&self) -> Result<cri::StatusResponse> {
+        Ok(self.runtime.clone().status(quick(cri::StatusRequest { verbose: false })).await?.into_inner())
+    }
+
+    pub async fn set_pod_cidr(&self, pod_cidr: &str) -> Result<()> {
+        let network_config = Some(cri::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
+        let runtime_config = Some(cri::RuntimeConfig { network_config });
+        let request = cri::UpdateRuntimeConfigRequest { runtime_config };
+        self.runtime.clone().update_runtime_config(quick(request)).await?;
+        Ok(())
+    }
+
+    /// Everything the runtime holds of one pod.
+    pub async fn observe(&self, pod_uid: &str) -> Result<Observed> {
+        let filter = cri::PodSandboxFilter { label_selector: pod_selector(pod_uid), ..Default::default() };
+        let sandboxes = self.list_sandboxes(Some(filter)).await?;
+        let filter = cri::ContainerFilter { label_selector: pod_selector(pod_uid), ..Default::default() };
+        let containers = self.list_containers(Some(filter)).await?;
+        let (sandboxes, instances) = futures::try_join!(
+            try_join_all(sandboxes.into_iter().map(|sandbox| self.sandbox_status(sandbox.id))),
+            try_join_all(containers.into_iter().map(|container| self.instance(container))),
+        )?;
+        Ok(Observed {
+            sandboxes: sandboxes.into_iter().flatten().collect(),
+            instances: instances.into_iter().flatten().collect(),
+        }
+        .sorted())
+    }
+
+    async fn sandbox_status(&self, id: String) -> Result<Option<Sandbox>> {
+        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id, verbose: false };
+        match self.runtime.clone().pod_sandbox_status(quick(request)).await {
+            Ok(response) => Ok(response.into_inner().status.map(Sandbox::from_status)),
+            Err(status) if status.code() == tonic::Code::NotFound => Ok(None),
+            Err(status) => Err(status.into()),
+        }
+    }
+
+    async fn instance(&self, container: cri::Container) -> Result<Option<Instance>> {
+        let request = cri::ContainerStatusRequest { container_id: container.id, verbose: false };
+        match self.runtime.clone().container_status(quick(request)).await {
+            Ok(response) => {
+                let status = response.into_inner().status;
+                Ok(status.map(|status| Instance::from_status(container.pod_sandbox_id, status)))
+            }
+            Err(status) if status.code() == tonic::Code::NotFound => Ok(None),
+            Err(status) => Err(status.into()),
+        }
+    }
+
+    pub async fn list_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Result<Vec<cri::PodSandbox>> {
+        let request = cri::ListPodSandboxRequest { filter };
+        Ok(self.runtime.clone().list_pod_sandbox(quick(request)).await?.into_inner().items)
+    }
+
+    pub async fn list_containers(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
+        let request = cri::ListContainersRequest { filter };
+        Ok(self.runtime.clone().list_containers(quick(request)).await?.into_inner().containers)
+    }
+
+    pub async fn run_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: String) -> Result<String> {
+        let request = cri::RunPodSandboxRequest { config: Some(config), runtime_handler };
+        Ok(self.runtime.clone().run_pod_sandbox(quick(request)).await?.into_inner().pod_sandbox_id)
+    }
+
+    pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
+        let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        gone_is_fine(self.runtime.clone().stop_pod_sandbox(quick(request)).await.map(drop))
+    }
+
+    pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        gone_is_fine(self.runtime.clone().remove_pod_sandbox(quick(request)).await.map(drop))
+    }
+
+    pub async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: cri::ContainerConfig,
+        sandbox_config: cri::PodSandboxConfig,
+    ) -> Result<String> {
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        Ok(self.runtime.clone().create_container(quick(request)).await?.into_inner().container_id)
+    }
+
+    pub async fn start_container(&self, id: &str) -> Result<()> {
+        let request = cri::StartContainerRequest { container_id: id.to_owned() };
+        self.runtime.clone().start_container(quick(request)).await?;
+        Ok(())
+    }
+
+    /// Stops a container: SIGTERM, and SIGKILL after `grace` seconds.
+    pub async fn stop_container(&self, id: &str, grace: i64) -> Result<()> {
+        let request = cri::StopContainerRequest { container_id: id.to_owned(), timeout: grace.max(0) };
+        let limit = CALL_TIMEOUT + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        gone_is_fine(self.runtime.clone().stop_container(with_timeout(request, limit)).await.map(drop))
+    }
+
+    pub async fn remove_container(&self, id: &str) -> Result<()> {
+        let request = cri::RemoveContainerRequest { container_id: id.to_owned() };
+        gone_is_fine(self.runtime.clone().remove_container(quick(request)).await.map(drop))
+    }
+
+    pub async fn reopen_log(&self, id: &str) -> Result<()> {
+        let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
+        self.runtime.clone().reopen_container_log(quick(request)).await?;
+        Ok(())
+    }
+
+    /// Runs a command to its end; a command that outlives `timeout` is an error.
+    pub async fn exec_sync(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecOutput> {
+        let request = cri::ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command.to_vec(),
+            timeout: i64::try_from(timeout.as_secs()).unwrap_or(0),
+        };
+        let limit = if timeout.is_zero() { Duration::from_secs(3600) } else { timeout + Duration::from_secs(5) };
+        let output = self.runtime.clone().exec_sync(with_timeout(request, limit)).await?.into_inner();
+        Ok(ExecOutput { stdout: output.stdout, stderr: output.stderr, exit_code: output.exit_code })
+    }
+
+    /// The runtime's own URL for an exec stream.
+    pub async fn exec(&self, request: cri::ExecRequest) -> Result<String> {
+        Ok(self.runtime.clone().exec(quick(request)).await?.into_inner().url)
+    }
+
+    pub async fn attach(&self, request: cri::AttachRequest) -> Result<String> {
+        Ok(self.runtime.clone().attach(quick(request)).await?.into_inner().url)
+    }
+
+    pub async fn port_forward(&self, request: cri::PortForwardRequest) -> Result<String> {
+        Ok(self.runtime.clone().port_forward(quick(request)).await?.into_inner().url)
+    }
+
+    /// What happens to containers, as it happens.
+    pub async fn events(&self) -> Result<tonic::Streaming<cri::ContainerEventResponse>> {
+        Ok(self.runtime.clone().get_container_events(cri::GetEventsRequest {}).await?.into_inner())
+    }
+
+    pub async fn container_stats(&self) -> Result<Vec<cri::ContainerStats>> {
+        let request = cri::ListContainerStatsRequest { filter: None };
+        Ok(self.runtime.clone().list_container_stats(quick(request)).await?.into_inner().stats)
+    }
+
+    pub async fn list_images(&self) -> Result<Vec<cri::Image>> {
+        let request = cri::ListImagesRequest { filter: None };
+        Ok(self.images.clone().list_images(quick(request)).await?.into_inner().images)
+    }
+
+    /// The image, if it is on this node.
+    pub async fn image(&self, image: cri::ImageSpec) -> Result<Option<cri::Image>> {
+        let request = cri::ImageStatusRequest { image: Some(image), verbose: false };
+        let image = self.images.clone().image_status(quick(request)).await?.into_inner().image;
+        Ok(image.filter(|image| !image.id.is_empty()))
+    }
+
+    pub async fn pull_image(
+        &self,
+        image: cri::ImageSpec,
+        auth: Option<cri::AuthConfig>,
+        sandbox_config: cri::PodSandboxConfig,
+    ) -> Result<String> {
+        let request = cri::PullImageRequest { image: Some(image), auth, sandbox_config: Some(sandbox_config) };
+        Ok(self.images.clone().pull_image(request).await?.into_inner().image_ref)
+    }
+}

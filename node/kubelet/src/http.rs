@@ -1,0 +1,165 @@
+//! One HTTP request to a container, as probes and lifecycle hooks make it: short, without a pool, without
+//! checking certificates (a probe asks whether somebody answers, not who).
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// How much of an answer is read.
+const MAX_BODY: usize = 10 * 1024;
+
+/// Whom to ask for what.
+#[derive(Clone, Debug)]
+pub struct Get {
+    pub https: bool,
+    pub host: String,
+    pub port: u16,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub user_agent: String,
+}
+
+/// The answer: its status code and the beginning of its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub body: String,
+}
+
+impl Get {
+    pub fn url(&self) -> String {
+        let scheme = if self.https { "https" } else { "http" };
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        format!("{scheme}://{host}:{}{}", self.port, self.path)
+    }
+
+    /// Makes the request; the error says what failed in words fit for an event.
+    pub async fn send(&self, timeout: Duration) -> Result<Answer, String> {
+        let failed = |error: String| format!("Get {:?}: {error}", self.url());
+        match tokio::time::timeout(timeout, self.exchange()).await {
+            Ok(result) => result.map_err(failed),
+            Err(_) => Err(failed("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".into())),
+        }
+    }
+
+    async fn exchange(&self) -> Result<Answer, String> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .map_err(|error| dial_error(&self.host, self.port, &error))?;
+        if !self.https {
+            return self.over(stream).await;
+        }
+        let name = ServerName::try_from(self.host.clone()).map_err(|error| error.to_string())?;
+        let connector = tokio_rustls::TlsConnector::from(TRUSTING.clone());
+        let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
+        self.over(stream).await
+    }
+
+    async fn over(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Answer, String> {
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        let request = self.request()?;
+        let exchange = async {
+            let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+            let status = response.status().as_u16();
+            let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
+            let body = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
+            Ok(Answer { status, body })
+        };
+        let mut connection = std::pin::pin!(connection);
+        let mut exchange = std::pin::pin!(exchange);
+        tokio::select! {
+            result = &mut exchange => result,
+            _ = &mut connection => exchange.await,
+        }
+    }
+
+    fn request(&self) -> Result<http::Request<Empty<Bytes>>, String> {
+        let path = if self.path.starts_with('/') { self.path.clone() } else { format!("/{}", self.path) };
+        let mut request = http::Request::get(path).body(Empty::new()).map_err(|error| error.to_string())?;
+        let headers = request.headers_mut();
+        let authority = format!("{}:{}", self.host, self.port);
+        headers.insert(HOST, HeaderValue::from_str(&authority).map_err(|error| error.to_string())?);
+        headers.insert(USER_AGENT, HeaderValue::from_str(&self.user_agent).map_err(|error| error.to_string())?);
+        headers.insert(http::header::ACCEPT, HeaderValue::from_static("*/*"));
+        headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));
+        for (name, value) in &self.headers {
+            let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
+            headers.insert(name, HeaderValue::from_str(value).map_err(|error| error.to_string())?);
+        }
+        Ok(request)
+    }
+}
+
+/// A failed dial in Go's words, which people search for.
+pub fn dial_error(host: &str, port: u16, error: &std::io::Error) -> String {
+    let reason = match error.kind() {
+        std::io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+        std::io::ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),
+        std::io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".to_owned(),
+        _ => error.to_string(),
+    };
+    format!("dial tcp {host}:{port}: {reason}")
+}
+
+static TRUSTING: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let schemes = provider.signature_verification_algorithms.supported_schemes();
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider supports the default protocol versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(TrustAnyone { schemes }))
+        .with_no_client_auth();
+    Arc::new(config)
+});
+
+/// Accepts every certificate: right for a probe, wrong for anything that sends a secret.
+#[derive(Debug)]
+struct TrustAnyone {
+    schemes: Vec<SignatureScheme>,
+}
+
+impl ServerCertVerifier for TrustAnyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes.clone()
+    }
+}

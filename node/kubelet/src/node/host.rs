@@ -1,0 +1,85 @@
+//! What the machine is: processors, memory, disk, kernel, identity. Read once at start; what can change is
+//! read when it is asked for.
+
+use std::fs;
+use std::path::Path;
+
+use crate::config::Config;
+
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    pub cpus: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// Size in bytes of a huge page, and how many there are.
+    pub huge_pages: Vec<(u64, u64)>,
+    pub machine_id: String,
+    pub system_uuid: String,
+    pub boot_id: String,
+    pub kernel_version: String,
+    pub os_image: String,
+    pub architecture: String,
+}
+
+impl Host {
+    pub fn read(config: &Config) -> Host {
+        let kernel = rustix::system::uname();
+        Host {
+            cpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
+            memory_bytes: memory_total().unwrap_or(0),
+            disk_bytes: disk_size(&config.root_dir),
+            huge_pages: huge_pages(),
+            machine_id: line("/etc/machine-id"),
+            system_uuid: first_of(&["/sys/class/dmi/id/product_uuid", "/etc/machine-id"]),
+            boot_id: line("/proc/sys/kernel/random/boot_id"),
+            kernel_version: kernel.release().to_string_lossy().into_owned(),
+            os_image: os_image(),
+            architecture: match std::env::consts::ARCH {
+                "x86_64" => "amd64".into(),
+                "aarch64" => "arm64".into(),
+                other => other.into(),
+            },
+        }
+    }
+}
+
+fn line(path: &str) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+fn first_of(paths: &[&str]) -> String {
+    paths.iter().map(|path| line(path)).find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+fn memory_total() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
+    kibibytes.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+}
+
+/// The size of the file system that the directory is on, or will be on.
+fn disk_size(path: &Path) -> u64 {
+    path.ancestors()
+        .find_map(|path| rustix::fs::statvfs(path).ok())
+        .map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+fn huge_pages() -> Vec<(u64, u64)> {
+    let entries = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
+    let mut pages: Vec<(u64, u64)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let kibibytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let count = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+            Some((kibibytes * 1024, count))
+        })
+        .collect();
+    pages.sort_unstable();
+    pages
+}
+
+fn os_image() -> String {
+    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.map_or_else(|| "Linux".to_owned(), |name| name.trim_matches('"').to_owned())
+}

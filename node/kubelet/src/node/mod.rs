@@ -1,0 +1,180 @@
+//! The Node object: registering it, keeping its status true, and renewing its Lease. `host` reads the machine,
+//! `status` decides what to report, `lease` is the heartbeat; this file is the loop between them.
+
+mod host;
+mod lease;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{Node, NodeStatus};
+use corten_client::{Cache, Client, ListOptions, Patch};
+use corten_meta::Key;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+pub use host::Host;
+pub use lease::renew_lease;
+
+use crate::config::Config;
+use crate::container::resources::ResourceList;
+use crate::cri::Runtime;
+use crate::error::Result;
+use crate::events::{Events, NORMAL, WARNING};
+use crate::pods::Services;
+
+const CHECK_WHEN_READY: Duration = Duration::from_secs(10);
+const FIRST_CHECK_WHEN_NOT: Duration = Duration::from_millis(20);
+const LAST_CHECK_WHEN_NOT: Duration = Duration::from_secs(1);
+
+/// The cache that holds this node's own object and no other.
+pub fn own_node(config: &Config) -> ListOptions {
+    ListOptions::fields(format!("metadata.name={}", config.node_name))
+}
+
+/// Registers the node, until it works or the kubelet stops.
+pub async fn register(config: &Config, client: &Client, host: &Host, runtime: &Runtime, shutdown: &CancellationToken) {
+    let mut wait = FIRST_CHECK_WHEN_NOT;
+    loop {
+        match try_register(config, client, host, runtime).await {
+            Ok(()) => {
+                info!(node = config.node_name, "Successfully registered node");
+                return;
+            }
+            Err(error) => warn!(%error, node = config.node_name, "node not registered"),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(wait) => wait = (wait * 2).min(LAST_CHECK_WHEN_NOT),
+        }
+    }
+}
+
+async fn try_register(config: &Config, client: &Client, host: &Host, runtime: &Runtime) -> Result<()> {
+    let facts = status::Facts {
+        config,
+        host,
+        runtime: &status::RuntimeFacts::of(runtime).await,
+        node: None,
+        now: Timestamp::now(),
+    };
+    let node = status::initial_node(&facts);
+    match client.create(&node).await {
+        Err(error) if error.is_already_exists() => {
+            let wanted =
+                json!({"metadata": {"labels": node.metadata.labels, "annotations": node.metadata.annotations}});
+            client.patch::<Node>("", &config.node_name, &Patch::Strategic(wanted), None).await?;
+            Ok(())
+        }
+        other => Ok(other.map(drop)?),
+    }
+}
+
+/// Reports the node's status: at once when it changed, and now and then when it did not.
+pub struct Reporter {
+    services: Arc<Services>,
+    host: Host,
+    cache: Arc<Cache>,
+    last: Option<(NodeStatus, Timestamp)>,
+    pod_cidr: String,
+}
+
+impl Reporter {
+    pub fn new(services: Arc<Services>, host: Host, cache: Arc<Cache>) -> Reporter {
+        Reporter { services, host, cache, last: None, pod_cidr: String::new() }
+    }
+
+    /// Runs until shutdown; a change of the Node object (its podCIDR) is looked at when it comes.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut changes = self.cache.subscribe();
+        let mut quick = FIRST_CHECK_WHEN_NOT;
+        loop {
+            let ready = match self.report().await {
+                Ok(ready) => ready,
+                Err(error) => {
+                    warn!(%error, "node status not reported");
+                    false
+                }
+            };
+            let wait = if ready { CHECK_WHEN_READY } else { quick };
+            quick = if ready { FIRST_CHECK_WHEN_NOT } else { (quick * 2).min(LAST_CHECK_WHEN_NOT) };
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                change = changes.next() => if change.is_none() { return },
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Looks at the node and the runtime and writes what changed; true if the node is ready.
+    async fn report(&mut self) -> Result<bool> {
+        let services = self.services.clone();
+        let config = &services.config;
+        let node: Option<Node> = self.cache.typed(&Key { namespace: String::new(), name: config.node_name.clone() });
+        self.tell_pod_cidr(node.as_ref()).await?;
+        let now = Timestamp::now();
+        let runtime = status::RuntimeFacts::of(&services.runtime).await;
+        let facts = status::Facts { config, host: &self.host, runtime: &runtime, node: node.as_ref(), now };
+        let last = self.last.as_ref().map(|(status, _)| status);
+        let new = status::status(&facts, last.or(node.as_ref().and_then(|node| node.status.as_ref())));
+        let ready = status::is_ready(&new);
+        let due = self.last.as_ref().is_none_or(|(last, at)| {
+            status::changed(last, &new)
+                || Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age >= config.status_report_interval)
+        });
+        if due && node.is_some() {
+            self.write(&new).await?;
+            tell_changes(&services.events, &config.node_name, last, &new);
+            self.last = Some((new, now));
+        }
+        Ok(ready && node.is_some())
+    }
+
+    /// The runtime's pod network may wait for the node's address range.
+    async fn tell_pod_cidr(&mut self, node: Option<&Node>) -> Result<()> {
+        let assigned = node.and_then(|node| node.spec.as_ref()?.pod_cidr.clone()).unwrap_or_default();
+        if assigned != self.pod_cidr {
+            self.services.runtime.set_pod_cidr(&assigned).await?;
+            self.pod_cidr = assigned;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, status: &NodeStatus) -> Result<()> {
+        let node = Node { status: Some(status.clone()), ..Node::default() };
+        let patch = json!({"status": node.to_value().get("status")});
+        let name = &self.services.config.node_name;
+        self.services.client.patch::<Node>("", name, &Patch::Strategic(patch), Some("status")).await?;
+        Ok(())
+    }
+}
+
+/// What the node can give to pods: capacity less what is reserved.
+pub fn allocatable(config: &Config, host: &Host) -> ResourceList {
+    status::allocatable(config, host)
+}
+
+/// An event for every condition that is new or changed.
+fn tell_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &NodeStatus) {
+    for condition in new.conditions.iter().flatten() {
+        let before = last.and_then(|last| last.conditions.iter().flatten().find(|old| old.type_ == condition.type_));
+        if before.is_some_and(|before| before.status == condition.status) {
+            continue;
+        }
+        let good = condition.status == if condition.type_ == "Ready" { "True" } else { "False" };
+        let reason = match (condition.type_.as_str(), good) {
+            ("Ready", true) => "NodeReady",
+            ("Ready", false) => "NodeNotReady",
+            ("MemoryPressure", true) => "NodeHasSufficientMemory",
+            ("DiskPressure", true) => "NodeHasNoDiskPressure",
+            ("PIDPressure", true) => "NodeHasSufficientPID",
+            _ => continue,
+        };
+        let type_ = if good || condition.type_ == "Ready" { NORMAL } else { WARNING };
+        events.node(type_, reason, &format!("Node {node} status is now: {reason}"));
+    }
+}

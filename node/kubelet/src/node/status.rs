@@ -1,0 +1,344 @@
+//! The Node object and its status from what is known of the machine and the runtime. Pure, except for asking
+//! the runtime in `RuntimeFacts::of`.
+
+use std::collections::BTreeMap;
+
+use corten_api::k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
+};
+use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use corten_cri::v1 as cri;
+use jiff::Timestamp;
+
+use super::host::Host;
+use crate::config::Config;
+use crate::container::resources::{self, ResourceList};
+use crate::cri::Runtime;
+
+const MAX_IMAGES: usize = 50;
+const MAX_IMAGE_NAMES: usize = 5;
+
+/// What the runtime says of itself; empty if it does not answer.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeFacts {
+    pub version: Option<cri::VersionResponse>,
+    pub status: Option<cri::StatusResponse>,
+    pub images: Vec<cri::Image>,
+    pub error: Option<String>,
+}
+
+impl RuntimeFacts {
+    pub async fn of(runtime: &Runtime) -> RuntimeFacts {
+        let (version, status, images) = tokio::join!(runtime.version(), runtime.status(), runtime.list_images());
+        RuntimeFacts {
+            error: status.as_ref().err().map(ToString::to_string),
+            version: version.ok(),
+            status: status.ok(),
+            images: images.unwrap_or_default(),
+        }
+    }
+}
+
+pub struct Facts<'a> {
+    pub config: &'a Config,
+    pub host: &'a Host,
+    pub runtime: &'a RuntimeFacts,
+    pub node: Option<&'a Node>,
+    pub now: Timestamp,
+}
+
+/// The object to register.
+pub fn initial_node(facts: &Facts<'_>) -> Node {
+    let config = facts.config;
+    let mut labels: BTreeMap<String, String> = config.labels.clone();
+    for (name, value) in [
+        ("kubernetes.io/hostname", config.node_name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", facts.host.architecture.as_str()),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", facts.host.architecture.as_str()),
+    ] {
+        labels.insert(name.to_owned(), value.to_owned());
+    }
+    let attach = ("volumes.kubernetes.io/controller-managed-attach-detach".to_owned(), "true".to_owned());
+    Node {
+        metadata: ObjectMeta {
+            name: Some(config.node_name.clone()),
+            labels: Some(labels),
+            annotations: Some([attach].into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            taints: Some(config.taints.clone()).filter(|taints| !taints.is_empty()),
+            ..NodeSpec::default()
+        }),
+        status: Some(status(facts, None)),
+    }
+}
+
+/// The status to report; `last` keeps the times of unchanged conditions.
+pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
+    let config = facts.config;
+    let mut addresses: Vec<NodeAddress> = config
+        .host_ips()
+        .iter()
+        .map(|ip| NodeAddress { type_: "InternalIP".into(), address: ip.to_string() })
+        .collect();
+    addresses.push(NodeAddress { type_: "Hostname".into(), address: config.node_name.clone() });
+    NodeStatus {
+        addresses: Some(addresses),
+        capacity: Some(capacity(config, facts.host)),
+        allocatable: Some(allocatable(config, facts.host)),
+        conditions: Some(conditions(facts, last)),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.listen.port()) }),
+        }),
+        images: Some(images(&facts.runtime.images)).filter(|images| !images.is_empty()),
+        node_info: Some(node_info(facts)),
+        runtime_handlers: runtime_handlers(facts.runtime),
+        ..NodeStatus::default()
+    }
+}
+
+pub fn is_ready(status: &NodeStatus) -> bool {
+    status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Whether anything but the heartbeat times differs.
+pub fn changed(last: &NodeStatus, new: &NodeStatus) -> bool {
+    let timeless = |status: &NodeStatus| {
+        let mut status = status.clone();
+        for condition in status.conditions.iter_mut().flatten() {
+            condition.last_heartbeat_time = None;
+        }
+        status
+    };
+    timeless(last) != timeless(new)
+}
+
+fn capacity(config: &Config, host: &Host) -> ResourceList {
+    let mut capacity = ResourceList::from([
+        ("cpu".to_owned(), Quantity(host.cpus.to_string())),
+        ("memory".to_owned(), Quantity(format!("{}Ki", host.memory_bytes / 1024))),
+        ("ephemeral-storage".to_owned(), Quantity(format!("{}Ki", host.disk_bytes / 1024))),
+        ("pods".to_owned(), Quantity(config.max_pods.to_string())),
+    ]);
+    for (size, count) in &host.huge_pages {
+        let name = corten_meta::Quantity::from_bytes(i64::try_from(*size).unwrap_or(0)).to_string();
+        let total = corten_meta::Quantity::from_bytes(i64::try_from(size * count).unwrap_or(0)).to_string();
+        capacity.insert(format!("hugepages-{name}"), Quantity(total));
+    }
+    capacity
+}
+
+/// Capacity less the reserved amounts.
+pub fn allocatable(config: &Config, host: &Host) -> ResourceList {
+    let mut allocatable = capacity(config, host);
+    for (name, reserved) in &config.reserved {
+        let reserved = Quantity(reserved.clone());
+        let Some(left) = allocatable.get_mut(name) else { continue };
+        *left = match name.as_str() {
+            "cpu" => Quantity(format!("{}m", (resources::milli(left) - resources::milli(&reserved)).max(0))),
+            "pods" => Quantity((resources::value(left) - resources::value(&reserved)).max(0).to_string()),
+            _ => Quantity(format!("{}Ki", (resources::value(left) - resources::value(&reserved)).max(0) / 1024)),
+        };
+    }
+    allocatable
+}
+
+fn conditions(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Vec<NodeCondition> {
+    let problems = problems(facts);
+    let ready = if problems.is_empty() {
+        ("True", "KubeletReady", "kubelet is posting ready status".to_owned())
+    } else {
+        ("False", "KubeletNotReady", problems)
+    };
+    [
+        (
+            "MemoryPressure",
+            ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
+        ),
+        ("DiskPressure", ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned())),
+        ("PIDPressure", ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned())),
+        ("Ready", ready),
+    ]
+    .into_iter()
+    .map(|(type_, (status, reason, message))| {
+        let since = last
+            .and_then(|last| last.conditions.iter().flatten().find(|old| old.type_ == type_ && old.status == status))
+            .and_then(|old| old.last_transition_time.clone());
+        NodeCondition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_heartbeat_time: Some(Time(facts.now)),
+            last_transition_time: since.or(Some(Time(facts.now))),
+        }
+    })
+    .collect()
+}
+
+/// What keeps the node from being ready, in upstream's words; empty if nothing does.
+fn problems(facts: &Facts<'_>) -> String {
+    let mut problems = Vec::new();
+    match facts.runtime.status.as_ref().and_then(|status| status.status.as_ref()) {
+        None => problems.push(match &facts.runtime.error {
+            Some(error) => format!("container runtime status check may not have completed yet: {error}"),
+            None => "container runtime status check may not have completed yet".to_owned(),
+        }),
+        Some(status) => {
+            for (type_, prefix) in [
+                ("RuntimeReady", "container runtime not ready"),
+                ("NetworkReady", "container runtime network not ready"),
+            ] {
+                match status.conditions.iter().find(|condition| condition.r#type == type_) {
+                    Some(condition) if condition.status => {}
+                    Some(condition) => problems.push(format!(
+                        "{prefix}: {type_}=false reason:{} message:{}",
+                        condition.reason, condition.message
+                    )),
+                    None => problems.push(format!("{prefix}: {type_} is not reported")),
+                }
+            }
+        }
+    }
+    let cidr = facts.node.and_then(|node| node.spec.as_ref()?.pod_cidr.as_deref()).unwrap_or_default();
+    if facts.config.require_pod_cidr && cidr.is_empty() {
+        problems.push(format!("node {:?} has no podCIDR assigned yet", facts.config.node_name));
+    }
+    match problems.len() {
+        0 => String::new(),
+        1 => problems.remove(0),
+        _ => format!("[{}]", problems.join(", ")),
+    }
+}
+
+/// The biggest images, as the scheduler wants to know them.
+fn images(images: &[cri::Image]) -> Vec<ContainerImage> {
+    let mut images: Vec<&cri::Image> = images.iter().collect();
+    images.sort_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));
+    images
+        .into_iter()
+        .take(MAX_IMAGES)
+        .map(|image| ContainerImage {
+            names: Some(image.repo_digests.iter().chain(&image.repo_tags).take(MAX_IMAGE_NAMES).cloned().collect()),
+            size_bytes: i64::try_from(image.size).ok(),
+        })
+        .collect()
+}
+
+fn node_info(facts: &Facts<'_>) -> NodeSystemInfo {
+    let host = facts.host;
+    let runtime = facts.runtime.version.as_ref();
+    NodeSystemInfo {
+        architecture: host.architecture.clone(),
+        boot_id: host.boot_id.clone(),
+        container_runtime_version: runtime
+            .map(|version| format!("{}://{}", version.runtime_name, version.runtime_version))
+            .unwrap_or_default(),
+        kernel_version: host.kernel_version.clone(),
+        kube_proxy_version: String::new(),
+        kubelet_version: facts.config.version.clone(),
+        machine_id: host.machine_id.clone(),
+        operating_system: "linux".into(),
+        os_image: host.os_image.clone(),
+        system_uuid: host.system_uuid.clone(),
+        swap: None,
+    }
+}
+
+fn runtime_handlers(runtime: &RuntimeFacts) -> Option<Vec<NodeRuntimeHandler>> {
+    let handlers = &runtime.status.as_ref()?.runtime_handlers;
+    let handlers: Vec<NodeRuntimeHandler> = handlers
+        .iter()
+        .map(|handler| NodeRuntimeHandler {
+            name: Some(handler.name.clone()),
+            features: handler.features.as_ref().map(|features| NodeRuntimeHandlerFeatures {
+                recursive_read_only_mounts: Some(features.recursive_read_only_mounts),
+                user_namespaces: Some(features.user_namespaces),
+            }),
+        })
+        .collect();
+    Some(handlers).filter(|handlers| !handlers.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime(network: bool) -> RuntimeFacts {
+        let condition = |type_: &str, status| cri::RuntimeCondition {
+            r#type: type_.into(),
+            status,
+            reason: if status { String::new() } else { "NetworkPluginNotReady".into() },
+            message: if status { String::new() } else { "no bridge".into() },
+        };
+        let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", network)];
+        RuntimeFacts {
+            status: Some(cri::StatusResponse {
+                status: Some(cri::RuntimeStatus { conditions }),
+                ..cri::StatusResponse::default()
+            }),
+            ..RuntimeFacts::default()
+        }
+    }
+
+    fn ready(config: &Config, runtime: &RuntimeFacts, pod_cidr: Option<&str>) -> (String, String) {
+        let node = Node {
+            spec: Some(NodeSpec { pod_cidr: pod_cidr.map(str::to_owned), ..NodeSpec::default() }),
+            ..Node::default()
+        };
+        let now = Timestamp::from_second(0).unwrap();
+        let facts = Facts { config, host: &Host::default(), runtime, node: Some(&node), now };
+        let status = status(&facts, None);
+        let condition = status.conditions.unwrap().into_iter().find(|condition| condition.type_ == "Ready").unwrap();
+        (condition.status, condition.message.unwrap())
+    }
+
+    #[test]
+    fn ready_needs_runtime_network_and_pod_cidr() {
+        let config = Config { node_name: "n1".into(), ..Config::default() };
+        assert_eq!(
+            ready(&config, &runtime(true), Some("10.244.0.0/24")),
+            ("True".into(), "kubelet is posting ready status".into())
+        );
+        assert_eq!(
+            ready(&config, &runtime(false), Some("10.244.0.0/24")),
+            (
+                "False".into(),
+                "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:no bridge".into()
+            )
+        );
+        assert!(ready(&config, &runtime(true), None).1.contains("no podCIDR assigned"));
+        assert!(ready(&config, &RuntimeFacts::default(), Some("x")).1.contains("status check"));
+    }
+
+    #[test]
+    fn reserved_amounts_are_kept_from_pods() {
+        let host = Host { cpus: 4, memory_bytes: 8 << 30, disk_bytes: 100 << 30, ..Host::default() };
+        let reserved = [("cpu", "100m"), ("memory", "1Gi")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = Config { reserved: reserved.into(), ..Config::default() };
+        let list = allocatable(&config, &host);
+        assert_eq!(list["cpu"].0, "3900m");
+        assert_eq!(list["memory"].0, "7340032Ki");
+        assert_eq!(list["pods"].0, "110");
+    }
+
+    #[test]
+    fn heartbeats_alone_are_no_change() {
+        let config = Config::default();
+        let at = |second| {
+            let now = Timestamp::from_second(second).unwrap();
+            let facts = Facts { config: &config, host: &Host::default(), runtime: &runtime(true), node: None, now };
+            let first = status(&Facts { now: Timestamp::from_second(0).unwrap(), ..facts }, None);
+            status(
+                &Facts { config: &config, host: &Host::default(), runtime: &runtime(true), node: None, now },
+                Some(&first),
+            )
+        };
+        assert!(!changed(&at(0), &at(60)));
+    }
+}

@@ -1,0 +1,416 @@
+//! Carrying out a plan: the sandbox, the volumes, one container after the other. Each step that fails leaves
+//! its reason in `waiting`, an event, and a time for the next try; none of them ends the worker.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
+use corten_api::k8s_openapi::api::node::v1::RuntimeClass;
+use jiff::Timestamp;
+use tracing::{debug, warn};
+
+use super::Services;
+use super::observed::{InstanceState, Observed};
+use super::plan::{Start, Stop, usable_sandbox};
+use super::spec::{self, Declared};
+use super::status::Waiting;
+use super::worker::Worker;
+use crate::container::config::{self, Parts};
+use crate::container::environment::{self, Environment, Objects};
+use crate::container::fields::Downward;
+use crate::container::resources;
+use crate::error::{Error, Result};
+use crate::events::{NORMAL, WARNING};
+use crate::images::{Progress, ReadyImage, Request};
+use crate::lifecycle;
+use crate::volumes;
+
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(60);
+const SANDBOX: &str = "/sandbox";
+const VOLUMES: &str = "/volumes";
+
+/// When failed steps may be tried again. The names of steps and containers share one table; a step's begins
+/// with a slash, which no container's can.
+#[derive(Default)]
+pub struct Retries {
+    until: HashMap<String, (Timestamp, Duration)>,
+}
+
+impl Retries {
+    fn blocked(&self, name: &str, now: Timestamp) -> bool {
+        self.until.get(name).is_some_and(|(until, _)| *until > now)
+    }
+
+    fn failed(&mut self, name: &str, now: Timestamp) {
+        let wait = self.until.get(name).map_or(FIRST_RETRY, |(_, wait)| (*wait * 2).min(LAST_RETRY));
+        self.until.insert(name.to_owned(), (now.checked_add(wait).unwrap_or(now), wait));
+    }
+
+    fn set(&mut self, name: &str, until: Timestamp) {
+        self.until.insert(name.to_owned(), (until, FIRST_RETRY));
+    }
+
+    fn succeeded(&mut self, name: &str) {
+        self.until.remove(name);
+    }
+
+    pub fn clear(&mut self) {
+        self.until.clear();
+    }
+
+    pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        self.until.values().map(|(until, _)| *until).filter(|until| *until > now).min()
+    }
+}
+
+/// A start that failed: the waiting reason, and the message.
+struct Failed {
+    reason: &'static str,
+    message: String,
+}
+
+impl Failed {
+    fn new(reason: &'static str) -> impl FnOnce(Error) -> Failed {
+        move |error| Failed { reason, message: error.to_string() }
+    }
+}
+
+impl Worker {
+    /// Makes the pod's sandbox, its volumes first; true if there is a new one.
+    pub(super) async fn create_sandbox(&mut self, observed: &Observed, attempt: u32, now: Timestamp) -> bool {
+        if self.retries.blocked(SANDBOX, now) || !self.ensure_volumes(observed, now).await {
+            return false;
+        }
+        match self.try_create_sandbox(observed, attempt).await {
+            Ok(id) => {
+                debug!(pod = %spec::describe(&self.pod), sandbox = id, "sandbox made");
+                self.retries.succeeded(SANDBOX);
+                true
+            }
+            Err(error) => {
+                let message = format!("Failed to create pod sandbox: {error}");
+                self.services.events.pod(&self.pod, WARNING, "FailedCreatePodSandBox", &message);
+                self.retries.failed(SANDBOX, now);
+                false
+            }
+        }
+    }
+
+    async fn try_create_sandbox(&self, observed: &Observed, attempt: u32) -> Result<String> {
+        let services = &self.services;
+        if !observed.sandboxes.is_empty() {
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            services.events.pod(&self.pod, NORMAL, "SandboxChanged", message);
+        }
+        for old in &observed.sandboxes {
+            services.runtime.stop_sandbox(&old.id).await?;
+        }
+        let config = config::sandbox(&services.config, &self.pod, attempt);
+        fs::create_dir_all(&config.log_directory).map_err(Error::file("create", config.log_directory.as_ref()))?;
+        let cgroup = resources::pod_cgroup(&services.config.cgroup_root, &self.pod);
+        services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
+        let handler = runtime_handler(services, &self.pod).await?;
+        services.runtime.run_sandbox(config, handler).await
+    }
+
+    /// Puts the volumes in place unless they are; says why not in an event.
+    async fn ensure_volumes(&mut self, observed: &Observed, now: Timestamp) -> bool {
+        if self.volumes.as_ref().is_some_and(|volumes| volumes.refresh_at.is_none_or(|at| at > now)) {
+            return true;
+        }
+        if self.retries.blocked(VOLUMES, now) {
+            return self.volumes.is_some();
+        }
+        self.watch_objects();
+        let pod_dir = self.services.config.pod_dir(spec::uid(&self.pod));
+        let context = volumes::Context {
+            client: &self.services.client,
+            tokens: &self.services.tokens,
+            pod: &self.pod,
+            pod_dir: &pod_dir,
+            downward: &self.downward(observed),
+            now,
+        };
+        match volumes::set_up(&context).await {
+            Ok(mounted) => {
+                self.volumes = Some(mounted);
+                self.retries.succeeded(VOLUMES);
+                true
+            }
+            Err(error) => {
+                self.services.events.pod(&self.pod, WARNING, "FailedMount", &error.to_string());
+                self.retries.failed(VOLUMES, now);
+                self.volumes.is_some()
+            }
+        }
+    }
+
+    /// Brings the volumes of a running pod up to date when something they show has changed.
+    pub(super) async fn refresh_volumes(&mut self, observed: &Observed, now: Timestamp) {
+        if usable_sandbox(&self.pod, observed).is_some() {
+            self.ensure_volumes(observed, now).await;
+        }
+    }
+
+    fn downward(&self, observed: &Observed) -> Downward {
+        Downward {
+            pod_ips: self.pod_ips(observed),
+            host_ips: self.services.config.host_ips(),
+            allocatable: self.services.allocatable(),
+        }
+    }
+
+    /// Starts the containers of the plan; true if one of them now runs.
+    pub(super) async fn start_containers(&mut self, starts: &[Start], observed: &Observed, now: Timestamp) -> bool {
+        let mut started = false;
+        for start in starts {
+            if self.retries.blocked(&start.name, now) || !self.ensure_volumes(observed, now).await {
+                continue;
+            }
+            match self.start_container(start, observed, now).await {
+                Ok(true) => {
+                    self.waiting.remove(&start.name);
+                    self.retries.succeeded(&start.name);
+                    started = true;
+                }
+                Ok(false) => {}
+                Err(failed) => self.start_failed(start, failed, now),
+            }
+        }
+        started
+    }
+
+    fn start_failed(&mut self, start: &Start, failed: Failed, now: Timestamp) {
+        let message = format!("Error: {}", failed.message);
+        self.services.events.container(&self.pod, &start.name, WARNING, "Failed", &message);
+        let waiting = Waiting { reason: failed.reason.to_owned(), message: failed.message };
+        self.waiting.insert(start.name.clone(), waiting);
+        self.retries.failed(&start.name, now);
+        // The status must show the reason before the next try.
+        self.waker.wake();
+    }
+
+    /// Image, configuration, create, start, postStart. False if the image is still on its way.
+    async fn start_container(
+        &mut self,
+        start: &Start,
+        observed: &Observed,
+        now: Timestamp,
+    ) -> std::result::Result<bool, Failed> {
+        let pod = self.pod.clone();
+        let Some(sandbox) = usable_sandbox(&pod, observed) else { return Ok(false) };
+        let Some(declared) = spec::container(&pod, &start.name) else { return Ok(false) };
+        let sandbox_config = config::sandbox(&self.services.config, &pod, sandbox.attempt);
+        let Some(image) = self.image(&declared.container, &sandbox_config, now).await else { return Ok(false) };
+        let environment = self.environment(&declared.container, observed).await;
+        let environment = environment.map_err(Failed::new("CreateContainerConfigError"))?;
+        let restart_count = self.restart_count(start, observed);
+        let config = self
+            .container_config(&declared, restart_count, &environment, &image, observed)
+            .map_err(Failed::new("CreateContainerConfigError"))?;
+        if observed.newest(&start.name).is_some_and(|before| before.state == InstanceState::Exited) {
+            self.memory.backoffs.next(&start.name, now);
+        }
+        let log = format!("{}/{}", sandbox_config.log_directory, config.log_path);
+        let runtime = self.services.runtime.clone();
+        let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;
+        let id = created.map_err(Failed::new("CreateContainerError"))?;
+        self.services.events.container(&pod, &start.name, NORMAL, "Created", "Container created");
+        runtime.start_container(&id).await.map_err(Failed::new("RunContainerError"))?;
+        self.services.events.container(&pod, &start.name, NORMAL, "Started", "Container started");
+        self.link_log(&start.name, &id, &log);
+        self.post_start(&declared, &id, observed).await?;
+        Ok(true)
+    }
+
+    /// The image, or `None` with its reason in `waiting` and the time of the next try noted.
+    async fn image(
+        &mut self,
+        container: &Container,
+        sandbox_config: &corten_cri::v1::PodSandboxConfig,
+        now: Timestamp,
+    ) -> Option<ReadyImage> {
+        let request = Request {
+            runtime: &self.services.runtime,
+            client: &self.services.client,
+            events: &self.services.events,
+            waker: &self.waker,
+            pod: &self.pod,
+            container,
+            sandbox_config,
+            now,
+        };
+        match self.pulls.ensure(&request).await {
+            Progress::Ready(image) => Some(image),
+            Progress::Pulling => None,
+            Progress::Failed { waiting, retry_at } => {
+                let backing_off = waiting.reason == "ImagePullBackOff";
+                match retry_at {
+                    // The first look after a failed pull shows ErrImagePull; the next one the back-off.
+                    Some(_) if !backing_off => self.retries.failed(&container.name, now),
+                    Some(at) => self.retries.set(&container.name, at),
+                    None => self.retries.failed(&container.name, now),
+                }
+                self.waiting.insert(container.name.clone(), waiting);
+                self.waker.wake();
+                None
+            }
+        }
+    }
+
+    async fn environment(&self, container: &Container, observed: &Observed) -> Result<Environment> {
+        let namespace = spec::namespace(&self.pod);
+        let client = &self.services.client;
+        let (config_maps, secrets) = environment::references(container);
+        let mut objects = Objects::default();
+        for name in config_maps {
+            objects.config_maps.insert(name.to_owned(), client.find::<ConfigMap>(namespace, name).await?);
+        }
+        for name in secrets {
+            objects.secrets.insert(name.to_owned(), client.find::<Secret>(namespace, name).await?);
+        }
+        self.services.services.synced().await;
+        let services: Vec<Service> = ["default", namespace]
+            .iter()
+            .enumerate()
+            .filter(|(at, namespace)| *at == 0 || **namespace != "default")
+            .flat_map(|(_, namespace)| self.services.services.typed_list::<Service>(namespace))
+            .collect();
+        let services = environment::service_variables(&self.pod, &services);
+        environment::environment(&self.pod, container, &objects, &services, &self.downward(observed))
+    }
+
+    fn container_config(
+        &self,
+        declared: &Declared<'_>,
+        restart_count: u32,
+        environment: &Environment,
+        image: &ReadyImage,
+        observed: &Observed,
+    ) -> Result<corten_cri::v1::ContainerConfig> {
+        let target = match declared.target {
+            None => None,
+            Some(target) => {
+                let running = observed.running().find(|instance| instance.name == target);
+                Some(
+                    running
+                        .map(|instance| instance.id.clone())
+                        .ok_or_else(|| Error::pod(format!("unable to find target container {target}")))?,
+                )
+            }
+        };
+        let no_volumes = volumes::MountedVolumes::default();
+        config::container(&Parts {
+            config: &self.services.config,
+            pod: &self.pod,
+            declared,
+            restart_count,
+            environment,
+            volumes: self.volumes.as_ref().unwrap_or(&no_volumes),
+            image_ref: &image.reference,
+            image_user: &image.user,
+            pod_ips: &self.pod_ips(observed),
+            target,
+            memory_capacity: self.services.memory_capacity,
+        })
+    }
+
+    /// When the runtime has lost its records (a reboot), the log files still tell how often it ran.
+    fn restart_count(&self, start: &Start, observed: &Observed) -> u32 {
+        if observed.newest(&start.name).is_some() {
+            return start.restart_count;
+        }
+        let (namespace, name, uid) = (spec::namespace(&self.pod), spec::name(&self.pod), spec::uid(&self.pod));
+        let directory = self.services.config.pod_log_dir(namespace, name, uid).join(&start.name);
+        let files = fs::read_dir(directory).into_iter().flatten().flatten();
+        let counts = files.filter_map(|file| file.file_name().to_str()?.split('.').next()?.parse::<u32>().ok());
+        counts.max().map_or(0, |last| last + 1)
+    }
+
+    /// `containers/<pod>_<namespace>_<container>-<id>.log`, where log collectors look.
+    fn link_log(&self, container: &str, id: &str, log: &str) {
+        let directory = self.services.config.log_dir.join("containers");
+        let link = directory.join(log_link(&self.pod, container, id));
+        let made = fs::create_dir_all(&directory).and_then(|()| std::os::unix::fs::symlink(log, &link));
+        if let Err(error) = made {
+            debug!(%error, link = %link.display(), "log not linked");
+        }
+    }
+
+    async fn post_start(
+        &mut self,
+        declared: &Declared<'_>,
+        id: &str,
+        observed: &Observed,
+    ) -> std::result::Result<(), Failed> {
+        let container = &declared.container;
+        let handler = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+        let Some(handler) = handler else { return Ok(()) };
+        let ip = self.pod_ip(observed);
+        let Err(error) = lifecycle::run(&self.services.runtime, handler, container, id, &ip).await else {
+            return Ok(());
+        };
+        warn!(%error, container = container.name, pod = %spec::describe(&self.pod), "postStart hook failed");
+        self.services.events.container(
+            &self.pod,
+            &container.name,
+            WARNING,
+            "FailedPostStartHook",
+            "PostStartHook failed",
+        );
+        let stop = Stop {
+            id: id.to_owned(),
+            name: container.name.clone(),
+            message: "FailedPostStartHook".into(),
+            grace: spec::grace_period_seconds(&self.pod),
+        };
+        self.stops.begin(&self.services, &self.waker, &self.pod, &ip, stop);
+        Err(Failed { reason: "PostStartHookError", message: error.to_string() })
+    }
+}
+
+fn log_link(pod: &Pod, container: &str, id: &str) -> String {
+    format!("{}_{}_{container}-{id}.log", spec::name(pod), spec::namespace(pod))
+}
+
+async fn runtime_handler(services: &Services, pod: &Pod) -> Result<String> {
+    match spec::spec(pod).runtime_class_name.as_deref().filter(|name| !name.is_empty()) {
+        None => Ok(String::new()),
+        Some(name) => Ok(services.client.get::<RuntimeClass>("", name).await?.handler),
+    }
+}
+
+/// Removes an instance that is no longer needed, with its log.
+pub(super) async fn remove_instance(worker: &Worker, observed: &Observed, id: &str) {
+    let services = &worker.services;
+    if let Err(error) = services.runtime.remove_container(id).await {
+        debug!(%error, container = id, "container not removed");
+        return;
+    }
+    let Some(instance) = observed.instances.iter().find(|instance| instance.id == id) else { return };
+    // What is already gone needs no removing.
+    if instance.state == InstanceState::Exited {
+        let _ = fs::remove_file(&instance.log_path);
+    }
+    let _ = fs::remove_file(services.config.log_dir.join("containers").join(log_link(&worker.pod, &instance.name, id)));
+}
+
+/// Removes all that the runtime and the log directory still hold of an ended pod.
+pub(super) async fn remove_everything(services: &Services, pod: &Pod, observed: &Observed) -> Result<()> {
+    for instance in &observed.instances {
+        services.runtime.remove_container(&instance.id).await?;
+        let link = log_link(pod, &instance.name, &instance.id);
+        let _ = fs::remove_file(services.config.log_dir.join("containers").join(link));
+    }
+    for sandbox in &observed.sandboxes {
+        services.runtime.stop_sandbox(&sandbox.id).await?;
+        services.runtime.remove_sandbox(&sandbox.id).await?;
+    }
+    let logs = services.config.pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod));
+    match fs::remove_dir_all(&logs) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", &logs)(error)),
+        _ => Ok(()),
+    }
+}

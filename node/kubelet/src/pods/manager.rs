@@ -1,0 +1,224 @@
+//! Keeps one worker per pod that the API assigns to this node, and wakes it when the API or the runtime has
+//! news. It decides nothing about a pod, except that one which the API does not know must go.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::decode_object;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_client::{Cache, Change};
+use corten_meta::Object;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Services;
+use super::view::Views;
+use super::waker::Waker;
+use super::worker::{Desired, Worker};
+use crate::container::labels;
+use crate::cri::Runtime;
+use crate::error::Result;
+use crate::volumes::teardown;
+
+const RECONNECT: Duration = Duration::from_millis(500);
+/// Container events that wait to be passed on; a full queue only makes the runtime wait.
+const EVENT_QUEUE: usize = 256;
+
+pub struct Manager {
+    services: Arc<Services>,
+    views: Views,
+    shutdown: CancellationToken,
+    workers: HashMap<String, Handle>,
+    /// The uid of the pod that has the name now.
+    by_name: HashMap<corten_meta::Key, String>,
+    tasks: JoinSet<String>,
+}
+
+struct Handle {
+    desired: watch::Sender<Desired>,
+    waker: Waker,
+}
+
+/// What the loop hears of the runtime.
+enum RuntimeNews {
+    /// Something happened to a container of this pod.
+    Pod(String),
+    /// Events may have been lost: look at everything.
+    All,
+}
+
+impl Manager {
+    pub fn new(services: Arc<Services>, views: Views, shutdown: CancellationToken) -> Manager {
+        Manager { services, views, shutdown, workers: HashMap::new(), by_name: HashMap::new(), tasks: JoinSet::new() }
+    }
+
+    /// Follows the pods of the cache until shutdown.
+    pub async fn run(mut self, pods: Arc<Cache>) {
+        let (news, mut runtime_news) = mpsc::channel(EVENT_QUEUE);
+        let listener = tokio::spawn(listen(self.services.runtime.clone(), news, self.shutdown.clone()));
+        tokio::select! {
+            () = self.shutdown.cancelled() => return,
+            () = pods.synced() => {}
+        }
+        self.remove_orphans(&pods).await;
+        let mut changes = pods.subscribe();
+        let mut relist = tokio::time::interval(self.services.config.relist_interval);
+        relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.shutdown.cancelled() => break,
+                change = changes.next() => match change {
+                    Some(change) => self.pod_changed(&change),
+                    None => break,
+                },
+                Some(news) = runtime_news.recv() => self.runtime_changed(&news),
+                _ = relist.tick() => self.runtime_changed(&RuntimeNews::All),
+                Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => self.worker_ended(ended),
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+        listener.abort();
+    }
+
+    fn pod_changed(&mut self, change: &Change) {
+        let known = self.by_name.get(&change.key).cloned();
+        let current = change.new.as_ref().map(|object| object.header.uid.clone());
+        if let Some(known) = known.filter(|known| current.as_ref() != Some(known)) {
+            self.by_name.remove(&change.key);
+            self.tell_gone(&known);
+        }
+        if let Some(object) = &change.new {
+            self.tell(object);
+        }
+    }
+
+    fn tell(&mut self, object: &Object) {
+        let pod: Pod = match decode_object(object) {
+            Ok(pod) => pod,
+            Err(error) => {
+                warn!(%error, pod = %object.key(), "pod not understood");
+                return;
+            }
+        };
+        let uid = object.header.uid.clone();
+        self.by_name.insert(object.key(), uid.clone());
+        let desired = Desired { pod: Arc::new(pod), gone: false };
+        match self.workers.get(&uid) {
+            Some(handle) => {
+                handle.desired.send_replace(desired);
+                handle.waker.wake();
+            }
+            None => self.start_worker(uid, desired),
+        }
+    }
+
+    fn tell_gone(&self, uid: &str) {
+        if let Some(handle) = self.workers.get(uid) {
+            handle.desired.send_modify(|desired| desired.gone = true);
+            handle.waker.wake();
+        }
+    }
+
+    fn start_worker(&mut self, uid: String, desired: Desired) {
+        let (sender, receiver) = watch::channel(desired);
+        let waker = Waker::default();
+        let (worker, view) = Worker::new(self.services.clone(), receiver, waker.clone(), self.shutdown.clone());
+        self.views.insert(&uid, view);
+        self.workers.insert(uid.clone(), Handle { desired: sender, waker });
+        self.tasks.spawn(async move {
+            worker.run().await;
+            uid
+        });
+    }
+
+    fn worker_ended(&mut self, ended: std::result::Result<String, tokio::task::JoinError>) {
+        match ended {
+            Ok(uid) => {
+                self.workers.remove(&uid);
+                self.by_name.retain(|_, known| *known != uid);
+                self.views.remove(&uid);
+            }
+            Err(error) => warn!(%error, "a pod worker failed"),
+        }
+    }
+
+    fn runtime_changed(&self, news: &RuntimeNews) {
+        match news {
+            RuntimeNews::Pod(uid) => self.workers.get(uid).into_iter().for_each(|handle| handle.waker.wake()),
+            RuntimeNews::All => self.workers.values().for_each(|handle| handle.waker.wake()),
+        }
+    }
+
+    /// Ends what an earlier kubelet left and the API no longer knows.
+    async fn remove_orphans(&self, pods: &Cache) {
+        let known: HashSet<String> = pods.all().iter().map(|object| object.header.uid.clone()).collect();
+        match orphans(&self.services.runtime, &known).await {
+            Ok(orphans) => {
+                for (sandbox, pod) in orphans {
+                    info!(pod, sandbox, "removing a pod that the API does not know");
+                    if let Err(error) = self.remove_sandbox(&sandbox).await {
+                        warn!(%error, sandbox, "orphan not removed");
+                    }
+                }
+            }
+            Err(error) => warn!(%error, "orphans not listed"),
+        }
+        let directory = self.services.config.root_dir.join("pods");
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let uid = entry.file_name().to_string_lossy().into_owned();
+            if !known.contains(&uid)
+                && let Err(error) = teardown::remove(&entry.path())
+            {
+                warn!(%error, uid, "orphan's volumes not removed");
+            }
+        }
+    }
+
+    async fn remove_sandbox(&self, id: &str) -> Result<()> {
+        self.services.runtime.stop_sandbox(id).await?;
+        self.services.runtime.remove_sandbox(id).await
+    }
+}
+
+/// Sandboxes of pods that are not among the known ones: their id, and the pod's name.
+async fn orphans(runtime: &Runtime, known: &HashSet<String>) -> Result<Vec<(String, String)>> {
+    let sandboxes = runtime.list_sandboxes(None).await?;
+    Ok(sandboxes
+        .into_iter()
+        .filter_map(|sandbox| {
+            let metadata = sandbox.metadata?;
+            let ours = sandbox.labels.contains_key(labels::POD_UID);
+            (ours && !known.contains(&metadata.uid))
+                .then(|| (sandbox.id, format!("{}/{}", metadata.namespace, metadata.name)))
+        })
+        .collect())
+}
+
+/// Passes container events on. After every (re)connection everything is looked at, so that nothing that
+/// happened in between is missed.
+async fn listen(runtime: Runtime, news: mpsc::Sender<RuntimeNews>, shutdown: CancellationToken) {
+    let forever = async {
+        loop {
+            if let Ok(mut events) = runtime.events().await {
+                if news.send(RuntimeNews::All).await.is_err() {
+                    return;
+                }
+                while let Ok(Some(event)) = events.message().await {
+                    let uid = event.pod_sandbox_status.and_then(|status| status.metadata).map(|metadata| metadata.uid);
+                    let heard = uid.map_or(RuntimeNews::All, RuntimeNews::Pod);
+                    if news.send(heard).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            tokio::time::sleep(RECONNECT).await;
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = forever => {}
+    }
+}

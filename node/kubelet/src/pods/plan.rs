@@ -1,0 +1,376 @@
+//! The decision of a pod worker: what to do next, from the pod, what the runtime holds, what the worker
+//! remembers, and the time. Pure and total: the same input gives the same plan, and a plan carried out
+//! leads to an empty plan. It never talks to the runtime or the API.
+
+use std::collections::{HashMap, HashSet};
+
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use jiff::Timestamp;
+
+use super::observed::{Instance, InstanceState, Observed, Sandbox};
+use super::spec::{self, Role};
+use crate::backoff::{Backoffs, go_seconds};
+use crate::container::labels;
+
+/// What the probes of one running container say; `None` is "no result yet" or "no such probe".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub startup: Option<bool>,
+    pub liveness: Option<bool>,
+    pub readiness: Option<bool>,
+}
+
+/// What the worker remembers between two looks at the pod.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    pub backoffs: Backoffs,
+    /// Probe results by container id.
+    pub verdicts: HashMap<String, Verdict>,
+    /// Containers that are being stopped.
+    pub stopping: HashSet<String>,
+    /// Set once the pod must end; it never becomes unset.
+    pub termination: Option<Termination>,
+}
+
+/// The pod must end, since when, and what its status says about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Termination {
+    pub since: Timestamp,
+    /// The seconds its containers have, counted from `since`.
+    pub grace: i64,
+    /// The phase is forced to Failed with this reason and message (deadline, rejection).
+    pub failed: Option<(String, String)>,
+}
+
+/// What to do now. Everything in it may be done in one pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub stop: Vec<Stop>,
+    pub sandbox: SandboxAction,
+    pub start: Vec<Start>,
+    /// Containers that wait out their crash-loop back-off.
+    pub backing_off: Vec<BackingOff>,
+    /// Instances that nobody needs any more, by id.
+    pub remove: Vec<String>,
+    /// Look again at this time, if nothing happens before.
+    pub wake_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SandboxAction {
+    #[default]
+    Keep,
+    /// Make a sandbox; the older ones are stopped first.
+    Create { attempt: u32 },
+    /// Nothing runs and nothing will: give the pod's network and namespaces back.
+    Stop,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    pub id: String,
+    pub name: String,
+    /// The text of the Killing event.
+    pub message: String,
+    pub grace: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub name: String,
+    pub role: Role,
+    pub restart_count: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackingOff {
+    pub name: String,
+    pub message: String,
+    pub until: Timestamp,
+}
+
+/// The least time a container gets between SIGTERM and SIGKILL.
+const MINIMUM_GRACE_SECONDS: i64 = 2;
+
+/// What to do next for the pod.
+pub fn plan(pod: &Pod, observed: &Observed, memory: &Memory, now: Timestamp) -> Plan {
+    let mut planner = Planner { pod, observed, memory, now, plan: Plan::default() };
+    if let Some(termination) = &memory.termination {
+        planner.end_pod(termination);
+    } else if let Some(sandbox) = usable_sandbox(pod, observed) {
+        planner.run_in(sandbox);
+    } else {
+        planner.replace_sandbox();
+    }
+    planner.remove_old_instances();
+    planner.plan
+}
+
+/// The newest sandbox if containers can live in it.
+pub fn usable_sandbox<'a>(pod: &Pod, observed: &'a Observed) -> Option<&'a Sandbox> {
+    let sandbox = observed.sandbox()?;
+    (sandbox.ready && (spec::host_network(pod) || !sandbox.ips.is_empty())).then_some(sandbox)
+}
+
+/// Whether any instance of the pod still runs or is about to.
+pub fn is_active(observed: &Observed) -> bool {
+    observed.running().next().is_some()
+}
+
+struct Planner<'a> {
+    pod: &'a Pod,
+    observed: &'a Observed,
+    memory: &'a Memory,
+    now: Timestamp,
+    plan: Plan,
+}
+
+impl<'a> Planner<'a> {
+    /// Stops the main containers, then the sidecars from the last to the first, then the sandbox.
+    fn end_pod(&mut self, termination: &Termination) {
+        let elapsed = self.now.duration_since(termination.since).as_secs();
+        let grace = termination.grace.saturating_sub(elapsed).max(MINIMUM_GRACE_SECONDS.min(termination.grace.max(1)));
+        self.stop_in_order(grace);
+    }
+
+    fn stop_in_order(&mut self, grace: i64) {
+        let sidecars: Vec<&str> = spec::init_containers(self.pod)
+            .filter(|(role, _)| *role == Role::Sidecar)
+            .map(|(_, container)| container.name.as_str())
+            .collect();
+        let rank = |instance: &Instance| sidecars.iter().position(|name| *name == instance.name);
+        // `None` ranks last of all and is therefore stopped first, together with all its peers.
+        let next = self.observed.running().map(|instance| rank(instance).map_or(usize::MAX, |at| at)).max();
+        let Some(next) = next else {
+            if self.observed.sandboxes.iter().any(|sandbox| sandbox.ready) {
+                self.plan.sandbox = SandboxAction::Stop;
+            }
+            return;
+        };
+        let now_ending: Vec<&Instance> =
+            self.observed.running().filter(|instance| rank(instance).unwrap_or(usize::MAX) == next).collect();
+        for instance in now_ending {
+            self.stop(instance, format!("Stopping container {}", instance.name), grace);
+        }
+    }
+
+    fn stop(&mut self, instance: &Instance, message: String, grace: i64) {
+        if !self.memory.stopping.contains(&instance.id) {
+            self.plan.stop.push(Stop { id: instance.id.clone(), name: instance.name.clone(), message, grace });
+        }
+    }
+
+    /// There is no sandbox to run in: ends what runs in dead ones, then makes a new one if it is worth it.
+    fn replace_sandbox(&mut self) {
+        let stranded: Vec<&Instance> = self.observed.running().collect();
+        if !stranded.is_empty() {
+            for instance in stranded {
+                self.stop(
+                    instance,
+                    format!("Stopping container {}", instance.name),
+                    spec::grace_period_seconds(self.pod),
+                );
+            }
+            return;
+        }
+        if self.is_over() {
+            return;
+        }
+        let attempt = self.observed.sandbox().map_or(0, |sandbox| sandbox.attempt + 1);
+        self.plan.sandbox = SandboxAction::Create { attempt };
+    }
+
+    /// Whether the pod has done all it ever will: its main containers have ended for good, or it can never be
+    /// initialized. Such a pod gets no new sandbox and its sidecars are not restarted.
+    fn is_over(&self) -> bool {
+        let ended_for_good = |role: Role, container: &Container| {
+            self.observed.newest(&container.name).is_some_and(|instance| {
+                instance.state == InstanceState::Exited
+                    && !spec::should_restart(self.pod, role, container, instance.exit_code)
+            })
+        };
+        let failed = |container: &Container| {
+            self.observed.newest(&container.name).is_some_and(|instance| instance.exit_code != 0)
+        };
+        let init_failed = spec::init_containers(self.pod)
+            .any(|(role, container)| role == Role::Init && failed(container) && ended_for_good(role, container));
+        let main = &spec::spec(self.pod).containers;
+        init_failed || (!main.is_empty() && main.iter().all(|container| ended_for_good(Role::Main, container)))
+    }
+
+    fn run_in(&mut self, sandbox: &Sandbox) {
+        if self.is_over() {
+            self.stop_in_order(spec::grace_period_seconds(self.pod));
+            return;
+        }
+        if self.initialize(sandbox) == Initialization::Done {
+            self.run_main_containers(sandbox);
+        }
+        self.start_ephemeral_containers();
+    }
+
+    /// Walks the init containers in order and stops at the first that has something left to do.
+    fn initialize(&mut self, sandbox: &Sandbox) -> Initialization {
+        let pod = self.pod;
+        let initialized =
+            spec::spec(pod).containers.iter().any(|container| self.instance_in(sandbox, &container.name).is_some());
+        for (role, container) in spec::init_containers(pod) {
+            let state = match role {
+                Role::Sidecar => self.keep_sidecar(sandbox, container),
+                _ if initialized => continue,
+                _ => self.run_init_container(sandbox, container),
+            };
+            if state == Initialization::Going && !initialized {
+                return state;
+            }
+        }
+        Initialization::Done
+    }
+
+    fn run_init_container(&mut self, sandbox: &Sandbox, container: &Container) -> Initialization {
+        let Some(instance) = self.instance_in(sandbox, &container.name) else {
+            self.start(Role::Init, container);
+            return Initialization::Going;
+        };
+        match instance.state {
+            InstanceState::Running => Initialization::Going,
+            InstanceState::Created | InstanceState::Unknown => {
+                self.start(Role::Init, container);
+                Initialization::Going
+            }
+            InstanceState::Exited if instance.exit_code == 0 => Initialization::Done,
+            InstanceState::Exited => {
+                self.restart(Role::Init, container, instance);
+                Initialization::Going
+            }
+        }
+    }
+
+    /// A sidecar is done initializing when it runs and its startup probe, if any, has passed.
+    fn keep_sidecar(&mut self, sandbox: &Sandbox, container: &Container) -> Initialization {
+        let Some(instance) = self.instance_in(sandbox, &container.name) else {
+            self.start(Role::Sidecar, container);
+            return Initialization::Going;
+        };
+        match instance.state {
+            InstanceState::Running => {
+                if self.stop_if_unhealthy(container, instance) {
+                    return Initialization::Going;
+                }
+                let started = container.startup_probe.is_none() || self.verdict(instance).startup == Some(true);
+                if started { Initialization::Done } else { Initialization::Going }
+            }
+            InstanceState::Created | InstanceState::Unknown => {
+                self.start(Role::Sidecar, container);
+                Initialization::Going
+            }
+            InstanceState::Exited => {
+                self.restart(Role::Sidecar, container, instance);
+                Initialization::Going
+            }
+        }
+    }
+
+    fn run_main_containers(&mut self, sandbox: &Sandbox) {
+        let pod = self.pod;
+        for container in &spec::spec(pod).containers {
+            let Some(instance) = self.observed.newest(&container.name) else {
+                self.start(Role::Main, container);
+                continue;
+            };
+            match instance.state {
+                InstanceState::Running if instance.sandbox_id == sandbox.id => {
+                    self.stop_if_unhealthy(container, instance);
+                }
+                InstanceState::Running => {
+                    let message = format!("Stopping container {}", instance.name);
+                    self.stop(instance, message, spec::grace_period_seconds(pod));
+                }
+                InstanceState::Created | InstanceState::Unknown => self.start(Role::Main, container),
+                InstanceState::Exited if spec::should_restart(pod, Role::Main, container, instance.exit_code) => {
+                    self.restart(Role::Main, container, instance);
+                }
+                InstanceState::Exited => {}
+            }
+        }
+    }
+
+    fn start_ephemeral_containers(&mut self) {
+        let pod = self.pod;
+        for declared in spec::ephemeral_containers(pod) {
+            if self.observed.newest(&declared.container.name).is_none() {
+                self.start(Role::Ephemeral, &declared.container);
+            }
+        }
+    }
+
+    /// Stops a running container whose definition changed or whose liveness or startup probe failed.
+    fn stop_if_unhealthy(&mut self, container: &Container, instance: &Instance) -> bool {
+        let verdict = self.verdict(instance);
+        let name = &container.name;
+        let (message, probe) = if !instance.hash.is_empty() && instance.hash != labels::hash(container) {
+            (format!("Container {name} definition changed, will be restarted"), None)
+        } else if verdict.liveness == Some(false) {
+            (format!("Container {name} failed liveness probe, will be restarted"), container.liveness_probe.as_ref())
+        } else if verdict.startup == Some(false) {
+            (format!("Container {name} failed startup probe, will be restarted"), container.startup_probe.as_ref())
+        } else {
+            return false;
+        };
+        let own = probe.and_then(|probe: &Probe| probe.termination_grace_period_seconds);
+        self.stop(instance, message, own.unwrap_or_else(|| spec::grace_period_seconds(self.pod)));
+        true
+    }
+
+    fn start(&mut self, role: Role, container: &Container) {
+        let restart_count = self.observed.newest(&container.name).map_or(0, |instance| instance.restart_count + 1);
+        self.plan.start.push(Start { name: container.name.clone(), role, restart_count });
+    }
+
+    /// Starts an ended container again, now or when its back-off is over.
+    fn restart(&mut self, role: Role, container: &Container, ended: &Instance) {
+        let finished = Timestamp::from_nanosecond(i128::from(ended.finished_at)).unwrap_or(self.now);
+        match self.memory.backoffs.until(&container.name, finished, self.now) {
+            None => self.start(role, container),
+            Some(until) => {
+                let message = format!(
+                    "back-off {} restarting failed container={} pod={}",
+                    go_seconds(self.memory.backoffs.delay(&container.name)),
+                    container.name,
+                    spec::describe(self.pod)
+                );
+                self.plan.backing_off.push(BackingOff { name: container.name.clone(), message, until });
+                self.plan.wake_at = Some(self.plan.wake_at.map_or(until, |at| at.min(until)));
+            }
+        }
+    }
+
+    /// Keeps the newest attempt and the one before it, whose logs `--previous` shows.
+    fn remove_old_instances(&mut self) {
+        let mut kept: HashMap<&str, usize> = HashMap::new();
+        for instance in &self.observed.instances {
+            let seen = kept.entry(&instance.name).or_default();
+            let unstarted = instance.state == InstanceState::Created
+                && self.plan.start.iter().any(|start| start.name == instance.name);
+            *seen += 1;
+            if unstarted || (*seen > 2 && instance.state != InstanceState::Running) {
+                self.plan.remove.push(instance.id.clone());
+            }
+        }
+    }
+
+    fn instance_in(&self, sandbox: &Sandbox, name: &str) -> Option<&'a Instance> {
+        self.observed.newest(name).filter(|instance| instance.sandbox_id == sandbox.id)
+    }
+
+    fn verdict(&self, instance: &Instance) -> Verdict {
+        self.memory.verdicts.get(&instance.id).copied().unwrap_or_default()
+    }
+}
+
+/// How far the init containers are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Initialization {
+    Done,
+    Going,
+}

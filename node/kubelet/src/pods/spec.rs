@@ -1,0 +1,183 @@
+//! Reading a Pod's spec in the kubelet's terms: which containers there are, in which role, and what
+//! their restart policy says about an exit. Pure; it never looks at the runtime.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use corten_api::k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, PodStatus};
+use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// What a container is for; it decides when it starts, and what its end means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs to completion before the next one and before the main containers.
+    Init,
+    /// An init container with `restartPolicy: Always`: runs beside the main containers.
+    Sidecar,
+    /// One of `spec.containers`.
+    Main,
+    /// Added to a running pod for debugging; never restarted.
+    Ephemeral,
+}
+
+/// A container of the spec with its role.
+#[derive(Clone, Debug)]
+pub struct Declared<'a> {
+    pub role: Role,
+    pub container: Cow<'a, Container>,
+    /// For an ephemeral container: whose process namespace it joins.
+    pub target: Option<&'a str>,
+}
+
+static NO_SPEC: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
+static NO_STATUS: LazyLock<PodStatus> = LazyLock::new(PodStatus::default);
+
+/// The pod's spec, empty if absent.
+pub fn spec(pod: &Pod) -> &PodSpec {
+    pod.spec.as_ref().unwrap_or(&NO_SPEC)
+}
+
+/// The pod's status, empty if absent.
+pub fn status(pod: &Pod) -> &PodStatus {
+    pod.status.as_ref().unwrap_or(&NO_STATUS)
+}
+
+pub fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+pub fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+pub fn host_network(pod: &Pod) -> bool {
+    spec(pod).host_network == Some(true)
+}
+
+/// The init containers in order, sidecars among them.
+pub fn init_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = (Role, &Container)> {
+    spec(pod).init_containers.iter().flatten().map(|container| (init_role(container), container))
+}
+
+/// The ephemeral containers, each seen as an ordinary container.
+pub fn ephemeral_containers(pod: &Pod) -> impl Iterator<Item = Declared<'_>> {
+    spec(pod).ephemeral_containers.iter().flatten().map(|container| Declared {
+        role: Role::Ephemeral,
+        target: container.target_container_name.as_deref().filter(|target| !target.is_empty()),
+        container: Cow::Owned(from_ephemeral(container)),
+    })
+}
+
+/// Every container of the pod: init, main, ephemeral.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = Declared<'_>> {
+    let init = init_containers(pod).map(|(role, container)| Declared {
+        role,
+        container: Cow::Borrowed(container),
+        target: None,
+    });
+    let main = spec(pod).containers.iter().map(|container| Declared {
+        role: Role::Main,
+        container: Cow::Borrowed(container),
+        target: None,
+    });
+    init.chain(main).chain(ephemeral_containers(pod))
+}
+
+/// The declared container of that name.
+pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<Declared<'a>> {
+    containers(pod).find(|declared| declared.container.name == name)
+}
+
+fn init_role(container: &Container) -> Role {
+    if container.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init }
+}
+
+fn from_ephemeral(from: &EphemeralContainer) -> Container {
+    let from = from.clone();
+    Container {
+        args: from.args,
+        command: from.command,
+        env: from.env,
+        env_from: from.env_from,
+        image: from.image,
+        image_pull_policy: from.image_pull_policy,
+        lifecycle: None,
+        liveness_probe: None,
+        name: from.name,
+        ports: from.ports,
+        readiness_probe: None,
+        resize_policy: None,
+        resources: from.resources,
+        restart_policy: None,
+        restart_policy_rules: None,
+        security_context: from.security_context,
+        startup_probe: None,
+        stdin: from.stdin,
+        stdin_once: from.stdin_once,
+        termination_message_path: from.termination_message_path,
+        termination_message_policy: from.termination_message_policy,
+        tty: from.tty,
+        volume_devices: from.volume_devices,
+        volume_mounts: from.volume_mounts,
+        working_dir: from.working_dir,
+    }
+}
+
+/// Whether a container that ended with this exit code is started again.
+pub fn should_restart(pod: &Pod, role: Role, container: &Container, exit_code: i32) -> bool {
+    match role {
+        Role::Sidecar => return true,
+        Role::Ephemeral => return false,
+        Role::Init | Role::Main => {}
+    }
+    if rule_restarts(container, exit_code) {
+        return true;
+    }
+    let policy = container.restart_policy.as_deref().or(spec(pod).restart_policy.as_deref()).unwrap_or("Always");
+    match (policy, role) {
+        ("Never", _) => false,
+        ("OnFailure", _) | (_, Role::Init) => exit_code != 0,
+        _ => true,
+    }
+}
+
+fn rule_restarts(container: &Container, exit_code: i32) -> bool {
+    container.restart_policy_rules.iter().flatten().any(|rule| {
+        let Some(codes) = &rule.exit_codes else { return false };
+        let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
+        rule.action == "Restart" && if codes.operator == "NotIn" { !listed } else { listed }
+    })
+}
+
+/// The seconds a container may take to stop: the deletion's if the pod is being deleted, else the spec's.
+pub fn grace_period_seconds(pod: &Pod) -> i64 {
+    pod.metadata
+        .deletion_grace_period_seconds
+        .filter(|_| pod.metadata.deletion_timestamp.is_some())
+        .or(spec(pod).termination_grace_period_seconds)
+        .unwrap_or(30)
+}
+
+/// A port of the container by number or name.
+pub fn port_number(container: &Container, port: &IntOrString) -> Option<u16> {
+    match port {
+        IntOrString::Int(number) => u16::try_from(*number).ok(),
+        IntOrString::String(name) => container
+            .ports
+            .iter()
+            .flatten()
+            .find(|declared| declared.name.as_deref() == Some(name))
+            .and_then(|declared| u16::try_from(declared.container_port).ok())
+            .or_else(|| name.parse().ok()),
+    }
+    .filter(|number| *number > 0)
+}
+
+/// `name_namespace(uid)`, as upstream prints a pod in messages.
+pub fn describe(pod: &Pod) -> String {
+    format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
+}

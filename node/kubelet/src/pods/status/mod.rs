@@ -1,0 +1,101 @@
+//! The status of a pod, from its spec, what the runtime holds and what the worker knows: containers,
+//! phase, conditions, addresses. Pure: it reads no clock and sends nothing.
+
+mod conditions;
+mod containers;
+mod patch;
+mod phase;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use corten_api::k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
+
+pub use patch::status_patch;
+
+use super::observed::Observed;
+use super::plan::{Memory, usable_sandbox};
+use super::spec;
+use crate::container::resources;
+
+/// Why a container waits: a reason such as `ErrImagePull`, and a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub reason: String,
+    pub message: String,
+}
+
+/// All that a status is made from.
+pub struct Facts<'a> {
+    pub pod: &'a Pod,
+    pub observed: &'a Observed,
+    pub memory: &'a Memory,
+    /// By container name; the reason its next start has not happened.
+    pub waiting: &'a HashMap<String, Waiting>,
+    pub host_ips: &'a [IpAddr],
+    /// The scheme of container ids: `corten` in `corten://<id>`.
+    pub runtime_name: &'a str,
+    /// True once the pod has ended and nothing of it will run again.
+    pub ended: bool,
+    pub now: Timestamp,
+}
+
+/// The status to report.
+pub fn status(facts: &Facts<'_>) -> PodStatus {
+    let old = spec::status(facts.pod);
+    let mut new = PodStatus {
+        start_time: old.start_time.clone().or(Some(Time(facts.now))),
+        qos_class: Some(resources::qos_class(facts.pod).to_string()),
+        observed_generation: facts.pod.metadata.generation,
+        nominated_node_name: old.nominated_node_name.clone(),
+        resource_claim_statuses: old.resource_claim_statuses.clone(),
+        container_statuses: Some(containers::main(facts)),
+        init_container_statuses: Some(containers::init(facts)).filter(|list| !list.is_empty()),
+        ephemeral_container_statuses: Some(containers::ephemeral(facts)).filter(|list| !list.is_empty()),
+        ..PodStatus::default()
+    };
+    set_addresses(facts, old, &mut new);
+    set_phase(facts, old, &mut new);
+    new.conditions = Some(conditions::conditions(facts, &new));
+    new
+}
+
+fn set_addresses(facts: &Facts<'_>, old: &PodStatus, new: &mut PodStatus) {
+    let host: Vec<String> = facts.host_ips.iter().map(IpAddr::to_string).collect();
+    new.host_ip = host.first().cloned();
+    new.host_ips = Some(host.iter().map(|ip| HostIP { ip: ip.clone() }).collect());
+    let pod_ips = if spec::host_network(facts.pod) {
+        host
+    } else if let Some(sandbox) = usable_sandbox(facts.pod, facts.observed) {
+        sandbox.ips.clone()
+    } else {
+        // The last known address stays while the sandbox is away, as upstream's ended pods keep theirs.
+        old.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect()
+    };
+    new.pod_ip = pod_ips.first().cloned();
+    new.pod_ips = Some(pod_ips.into_iter().map(|ip| PodIP { ip }).collect()).filter(|ips: &Vec<_>| !ips.is_empty());
+}
+
+/// The phase, never leaving a terminal one, with the reason and message that belong to it.
+fn set_phase(facts: &Facts<'_>, old: &PodStatus, new: &mut PodStatus) {
+    let failed = facts.memory.termination.as_ref().and_then(|termination| termination.failed.as_ref());
+    let reported = old.phase.as_deref().filter(|phase| is_terminal(phase));
+    let phase = match (reported, failed) {
+        (Some(phase), _) => phase.to_owned(),
+        (None, Some(_)) => "Failed".to_owned(),
+        (None, None) => phase::phase(facts, new).to_owned(),
+    };
+    if let Some((reason, message)) = failed {
+        (new.reason, new.message) = (Some(reason.clone()), Some(message.clone()));
+    } else if old.phase.as_deref() == Some(&phase) {
+        (new.reason, new.message) = (old.reason.clone(), old.message.clone());
+    }
+    new.phase = Some(phase);
+}
+
+/// Succeeded and Failed are final.
+pub fn is_terminal(phase: &str) -> bool {
+    phase == "Succeeded" || phase == "Failed"
+}

@@ -1,0 +1,99 @@
+//! The last words of a container: its termination message file, or the end of its log if it failed and
+//! left none. Read once per ended container.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use corten_api::k8s_openapi::api::core::v1::Pod;
+
+use super::observed::{InstanceState, Observed};
+use super::spec;
+use crate::config::Config;
+use crate::container::config::termination_file;
+use crate::logs::line;
+
+const MAX_MESSAGE: usize = 4096;
+const MAX_LOG: u64 = 2048;
+const MAX_LOG_LINES: usize = 80;
+
+/// The messages read so far, by container id.
+#[derive(Default)]
+pub struct Messages {
+    read: HashMap<String, String>,
+}
+
+impl Messages {
+    /// Puts the message of every ended container into it.
+    pub fn fill(&mut self, config: &Config, pod: &Pod, observed: &mut Observed) {
+        self.read.retain(|id, _| observed.instances.iter().any(|instance| instance.id == *id));
+        for instance in &mut observed.instances {
+            if instance.state != InstanceState::Exited {
+                continue;
+            }
+            let message = self.read.entry(instance.id.clone()).or_insert_with(|| {
+                let file = termination_file(config, spec::uid(pod), &instance.name, instance.restart_count);
+                let policy = spec::container(pod, &instance.name)
+                    .and_then(|declared| declared.container.termination_message_policy.clone());
+                let failed = instance.exit_code != 0;
+                read(&file, Path::new(&instance.log_path), failed, policy.as_deref() == Some("FallbackToLogsOnError"))
+            });
+            if !message.is_empty() {
+                instance.message = message.clone();
+            }
+        }
+    }
+}
+
+fn read(file: &Path, log: &Path, failed: bool, fall_back: bool) -> String {
+    let mut content = Vec::new();
+    if let Ok(file) = fs::File::open(file) {
+        // What cannot be read is no message; there is nobody to tell.
+        let _ = file.take(MAX_MESSAGE as u64).read_to_end(&mut content);
+    }
+    if content.is_empty() && failed && fall_back {
+        return end_of_log(log).unwrap_or_default();
+    }
+    String::from_utf8_lossy(&content).into_owned()
+}
+
+fn end_of_log(path: &Path) -> std::io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    // Each line of the file carries a stamp besides its text, so more than the text is read.
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG * 4)))?;
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    let lines: Vec<&[u8]> = content.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut text = Vec::new();
+    for raw in lines.iter().rev().take(MAX_LOG_LINES).rev() {
+        if let Some(parsed) = line::parse(raw) {
+            text.extend_from_slice(parsed.content);
+            if !parsed.partial {
+                text.push(b'\n');
+            }
+        }
+    }
+    let start = text.len().saturating_sub(MAX_LOG as usize);
+    Ok(String::from_utf8_lossy(&text[start..]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_first_then_the_log_of_a_failure() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, log) = (root.path().join("message"), root.path().join("0.log"));
+        fs::write(&log, "2026-01-02T03:04:05.000000006Z stderr F boom\n").unwrap();
+        assert_eq!(read(&file, &log, true, true), "boom\n");
+        assert_eq!(read(&file, &log, false, true), "");
+        assert_eq!(read(&file, &log, true, false), "");
+        fs::write(&file, "last words").unwrap();
+        assert_eq!(read(&file, &log, true, true), "last words");
+        fs::write(&file, "x".repeat(5000)).unwrap();
+        assert_eq!(read(&file, &log, true, true).len(), MAX_MESSAGE);
+    }
+}

@@ -1,0 +1,374 @@
+//! One pod, one worker: a task that owns everything the kubelet knows of the pod. It looks, decides, acts
+//! and reports until there is nothing to do, then sleeps until it is woken or a time comes.
+//!
+//! Invariant: only this task makes or ends containers of the pod, so no two decisions ever race.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_client::DeleteOptions;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::observed::Observed;
+use super::plan::{self, Memory, Plan, SandboxAction, Termination};
+use super::publisher::Publisher;
+use super::spec;
+use super::status::{self, Facts, Waiting};
+use super::stop::Stops;
+use super::termination_message::Messages;
+use super::view::View;
+use super::waker::Waker;
+use super::{Services, act};
+use crate::backoff::go_seconds;
+use crate::container::resources;
+use crate::error::Result;
+use crate::events::{NORMAL, WARNING};
+use crate::images::Pulls;
+use crate::objects::{Kind, Reference};
+use crate::probes::Probes;
+use crate::volumes::{self, MountedVolumes, teardown};
+
+/// After the runtime did not answer.
+const RUNTIME_RETRY: Duration = Duration::from_secs(1);
+
+/// What the API wants of the pod.
+#[derive(Clone, Debug)]
+pub struct Desired {
+    pub pod: Arc<Pod>,
+    /// The object is gone from the API: whatever is left of the pod must end.
+    pub gone: bool,
+}
+
+pub struct Worker {
+    pub(super) services: Arc<Services>,
+    desired: watch::Receiver<Desired>,
+    pub(super) waker: Waker,
+    view: watch::Sender<View>,
+    shutdown: CancellationToken,
+
+    pub(super) pod: Arc<Pod>,
+    pub(super) memory: Memory,
+    pub(super) waiting: HashMap<String, Waiting>,
+    /// When a failed start, sandbox or volume may be tried again, by name.
+    pub(super) retries: act::Retries,
+    pub(super) volumes: Option<MountedVolumes>,
+    pub(super) pulls: Pulls,
+    pub(super) stops: Stops,
+    probes: Probes,
+    messages: Messages,
+    publisher: Publisher,
+}
+
+/// What a pass led to.
+enum Next {
+    /// Something was done: look again at once.
+    Again,
+    /// Nothing to do before this time, or before being woken.
+    Sleep(Option<Timestamp>),
+    /// The pod has ended and is gone.
+    Done,
+}
+
+impl Worker {
+    pub fn new(
+        services: Arc<Services>,
+        desired: watch::Receiver<Desired>,
+        waker: Waker,
+        shutdown: CancellationToken,
+    ) -> (Worker, watch::Receiver<View>) {
+        let pod = desired.borrow().pod.clone();
+        let (view, viewer) = watch::channel(View { pod: pod.clone(), ..View::default() });
+        let worker = Worker {
+            probes: Probes::new(services.runtime.clone(), services.events.clone(), waker.clone()),
+            publisher: Publisher::new(services.client.clone(), pod.clone()),
+            services,
+            desired,
+            waker,
+            view,
+            shutdown,
+            pod,
+            memory: Memory::default(),
+            waiting: HashMap::new(),
+            retries: act::Retries::default(),
+            volumes: None,
+            pulls: Pulls::default(),
+            stops: Stops::default(),
+            messages: Messages::default(),
+        };
+        (worker, viewer)
+    }
+
+    /// Works until the pod is gone or the kubelet stops; containers outlive the kubelet.
+    pub async fn run(mut self) {
+        loop {
+            let next = match self.pass().await {
+                Ok(next) => next,
+                Err(error) => {
+                    debug!(%error, pod = %spec::describe(&self.pod), "pass failed");
+                    Next::Sleep(Timestamp::now().checked_add(RUNTIME_RETRY).ok())
+                }
+            };
+            match next {
+                Next::Again if !self.shutdown.is_cancelled() => {}
+                Next::Sleep(until) if !self.shutdown.is_cancelled() => self.sleep(until).await,
+                Next::Done => break,
+                Next::Again | Next::Sleep(_) => return,
+            }
+        }
+        self.services.objects.forget(spec::uid(&self.pod));
+        self.services.tokens.forget(spec::uid(&self.pod));
+    }
+
+    async fn sleep(&mut self, until: Option<Timestamp>) {
+        let wait = until.map(|until| Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default());
+        let timer = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.shutdown.cancelled() => {}
+            () = self.waker.woken() => {}
+            () = timer => {}
+        }
+    }
+
+    /// Look, decide, report, act.
+    async fn pass(&mut self) -> Result<Next> {
+        let now = Timestamp::now();
+        let desired = self.take_desired();
+        let mut observed = self.services.runtime.observe(spec::uid(&self.pod)).await?;
+        self.messages.fill(&self.services.config, &self.pod, &mut observed);
+        self.note_termination(&desired, &observed, now);
+        self.sync_probes(&observed);
+        self.memory.stopping = self.stops.ids();
+        let plan = plan::plan(&self.pod, &observed, &self.memory, now);
+        let ended = self.has_ended(&observed);
+        self.note_backing_off(&plan);
+        self.report(&observed, ended, now);
+        if ended {
+            return self.end(&desired, &observed).await;
+        }
+        let acted = self.act(&plan, &observed, now).await;
+        Ok(if acted { Next::Again } else { Next::Sleep(self.wake_at(&plan, now)) })
+    }
+
+    fn take_desired(&mut self) -> Desired {
+        let desired = self.desired.borrow_and_update().clone();
+        if self.waker.take_refresh()
+            || self.pod.metadata.labels != desired.pod.metadata.labels
+            || self.pod.metadata.annotations != desired.pod.metadata.annotations
+        {
+            self.volumes = None;
+            self.retries.clear();
+        }
+        self.pod = desired.pod.clone();
+        desired
+    }
+
+    /// Decides whether, since when and why the pod must end. Once set, it only gets more urgent.
+    fn note_termination(&mut self, desired: &Desired, observed: &Observed, now: Timestamp) {
+        let deleted = desired.gone || self.pod.metadata.deletion_timestamp.is_some();
+        let reported = spec::status(&self.pod).phase.as_deref().is_some_and(status::is_terminal);
+        let overdue = self.deadline().is_some_and(|deadline| deadline <= now) && !deleted && !reported;
+        let grace = spec::grace_period_seconds(&self.pod);
+        match &mut self.memory.termination {
+            None if deleted || reported || overdue => {
+                let failed = overdue.then(|| {
+                    let message = "Pod was active on the node longer than the specified deadline";
+                    self.services.events.pod(&self.pod, NORMAL, "DeadlineExceeded", message);
+                    ("DeadlineExceeded".to_owned(), message.to_owned())
+                });
+                self.pulls.abort();
+                self.memory.termination = Some(Termination { since: now, grace, failed });
+            }
+            Some(termination) if deleted && grace < termination.grace => {
+                termination.grace = grace;
+                if plan::is_active(observed) {
+                    let left = grace - now.duration_since(termination.since).as_secs();
+                    self.stops.hurry(&self.services, &self.waker, left.max(0));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// When `activeDeadlineSeconds` is over.
+    fn deadline(&self) -> Option<Timestamp> {
+        let seconds = spec::spec(&self.pod).active_deadline_seconds?;
+        let start = self.view.borrow().status.start_time.clone().or(spec::status(&self.pod).start_time.clone())?;
+        start.0.checked_add(SignedDuration::from_secs(seconds)).ok()
+    }
+
+    fn sync_probes(&mut self, observed: &Observed) {
+        let ip = self.pod_ip(observed);
+        let pod = self.pod.clone();
+        self.probes.sync(&pod, observed, &ip, self.memory.termination.is_some());
+        self.memory.verdicts = self.probes.verdicts();
+    }
+
+    /// The primary address of the pod, the node's own for a pod in its network.
+    pub(super) fn pod_ip(&self, observed: &Observed) -> String {
+        self.pod_ips(observed).into_iter().next().unwrap_or_default()
+    }
+
+    pub(super) fn pod_ips(&self, observed: &Observed) -> Vec<String> {
+        if spec::host_network(&self.pod) {
+            return self.services.config.host_ips().iter().map(ToString::to_string).collect();
+        }
+        plan::usable_sandbox(&self.pod, observed).map(|sandbox| sandbox.ips.clone()).unwrap_or_default()
+    }
+
+    fn note_backing_off(&mut self, plan: &Plan) {
+        for backing_off in &plan.backing_off {
+            let waiting = Waiting { reason: "CrashLoopBackOff".into(), message: backing_off.message.clone() };
+            if self.waiting.get(&backing_off.name) != Some(&waiting) {
+                let message = format!(
+                    "Back-off restarting failed container {} in pod {}",
+                    backing_off.name,
+                    spec::describe(&self.pod)
+                );
+                self.services.events.container(&self.pod, &backing_off.name, WARNING, "BackOff", &message);
+                debug!(delay = go_seconds(self.memory.backoffs.delay(&backing_off.name)), "backing off");
+            }
+            self.waiting.insert(backing_off.name.clone(), waiting);
+        }
+    }
+
+    /// The pod must end, nothing of it runs, and its sandbox is down.
+    fn has_ended(&self, observed: &Observed) -> bool {
+        self.memory.termination.is_some()
+            && !plan::is_active(observed)
+            && !observed.sandboxes.iter().any(|sandbox| sandbox.ready)
+    }
+
+    fn report(&self, observed: &Observed, ended: bool, now: Timestamp) {
+        let facts = Facts {
+            pod: &self.pod,
+            observed,
+            memory: &self.memory,
+            waiting: &self.waiting,
+            host_ips: &self.services.config.host_ips(),
+            runtime_name: &self.services.runtime_name,
+            ended,
+            now,
+        };
+        let mut status = status::status(&facts);
+        keep_times(&self.view.borrow().status, &mut status);
+        self.publisher.publish(&status);
+        self.view.send_replace(View { pod: self.pod.clone(), status, observed: observed.clone() });
+    }
+
+    /// Stops, removes, and makes what the plan says; true if something changed.
+    async fn act(&mut self, plan: &Plan, observed: &Observed, now: Timestamp) -> bool {
+        let ip = self.pod_ip(observed);
+        for stop in &plan.stop {
+            self.stops.begin(&self.services, &self.waker, &self.pod, &ip, stop.clone());
+        }
+        for id in &plan.remove {
+            act::remove_instance(self, observed, id).await;
+        }
+        let mut acted = !plan.remove.is_empty();
+        match plan.sandbox {
+            SandboxAction::Keep => {}
+            SandboxAction::Create { attempt } => return self.create_sandbox(observed, attempt, now).await || acted,
+            SandboxAction::Stop => {
+                self.stop_sandboxes(observed).await;
+                return true;
+            }
+        }
+        if !plan.start.is_empty() {
+            acted |= self.start_containers(&plan.start, observed, now).await;
+        }
+        self.refresh_volumes(observed, now).await;
+        acted
+    }
+
+    async fn stop_sandboxes(&self, observed: &Observed) {
+        for sandbox in observed.sandboxes.iter().filter(|sandbox| sandbox.ready) {
+            if let Err(error) = self.services.runtime.stop_sandbox(&sandbox.id).await {
+                warn!(%error, pod = %spec::describe(&self.pod), "sandbox not stopped");
+                tokio::time::sleep(RUNTIME_RETRY).await;
+            }
+        }
+    }
+
+    fn wake_at(&self, plan: &Plan, now: Timestamp) -> Option<Timestamp> {
+        let refresh = self.volumes.as_ref().and_then(|volumes| volumes.refresh_at);
+        let deadline = self.deadline().filter(|_| self.memory.termination.is_none());
+        [plan.wake_at, self.retries.next(now), refresh, deadline].into_iter().flatten().min()
+    }
+
+    /// The pod has ended: the API is told, then everything it had on this node goes.
+    async fn end(&mut self, desired: &Desired, observed: &Observed) -> Result<Next> {
+        self.publisher.flushed().await;
+        if !desired.gone && self.pod.metadata.deletion_timestamp.is_none() {
+            // It stays readable, with its logs, until somebody deletes it.
+            return Ok(Next::Sleep(None));
+        }
+        let uid = spec::uid(&self.pod).to_owned();
+        let pod_dir = self.services.config.pod_dir(&uid);
+        if let Err(error) = teardown::remove(&pod_dir) {
+            warn!(%error, pod = %spec::describe(&self.pod), "volumes not removed");
+        }
+        if !desired.gone {
+            self.delete_object(&uid).await?;
+        }
+        act::remove_everything(&self.services, &self.pod, observed).await?;
+        self.services.cgroups.remove(&resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod));
+        Ok(Next::Done)
+    }
+
+    async fn delete_object(&self, uid: &str) -> Result<()> {
+        let options = DeleteOptions {
+            grace_period_seconds: Some(0),
+            precondition_uid: Some(uid.to_owned()),
+            ..DeleteOptions::default()
+        };
+        let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
+        match self.services.client.delete::<Pod>(namespace, name, &options).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The objects whose changes concern this pod: its volumes show them, or its next container reads them.
+    pub(super) fn watch_objects(&self) {
+        let namespace = spec::namespace(&self.pod);
+        let mut references = HashSet::new();
+        let mut add = |kind, name: &str| {
+            references.insert(Reference { kind, namespace: namespace.to_owned(), name: name.to_owned() });
+        };
+        let (config_maps, secrets) = volumes::references(&self.pod);
+        config_maps.iter().for_each(|name| add(Kind::ConfigMap, name));
+        secrets.iter().for_each(|name| add(Kind::Secret, name));
+        for declared in spec::containers(&self.pod) {
+            let (config_maps, secrets) = crate::container::environment::references(&declared.container);
+            config_maps.into_iter().for_each(|name| add(Kind::ConfigMap, name));
+            secrets.into_iter().for_each(|name| add(Kind::Secret, name));
+        }
+        self.services.objects.set(spec::uid(&self.pod), &self.waker, &references);
+    }
+}
+
+/// The API's copy may lag behind the status last reported; the times in it must not jump forward.
+fn keep_times(
+    last: &corten_api::k8s_openapi::api::core::v1::PodStatus,
+    new: &mut corten_api::k8s_openapi::api::core::v1::PodStatus,
+) {
+    if last.start_time.is_some() {
+        new.start_time = last.start_time.clone();
+    }
+    for condition in new.conditions.iter_mut().flatten() {
+        let before = last.conditions.iter().flatten().find(|before| before.type_ == condition.type_);
+        if let Some(before) = before.filter(|before| before.status == condition.status) {
+            condition.last_transition_time = before.last_transition_time.clone();
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The node API, `https://<node>:10250`: logs, exec, attach, port-forward, stats. The API server calls it for
+//! `kubectl`; whoever else wants to must be allowed to by the API.
+//!
+//! Every request passes `authenticate` and `authorize` before it is routed; there is no way around them.
+
+mod authorize;
+mod logs;
+mod query;
+mod stats;
+mod streams;
+mod tls;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info};
+
+use crate::error::{Error, Result};
+use crate::logs::follow::LogWatcher;
+use crate::pods::Services;
+use crate::pods::view::Views;
+
+pub type Body = BoxBody<Bytes, std::io::Error>;
+
+/// What the handlers need.
+pub struct State {
+    pub services: Arc<Services>,
+    pub views: Views,
+    pub log_watcher: LogWatcher,
+    pub shutdown: CancellationToken,
+}
+
+/// Serves the node API until shutdown; without certificates there is none.
+pub async fn serve(state: Arc<State>) -> Result<()> {
+    let config = &state.services.config;
+    let Some(certificates) = &config.tls else { return Ok(()) };
+    let acceptor = tls::acceptor(certificates)?;
+    let address = config.listen;
+    let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
+    info!(%address, "node API is served");
+    let connections = TaskTracker::new();
+    loop {
+        let stream = tokio::select! {
+            () = state.shutdown.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    debug!(%error, "connection not accepted");
+                    continue;
+                }
+            },
+        };
+        connections.spawn(serve_connection(state.clone(), acceptor.clone(), stream));
+    }
+    connections.close();
+    connections.wait().await;
+    Ok(())
+}
+
+async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor, stream: TcpStream) {
+    // The peer shows small interactive chunks; waiting to fill packets would be felt.
+    let _ = stream.set_nodelay(true);
+    let shutdown = state.shutdown.clone();
+    let serve = async {
+        let stream = match acceptor.accept(stream).await {
+            Ok(stream) => stream,
+            Err(error) => return debug!(%error, "TLS handshake failed"),
+        };
+        let user = authorize::user(stream.get_ref().1);
+        let service = service_fn(move |request| {
+            let (state, user) = (state.clone(), user.clone());
+            async move { Ok::<_, std::convert::Infallible>(handle(&state, user.as_ref(), request).await) }
+        });
+        let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+        if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+            debug!(%error, "connection ended");
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = serve => {}
+    }
+}
+
+/// Authenticate, authorize, route.
+async fn handle(state: &Arc<State>, user: Option<&authorize::User>, request: Request<Incoming>) -> Response<Body> {
+    let Some(user) = user else { return text(StatusCode::UNAUTHORIZED, "Unauthorized") };
+    if let Err(reason) = authorize::authorize(state, user, request.method(), request.uri().path()).await {
+        return text(StatusCode::FORBIDDEN, &reason);
+    }
+    route(state, request).await
+}
+
+async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match (request.method(), segments.as_slice()) {
+        (&Method::GET, ["healthz", ..]) => text(StatusCode::OK, "ok"),
+        (&Method::GET, ["pods"]) => stats::pods(state),
+        (&Method::GET, ["runningpods"]) => stats::running_pods(state),
+        (&Method::GET, ["stats", "summary"]) => stats::summary(state).await,
+        (&Method::GET, ["metrics"]) => stats::metrics(state),
+        (&Method::GET, ["metrics", "resource" | "cadvisor"]) => stats::resource_metrics(state).await,
+        (&Method::GET, ["metrics", "probes"]) => text(StatusCode::OK, ""),
+        (&Method::GET, ["configz"]) => stats::configz(state),
+        (&Method::GET, ["containerLogs", namespace, pod, container]) => {
+            logs::container_logs(state, namespace, pod, container, request.uri().query()).await
+        }
+        (_, ["exec", namespace, pod, container]) => {
+            streams::exec(state, namespace, pod, None, container, request).await
+        }
+        (_, ["exec", namespace, pod, uid, container]) => {
+            streams::exec(state, namespace, pod, Some(uid), container, request).await
+        }
+        (_, ["attach", namespace, pod, container]) => {
+            streams::attach(state, namespace, pod, None, container, request).await
+        }
+        (_, ["attach", namespace, pod, uid, container]) => {
+            streams::attach(state, namespace, pod, Some(uid), container, request).await
+        }
+        (_, ["portForward", namespace, pod]) => streams::port_forward(state, namespace, pod, None, request).await,
+        (_, ["portForward", namespace, pod, uid]) => {
+            streams::port_forward(state, namespace, pod, Some(uid), request).await
+        }
+        (&Method::POST, ["run", namespace, pod, container] | ["run", namespace, pod, _, container]) => {
+            streams::run(state, namespace, pod, container, request.uri().query()).await
+        }
+        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+pub fn full(content: impl Into<Bytes>) -> Body {
+    Full::new(content.into()).map_err(|never| match never {}).boxed()
+}
+
+/// A plain text answer.
+pub fn text(status: StatusCode, message: &str) -> Response<Body> {
+    answer(status, "text/plain; charset=utf-8", message.to_owned())
+}
+
+pub fn json(value: &corten_meta::Value) -> Response<Body> {
+    answer(StatusCode::OK, "application/json", value.to_string())
+}
+
+fn answer(status: StatusCode, content_type: &'static str, content: String) -> Response<Body> {
+    let mut response = Response::new(full(content));
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    response
+}

@@ -1,0 +1,69 @@
+//! Query strings, taken apart and decoded. Pure.
+
+use std::collections::HashMap;
+
+/// The parameters in order; a name may come more than once.
+pub fn pairs(query: Option<&str>) -> Vec<(String, String)> {
+    let parts = query.unwrap_or_default().split('&').filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            (decode(name), decode(value))
+        })
+        .collect()
+}
+
+/// The parameters by name, the first of each.
+pub fn map(query: Option<&str>) -> HashMap<String, String> {
+    let mut map = HashMap::new();
+    for (name, value) in pairs(query) {
+        map.entry(name).or_insert(value);
+    }
+    map
+}
+
+/// Whether any of the names is set to a true value.
+pub fn flag(pairs: &[(String, String)], names: &[&str]) -> bool {
+    pairs.iter().any(|(name, value)| names.contains(&name.as_str()) && (value == "1" || value == "true"))
+}
+
+/// All values of the name.
+pub fn all(pairs: &[(String, String)], name: &str) -> Vec<String> {
+    pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
+}
+
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = tail.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        match (first, hex) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = tail;
+            }
+            (byte, _) => {
+                bytes.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded() {
+        let pairs = pairs(Some("command=sh&command=-c&command=echo+a%26b&tty=1&bad=%zz"));
+        assert_eq!(all(&pairs, "command"), ["sh", "-c", "echo a&b"]);
+        assert!(flag(&pairs, &["tty"]) && !flag(&pairs, &["input", "stdin"]));
+        assert_eq!(map(Some("bad=%zz"))["bad"], "%zz");
+    }
+}

@@ -1,0 +1,187 @@
+//! `/exec`, `/attach`, `/portForward`: the runtime gives a URL of its own, and the client's upgraded connection
+//! is joined to it byte for byte. The kubelet understands nothing of what flows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_cri::v1 as cri;
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tracing::debug;
+
+use super::{Body, State, full, query, text};
+use crate::error::Result;
+use crate::pods::observed::Instance;
+use crate::pods::plan::usable_sandbox;
+use crate::pods::view::View;
+
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn find_view(
+    state: &State,
+    namespace: &str,
+    pod: &str,
+    uid: Option<&str>,
+) -> std::result::Result<View, Response<Body>> {
+    state
+        .views
+        .find(namespace, pod, uid)
+        .map(|view| view.borrow().clone())
+        .ok_or_else(|| text(StatusCode::NOT_FOUND, &format!("pod {pod:?} not found\n")))
+}
+
+/// The running instance of the container.
+fn find_instance(
+    state: &State,
+    namespace: &str,
+    pod: &str,
+    uid: Option<&str>,
+    container: &str,
+) -> std::result::Result<Instance, Response<Body>> {
+    let view = find_view(state, namespace, pod, uid)?;
+    let running = view.observed.running().find(|instance| instance.name == container).cloned();
+    running.ok_or_else(|| {
+        let message = format!("container not found ({container:?})");
+        text(StatusCode::NOT_FOUND, &message)
+    })
+}
+
+pub async fn exec(
+    state: &Arc<State>,
+    namespace: &str,
+    pod: &str,
+    uid: Option<&str>,
+    container: &str,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let instance = match find_instance(state, namespace, pod, uid, container) {
+        Ok(instance) => instance,
+        Err(response) => return response,
+    };
+    let parameters = query::pairs(request.uri().query());
+    let tty = query::flag(&parameters, &["tty"]);
+    let url = state.services.runtime.exec(cri::ExecRequest {
+        container_id: instance.id,
+        cmd: query::all(&parameters, "command"),
+        tty,
+        stdin: query::flag(&parameters, &["input", "stdin"]),
+        stdout: query::flag(&parameters, &["output", "stdout"]),
+        stderr: query::flag(&parameters, &["error", "stderr"]) && !tty,
+    });
+    forward(url.await, request).await
+}
+
+pub async fn attach(
+    state: &Arc<State>,
+    namespace: &str,
+    pod: &str,
+    uid: Option<&str>,
+    container: &str,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let instance = match find_instance(state, namespace, pod, uid, container) {
+        Ok(instance) => instance,
+        Err(response) => return response,
+    };
+    let parameters = query::pairs(request.uri().query());
+    let tty = query::flag(&parameters, &["tty"]);
+    let url = state.services.runtime.attach(cri::AttachRequest {
+        container_id: instance.id,
+        tty,
+        stdin: query::flag(&parameters, &["input", "stdin"]),
+        stdout: query::flag(&parameters, &["output", "stdout"]),
+        stderr: query::flag(&parameters, &["error", "stderr"]) && !tty,
+    });
+    forward(url.await, request).await
+}
+
+pub async fn port_forward(
+    state: &Arc<State>,
+    namespace: &str,
+    pod: &str,
+    uid: Option<&str>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let view = match find_view(state, namespace, pod, uid) {
+        Ok(view) => view,
+        Err(response) => return response,
+    };
+    let Some(sandbox) = usable_sandbox(&view.pod, &view.observed) else {
+        return text(StatusCode::NOT_FOUND, &format!("pod {pod:?} has no sandbox\n"));
+    };
+    let parameters = query::pairs(request.uri().query());
+    let ports = ["port", "ports"].iter().flat_map(|name| query::all(&parameters, name));
+    let port =
+        ports.flat_map(|list| list.split(',').filter_map(|port| port.parse().ok()).collect::<Vec<i32>>()).collect();
+    let wanted = cri::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
+    forward(state.services.runtime.port_forward(wanted).await, request).await
+}
+
+/// `/run`: a command to its end, its output as the answer.
+pub async fn run(
+    state: &Arc<State>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    query_string: Option<&str>,
+) -> Response<Body> {
+    let instance = match find_instance(state, namespace, pod, None, container) {
+        Ok(instance) => instance,
+        Err(response) => return response,
+    };
+    let parameters = query::pairs(query_string);
+    let command = query::all(&parameters, "cmd");
+    let command: Vec<String> = command.iter().flat_map(|cmd| cmd.split(' ').map(str::to_owned)).collect();
+    match state.services.runtime.exec_sync(&instance.id, &command, RUN_TIMEOUT).await {
+        Ok(output) if output.exit_code == 0 => Response::new(full([output.stdout, output.stderr].concat())),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{said}command exited with {}", output.exit_code))
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// Sends the request on to the runtime's URL and joins the two upgraded connections.
+async fn forward(url: Result<String>, request: Request<Incoming>) -> Response<Body> {
+    let joined = match url {
+        Ok(url) => join(&url, request).await,
+        Err(error) => Err(error.to_string()),
+    };
+    joined.unwrap_or_else(|message| text(StatusCode::INTERNAL_SERVER_ERROR, &message))
+}
+
+async fn join(url: &str, mut request: Request<Incoming>) -> std::result::Result<Response<Body>, String> {
+    let url: Uri = url.parse().map_err(|error| format!("the runtime's streaming URL is not one: {error}"))?;
+    let authority = url.authority().ok_or("the runtime's streaming URL has no host")?.clone();
+    let stream = TcpStream::connect(authority.as_str()).await.map_err(|error| format!("dial the runtime: {error}"))?;
+    let _ = stream.set_nodelay(true);
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    tokio::spawn(connection.with_upgrades());
+    let client = hyper::upgrade::on(&mut request);
+    let (mut parts, body) = request.into_parts();
+    let path = url.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = path.parse().map_err(|error| format!("the runtime's streaming URL is not one: {error}"))?;
+    let host = http::HeaderValue::from_str(authority.as_str()).map_err(|error| error.to_string())?;
+    parts.headers.insert(http::header::HOST, host);
+    let mut answer = sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| error.to_string())?;
+    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let runtime = hyper::upgrade::on(&mut answer);
+        tokio::spawn(async move {
+            match tokio::try_join!(client, runtime) {
+                Ok((client, runtime)) => {
+                    let (mut client, mut runtime) = (TokioIo::new(client), TokioIo::new(runtime));
+                    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut runtime).await {
+                        debug!(%error, "stream ended");
+                    }
+                }
+                Err(error) => debug!(%error, "stream not upgraded"),
+            }
+        });
+    }
+    Ok(answer.map(|body| body.map_err(std::io::Error::other).boxed()))
+}

@@ -1,0 +1,195 @@
+//! The volumes of a pod: put in place before its containers, kept up to date while it lives, taken away
+//! after it. One file per type of volume; this one names the types and the order of the steps.
+//!
+//! Setting up is idempotent: the worker repeats it whenever something that a volume shows has changed.
+//! A volume type that is not listed here is refused with its name, never ignored.
+
+pub mod atomic_writer;
+mod config_map;
+mod downward_api;
+mod empty_dir;
+mod host_path;
+pub mod ownership;
+mod projected;
+mod secret;
+pub mod sub_path;
+pub mod teardown;
+mod token;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use corten_api::k8s_openapi::api::core::v1::{KeyToPath, Pod, Volume};
+use corten_client::Client;
+use jiff::Timestamp;
+
+pub use token::Tokens;
+
+use crate::container::fields::Downward;
+use crate::error::{Error, Result};
+use crate::pods::spec;
+
+/// A file of a volume whose content the kubelet writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    pub content: Vec<u8>,
+    pub mode: u32,
+    /// Set for a token that only the pod's user may read.
+    pub owner: Option<u32>,
+}
+
+/// Paths relative to the volume's root, and what is in them.
+pub type Payload = BTreeMap<String, File>;
+
+/// A volume in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub path: PathBuf,
+    /// Whether containers may write to it at all.
+    pub writable: bool,
+}
+
+/// All volumes of a pod in place, and when they must be looked at again (a token grows old).
+#[derive(Clone, Debug, Default)]
+pub struct MountedVolumes {
+    pub by_name: HashMap<String, Mounted>,
+    pub refresh_at: Option<Timestamp>,
+}
+
+/// What the volume types need to know.
+pub struct Context<'a> {
+    pub client: &'a Client,
+    pub tokens: &'a Tokens,
+    pub pod: &'a Pod,
+    pub pod_dir: &'a Path,
+    pub downward: &'a Downward,
+    pub now: Timestamp,
+}
+
+/// Puts every volume of the pod in place, or says which one cannot be.
+pub async fn set_up(context: &Context<'_>) -> Result<MountedVolumes> {
+    let mut result = MountedVolumes::default();
+    for volume in spec::spec(context.pod).volumes.iter().flatten() {
+        let mounted = set_up_volume(context, volume, &mut result.refresh_at)
+            .await
+            .map_err(|error| Error::pod(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name)))?;
+        result.by_name.insert(volume.name.clone(), mounted);
+    }
+    Ok(result)
+}
+
+async fn set_up_volume(context: &Context<'_>, volume: &Volume, refresh_at: &mut Option<Timestamp>) -> Result<Mounted> {
+    let name = volume.name.as_str();
+    if let Some(source) = &volume.empty_dir {
+        return empty_dir::set_up(context, name, source);
+    }
+    if let Some(source) = &volume.host_path {
+        return host_path::set_up(source);
+    }
+    if let Some(source) = &volume.config_map {
+        let payload = config_map::payload(context, source).await?;
+        return write_payload(context, "kubernetes.io~configmap", name, Medium::Disk, &payload);
+    }
+    if let Some(source) = &volume.secret {
+        let payload = secret::payload(context, source).await?;
+        return write_payload(context, "kubernetes.io~secret", name, Medium::Memory, &payload);
+    }
+    if let Some(source) = &volume.downward_api {
+        let default_mode = mode(source.default_mode, 0o644);
+        let payload = downward_api::payload(context, source.items.as_deref().unwrap_or_default(), default_mode)?;
+        return write_payload(context, "kubernetes.io~downward-api", name, Medium::Memory, &payload);
+    }
+    if let Some(source) = &volume.projected {
+        let payload = projected::payload(context, source, refresh_at).await?;
+        return write_payload(context, "kubernetes.io~projected", name, Medium::Memory, &payload);
+    }
+    Err(Error::pod(format!("no volume plugin matched: {}", unsupported_type(volume))))
+}
+
+fn unsupported_type(volume: &Volume) -> &'static str {
+    if volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() {
+        "persistentVolumeClaim volumes are not supported by this node"
+    } else if volume.csi.is_some() {
+        "csi volumes are not supported by this node"
+    } else if volume.image.is_some() {
+        "image volumes are not supported by this node"
+    } else if volume.nfs.is_some() {
+        "nfs volumes are not supported by this node"
+    } else {
+        "this type of volume is not supported by this node"
+    }
+}
+
+/// Where a volume's bytes live.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Medium {
+    Disk,
+    Memory,
+}
+
+/// The directory of a volume, as upstream lays pods out.
+fn volume_dir(context: &Context<'_>, plugin: &str, name: &str) -> PathBuf {
+    context.pod_dir.join("volumes").join(plugin).join(name)
+}
+
+fn write_payload(
+    context: &Context<'_>,
+    plugin: &str,
+    name: &str,
+    medium: Medium,
+    payload: &Payload,
+) -> Result<Mounted> {
+    let path = volume_dir(context, plugin, name);
+    std::fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
+    if medium == Medium::Memory {
+        empty_dir::mount_tmpfs(&path, None)?;
+    }
+    let group = ownership::fs_group(context.pod);
+    atomic_writer::write(&path, payload, group)?;
+    Ok(Mounted { path, writable: false })
+}
+
+fn mode(mode: Option<i32>, default: u32) -> u32 {
+    mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(default) & 0o777
+}
+
+/// The keys of a ConfigMap or Secret as files: all of them, or those that `items` names.
+fn project_keys(
+    data: &BTreeMap<String, Vec<u8>>,
+    items: Option<&[KeyToPath]>,
+    default_mode: u32,
+    optional: bool,
+) -> Result<Payload> {
+    let mut payload = Payload::new();
+    let Some(items) = items.filter(|items| !items.is_empty()) else {
+        for (key, content) in data {
+            payload.insert(key.clone(), File { content: content.clone(), mode: default_mode, owner: None });
+        }
+        return Ok(payload);
+    };
+    for item in items {
+        match data.get(&item.key) {
+            Some(content) => {
+                let mode = mode(item.mode, default_mode);
+                payload.insert(item.path.clone(), File { content: content.clone(), mode, owner: None });
+            }
+            None if optional => {}
+            None => return Err(Error::pod(format!("references non-existent config key: {}", item.key))),
+        }
+    }
+    Ok(payload)
+}
+
+/// The ConfigMaps and Secrets whose changes the pod's volumes must show.
+pub fn references(pod: &Pod) -> (Vec<String>, Vec<String>) {
+    let (mut config_maps, mut secrets) = (Vec::new(), Vec::new());
+    for volume in spec::spec(pod).volumes.iter().flatten() {
+        config_maps.extend(volume.config_map.as_ref().map(|source| source.name.clone()));
+        secrets.extend(volume.secret.as_ref().and_then(|source| source.secret_name.clone()));
+        for source in volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten()) {
+            config_maps.extend(source.config_map.as_ref().map(|source| source.name.clone()));
+            secrets.extend(source.secret.as_ref().map(|source| source.name.clone()));
+        }
+    }
+    (config_maps, secrets)
+}

@@ -1,0 +1,73 @@
+//! `subPath`: one file or directory of a volume, bound to a place of its own before it is mounted.
+//!
+//! The path comes from the user and the volume's content from a container, so it is resolved by the
+//! kernel inside the volume's root (`openat2`, beneath it) and mounted through the open descriptor: no
+//! symbolic link can lead out, not even one that is swapped in meanwhile.
+
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::error::{Error, Result};
+
+/// Binds `sub_path` of the volume to `target` and returns the target.
+pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf> {
+    let inside = Path::new(sub_path);
+    if !inside.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return Err(Error::pod(format!("subPath {sub_path:?} must be a relative path without '..'")));
+    }
+    let source = open_or_create(volume, inside)?;
+    let is_dir = rustix::fs::fstat(&source)
+        .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+        .map_err(|errno| Error::file("stat", &volume.join(inside))(errno.into()))?;
+    prepare_target(target, is_dir)?;
+    let from = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    mount(Some(&from), target, None::<&str>, flags, None::<&str>)
+        .map_err(|errno| Error::file("bind", target)(errno.into()))?;
+    Ok(target.to_path_buf())
+}
+
+/// Opens the path beneath the volume; what does not exist becomes a directory, as upstream makes it.
+fn open_or_create(volume: &Path, inside: &Path) -> Result<OwnedFd> {
+    let root = rustix::fs::open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| Error::file("open", volume)(errno.into()))?;
+    let beneath = |path: &Path| {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+    };
+    let failed = |errno: rustix::io::Errno| Error::file("open", &volume.join(inside))(errno.into());
+    match beneath(inside) {
+        Err(rustix::io::Errno::NOENT) => {}
+        other => return other.map_err(failed),
+    }
+    let mut path = PathBuf::new();
+    let mut parent = beneath(Path::new(".")).map_err(failed)?;
+    for part in inside.components() {
+        path.push(part);
+        match rustix::fs::mkdirat(&parent, Path::new(&part), Mode::from_raw_mode(0o750)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        parent = beneath(&path).map_err(failed)?;
+    }
+    Ok(parent)
+}
+
+fn prepare_target(target: &Path, is_dir: bool) -> Result<()> {
+    // A former attempt's mount is replaced: the container must see the volume as it is now.
+    let _ = umount2(target, MntFlags::MNT_DETACH);
+    let parent = target.parent().unwrap_or(target);
+    fs::create_dir_all(parent).map_err(Error::file("create", parent))?;
+    if fs::symlink_metadata(target).is_ok_and(|metadata| metadata.is_dir() != is_dir) {
+        let removed = if is_dir { fs::remove_file(target) } else { fs::remove_dir(target) };
+        removed.map_err(Error::file("remove", target))?;
+    }
+    if is_dir {
+        return fs::create_dir_all(target).map_err(Error::file("create", target));
+    }
+    fs::OpenOptions::new().create(true).append(true).open(target).map(drop).map_err(Error::file("create", target))
+}

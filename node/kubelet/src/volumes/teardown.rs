@@ -1,0 +1,70 @@
+//! Takes a pod's directory away: first every mount below it, then the files. A mount that will not go is
+//! detached, and files are removed only when nothing is mounted there any more, so that a volume's
+//! content on another file system is never deleted by mistake.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, umount2};
+
+use crate::error::{Error, Result};
+
+/// Unmounts and removes the pod's directory.
+pub fn remove(pod_dir: &Path) -> Result<()> {
+    let mut mounts = mounts_below(pod_dir)?;
+    mounts.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
+    for path in &mounts {
+        umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+            .map_err(|errno| Error::file("unmount", path)(errno.into()))?;
+    }
+    if !mounts_below(pod_dir)?.is_empty() {
+        return Err(Error::pod(format!("volumes are still mounted below {}", pod_dir.display())));
+    }
+    match fs::remove_dir_all(pod_dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", pod_dir)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The mount points below a directory, the kernel's list of them.
+pub fn mounts_below(directory: &Path) -> Result<Vec<PathBuf>> {
+    let table = Path::new("/proc/self/mountinfo");
+    let text = fs::read_to_string(table).map_err(Error::file("read", table))?;
+    let fields = text.lines().filter_map(|line| line.split(' ').nth(4));
+    Ok(fields.map(unescape).filter(|path| path.starts_with(directory) && path != directory).collect())
+}
+
+/// The table writes spaces and the like as octal escapes.
+fn unescape(field: &str) -> PathBuf {
+    let mut text = String::new();
+    let mut rest = field;
+    while let Some(at) = rest.find('\\') {
+        text.push_str(&rest[..at]);
+        let code = rest.get(at + 1..at + 4).and_then(|octal| u8::from_str_radix(octal, 8).ok());
+        text.push(code.map_or('\\', char::from));
+        rest = rest.get(if code.is_some() { at + 4 } else { at + 1 }..).unwrap_or_default();
+    }
+    text.push_str(rest);
+    PathBuf::from(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escaped_mount_points_are_read() {
+        assert_eq!(unescape(r"/a\040b\134c"), PathBuf::from(r"/a b\c"));
+        assert_eq!(unescape("/plain"), PathBuf::from("/plain"));
+    }
+
+    #[test]
+    fn a_directory_without_mounts_is_removed_and_absence_is_fine() {
+        let root = tempfile::tempdir().unwrap();
+        let pod = root.path().join("pod");
+        fs::create_dir_all(pod.join("volumes/x")).unwrap();
+        remove(&pod).unwrap();
+        assert!(!pod.exists());
+        remove(&pod).unwrap();
+    }
+}
