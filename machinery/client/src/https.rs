@@ -33,6 +33,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_AFTER: Duration = Duration::from_secs(30);
 /// And given up when it does not answer.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// A server that closes so many connections in a row before a request is not worth another.
+const MOST_CLOSED_CONNECTIONS: usize = 3;
 /// A token file is read at most this often.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 /// Received but unread data that one watch, and one connection, may hold.
@@ -164,22 +166,28 @@ impl Shared {
         if let Some(token) = self.authorization().await? {
             request.headers_mut().entry(AUTHORIZATION).or_insert(token);
         }
-        let response = match self.connection().await? {
-            Connection::Http2(mut sender) => {
-                let (mut parts, body) = request.into_parts();
-                parts.uri = self.absolute(&parts.uri)?;
-                let response = sender.send_request(Request::from_parts(parts, Full::new(body))).await;
-                if response.is_err() && sender.is_closed() {
-                    self.forget().await;
+        let absolute = self.absolute(request.uri())?;
+        // A connection may close just when a request is about to go out; such a request was never sent, and goes out
+        // on the next connection.
+        for _ in 0..MOST_CLOSED_CONNECTIONS {
+            let mut request = request.clone().map(Full::new);
+            let answer = match self.connection().await? {
+                Connection::Http2(mut sender) => {
+                    *request.uri_mut() = absolute.clone();
+                    sender.send_request(request).await
                 }
-                response.map_err(transport)?
+                Connection::Http1(mut sender) => {
+                    request.headers_mut().insert(HOST, self.authority.clone());
+                    sender.send_request(request).await
+                }
+            };
+            match answer {
+                Ok(response) => return Ok(response.map(body)),
+                Err(error) if error.is_canceled() => continue,
+                Err(error) => return Err(transport(error)),
             }
-            Connection::Http1(mut sender) => {
-                request.headers_mut().insert(HOST, self.authority.clone());
-                sender.send_request(request.map(Full::new)).await.map_err(transport)?
-            }
-        };
-        Ok(response.map(body))
+        }
+        Err(Error::Transport(format!("{} closes every connection", self.address)))
     }
 
     /// HTTP/2 wants scheme and authority with every request.
@@ -207,13 +215,6 @@ impl Shared {
             *current = Some(sender.clone());
         }
         Ok(connected)
-    }
-
-    async fn forget(&self) {
-        let mut current = self.connection.lock().await;
-        if current.as_ref().is_some_and(|sender| sender.is_closed()) {
-            *current = None;
-        }
     }
 
     async fn connect(&self) -> Result<Connection, Error> {

@@ -1,5 +1,7 @@
 //! The client over real TLS: certificates on both sides, one HTTP/2 connection, watches frame by frame, tokens.
 
+#![allow(clippy::unwrap_used)] // A test fails by panicking.
+
 use bytes::Bytes;
 use corten_client::{Client, Error, HttpsConfig, Kubeconfig, Pem, Resource, WatchEvent};
 use futures::StreamExt;
@@ -157,12 +159,10 @@ async fn one_connection_serves_many_requests_and_is_made_again() {
     assert!(missing.is_not_found(), "{missing}");
 
     server.hang_up.send(()).unwrap();
-    let again = async {
-        while client.get_raw("/version").await.is_err() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), again).await.expect("a new connection");
+    // A request that was on its way when the connection broke may fail; the next one must not.
+    if client.get_raw("/version").await.is_err() {
+        heard(&client, "/version").await;
+    }
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
 }
 

@@ -14,7 +14,8 @@ pub struct Status {
     /// A CamelCase word for machines; empty when unknown.
     pub reason: String,
     pub message: String,
-    pub details: Option<Details>,
+    /// Boxed: a failure should not make every `Result` wide.
+    pub details: Option<Box<Details>>,
 }
 
 /// What the failure is about.
@@ -66,12 +67,12 @@ impl Status {
     }
 
     fn about(mut self, resource: &GroupResource, name: &str) -> Status {
-        self.details = Some(Details {
+        self.details = Some(Box::new(Details {
             group: resource.group.clone(),
             kind: resource.resource.clone(),
             name: name.to_owned(),
             ..Details::default()
-        });
+        }));
         self
     }
 
@@ -87,7 +88,7 @@ impl Status {
     /// The answer for a path that no resource serves.
     pub fn path_not_found() -> Status {
         let mut status = Status::new(404, REASON_NOT_FOUND, "the server could not find the requested resource");
-        status.details = Some(Details::default());
+        status.details = Some(Box::default());
         status
     }
 
@@ -113,7 +114,7 @@ impl Status {
     /// Server-side apply found fields that other managers own.
     pub fn apply_conflict(causes: Vec<Cause>, message: &str) -> Status {
         let mut status = Status::new(409, REASON_CONFLICT, message);
-        status.details = Some(Details { causes, ..Details::default() });
+        status.details = Some(Box::new(Details { causes, ..Details::default() }));
         status
     }
 
@@ -133,7 +134,7 @@ impl Status {
             causes,
             ..Details::default()
         };
-        Status { code: 422, reason: REASON_INVALID.into(), message, details: Some(details) }
+        Status { code: 422, reason: REASON_INVALID.into(), message, details: Some(Box::new(details)) }
     }
 
     pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Status {
@@ -193,7 +194,7 @@ impl Status {
         let why = why.to_string();
         let mut status = Status::new(500, REASON_INTERNAL_ERROR, format!("Internal error occurred: {why}"));
         let cause = Cause { message: why, ..Cause::default() };
-        status.details = Some(Details { causes: vec![cause], ..Details::default() });
+        status.details = Some(Box::new(Details { causes: vec![cause], ..Details::default() }));
         status
     }
 
@@ -310,7 +311,7 @@ impl Status {
             code: value.get("code").and_then(Value::as_u64).and_then(|c| u16::try_from(c).ok()).unwrap_or(0),
             reason: word(value, "reason"),
             message: word(value, "message"),
-            details: value.get("details").filter(|d| d.is_object()).map(Details::from_value),
+            details: value.get("details").filter(|d| d.is_object()).map(|d| Box::new(Details::from_value(d))),
         })
     }
 }

@@ -62,20 +62,26 @@ struct Mailbox {
 #[derive(Default)]
 struct Pending {
     order: VecDeque<Key>,
-    changes: HashMap<Key, (Option<Arc<Object>>, Option<Arc<Object>>)>,
+    changes: HashMap<Key, Merged>,
     closed: bool,
+}
+
+/// What waits to be told of one object: the state the subscriber knows, and the newest.
+struct Merged {
+    old: Option<Arc<Object>>,
+    new: Option<Arc<Object>>,
 }
 
 impl Pending {
     fn pop(&mut self) -> Option<Change> {
         let key = self.order.pop_front()?;
-        let (old, new) = self.changes.remove(&key)?;
+        let Merged { old, new } = self.changes.remove(&key)?;
         Some(Change { key, old, new })
     }
 
     /// Adds a change, merging it with one that waits: the subscriber's `old` stays, the newest `new` wins.
     fn push(&mut self, change: &Change) {
-        if let Some((old, new)) = self.changes.get_mut(&change.key) {
+        if let Some(Merged { old, new }) = self.changes.get_mut(&change.key) {
             if old.is_none() && change.new.is_none() {
                 *old = new.take();
             }
@@ -83,7 +89,8 @@ impl Pending {
             return;
         }
         self.order.push_back(change.key.clone());
-        self.changes.insert(change.key.clone(), (change.old.clone(), change.new.clone()));
+        let merged = Merged { old: change.old.clone(), new: change.new.clone() };
+        self.changes.insert(change.key.clone(), merged);
     }
 }
 
