@@ -2,9 +2,11 @@
 //!
 //! Every controller is a client of the API under its own identity. None knows another; they meet in the objects.
 
+mod daemonset;
 mod deployment;
 mod endpoints;
 mod garbage_collector;
+mod job;
 mod namespace;
 mod node;
 mod replicaset;
@@ -103,6 +105,8 @@ fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
     let mut all: Vec<Arc<dyn Decide>> = vec![
         Arc::new(deployment::DeploymentController),
         Arc::new(replicaset::ReplicaSetController),
+        Arc::new(daemonset::DaemonSetController),
+        Arc::new(job::JobController),
         Arc::new(endpoints::EndpointSliceController),
         Arc::new(endpoints::EndpointsController),
         Arc::new(serviceaccount::ServiceAccountController),

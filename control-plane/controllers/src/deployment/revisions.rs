@@ -128,8 +128,8 @@ impl Pass<'_> {
             object: set.to_value(),
             report: Some(Report {
                 about: Reference::to(&self.deployment),
-                success: ("", ""),
-                failure: ("ReplicaSetCreateError", "Failed to create new replica set: "),
+                success: ("", "".into()),
+                failure: ("ReplicaSetCreateError", "Failed to create new replica set: ".into()),
             }),
         });
         if size > 0 {

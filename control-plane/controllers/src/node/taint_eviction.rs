@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::{disruption_target, mark_pod};
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
+use crate::workload::node_fit::tolerates;
 use crate::workload::pods;
 
 #[derive(Default)]
@@ -104,20 +105,6 @@ fn evict_after(pod: &Pod, taints: &[(Taint, Timestamp)], now: Timestamp) -> Opti
         soonest = Some(soonest.map_or(left, |already| already.min(left)));
     }
     soonest
-}
-
-/// Whether a toleration covers a taint, by upstream's rules.
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or_default() {
-        "Exists" => true,
-        "" | "Equal" => toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
-        _ => false,
-    }
 }
 
 fn evict(pod: &Pod, now: Timestamp) -> Plan {

@@ -131,7 +131,7 @@ impl Applier {
     }
 
     fn tell_success(&self, report: &Report, echo: &Echo) {
-        let (reason, prefix) = report.success;
+        let (reason, prefix) = &report.success;
         let (Echo::Written { key, .. } | Echo::Deleted { key, .. }) = echo;
         if !reason.is_empty() {
             self.recorder.event(
@@ -145,7 +145,7 @@ impl Applier {
 
     /// A namespace on its way out refuses every object: no news to anyone.
     fn tell_failure(&self, report: Option<&Report>, error: &Error) -> Failure {
-        let (reason, prefix) = report.map_or(("", ""), |report| report.failure);
+        let (reason, prefix) = report.map_or(("", ""), |report| (report.failure.0, &*report.failure.1));
         let expected = error.to_string().contains("because it is being terminated");
         if let Some(report) = report.filter(|_| !expected && !error.is_already_exists()) {
             self.recorder.event(&object_ref(&report.about), EventType::Warning, reason, &format!("{prefix}{error}"));

@@ -3,6 +3,7 @@
 //! A plan is the only thing that passes from a pure `reconcile` to the runtime, so that every decision can be tested
 //! without a server. It must never carry a closure or a client: whoever applies it decides how.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use corten_api::Typed;
@@ -70,8 +71,8 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub about: Reference,
-    pub success: (&'static str, &'static str),
-    pub failure: (&'static str, &'static str),
+    pub success: (&'static str, Cow<'static, str>),
+    pub failure: (&'static str, Cow<'static, str>),
 }
 
 impl Report {
@@ -79,8 +80,8 @@ impl Report {
     pub fn pod_created<K: Typed>(owner: &K) -> Report {
         Report {
             about: Reference::to(owner),
-            success: ("SuccessfulCreate", "Created pod: "),
-            failure: ("FailedCreate", "Error creating: "),
+            success: ("SuccessfulCreate", "Created pod: ".into()),
+            failure: ("FailedCreate", "Error creating: ".into()),
         }
     }
 
@@ -88,8 +89,8 @@ impl Report {
     pub fn pod_deleted<K: Typed>(owner: &K) -> Report {
         Report {
             about: Reference::to(owner),
-            success: ("SuccessfulDelete", "Deleted pod: "),
-            failure: ("FailedDelete", "Error deleting: "),
+            success: ("SuccessfulDelete", "Deleted pod: ".into()),
+            failure: ("FailedDelete", "Error deleting: ".into()),
         }
     }
 }

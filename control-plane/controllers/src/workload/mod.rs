@@ -3,6 +3,8 @@
 //! Everything here is pure. Nothing here knows a particular workload kind.
 
 pub mod condition;
+pub mod history;
+pub mod node_fit;
 pub mod owner;
 pub mod pods;
 pub mod template;

@@ -1,0 +1,125 @@
+//! Counting what ended: first into the list of the uncounted, then out of the pod's finalizer, then into the numbers.
+
+use corten_api::k8s_openapi::api::batch::v1::UncountedTerminatedPods;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+
+use super::indexes::{Indexes, index_of};
+use super::{Pass, is_tracked, release};
+use crate::workload::condition::count;
+use crate::workload::pods;
+
+fn uid(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}
+
+impl Pass<'_> {
+    /// Whether a pod counts as failed. One that is being deleted does, unless only pods that really failed are to be
+    /// replaced: it may never get to say so.
+    pub(super) fn has_failed(&self, pod: &Pod) -> bool {
+        let only_failed =
+            self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
+        pods::phase(pod) == "Failed" || (!only_failed && pods::is_terminating(pod) && pods::phase(pod) != "Succeeded")
+    }
+
+    /// Failures that count: the counted ones, and those on their way.
+    pub(super) fn failures(&self) -> i32 {
+        let uncounted =
+            self.status.uncounted_terminated_pods.as_ref().and_then(|lists| lists.failed.as_ref()).map_or(0, Vec::len);
+        self.status.failed.unwrap_or(0) + i32::try_from(uncounted).unwrap_or(i32::MAX)
+    }
+
+    pub(super) fn successes(&self) -> i32 {
+        if self.is_indexed() {
+            return self.completed().len();
+        }
+        let uncounted = self
+            .status
+            .uncounted_terminated_pods
+            .as_ref()
+            .and_then(|lists| lists.succeeded.as_ref())
+            .map_or(0, Vec::len);
+        self.status.succeeded.unwrap_or(0) + i32::try_from(uncounted).unwrap_or(i32::MAX)
+    }
+
+    pub(super) fn completed(&self) -> Indexes {
+        Indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default())
+    }
+
+    pub(super) fn account(&mut self) {
+        self.settle_uncounted();
+        let before =
+            self.job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.clone()).unwrap_or_default();
+        let listed = |uid: &String| before.succeeded.iter().chain(&before.failed).flatten().any(|one| one == uid);
+        let (mut releases, mut new) = (Vec::new(), UncountedTerminatedPods::default());
+        for pod in self.pods.iter().filter(|pod| is_tracked(pod)) {
+            let (succeeded, failed) = (pods::phase(pod) == "Succeeded", self.has_failed(pod));
+            if listed(&uid(pod)) {
+                // The list is durable by now: the pod may go.
+                releases.push(release(pod));
+            } else if succeeded && self.counts_as_success(pod) {
+                new.succeeded.get_or_insert_default().push(uid(pod));
+            } else if succeeded {
+                releases.push(release(pod));
+            } else if failed {
+                match self.is_ignored(pod) {
+                    true => releases.push(release(pod)),
+                    false => new.failed.get_or_insert_default().push(uid(pod)),
+                }
+            }
+        }
+        self.plan.actions.extend(releases);
+        self.add_indexes(&new);
+        self.list_uncounted(new);
+    }
+
+    /// Moves into the numbers what was listed and has lost its finalizer since.
+    fn settle_uncounted(&mut self) {
+        let Some(lists) = self.status.uncounted_terminated_pods.take() else { return };
+        let held: Vec<String> = self.pods.iter().filter(|pod| is_tracked(pod)).map(uid).collect();
+        let part = |list: Option<Vec<String>>| -> (Vec<String>, i32) {
+            let (still, gone): (Vec<String>, Vec<String>) =
+                list.unwrap_or_default().into_iter().partition(|uid| held.contains(uid));
+            (still, i32::try_from(gone.len()).unwrap_or(i32::MAX))
+        };
+        let (succeeded, more_succeeded) = part(lists.succeeded);
+        let (failed, more_failed) = part(lists.failed);
+        self.status.succeeded = count(self.status.succeeded.unwrap_or(0) + more_succeeded);
+        self.status.failed = count(self.status.failed.unwrap_or(0) + more_failed);
+        if self.is_indexed() {
+            self.status.succeeded = count(self.completed().len());
+        }
+        let some = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
+        self.status.uncounted_terminated_pods =
+            Some(UncountedTerminatedPods { succeeded: some(succeeded), failed: some(failed) });
+    }
+
+    fn list_uncounted(&mut self, new: UncountedTerminatedPods) {
+        let lists = self.status.uncounted_terminated_pods.get_or_insert_default();
+        for (list, more) in [(&mut lists.succeeded, new.succeeded), (&mut lists.failed, new.failed)] {
+            if let Some(mut more) = more {
+                more.sort();
+                list.get_or_insert_default().extend(more);
+            }
+        }
+    }
+
+    /// A success of an index that already succeeded, or that is no longer asked for, counts for nothing.
+    fn counts_as_success(&self, pod: &Pod) -> bool {
+        if !self.is_indexed() {
+            return true;
+        }
+        let wanted = self.spec.completions.unwrap_or(0);
+        index_of(pod).is_some_and(|index| index < wanted && !self.completed().contains(index))
+    }
+
+    fn add_indexes(&mut self, new: &UncountedTerminatedPods) {
+        if !self.is_indexed() {
+            return;
+        }
+        let mut completed = self.completed();
+        let fresh = self.pods.iter().filter(|pod| new.succeeded.iter().flatten().any(|one| *one == uid(pod)));
+        fresh.filter_map(index_of).for_each(|index| completed.insert(index));
+        self.status.completed_indexes = Some(completed.to_string()).filter(|text| !text.is_empty());
+        self.status.succeeded = count(completed.len());
+    }
+}

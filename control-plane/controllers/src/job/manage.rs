@@ -1,0 +1,145 @@
+//! Creating pods that are missing, after a pause when the last ones failed, and deleting those that are too many.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use jiff::Timestamp;
+
+use super::indexes::{INDEX, index_of};
+use super::{Pass, TRACKING};
+use crate::runtime::{Action, Report};
+use crate::workload::{pods, template};
+
+const BURST: usize = 500;
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+impl Pass<'_> {
+    /// What brings the number of active pods to what is wanted now.
+    pub(super) fn manage(&mut self) -> Vec<Action> {
+        let parallelism = self.spec.parallelism.unwrap_or(1);
+        let active = i32::try_from(self.active().count()).unwrap_or(i32::MAX);
+        let wanted = match self.spec.completions {
+            None if self.successes() > 0 => active.min(parallelism),
+            None => parallelism,
+            Some(completions) => (completions - self.successes()).clamp(0, parallelism),
+        };
+        let duplicates = self.duplicates();
+        if !duplicates.is_empty() {
+            return duplicates;
+        }
+        if active > wanted {
+            return self.delete_active(usize::try_from(active - wanted).unwrap_or(0));
+        }
+        let only_failed =
+            self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
+        let held = if only_failed { i32::try_from(self.terminating()).unwrap_or(i32::MAX) } else { 0 };
+        let missing = usize::try_from(wanted - active - held).unwrap_or(0).min(BURST);
+        if missing == 0 {
+            return Vec::new();
+        }
+        if let Some(pause) = self.pause() {
+            self.plan.requeue(pause);
+            return Vec::new();
+        }
+        self.create(missing)
+    }
+
+    /// The worst of the active pods, as a scale-down would choose.
+    pub(super) fn delete_active(&self, most: usize) -> Vec<Action> {
+        let mut active: Vec<Pod> = self.active().cloned().collect();
+        pods::rank_for_deletion(&mut active, &self.pods, self.now);
+        let report = Report::pod_deleted(self.job);
+        active.iter().take(most).map(|pod| Action::delete_with(pod, None, None, Some(report.clone()))).collect()
+    }
+
+    /// Active pods whose index has one already, or is not to be worked on.
+    fn duplicates(&self) -> Vec<Action> {
+        if !self.is_indexed() {
+            return Vec::new();
+        }
+        let mut active: Vec<&Pod> = self.active().collect();
+        active.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|time| time.0), pod.name().to_owned()));
+        let (mut seen, completed) = (BTreeSet::new(), self.completed());
+        let wanted = self.spec.completions.unwrap_or(0);
+        let superfluous = |pod: &&&Pod| {
+            !index_of(pod).is_some_and(|index| index < wanted && !completed.contains(index) && seen.insert(index))
+        };
+        let report = Report::pod_deleted(self.job);
+        let mut superfluous = superfluous;
+        active
+            .iter()
+            .filter(|pod| superfluous(pod))
+            .map(|pod| Action::delete_with(*pod, None, None, Some(report.clone())))
+            .collect()
+    }
+
+    /// How long to wait before the next pod: ten seconds after a failure, doubling with each in a row.
+    fn pause(&self) -> Option<Duration> {
+        let ended = |wanted: &str| {
+            let of_phase = self.pods.iter().filter(move |pod| pods::phase(pod) == wanted);
+            of_phase.filter_map(finished_at).collect::<Vec<Timestamp>>()
+        };
+        let last_success = ended("Succeeded").into_iter().max();
+        let failures: Vec<Timestamp> =
+            ended("Failed").into_iter().filter(|at| last_success.is_none_or(|success| *at > success)).collect();
+        let last = failures.iter().max()?;
+        let doublings = u32::try_from(failures.len() - 1).unwrap_or(u32::MAX).min(10);
+        let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
+        let passed: Duration = self.now.duration_since(*last).try_into().unwrap_or(Duration::ZERO);
+        pause.checked_sub(passed).filter(|left| !left.is_zero())
+    }
+
+    fn create(&self, missing: usize) -> Vec<Action> {
+        let report = || Report::pod_created(self.job);
+        let mut pod = template::pod_from(&self.spec.template, self.job);
+        pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
+        if !self.is_indexed() {
+            return (0..missing).map(|_| Action::create_reported(&pod, report())).collect();
+        }
+        let (completed, failed) = (self.completed(), self.failed_indexes());
+        let busy: BTreeSet<i32> = self.active().filter_map(index_of).collect();
+        let open = (0..self.spec.completions.unwrap_or(0))
+            .filter(|index| !busy.contains(index) && !completed.contains(*index) && !failed.contains(*index));
+        open.take(missing)
+            .map(|index| Action::create_reported(&indexed(pod.clone(), self.job.name(), index), report()))
+            .collect()
+    }
+}
+
+fn finished_at(pod: &Pod) -> Option<Timestamp> {
+    let status = pod.status.as_ref()?;
+    let ends = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
+    let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    ends.map(|time| time.0).max().or(created)
+}
+
+/// A pod that works on one index: it can tell by label, annotation, environment and hostname.
+fn indexed(mut pod: Pod, job: &str, index: i32) -> Pod {
+    let number = index.to_string();
+    pod.metadata.generate_name = Some(format!("{job}-{index}-"));
+    pod.metadata.annotations.get_or_insert_default().insert(INDEX.to_owned(), number.clone());
+    pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), number);
+    let spec = pod.spec.get_or_insert_default();
+    spec.hostname.get_or_insert_with(|| format!("{job}-{index}").chars().take(63).collect());
+    let source =
+        ObjectFieldSelector { field_path: format!("metadata.labels['{INDEX}']"), ..ObjectFieldSelector::default() };
+    let variable = EnvVar {
+        name: "JOB_COMPLETION_INDEX".to_owned(),
+        value_from: Some(EnvVarSource { field_ref: Some(source), ..EnvVarSource::default() }),
+        ..EnvVar::default()
+    };
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        let environment = container.env.get_or_insert_default();
+        if !environment.iter().any(|other| other.name == variable.name) {
+            environment.push(variable.clone());
+        }
+    }
+    pod
+}

@@ -1,0 +1,225 @@
+//! Job: runs pods until enough of them succeeded, or it is clear that they will not.
+//!
+//! The steps: [`account`] counts what ended, each pod exactly once; [`finish`] judges; [`manage`] creates and deletes.
+//! Invariant: a pod that ended is in the status before its finalizer goes, so no crash counts it twice or never.
+
+mod account;
+mod finish;
+mod indexes;
+mod manage;
+
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_client::Change;
+use corten_meta::{Key, Selector};
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::replicaset::{matching_orphan, owners_of};
+use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::workload::condition::{self, count};
+use crate::workload::owner::{self, claim};
+use crate::workload::pods;
+
+pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+const SUSPENDED: &str = "Suspended";
+
+pub struct JobController;
+
+pub struct Observed {
+    job: Job,
+    candidates: Vec<Pod>,
+}
+
+impl Controller for JobController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "job-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<Job>(), Watch::mapped::<Pod>(of_pod)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let job: Job = view.typed(key)?;
+        let foreign = job.spec.as_ref()?.managed_by.as_deref().is_some_and(|by| by != "kubernetes.io/job-controller");
+        let uid = job.metadata.uid.clone().filter(|_| !foreign)?;
+        let candidates = view.claimable(&key.namespace, &uid, &selector(&job));
+        Some(Observed { job, candidates })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let job = &observed.job;
+        let claimed = claim(job, &selector(job), &observed.candidates);
+        if is_finished(job) || job.metadata.deletion_timestamp.is_some() {
+            return release_all(&claimed.owned);
+        }
+        let mut pass = Pass {
+            job,
+            spec: job.spec.clone().unwrap_or_default(),
+            pods: claimed.owned,
+            status: job.status.clone().unwrap_or_default(),
+            now,
+            plan: Plan::from(claimed.actions),
+        };
+        pass.run();
+        pass.plan
+    }
+}
+
+fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
+    let mut keys = owners_of(change, Job::KIND);
+    if let Some(pod) = change.new.as_ref().filter(|pod| pod.controller().is_none()) {
+        keys.extend(matching_orphan::<Job>(view, pod, |job| Some(selector(job))));
+    }
+    keys
+}
+
+/// A Job without a selector owns what refers to it and nothing else.
+fn selector(job: &Job) -> Selector {
+    let spec = job.spec.as_ref();
+    match spec.and_then(|spec| spec.selector.as_ref()) {
+        Some(wanted) => owner::selector(wanted),
+        None => {
+            let uid = job.metadata.uid.clone().unwrap_or_default();
+            Selector::from_set(&[("batch.kubernetes.io/controller-uid".to_owned(), uid)].into())
+        }
+    }
+}
+
+pub fn is_finished(job: &Job) -> bool {
+    finished_condition(job).is_some()
+}
+
+/// The condition that says how the Job ended.
+pub fn finished_condition(job: &Job) -> Option<&JobCondition> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
+}
+
+/// Nobody counts any more: pods must not be held by a finalizer that nobody would lift.
+fn release_all(pods: &[Pod]) -> Plan {
+    Plan::from(pods.iter().filter(|pod| is_tracked(pod)).map(release).collect::<Vec<_>>())
+}
+
+fn is_tracked(pod: &Pod) -> bool {
+    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == TRACKING)
+}
+
+fn release(pod: &Pod) -> Action {
+    let kept: Vec<&String> =
+        pod.metadata.finalizers.iter().flatten().filter(|finalizer| *finalizer != TRACKING).collect();
+    let version = &pod.metadata.resource_version;
+    Action::patch(pod, json!({"metadata": {"resourceVersion": version, "finalizers": kept}}))
+}
+
+/// One pass over a Job; `status` is what will be written.
+struct Pass<'a> {
+    job: &'a Job,
+    spec: JobSpec,
+    pods: Vec<Pod>,
+    status: JobStatus,
+    now: Timestamp,
+    plan: Plan,
+}
+
+impl Pass<'_> {
+    fn run(&mut self) {
+        self.begin();
+        self.account();
+        let ending = self.judge();
+        let suspended = self.spec.suspend.unwrap_or(false);
+        let deletions = match (&ending, suspended) {
+            (Some(_), _) | (None, true) => self.delete_active(usize::MAX),
+            (None, false) => Vec::new(),
+        };
+        if ending.is_none() {
+            self.mark_suspended(suspended);
+        }
+        let creations = if ending.is_none() && !suspended { self.manage() } else { Vec::new() };
+        self.count_active();
+        if let Some(ending) = ending {
+            self.end(ending);
+        }
+        // What was counted is written before anything that would make it forgotten.
+        self.write_status();
+        self.plan.actions.extend(deletions);
+        self.plan.actions.extend(creations);
+    }
+
+    fn is_indexed(&self) -> bool {
+        self.spec.completion_mode.as_deref() == Some("Indexed")
+    }
+
+    fn active(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.iter().filter(|pod| pods::is_active(pod))
+    }
+
+    fn terminating(&self) -> usize {
+        self.pods.iter().filter(|pod| pods::is_terminating(pod) && !pods::is_terminal(pod)).count()
+    }
+
+    /// The clock of a Job runs from its first look, and not while it is suspended.
+    fn begin(&mut self) {
+        if self.status.start_time.is_none() && !self.spec.suspend.unwrap_or(false) {
+            self.status.start_time = Some(Time(self.now));
+        }
+        if let (Some(started), Some(deadline)) = (&self.status.start_time, self.spec.active_deadline_seconds) {
+            let passed = self.now.duration_since(started.0).as_secs();
+            if passed < deadline {
+                self.plan.requeue(Duration::from_secs((deadline - passed).unsigned_abs()));
+            }
+        }
+    }
+
+    fn mark_suspended(&mut self, suspended: bool) {
+        let was =
+            condition::find(&self.status.conditions, SUSPENDED).is_some_and(|condition| condition.status == "True");
+        let (status, reason, message) = match (was, suspended) {
+            (false, true) => ("True", "JobSuspended", "Job suspended"),
+            (true, false) => ("False", "JobResumed", "Job resumed"),
+            _ => return,
+        };
+        self.set_condition(SUSPENDED, status, reason, message);
+        self.status.start_time = (!suspended).then_some(Time(self.now));
+        self.plan.push(Action::normal(self.job, if suspended { "Suspended" } else { "Resumed" }, message));
+    }
+
+    fn set_condition(&mut self, kind: &str, status: &str, reason: &str, message: &str) {
+        let condition = JobCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            last_probe_time: Some(Time(self.now)),
+            last_transition_time: Some(Time(self.now)),
+        };
+        condition::set(&mut self.status.conditions, condition);
+    }
+
+    fn count_active(&mut self) {
+        let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+        self.status.active = count(number(self.active().count()));
+        self.status.ready = Some(number(self.active().filter(|pod| pods::is_ready(pod)).count()));
+        self.status.terminating = Some(number(self.terminating()));
+    }
+
+    fn write_status(&mut self) {
+        if self.job.status.as_ref() != Some(&self.status) {
+            let mut job = self.job.clone();
+            job.status = Some(self.status.clone());
+            self.plan.push(Action::update_status(&job));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

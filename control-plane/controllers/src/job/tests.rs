@@ -1,0 +1,234 @@
+//! Jobs played out on a model.
+
+use super::*;
+use crate::model::{Model, NOW, converges, decide};
+use corten_meta::Value;
+use serde_json::json;
+
+fn job(spec: Value) -> Value {
+    let mut job = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"namespace": "default", "name": "work", "uid": "work-uid", "generation": 1},
+        "spec": {
+            "parallelism": 1, "completions": 1, "backoffLimit": 6, "completionMode": "NonIndexed",
+            "selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": "work-uid"}},
+            "template": {"metadata": {"labels": {"batch.kubernetes.io/controller-uid": "work-uid"}}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}},
+        },
+    });
+    corten_meta::patch::merge_patch(&mut job["spec"], &spec);
+    job
+}
+
+fn cluster(spec: Value) -> Model {
+    let mut model = Model::default();
+    model.put(job(spec));
+    model
+}
+
+fn settle(model: &mut Model) {
+    converges(&JobController, model, "default", "work");
+}
+
+/// Ends every active pod as `phase` says, long enough ago that no pause is left.
+fn end_pods(model: &mut Model, phase: &str, code: i32) {
+    for pod in model.typed::<Pod>().into_iter().filter(pods::is_active) {
+        let mut value = pod.to_value();
+        let terminated = json!({"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z"});
+        value["status"] = json!({"phase": phase, "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": terminated}}]});
+        model.put(value);
+    }
+}
+
+fn status(model: &Model) -> Value {
+    model.value("Job", "default", "work")["status"].take()
+}
+
+fn conditions(model: &Model) -> Vec<String> {
+    let text = |condition: &Value| {
+        format!(
+            "{}={} {}",
+            condition["type"].as_str().unwrap(),
+            condition["status"].as_str().unwrap(),
+            condition["reason"].as_str().unwrap()
+        )
+    };
+    status(model)["conditions"].as_array().into_iter().flatten().map(text).collect()
+}
+
+#[test]
+fn a_job_runs_to_completion_and_counts_each_pod_once() {
+    let mut model = cluster(json!({"completions": 3, "parallelism": 2}));
+    settle(&mut model);
+    assert_eq!(model.names("Pod").len(), 2);
+    assert!(model.typed::<Pod>().iter().all(is_tracked));
+    assert_eq!(status(&model)["active"], 2);
+    end_pods(&mut model, "Succeeded", 0);
+    settle(&mut model);
+    assert_eq!((&status(&model)["succeeded"], &status(&model)["active"]), (&json!(2), &json!(1)));
+    end_pods(&mut model, "Succeeded", 0);
+    settle(&mut model);
+    assert_eq!(status(&model)["succeeded"], 3);
+    assert_eq!(conditions(&model), ["SuccessCriteriaMet=True CompletionsReached", "Complete=True CompletionsReached"]);
+    assert!(!model.typed::<Pod>().iter().any(is_tracked), "the finalizers are gone");
+    assert!(model.events.contains(&"Normal Completed Job completed".to_owned()));
+    assert!(!status(&model)["completionTime"].is_null());
+}
+
+#[test]
+fn failures_are_retried_up_to_the_limit() {
+    let mut model = cluster(json!({"backoffLimit": 1}));
+    for _ in 0..2 {
+        settle(&mut model);
+        end_pods(&mut model, "Failed", 1);
+    }
+    settle(&mut model);
+    assert_eq!(status(&model)["failed"], 2);
+    assert_eq!(conditions(&model), ["FailureTarget=True BackoffLimitExceeded", "Failed=True BackoffLimitExceeded"]);
+    assert!(
+        model.events.contains(&"Warning BackoffLimitExceeded Job has reached the specified backoff limit".to_owned())
+    );
+    assert_eq!(model.names("Pod").len(), 2);
+}
+
+#[test]
+fn a_fresh_failure_is_followed_by_a_pause() {
+    let mut model = cluster(json!({}));
+    settle(&mut model);
+    let mut failed = model.typed::<Pod>().remove(0).to_value();
+    let terminated = json!({"exitCode": 1, "finishedAt": corten_meta::time::rfc3339(*NOW)});
+    failed["status"] = json!({"phase": "Failed", "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": terminated}}]});
+    model.put(failed);
+    settle(&mut model);
+    assert_eq!(model.names("Pod").len(), 1);
+    assert_eq!(decide(&JobController, &model, "default", "work").requeue_after, Some(Duration::from_secs(10)));
+}
+
+#[test]
+fn an_indexed_job_works_on_every_index_once() {
+    let mut model = cluster(json!({"completionMode": "Indexed", "completions": 4, "parallelism": 4}));
+    settle(&mut model);
+    let mut indexes: Vec<i32> = model.typed::<Pod>().iter().filter_map(indexes::index_of).collect();
+    indexes.sort_unstable();
+    assert_eq!(indexes, [0, 1, 2, 3]);
+    let first = model.typed::<Pod>().into_iter().find(|pod| indexes::index_of(pod) == Some(0)).unwrap();
+    let spec = first.spec.unwrap();
+    assert_eq!(spec.hostname.as_deref(), Some("work-0"));
+    assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, "JOB_COMPLETION_INDEX");
+    end_pods(&mut model, "Succeeded", 0);
+    settle(&mut model);
+    assert_eq!((&status(&model)["completedIndexes"], &status(&model)["succeeded"]), (&json!("0-3"), &json!(4)));
+    assert_eq!(conditions(&model).last().unwrap(), "Complete=True CompletionsReached");
+}
+
+#[test]
+fn with_a_limit_for_each_index_one_bad_index_does_not_stop_the_others() {
+    let mut model = cluster(
+        json!({"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimitPerIndex": 0, "backoffLimit": 100}),
+    );
+    settle(&mut model);
+    for pod in model.typed::<Pod>() {
+        let mut value = pod.to_value();
+        value["status"] = json!({"phase": if indexes::index_of(&pod) == Some(0) { "Failed" } else { "Succeeded" }});
+        model.put(value);
+    }
+    settle(&mut model);
+    assert_eq!((&status(&model)["failedIndexes"], &status(&model)["completedIndexes"]), (&json!("0"), &json!("1")));
+    assert_eq!(conditions(&model), ["FailureTarget=True FailedIndexes", "Failed=True FailedIndexes"]);
+}
+
+#[test]
+fn a_policy_fails_the_job_or_forgives_the_pod() {
+    let policy = |action: &str| json!({"podFailurePolicy": {"rules": [{"action": action, "onExitCodes": {"operator": "In", "values": [42]}}]}, "backoffLimit": 0});
+    let mut strict = cluster(policy("FailJob"));
+    settle(&mut strict);
+    end_pods(&mut strict, "Failed", 42);
+    settle(&mut strict);
+    assert_eq!(conditions(&strict).last().unwrap(), "Failed=True PodFailurePolicy");
+    let message = status(&strict)["conditions"][0]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("failed with exit code 42 matching FailJob rule at index 0"), "{message}");
+
+    let mut lenient = cluster(policy("Ignore"));
+    settle(&mut lenient);
+    end_pods(&mut lenient, "Failed", 42);
+    settle(&mut lenient);
+    assert!(status(&lenient)["failed"].is_null());
+    assert_eq!(lenient.typed::<Pod>().iter().filter(|pod| pods::is_active(pod)).count(), 1);
+}
+
+#[test]
+fn a_success_policy_ends_the_job_early() {
+    let policy = json!({"completionMode": "Indexed", "completions": 3, "parallelism": 3, "successPolicy": {"rules": [{"succeededIndexes": "0"}]}});
+    let mut model = cluster(policy);
+    settle(&mut model);
+    let leader = model.typed::<Pod>().into_iter().find(|pod| indexes::index_of(pod) == Some(0)).unwrap();
+    let mut value = leader.to_value();
+    value["status"] = json!({"phase": "Succeeded"});
+    model.put(value);
+    // The others are stopped by the kubelet once deleted: nothing holds them but the tracking finalizer.
+    for _ in 0..6 {
+        let plan = decide(&JobController, &model, "default", "work");
+        model.apply(&plan);
+        for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminating(pod) && !pods::is_terminal(pod)) {
+            let mut value = pod.to_value();
+            value["status"] = json!({"phase": "Failed"});
+            model.put(value);
+        }
+        for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminating(pod) && !is_tracked(pod)) {
+            model.remove("Pod", "default", pod.name());
+        }
+    }
+    assert_eq!(conditions(&model), ["SuccessCriteriaMet=True SuccessPolicy", "Complete=True SuccessPolicy"]);
+}
+
+#[test]
+fn suspension_stops_the_pods_and_the_clock() {
+    let mut model = cluster(json!({"suspend": true, "activeDeadlineSeconds": 10}));
+    settle(&mut model);
+    assert!(model.names("Pod").is_empty() && status(&model)["startTime"].is_null());
+    assert_eq!(conditions(&model), ["Suspended=True JobSuspended"]);
+    let mut resumed = model.value("Job", "default", "work");
+    resumed["spec"]["suspend"] = json!(false);
+    model.put(resumed);
+    settle(&mut model);
+    assert_eq!(model.names("Pod").len(), 1);
+    assert_eq!(conditions(&model), ["Suspended=False JobResumed"]);
+}
+
+#[test]
+fn a_deadline_fails_the_job() {
+    let mut model = cluster(json!({"activeDeadlineSeconds": 10}));
+    settle(&mut model);
+    assert_eq!(decide(&JobController, &model, "default", "work").requeue_after, Some(Duration::from_secs(10)));
+    let late = NOW.checked_add(jiff::SignedDuration::from_secs(11)).unwrap();
+    let plan = crate::runtime::Decide::decide(&JobController, &model, &Key::new("default", "work"), late);
+    model.apply(&plan);
+    assert_eq!(conditions(&model), ["FailureTarget=True DeadlineExceeded"]);
+    assert!(model.typed::<Pod>().iter().all(pods::is_terminating));
+}
+
+#[test]
+fn a_smaller_parallelism_stops_the_surplus() {
+    let mut model = cluster(json!({"completions": 5, "parallelism": 3}));
+    settle(&mut model);
+    let mut smaller = model.value("Job", "default", "work");
+    smaller["spec"]["parallelism"] = json!(1);
+    model.put(smaller);
+    let plan = decide(&JobController, &model, "default", "work");
+    assert_eq!(plan.actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count(), 2);
+}
+
+#[test]
+fn a_finished_or_deleted_job_holds_no_pod() {
+    for extra in [
+        json!({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}),
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+    ] {
+        let mut model = cluster(json!({}));
+        settle(&mut model);
+        let mut changed = model.value("Job", "default", "work");
+        corten_meta::patch::merge_patch(&mut changed, &extra);
+        model.put(changed);
+        settle(&mut model);
+        assert!(!model.typed::<Pod>().iter().any(is_tracked));
+    }
+}
