@@ -37,8 +37,9 @@ pub fn generate(openapi: &Path, out: &Path) -> Result<()> {
 fn stable_types(directory: &Path) -> Result<BTreeMap<String, Value>> {
     let mut types = BTreeMap::new();
     let entries = std::fs::read_dir(directory).with_context(|| format!("read {}", directory.display()))?;
-    for entry in entries {
-        let path = entry?.path();
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.contains("alpha") || name.contains("beta") || !name.ends_with(".json") {
             continue;
@@ -46,7 +47,10 @@ fn stable_types(directory: &Path) -> Result<BTreeMap<String, Value>> {
         let document: Value = serde_json::from_slice(&std::fs::read(&path)?)
             .with_context(|| format!("parse {}", path.display()))?;
         if let Some(schemas) = document.pointer("/components/schemas").and_then(Value::as_object) {
-            types.extend(schemas.iter().map(|(k, v)| (k.clone(), v.clone())));
+            for (name, schema) in schemas {
+                // The core group comes first and has the plain form of types that every group serves.
+                types.entry(name.clone()).or_insert_with(|| schema.clone());
+            }
         }
     }
     Ok(types)
@@ -60,8 +64,8 @@ fn write_type(table: &mut String, name: &str, schema: &Value) -> Result<()> {
     if let Some(map) = schema["x-kubernetes-map-type"].as_str() {
         write!(table, " map={map}")?;
     }
-    // Types of all groups (DeleteOptions, WatchEvent) carry every group version; those are known at run time.
-    if let Some([gvk]) = schema["x-kubernetes-group-version-kind"].as_array().map(Vec::as_slice) {
+    // A type of all groups (DeleteOptions) carries several; here only its first, the rest is known at run time.
+    if let Some([gvk, ..]) = schema["x-kubernetes-group-version-kind"].as_array().map(Vec::as_slice) {
         let part = |key: &str| gvk[key].as_str().unwrap_or_default().to_string();
         write!(table, " gvk={}/{}/{}", part("group"), part("version"), part("kind"))?;
     }

@@ -187,6 +187,7 @@ pub trait Behaviour: Send + Sync {
     /// From this version to the stored one (see [`Storage::Stored`]).
     fn to_stored(&self, _object: &mut Value) {}
     /// From the stored version to this one.
+    #[expect(clippy::wrong_self_convention, reason = "it converts an object, not the behaviour")]
     fn from_stored(&self, _object: &mut Value) {}
 }
 

@@ -7,6 +7,7 @@
 
 pub mod kind;
 pub mod objectmeta;
+pub mod openapi;
 pub mod schema;
 pub mod typed;
 

@@ -28,7 +28,9 @@ fn range_error(part: &str, (low, high, names): (u32, u32, &[&str])) -> Option<St
             Ok(0) => return Some(format!("step of range should be a positive number: {part}")),
             Ok(_) => {}
             Err(_) => {
-                return Some(format!("failed to parse int from {step}: strconv.Atoi: parsing {step:?}: invalid syntax"));
+                return Some(format!(
+                    "failed to parse int from {step}: strconv.Atoi: parsing {step:?}: invalid syntax"
+                ));
             }
         }
     }

@@ -56,6 +56,8 @@ pub struct Field {
     pub list_type: Option<ListType>,
     /// Of a map or a nested struct: `true` when it is replaced as one.
     pub atomic: bool,
+    /// Of a map: published as `granular`, which is also what an unmarked one is.
+    pub granular: bool,
     pub patch_merge_key: Option<String>,
     /// `merge`, `replace`, `retainKeys`, in the published order.
     pub patch_strategy: Vec<String>,

@@ -69,6 +69,7 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
         item_default,
         list_type: None,
         atomic: false,
+        granular: false,
         patch_merge_key: None,
         patch_strategy: Vec::new(),
     };
@@ -84,7 +85,10 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
             }
             Some(("strategy", all)) => field.patch_strategy = all.split(',').map(str::to_string).collect(),
             Some(("merge", key)) => field.patch_merge_key = Some(key.to_string()),
-            Some(("map", kind)) => field.atomic = kind == "atomic",
+            Some(("map", kind)) => {
+                field.atomic = kind == "atomic";
+                field.granular = kind == "granular";
+            }
             Some(_) => unreachable!("{INVALID}: {line}"),
         }
     }

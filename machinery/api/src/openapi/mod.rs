@@ -1,0 +1,141 @@
+//! The OpenAPI documents, derived from the kinds and the schema table.
+//!
+//! Version 3 has one document a group version; clients read it to explain, to patch and to learn which
+//! query parameters an operation knows. Version 2 is the same in one document and the older form, made from
+//! version 3. Descriptions come in as a function, because the table holds facts only.
+
+mod paths;
+mod schemas;
+mod v2;
+
+use std::collections::BTreeSet;
+
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+use crate::kind::Kind;
+use crate::kinds;
+use crate::schema::schema;
+
+/// The description of a field of a type, or with an empty field that of the type.
+pub type Describe<'a> = dyn Fn(&str, &str) -> Option<&'a str> + 'a;
+
+/// No descriptions at all.
+pub fn undescribed(_type_name: &str, _field: &str) -> Option<&'static str> {
+    None
+}
+
+/// The group versions of the built-in kinds, `v1` or `apps/v1`, in the order of discovery.
+pub fn group_versions() -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for kind in kinds() {
+        let group_version = kind.api_version();
+        if !all.contains(&group_version) {
+            all.push(group_version);
+        }
+    }
+    all
+}
+
+/// The version 3 document of one group version, or `None` when no built-in kind has it.
+pub fn openapi_v3(group_version: &str, describe: &Describe) -> Option<Value> {
+    let of_group: Vec<&Kind> = kinds().iter().map(AsRef::as_ref).filter(|k| k.api_version() == group_version).collect();
+    let (group, version) = (&of_group.first()?.group, &of_group.first()?.version);
+    let paths = paths::document_paths(group, version, &of_group);
+    let mut roots = BTreeSet::new();
+    collect_references(&Value::Object(paths.clone()), &mut roots);
+    let schemas: Map<String, Value> = schemas::reachable(schema(), &roots)
+        .into_iter()
+        .map(|t| (t.name.clone(), schemas::type_schema(t, (group, version), describe)))
+        .collect();
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": info(),
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": security()},
+    }))
+}
+
+/// The version 2 document of everything.
+pub fn openapi_v2(describe: &Describe) -> Value {
+    let documents = group_versions().into_iter().filter_map(|gv| openapi_v3(&gv, describe));
+    v2::convert(documents, info(), security())
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "unversioned"})
+}
+
+fn security() -> Value {
+    json!({"BearerToken": {
+        "description": "Bearer Token authentication", "in": "header", "name": "authorization", "type": "apiKey",
+    }})
+}
+
+/// The names of all types that a part of a document refers to.
+fn collect_references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, inner) in object {
+                match inner.as_str() {
+                    Some(reference) if key == "$ref" => {
+                        found.extend(reference.rsplit('/').next().map(str::to_string));
+                    }
+                    _ => collect_references(inner, found),
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|inner| collect_references(inner, found)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_group_version_has_a_document_that_is_closed() {
+        assert_eq!(group_versions().len(), 22);
+        for group_version in group_versions() {
+            let document = openapi_v3(&group_version, &undescribed).expect("a document");
+            let mut wanted = BTreeSet::new();
+            collect_references(&document, &mut wanted);
+            for name in wanted {
+                assert!(document["components"]["schemas"].get(&name).is_some(), "{group_version}: {name}");
+            }
+        }
+        assert!(openapi_v3("apps/v2", &undescribed).is_none());
+    }
+
+    #[test]
+    fn descriptions_are_put_where_they_belong() {
+        let describe = |type_name: &str, field: &str| match (type_name, field) {
+            ("io.k8s.api.apps.v1.Deployment", "") => Some("a type"),
+            ("io.k8s.api.apps.v1.Deployment", "spec") => Some("a field"),
+            _ => None,
+        };
+        let document = openapi_v3("apps/v1", &describe).expect("a document");
+        let deployment = &document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"];
+        assert_eq!(deployment["description"], "a type");
+        assert_eq!(
+            deployment["properties"]["spec"],
+            json!({"description": "a field", "default": {},
+                   "allOf": [{"$ref": "#/components/schemas/io.k8s.api.apps.v1.DeploymentSpec"}]})
+        );
+    }
+
+    #[test]
+    fn version_two_has_the_older_form() {
+        let document = openapi_v2(&undescribed);
+        let patch = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+        assert_eq!(patch["x-kubernetes-group-version-kind"]["kind"], "Deployment");
+        assert_eq!(patch["parameters"][0]["in"], "body");
+        assert!(
+            document["definitions"]["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]["x-kubernetes-patch-merge-key"]
+                == "name"
+        );
+        let text = document.to_string();
+        assert!(!text.contains("#/components/") && !text.contains("\"allOf\":["));
+    }
+}

@@ -1,0 +1,169 @@
+//! Types of the table as JSON schemas.
+
+use std::collections::BTreeSet;
+
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+use super::Describe;
+use crate::schema::{Field, FieldType, ListType, Schema, Type, schema};
+
+const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
+const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
+const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
+
+/// Types whose bodies every group serves, so that each document lists them for its own group too.
+const OF_EVERY_GROUP: [&str; 2] = ["DeleteOptions", "WatchEvent"];
+
+/// The roots and everything they refer to, by name.
+pub(super) fn reachable<'a>(schema: &'a Schema, roots: &BTreeSet<String>) -> Vec<&'a Type> {
+    let mut names: Vec<String> = roots.iter().cloned().collect();
+    let mut found = BTreeSet::new();
+    while let Some(name) = names.pop() {
+        let Some(t) = schema.type_(&name) else { continue };
+        if found.insert(name) {
+            names.extend(t.fields.iter().filter_map(|f| referred(&f.kind)));
+        }
+    }
+    found.iter().filter_map(|name| schema.type_(name)).collect()
+}
+
+/// The name of the type at the heart of a shape.
+fn referred(kind: &FieldType) -> Option<String> {
+    match kind {
+        FieldType::List(inner) | FieldType::Map(inner) => referred(inner),
+        other => type_name(other).map(str::to_string),
+    }
+}
+
+fn type_name(kind: &FieldType) -> Option<&'static str> {
+    match kind {
+        FieldType::Ref(id) => Some(&schema().get(*id).name),
+        FieldType::Quantity => Some(QUANTITY),
+        FieldType::IntOrString => Some(INT_OR_STRING),
+        FieldType::Time => Some(TIME),
+        FieldType::MicroTime => Some(MICRO_TIME),
+        _ => None,
+    }
+}
+
+/// The schema of a type in the document of a group version.
+pub(super) fn type_schema(t: &Type, own: (&str, &str), describe: &Describe) -> Value {
+    let mut out = match &t.scalar {
+        Some(scalar) => scalar_schema(scalar),
+        None => struct_schema(t, describe),
+    };
+    if let Some(text) = describe(&t.name, "") {
+        out.insert("description".to_string(), text.into());
+    }
+    if t.atomic {
+        out.insert("x-kubernetes-map-type".to_string(), "atomic".into());
+    }
+    if let Some(unions) = &t.unions {
+        out.insert("x-kubernetes-unions".to_string(), unions.clone());
+    }
+    if let Some((group, version, kind)) = &t.gvk {
+        let mut all = vec![json!({"group": group, "version": version, "kind": kind})];
+        if OF_EVERY_GROUP.contains(&kind.as_str()) && !own.0.is_empty() {
+            all.push(json!({"group": own.0, "version": own.1, "kind": kind}));
+        }
+        out.insert("x-kubernetes-group-version-kind".to_string(), all.into());
+    }
+    Value::Object(out)
+}
+
+fn scalar_schema(scalar: &FieldType) -> Map<String, Value> {
+    let value = match scalar {
+        FieldType::Quantity => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+        FieldType::IntOrString => {
+            json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]})
+        }
+        FieldType::Time | FieldType::MicroTime => json!({"type": "string", "format": "date-time"}),
+        other => plain_schema(other),
+    };
+    value.as_object().cloned().unwrap_or_default()
+}
+
+fn struct_schema(t: &Type, describe: &Describe) -> Map<String, Value> {
+    let mut out = Map::new();
+    out.insert("type".to_string(), "object".into());
+    let required: Vec<&str> = t.fields.iter().filter(|f| f.required).map(|f| f.name.as_str()).collect();
+    if !required.is_empty() {
+        out.insert("required".to_string(), required.into());
+    }
+    let properties: Map<String, Value> =
+        t.fields.iter().map(|f| (f.name.clone(), field_schema(f, describe(&t.name, &f.name)))).collect();
+    out.insert("properties".to_string(), properties.into());
+    out
+}
+
+fn field_schema(field: &Field, description: Option<&str>) -> Value {
+    let marked = field.atomic || field.granular || !field.patch_strategy.is_empty();
+    let wrapped = marked || field.default.is_some() || description.is_some();
+    let mut out = value_schema(&field.kind, field.item_default.as_ref(), wrapped);
+    if let Some(text) = description {
+        out["description"] = text.into();
+    }
+    if let Some(default) = &field.default {
+        out["default"] = default.clone();
+    }
+    match &field.list_type {
+        Some(ListType::Atomic) => out["x-kubernetes-list-type"] = "atomic".into(),
+        Some(ListType::Set) => out["x-kubernetes-list-type"] = "set".into(),
+        Some(ListType::Map(keys)) => {
+            out["x-kubernetes-list-type"] = "map".into();
+            out["x-kubernetes-list-map-keys"] = json!(keys);
+        }
+        None => {}
+    }
+    if field.atomic {
+        out["x-kubernetes-map-type"] = "atomic".into();
+    }
+    if field.granular {
+        out["x-kubernetes-map-type"] = "granular".into();
+    }
+    if let Some(key) = &field.patch_merge_key {
+        out["x-kubernetes-patch-merge-key"] = key.as_str().into();
+    }
+    if !field.patch_strategy.is_empty() {
+        out["x-kubernetes-patch-strategy"] = field.patch_strategy.join(",").into();
+    }
+    out
+}
+
+/// The schema of a value; `wrapped` when something stands beside a reference, which then needs `allOf`.
+fn value_schema(kind: &FieldType, item_default: Option<&Value>, wrapped: bool) -> Value {
+    if let Some(name) = type_name(kind) {
+        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+        return if wrapped { json!({ "allOf": [reference] }) } else { reference };
+    }
+    match kind {
+        FieldType::List(items) => json!({"type": "array", "items": item_schema(items, item_default)}),
+        FieldType::Map(values) => json!({"type": "object", "additionalProperties": item_schema(values, item_default)}),
+        other => plain_schema(other),
+    }
+}
+
+fn item_schema(kind: &FieldType, default: Option<&Value>) -> Value {
+    let innermost = !matches!(kind, FieldType::List(_) | FieldType::Map(_));
+    let mut out = value_schema(kind, default, innermost && default.is_some());
+    if let Some(default) = default.filter(|_| innermost) {
+        out["default"] = default.clone();
+    }
+    out
+}
+
+fn plain_schema(kind: &FieldType) -> Value {
+    match kind {
+        FieldType::String => json!({"type": "string"}),
+        FieldType::Integer("") => json!({"type": "integer"}),
+        FieldType::Integer(format) => json!({"type": "integer", "format": format}),
+        FieldType::Number("") => json!({"type": "number"}),
+        FieldType::Number(format) => json!({"type": "number", "format": format}),
+        FieldType::Boolean => json!({"type": "boolean"}),
+        FieldType::Bytes => json!({"type": "string", "format": "byte"}),
+        FieldType::Object => json!({"type": "object"}),
+        _ => json!({}),
+    }
+}

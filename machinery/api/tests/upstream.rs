@@ -1,0 +1,248 @@
+//! Compares this package with data of upstream's v1.36: golden objects, discovery and OpenAPI documents.
+//!
+//! The data is not part of the project. It is looked for in `CORTEN_KUBERNETES_DATA`, else in the folder
+//! `shared/kubernetes-v1.36` beside the checkout; without it each test says that it was skipped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use corten_api::openapi::{group_versions, openapi_v3, undescribed};
+use serde_json::Value;
+
+fn data() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/kubernetes-v1.36");
+    let folder = std::env::var_os("CORTEN_KUBERNETES_DATA").map_or(beside, PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: no data of upstream at {}", folder.display());
+    None
+}
+
+fn read(path: &Path) -> Value {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The golden object of every kind that has one, and the kind's schema.
+fn golden_objects(folder: &Path) -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    for kind in corten_api::kinds() {
+        let group = if kind.group.is_empty() { "core" } else { &kind.group };
+        let path = folder.join("wire").join(format!("{group}.{}.{}.json", kind.version, kind.kind));
+        if path.exists() {
+            all.push((kind.schema.clone(), read(&path)));
+        }
+    }
+    assert!(all.len() >= 65, "only {} golden objects", all.len());
+    all
+}
+
+/// Removes what the two forms say differently without meaning anything: null fields.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(without_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
+}
+
+#[test]
+fn golden_objects_survive_their_typed_form() {
+    let Some(folder) = data() else { return };
+    for (schema, mut golden) in golden_objects(&folder) {
+        without_nulls(&mut golden);
+        let (api_version, kind) = (golden["apiVersion"].as_str().unwrap(), golden["kind"].as_str().unwrap());
+        let bytes = corten_api::typed::round_trip(api_version, kind, golden.to_string().as_bytes())
+            .unwrap_or_else(|| panic!("{schema} has no typed form"))
+            .unwrap_or_else(|e| panic!("{schema}: {e}"));
+        let back: Value = serde_json::from_slice(&bytes).unwrap();
+        let mut places = Vec::new();
+        differences("", &golden, &back, &mut places);
+        // A nested object may gain its kind; nothing may be lost.
+        places.retain(|place| !place.contains(": wanted null"));
+        assert!(places.is_empty(), "{schema} lost something: {places:#?}");
+    }
+}
+
+#[test]
+fn golden_objects_have_no_unknown_fields() {
+    let Some(folder) = data() else { return };
+    for (schema, golden) in golden_objects(&folder) {
+        let report = corten_api::check_fields(&schema, &golden);
+        assert_eq!((report.unknown, report.type_errors), (Vec::<String>::new(), Vec::<String>::new()), "{schema}");
+        let mut pruned = golden.clone();
+        corten_api::prune(&schema, &mut pruned);
+        let mut wanted = golden;
+        without_nulls(&mut wanted);
+        without_nulls(&mut pruned);
+        assert_eq!(pruned, wanted, "{schema}");
+    }
+}
+
+#[test]
+fn defaulting_and_rows_never_fail_and_defaulting_settles() {
+    let Some(folder) = data() else { return };
+    for (schema, golden) in golden_objects(&folder) {
+        let kind = corten_api::kinds().iter().find(|k| k.schema == schema).unwrap();
+        let mut once = golden;
+        kind.default(&mut once);
+        let mut twice = once.clone();
+        kind.default(&mut twice);
+        assert_eq!(once, twice, "{schema}");
+        assert_eq!(kind.behaviour.cells(&once, jiff::Timestamp::UNIX_EPOCH).len(), kind.columns.len(), "{schema}");
+        kind.validate(&once);
+    }
+}
+
+#[test]
+fn discovery_is_equal() {
+    let Some(folder) = data() else { return };
+    let discovery = read(&folder.join("discovery/aggregated_v2.json"));
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+    let texts = |v: &Value| v.as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
+    let mut seen = 0;
+    for group in discovery["items"].as_array().unwrap() {
+        for version in group["versions"].as_array().unwrap() {
+            if version["version"].as_str().unwrap().contains(['a', 'b']) {
+                continue;
+            }
+            for wanted in version["resources"].as_array().unwrap() {
+                let (group, plural) = (text(&group["metadata"]["name"]), text(&wanted["resource"]));
+                let kind = corten_api::lookup(&group, &text(&version["version"]), &plural)
+                    .unwrap_or_else(|| panic!("{group} {plural} is not declared"));
+                assert_eq!(kind.kind, text(&wanted["responseKind"]["kind"]));
+                assert_eq!(kind.namespaced, wanted["scope"] == "Namespaced", "{kind:?}");
+                assert_eq!(kind.singular, text(&wanted["singularResource"]), "{kind:?}");
+                assert_eq!(kind.short_names, texts(&wanted["shortNames"]), "{kind:?}");
+                assert_eq!(kind.categories, texts(&wanted["categories"]), "{kind:?}");
+                assert_eq!(kind.verbs, texts(&wanted["verbs"]), "{kind:?}");
+                let subresources: Vec<_> = wanted["subresources"].as_array().into_iter().flatten().collect();
+                assert_eq!(kind.subresources.len(), subresources.len(), "{kind:?}");
+                for (sub, wanted) in kind.subresources.iter().zip(subresources) {
+                    assert_eq!(sub.name, text(&wanted["subresource"]), "{kind:?}");
+                    assert_eq!(sub.verbs, texts(&wanted["verbs"]), "{kind:?} {}", sub.name);
+                    assert_eq!(sub.kind, text(&wanted["responseKind"]["kind"]), "{kind:?} {}", sub.name);
+                    assert_eq!(sub.group, text(&wanted["responseKind"]["group"]), "{kind:?} {}", sub.name);
+                }
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 51, "{seen}");
+}
+
+fn upstream_document(folder: &Path, group_version: &str) -> Value {
+    let name = match group_version.split_once('/') {
+        None => format!("api__{group_version}_openapi.json"),
+        Some((group, version)) => format!("apis__{group}__{version}_openapi.json"),
+    };
+    read(&folder.join("openapi/v3").join(name))
+}
+
+/// A schema without descriptions, and with `required` in one order. A reference in `allOf`, which is only there
+/// to let something stand beside it, is the same as the bare one.
+fn facts(schema: &Value) -> Value {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::Array(all)) = map.get("allOf") {
+                let mut flat = map.clone();
+                flat.remove("allOf");
+                flat.extend(all[0].as_object().cloned().unwrap_or_default());
+                return facts(&Value::Object(flat));
+            }
+            let kept = map.iter().filter(|(k, v)| *k != "description" || v.is_object());
+            Value::Object(
+                kept.map(|(k, v)| {
+                    let mut value = facts(v);
+                    if let ("required", Value::Array(list)) = (k.as_str(), &mut value) {
+                        list.sort_by_key(ToString::to_string);
+                    }
+                    (k.clone(), value)
+                })
+                .collect(),
+            )
+        }
+        Value::Array(list) => list.iter().map(facts).collect(),
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn openapi_schemas_are_equal() {
+    let Some(folder) = data() else { return };
+    let mut places = Vec::new();
+    for group_version in group_versions() {
+        let ours = openapi_v3(&group_version, &undescribed).unwrap();
+        let theirs = upstream_document(&folder, &group_version);
+        for (name, wanted) in theirs["components"]["schemas"].as_object().unwrap() {
+            let found = &ours["components"]["schemas"][name];
+            differences(&format!("{group_version} {name}"), &facts(wanted), &facts(found), &mut places);
+        }
+    }
+    assert!(places.is_empty(), "{} differences: {:#?}", places.len(), &places[..places.len().min(40)]);
+}
+
+#[test]
+fn openapi_paths_are_equal() {
+    type Operations = BTreeMap<String, (String, String, Value, Vec<String>, BTreeSet<String>)>;
+    fn operations(document: &Value) -> Operations {
+        let mut all = Operations::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            let names = |v: &Value| {
+                let mut all: Vec<String> = v["parameters"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|p| format!("{} {} {}", p["in"], p["name"], p["schema"]["type"]))
+                    .collect();
+                all.sort();
+                all
+            };
+            for (method, operation) in item.as_object().unwrap().iter().filter(|(m, _)| *m != "parameters") {
+                let id = operation["operationId"].to_string();
+                let action = operation["x-kubernetes-action"].to_string();
+                let gvk = operation["x-kubernetes-group-version-kind"].clone();
+                let mut parameters = names(item);
+                parameters.extend(names(operation));
+                let media = operation.pointer("/requestBody/content").and_then(Value::as_object);
+                let media = media.into_iter().flat_map(|m| m.keys().filter(|k| !k.contains("cbor")).cloned()).collect();
+                all.insert(format!("{method} {path}"), (id, action, gvk, parameters, media));
+            }
+        }
+        all
+    }
+    let Some(folder) = data() else { return };
+    for group_version in group_versions() {
+        let ours = operations(&openapi_v3(&group_version, &undescribed).unwrap());
+        let theirs = operations(&upstream_document(&folder, &group_version));
+        for (place, wanted) in &theirs {
+            assert_eq!(ours.get(place), Some(wanted), "{group_version}: {place}");
+        }
+        let extra: Vec<_> = ours.keys().filter(|k| !theirs.contains_key(*k)).collect();
+        assert!(extra.is_empty(), "{group_version}: {extra:?}");
+    }
+}
+
+/// The places where two values differ.
+fn differences(at: &str, wanted: &Value, found: &Value, places: &mut Vec<String>) {
+    match (wanted, found) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            for key in keys {
+                let get = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or_default();
+                differences(&format!("{at}/{key}"), &get(a), &get(b), places);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                differences(&format!("{at}/{index}"), a, b, places);
+            }
+        }
+        (a, b) if a == b => {}
+        (a, b) => places.push(format!("{at}: wanted {a}, found {b}")),
+    }
+}
