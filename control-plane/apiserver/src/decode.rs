@@ -4,8 +4,9 @@
 
 use corten_meta::{Status, Value};
 
-use crate::negotiation::{Format, body_format};
+use crate::negotiation::{BodyFormat, body_format};
 use crate::pipeline::Context;
+use crate::protobuf;
 
 /// What a body must be.
 pub struct Expected<'a> {
@@ -46,15 +47,24 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
         return Ok(Value::Null);
     }
     match body_format(&context.headers)? {
-        Format::Json => Ok(corten_meta::decode_json(bytes, false).map_err(bad_request)?.value),
-        Format::Yaml => corten_meta::decode_yaml(bytes).map_err(bad_request),
+        BodyFormat::Json => Ok(corten_meta::decode_json(bytes, false).map_err(bad_request)?.value),
+        BodyFormat::Yaml => corten_meta::decode_yaml(bytes).map_err(bad_request),
+        BodyFormat::Protobuf => {
+            let schema = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+            protobuf::object(bytes, schema).map_err(|e| Status::bad_request(e.to_string()))
+        }
     }
 }
 
 fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Status> {
     let decoded = match body_format(&context.headers)? {
-        Format::Json => corten_meta::decode_json(bytes, true).map(|d| (d.value, d.duplicates)),
-        Format::Yaml => corten_meta::decode_yaml(bytes).map(|value| (value, Vec::new())),
+        BodyFormat::Json => {
+            corten_meta::decode_json(bytes, true).map(|d| (d.value, d.duplicates)).map_err(|e| e.to_string())
+        }
+        BodyFormat::Yaml => corten_meta::decode_yaml(bytes).map(|value| (value, Vec::new())).map_err(|e| e.to_string()),
+        BodyFormat::Protobuf => {
+            protobuf::object(bytes, expected.schema).map(|value| (value, Vec::new())).map_err(|e| e.to_string())
+        }
     };
     decoded.map_err(|e| {
         Status::bad_request(format!(

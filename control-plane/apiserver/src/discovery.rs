@@ -79,7 +79,11 @@ impl Discovery {
                 documents.insert(format!("/apis/{name}"), document);
             }
             for version in versions {
-                let path = if name.is_empty() { format!("/api/{}", version.version) } else { format!("/apis/{name}/{}", version.version) };
+                let path = if name.is_empty() {
+                    format!("/api/{}", version.version)
+                } else {
+                    format!("/apis/{name}/{}", version.version)
+                };
                 documents.insert(path, resource_list(name, version));
             }
         }
@@ -211,7 +215,8 @@ fn storage_version_hash(kind: &Kind) -> String {
         corten_api::Storage::Stored { hub: Some((group, version)), .. } => (group, version),
         _ => (&kind.group, &kind.version),
     };
-    let text = if group.is_empty() { format!("/{version}/{}", kind.kind) } else { format!("{group}/{version}/{}", kind.kind) };
+    let text =
+        if group.is_empty() { format!("/{version}/{}", kind.kind) } else { format!("{group}/{version}/{}", kind.kind) };
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     base64::engine::general_purpose::STANDARD.encode(&digest.as_ref()[..8])
 }
@@ -226,8 +231,11 @@ fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Va
                     json!({ "version": v.version, "resources": resources, "freshness": "Current" })
                 })
                 .collect();
-            let metadata =
-                if name.is_empty() { json!({ "creationTimestamp": null }) } else { json!({ "name": name, "creationTimestamp": null }) };
+            let metadata = if name.is_empty() {
+                json!({ "creationTimestamp": null })
+            } else {
+                json!({ "name": name, "creationTimestamp": null })
+            };
             json!({ "metadata": metadata, "versions": versions })
         })
         .collect();
@@ -235,7 +243,8 @@ fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Va
 }
 
 fn aggregated_resource(kind: &Kind) -> Value {
-    let response_kind = |group: &str, version: &str, name: &str| json!({ "group": group, "version": version, "kind": name });
+    let response_kind =
+        |group: &str, version: &str, name: &str| json!({ "group": group, "version": version, "kind": name });
     let own = |_: ()| response_kind(&kind.group, &kind.version, &kind.kind);
     let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
     let mut entry = json!({

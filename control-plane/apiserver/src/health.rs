@@ -41,7 +41,9 @@ impl Health {
     pub fn serve(server: &Server, context: &Context) -> Option<Result<Reply, Status>> {
         let path = context.info.path.trim_end_matches('/');
         let endpoint = ["livez", "readyz", "healthz"].into_iter().find(|e| {
-            path.strip_prefix('/').and_then(|p| p.strip_prefix(e)).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            path.strip_prefix('/')
+                .and_then(|p| p.strip_prefix(e))
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })?;
         let single = path.get(endpoint.len() + 2..).unwrap_or_default();
         if single.is_empty() {

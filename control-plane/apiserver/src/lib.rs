@@ -24,6 +24,7 @@ mod metrics;
 mod negotiation;
 mod openapi;
 mod pipeline;
+mod protobuf;
 mod proxy;
 mod registry;
 mod request;

@@ -103,8 +103,14 @@ impl Metrics {
         for resource in server.registry.resources() {
             if let Some(stored) = resource.stored.as_ref().filter(|_| !resource.is_converted()) {
                 let kind = &resource.kind;
-                let name = if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
-                line(&mut out, "apiserver_storage_objects", &format!(r#"resource="{name}""#), stored.cache.len() as f64);
+                let name =
+                    if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
+                line(
+                    &mut out,
+                    "apiserver_storage_objects",
+                    &format!(r#"resource="{name}""#),
+                    stored.cache.count() as f64,
+                );
             }
         }
         header(&mut out, "apiserver_storage_revision", "gauge", "The store's revision.");

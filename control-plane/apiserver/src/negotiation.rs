@@ -1,7 +1,7 @@
 //! Which form the client wants its answer in, and which form its body has.
 //!
-//! JSON and YAML are spoken. Protobuf is not: a client that lists it first and JSON after gets JSON, one that
-//! sends it gets 415.
+//! Answers are JSON or YAML: a client that lists protobuf first and JSON after gets JSON. Bodies may also be
+//! protobuf.
 
 use corten_meta::Status;
 use http::HeaderMap;
@@ -94,12 +94,23 @@ fn is_person(headers: &HeaderMap) -> bool {
     ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a))
 }
 
+/// The format of a request's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFormat {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
 /// The format of a request's body, by its Content-Type.
-pub fn body_format(headers: &HeaderMap) -> Result<Format, Status> {
+pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
     match media_type(headers) {
-        "" | "application/json" => Ok(Format::Json),
-        "application/yaml" => Ok(Format::Yaml),
-        _ => Err(Status::unsupported_media_type(ACCEPTED)),
+        "" | "application/json" => Ok(BodyFormat::Json),
+        "application/yaml" => Ok(BodyFormat::Yaml),
+        crate::protobuf::MEDIA_TYPE => Ok(BodyFormat::Protobuf),
+        _ => {
+            Err(Status::unsupported_media_type(&["application/json", "application/yaml", crate::protobuf::MEDIA_TYPE]))
+        }
     }
 }
 
@@ -123,7 +134,10 @@ mod tests {
     fn the_first_spoken_form_is_taken() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(negotiate(kubectl), Some((Format::Json, View::Table)));
-        assert_eq!(negotiate("application/vnd.kubernetes.protobuf,application/json"), Some((Format::Json, View::Plain)));
+        assert_eq!(
+            negotiate("application/vnd.kubernetes.protobuf,application/json"),
+            Some((Format::Json, View::Plain))
+        );
         assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), None);
         assert_eq!(negotiate("application/yaml"), Some((Format::Yaml, View::Plain)));
         assert_eq!(negotiate(""), Some((Format::Json, View::Plain)));

@@ -1,13 +1,15 @@
 //! `/openapi/v2` and `/openapi/v3`: the schema of the API, made from the kind table when first asked for.
 //!
-//! Each document is kept compressed once it was made: they are big, rarely asked for, and cached by clients
-//! under the hash in their address.
+//! Making the documents takes a moment and much memory, so it happens on a thread of its own, once, and they are
+//! kept compressed. The descriptions that `kubectl explain` shows are loaded for it and dropped again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use corten_meta::{Status, Value};
+use corten_api::openapi::{openapi_v2, openapi_v3};
+use corten_descriptions::Descriptions;
+use corten_meta::Value;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
@@ -16,6 +18,7 @@ use crate::discovery::hash;
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::response;
+use crate::serve::{accepts_gzip, gunzip, gzip};
 
 /// A document and its hash.
 struct Document {
@@ -25,74 +28,90 @@ struct Document {
 
 /// The documents, made on demand.
 pub struct OpenApi {
-    /// By path below `/openapi/v3/`: `api/v1`, `apis/apps/v1`.
-    v3: BTreeMap<String, OnceLock<Document>>,
+    /// The group version of each path below `/openapi/v3/`: `api/v1` is `v1`, `apis/apps/v1` is `apps/v1`.
+    paths: BTreeMap<String, String>,
+    v3: OnceLock<BTreeMap<String, Document>>,
     v2: OnceLock<Document>,
 }
 
 impl OpenApi {
     pub fn new(resources: &[Arc<Resource>]) -> OpenApi {
         let path = |r: &Arc<Resource>| match r.kind.group.as_str() {
-            "" => format!("api/{}", r.kind.version),
-            group => format!("apis/{group}/{}", r.kind.version),
+            "" => (format!("api/{}", r.kind.version), r.kind.api_version()),
+            group => (format!("apis/{group}/{}", r.kind.version), r.kind.api_version()),
         };
-        OpenApi { v3: resources.iter().map(|r| (path(r), OnceLock::new())).collect(), v2: OnceLock::new() }
+        OpenApi { paths: resources.iter().map(path).collect(), v3: OnceLock::new(), v2: OnceLock::new() }
     }
 
     /// Answers an OpenAPI path, if it is one.
-    pub fn serve(&self, context: &Context) -> Option<Result<Reply, Status>> {
-        let path = context.info.path.trim_end_matches('/');
-        match path {
-            "/openapi/v2" => {
-                let document = self.v2.get_or_init(|| document(&json!({"swagger":"2.0","info":{"title":"Kubernetes","version":"v1.36.0"},"paths":{},"definitions":{}})));
-                Some(Ok(document.reply(context, "application/json")))
-            }
-            "/openapi/v3" => {
-                let paths: BTreeMap<&String, Value> =
-                    self.v3.keys().map(|path| (path, json!({ "serverRelativeURL": self.address(path) }))).collect();
-                Some(Ok(response::value(context.accept, StatusCode::OK, &json!({ "paths": paths }))))
-            }
-            _ => {
-                let path = path.strip_prefix("/openapi/v3/")?;
-                let document = self.document(path)?;
-                Some(Ok(document.reply(context, "application/json")))
-            }
+    pub async fn serve(self: &Arc<Self>, context: &Context) -> Option<Reply> {
+        let path = context.info.path.trim_end_matches('/').strip_prefix("/openapi/")?;
+        self.make(path == "v2").await;
+        if path == "v2" {
+            return Some(self.v2.get()?.reply(context));
         }
+        let documents = self.v3.get()?;
+        if path == "v3" {
+            let address = |path: &String, d: &Document| format!("/openapi/v3/{path}?hash={}", d.hash);
+            let paths: BTreeMap<&String, Value> = documents
+                .iter()
+                .map(|(path, document)| (path, json!({ "serverRelativeURL": address(path, document) })))
+                .collect();
+            return Some(response::value(context.accept, StatusCode::OK, &json!({ "paths": paths })));
+        }
+        Some(documents.get(path.strip_prefix("v3/")?)?.reply(context))
     }
 
-    fn document(&self, path: &str) -> Option<&Document> {
-        let slot = self.v3.get(path)?;
-        let group_version = path.strip_prefix("apis/").or_else(|| path.strip_prefix("api/"))?;
-        Some(slot.get_or_init(|| document(&json!({"openapi":"3.0.0","info":{"title":group_version,"version":"v1"},"paths":{}}))))
-    }
-
-    /// The address of a document. Its hash is the kind table's version: it changes when the API does.
-    fn address(&self, path: &str) -> String {
-        let hash = self.document(path).map(|d| d.hash.clone()).unwrap_or_default();
-        format!("/openapi/v3/{path}?hash={hash}")
+    /// Makes the documents that are asked for, if nobody has yet.
+    async fn make(self: &Arc<Self>, v2: bool) {
+        let made = if v2 { self.v2.get().is_some() } else { self.v3.get().is_some() };
+        if made {
+            return;
+        }
+        let this = Arc::clone(self);
+        let making = tokio::task::spawn_blocking(move || {
+            if v2 {
+                this.v2.get_or_init(make_v2);
+            } else {
+                this.v3.get_or_init(|| make_v3(&this.paths));
+            }
+        });
+        if let Err(e) = making.await {
+            tracing::error!(error = %e, "the OpenAPI documents could not be made");
+        }
     }
 }
 
-fn document(value: &Value) -> Document {
-    let text = value.to_string();
-    Document { hash: hash(text.as_bytes()), gzip: crate::serve::gzip(text.as_bytes()).into() }
+fn make_v2() -> Document {
+    let descriptions = Descriptions::load();
+    Document::new(&openapi_v2(&|of, field| descriptions.get(of, field)))
+}
+
+fn make_v3(paths: &BTreeMap<String, String>) -> BTreeMap<String, Document> {
+    let descriptions = Descriptions::load();
+    let document = |group_version: &str| openapi_v3(group_version, &|of, field| descriptions.get(of, field));
+    paths.iter().filter_map(|(path, gv)| Some((path.clone(), Document::new(&document(gv)?)))).collect()
 }
 
 impl Document {
-    fn reply(&self, context: &Context, content_type: &'static str) -> Reply {
+    fn new(value: &Value) -> Document {
+        let text = value.to_string();
+        Document { hash: hash(text.as_bytes()), gzip: gzip(text.as_bytes()).into() }
+    }
+
+    fn reply(&self, context: &Context) -> Reply {
         let etag = format!("\"{}\"", self.hash);
         let known = context.headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok());
-        if known == Some(etag.as_str()) {
+        let mut reply = if known == Some(etag.as_str()) {
             let mut reply = Reply::new(Body::empty());
             *reply.status_mut() = StatusCode::NOT_MODIFIED;
-            return reply;
-        }
-        let mut reply = if crate::serve::accepts_gzip(&context.headers) {
-            let mut reply = response::full(StatusCode::OK, content_type, self.gzip.clone());
+            reply
+        } else if accepts_gzip(&context.headers) {
+            let mut reply = response::full(StatusCode::OK, "application/json", self.gzip.clone());
             reply.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             reply
         } else {
-            response::full(StatusCode::OK, content_type, crate::serve::gunzip(&self.gzip).into())
+            response::full(StatusCode::OK, "application/json", gunzip(&self.gzip).into())
         };
         let headers = reply.headers_mut();
         headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding, Accept"));

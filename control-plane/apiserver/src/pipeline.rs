@@ -52,7 +52,11 @@ impl Context {
         for value in self.info.query.all("dryRun") {
             match value {
                 "All" => dry_run = true,
-                other => return Err(Status::bad_request(format!("Invalid value: [\"{other}\"]: dryRun: Unsupported value: supported values: \"All\""))),
+                other => {
+                    return Err(Status::bad_request(format!(
+                        "Invalid value: [\"{other}\"]: dryRun: Unsupported value: supported values: \"All\""
+                    )));
+                }
             }
         }
         Ok(dry_run)
@@ -94,7 +98,13 @@ impl Server {
     }
 
     /// The steps of a request, in order.
-    async fn answer(&self, mut context: Context, refused: Option<Status>, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
+    async fn answer(
+        &self,
+        mut context: Context,
+        refused: Option<Status>,
+        body: RequestBody,
+        peer: &Peer,
+    ) -> Result<Reply, Status> {
         context.user = authenticate(self, &context.info, &context.headers, peer).await?;
         context.user = impersonate(self, context.user, &context.headers)?;
         self.authorize(&context)?;
@@ -106,7 +116,7 @@ impl Server {
             // From here: decode → admit → validate → store → encode, in the handler of the verb.
             handlers::dispatch(self, &context, body).await?
         } else {
-            handlers::paths::serve(self, &context)?
+            handlers::paths::serve(self, &context).await?
         };
         write_warnings(&context, &mut reply);
         Ok(reply)
@@ -179,7 +189,8 @@ impl Limits {
     fn enter(&self, context: &Context) -> Result<InFlight<'_>, Status> {
         // Health must answer under load, long requests would hold their place for ever, and the cluster's
         // masters must be able to repair an overloaded cluster.
-        let exempt = context.info.is_long_running() || !context.info.is_resource || context.user.is_in("system:masters");
+        let exempt =
+            context.info.is_long_running() || !context.info.is_resource || context.user.is_in("system:masters");
         if exempt {
             return Ok(InFlight(None));
         }

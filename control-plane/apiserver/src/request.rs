@@ -166,8 +166,7 @@ impl RequestInfo {
 
     /// Whether the request may last: it must not take a place among the requests in flight.
     pub fn is_long_running(&self) -> bool {
-        self.verb == "watch"
-            || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
+        self.verb == "watch" || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
     }
 }
 
@@ -186,8 +185,7 @@ fn verb_of(method: &Method) -> &'static str {
 fn name_in_selector(selector: Option<&str>) -> Option<String> {
     selector?.split(',').find_map(|term| {
         let name = term.strip_prefix("metadata.name==").or(term.strip_prefix("metadata.name="))?;
-        (!name.is_empty() && !name.contains(['/', '%', '=']) && name != "." && name != "..")
-            .then(|| name.to_owned())
+        (!name.is_empty() && !name.contains(['/', '%', '=']) && name != "." && name != "..").then(|| name.to_owned())
     })
 }
 
@@ -212,19 +210,19 @@ mod tests {
         check(Method::GET, "/api/v1/pods", "", "list res=true g= v=v1 ns= r=pods n= s= rest=");
         check(Method::GET, "/api/v1/pods", "watch=true", "watch res=true g= v=v1 ns= r=pods n= s= rest=");
         check(Method::GET, "/api/v1/watch/pods", "", "watch res=true g= v=v1 ns= r=pods n= s= rest=");
-        check(
-            Method::GET,
-            "/api/v1/namespaces/a/pods/b/log",
-            "",
-            "get res=true g= v=v1 ns=a r=pods n=b s=log rest=",
-        );
+        check(Method::GET, "/api/v1/namespaces/a/pods/b/log", "", "get res=true g= v=v1 ns=a r=pods n=b s=log rest=");
         check(
             Method::GET,
             "/api/v1/nodes/n/proxy/stats/summary",
             "",
             "get res=true g= v=v1 ns= r=nodes n=n s=proxy rest=/stats/summary",
         );
-        check(Method::PUT, "/api/v1/namespaces/a/finalize", "", "update res=true g= v=v1 ns=a r=namespaces n=a s=finalize rest=");
+        check(
+            Method::PUT,
+            "/api/v1/namespaces/a/finalize",
+            "",
+            "update res=true g= v=v1 ns=a r=namespaces n=a s=finalize rest=",
+        );
         check(Method::GET, "/api/v1/namespaces/a", "", "get res=true g= v=v1 ns=a r=namespaces n=a s= rest=");
         check(
             Method::DELETE,

@@ -62,7 +62,12 @@ impl Server {
         Ok(())
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, acceptor: tokio_rustls::TlsAcceptor, shutdown: CancellationToken) {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        acceptor: tokio_rustls::TlsAcceptor,
+        shutdown: CancellationToken,
+    ) {
         let address = stream.peer_addr().ok();
         let _ = stream.set_nodelay(true);
         let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };

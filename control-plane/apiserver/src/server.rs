@@ -32,7 +32,7 @@ pub struct Server {
     pub(crate) rbac: Rbac,
     pub(crate) admission: Chain,
     pub(crate) discovery: Discovery,
-    pub(crate) openapi: OpenApi,
+    pub(crate) openapi: Arc<OpenApi>,
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
     pub(crate) limits: Limits,
@@ -52,7 +52,7 @@ impl Server {
             rbac: Rbac::new(rbac_caches(&registry)?),
             admission: Chain::new(),
             discovery: Discovery::new(registry.resources()),
-            openapi: OpenApi::new(registry.resources()),
+            openapi: Arc::new(OpenApi::new(registry.resources())),
             health: Health::default(),
             metrics: Metrics::default(),
             limits: Limits::new(&config),
@@ -77,7 +77,14 @@ impl Server {
     }
 
     /// An object of the cache, in its stored version.
-    pub(crate) fn cached(&self, group: &str, version: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+    pub(crate) fn cached(
+        &self,
+        group: &str,
+        version: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Arc<Object>> {
         self.registry.resource(group, version, plural)?.stored.as_ref()?.cache.get(namespace, name)
     }
 
@@ -88,7 +95,12 @@ impl Server {
     }
 
     /// A resource that the API always has.
-    pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Result<&Arc<Resource>, corten_meta::Status> {
+    pub(crate) fn resource(
+        &self,
+        group: &str,
+        version: &str,
+        plural: &str,
+    ) -> Result<&Arc<Resource>, corten_meta::Status> {
         self.registry
             .resource(group, version, plural)
             .ok_or_else(|| corten_meta::Status::internal(format!("{plural}.{version}.{group} is not served")))

@@ -31,7 +31,10 @@ impl Plugin for DefaultIngressClass {
                 .filter(|c| corten_meta::annotations(&c.value()).get(IS_DEFAULT).is_some_and(|v| v == "true"))
                 .collect();
             defaults.sort_by(|a, b| {
-                b.header.creation_timestamp.cmp(&a.header.creation_timestamp).then_with(|| a.header.name.cmp(&b.header.name))
+                b.header
+                    .creation_timestamp
+                    .cmp(&a.header.creation_timestamp)
+                    .then_with(|| a.header.name.cmp(&b.header.name))
             });
             if let Some(class) = defaults.first() {
                 corten_meta::set(&mut a.object, "/spec/ingressClassName", class.header.name.clone().into());

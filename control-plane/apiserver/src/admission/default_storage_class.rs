@@ -26,9 +26,9 @@ impl Plugin for DefaultStorageClass {
                 return Ok(());
             }
             let classes = a.target.server.cached_list("storage.k8s.io", "v1", "storageclasses", "");
-            let defaults = classes.into_iter().filter(|class| {
-                corten_meta::annotations(&class.value()).get(IS_DEFAULT).is_some_and(|v| v == "true")
-            });
+            let defaults = classes
+                .into_iter()
+                .filter(|class| corten_meta::annotations(&class.value()).get(IS_DEFAULT).is_some_and(|v| v == "true"));
             let newest = defaults.max_by(|a, b| {
                 let key = |o: &corten_meta::Object| o.header.creation_timestamp;
                 key(a).cmp(&key(b)).then_with(|| b.header.name.cmp(&a.header.name))

@@ -19,7 +19,8 @@ impl Plugin for DefaultTolerationSeconds {
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.creates("", "pods") {
-                let tolerations = a.object.pointer("/spec/tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
+                let tolerations =
+                    a.object.pointer("/spec/tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
                 corten_meta::set(&mut a.object, "/spec/tolerations", json!(with_defaults(tolerations)));
             }
             Ok(())
@@ -35,7 +36,8 @@ fn with_defaults(mut tolerations: Vec<Value>) -> Vec<Value> {
             (t["key"] == *key || any_key) && matches!(effect, "" | "NoExecute")
         });
         if !tolerated {
-            tolerations.push(json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS }));
+            tolerations
+                .push(json!({ "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS }));
         }
     }
     tolerations

@@ -41,14 +41,13 @@ pub struct Attributes<'a> {
     pub object: Value,
     /// The object as it stands; none for a creation.
     pub old: Option<Value>,
-    pub dry_run: bool,
     /// Operations that must be committed together with the object.
     pub companions: Vec<Op>,
 }
 
 impl<'a> Attributes<'a> {
-    pub fn new(target: &'a Target<'a>, operation: Operation, object: Value, old: Option<Value>, dry_run: bool) -> Attributes<'a> {
-        Attributes { target, operation, object, old, dry_run, companions: Vec::new() }
+    pub fn new(target: &'a Target<'a>, operation: Operation, object: Value, old: Option<Value>) -> Attributes<'a> {
+        Attributes { target, operation, object, old, companions: Vec::new() }
     }
 
     /// Whether this is about `group`/`plural` itself or, if `subresource` is not empty, about that part of it.

@@ -35,15 +35,13 @@ async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
         return Ok(());
     }
     let server = a.target.server;
-    let found = match server.cached("", "v1", "namespaces", "", namespace) {
-        Some(found) => found,
-        // The cache may be a moment behind: only the store can say that a namespace is not there.
-        None => {
-            let resource = server.resource("", "v1", "namespaces")?;
-            let missing = || Status::not_found(&GroupResource { group: String::new(), resource: "namespaces".to_owned() }, namespace);
-            server.registry.read(resource, "", namespace).await?.ok_or_else(missing)?
-        }
+    // Read from the store and not from the cache: nothing may slip into a namespace that was just deleted.
+    let missing = || {
+        let resource = GroupResource { group: String::new(), resource: "namespaces".to_owned() };
+        Status::not_found(&resource, namespace)
     };
+    let resource = server.resource("", "v1", "namespaces")?;
+    let found = server.registry.read(resource, "", namespace).await?.ok_or_else(missing)?;
     if found.header.deletion_timestamp.is_some() {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut status = a.forbidden(why);

@@ -69,7 +69,9 @@ fn check_pod(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     }
     let mirror = corten_meta::annotations(&a.object).contains_key("kubernetes.io/config.mirror");
     if a.operation == Operation::Create && !mirror {
-        return Err(a.forbidden(format!("pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods")));
+        return Err(a.forbidden(format!(
+            "pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods"
+        )));
     }
     Ok(())
 }

@@ -21,13 +21,16 @@ impl Plugin for Priority {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.operation == Operation::Delete || !a.is(GROUP, "priorityclasses", "") || a.object["globalDefault"] != true {
+            if a.operation == Operation::Delete
+                || !a.is(GROUP, "priorityclasses", "")
+                || a.object["globalDefault"] != true
+            {
                 return Ok(());
             }
             match global_default(a) {
-                Some((name, _)) if name != corten_meta::name(&a.object) => {
-                    Err(a.forbidden(format!("PriorityClass {name} is already marked as default. Only one default can exist")))
-                }
+                Some((name, _)) if name != corten_meta::name(&a.object) => Err(a.forbidden(format!(
+                    "PriorityClass {name} is already marked as default. Only one default can exist"
+                ))),
                 _ => Ok(()),
             }
         })

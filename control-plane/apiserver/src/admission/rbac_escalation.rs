@@ -19,7 +19,8 @@ impl Plugin for RbacEscalation {
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let kind = &a.target.resource.kind;
-            if kind.group != GROUP || a.operation == Operation::Delete || a.target.context.user.is_in("system:masters") {
+            if kind.group != GROUP || a.operation == Operation::Delete || a.target.context.user.is_in("system:masters")
+            {
                 return Ok(());
             }
             match kind.plural.as_str() {
@@ -47,7 +48,10 @@ fn check_role(a: &Attributes<'_>) -> Result<(), Status> {
 }
 
 fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
-    let unchanged = a.old.as_ref().is_some_and(|old| old["roleRef"] == a.object["roleRef"] && old["subjects"] == a.object["subjects"]);
+    let unchanged = a
+        .old
+        .as_ref()
+        .is_some_and(|old| old["roleRef"] == a.object["roleRef"] && old["subjects"] == a.object["subjects"]);
     let text = |key: &str| a.object["roleRef"][key].as_str().unwrap_or_default();
     let (kind, name) = (text("kind"), text("name"));
     let plural = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
@@ -65,7 +69,6 @@ fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
 fn may(a: &Attributes<'_>, verb: &str, plural: &str, name: &str) -> bool {
     let attributes = authorization::Attributes {
         group: GROUP,
-        version: "v1",
         resource: plural,
         namespace: a.target.namespace,
         name,
@@ -104,9 +107,7 @@ fn describe(rule: &Value) -> String {
         ("nonResourceURLs", "NonResourceURLs"),
         ("verbs", "Verbs"),
     ];
-    let parts: Vec<String> = names
-        .iter()
-        .filter_map(|(field, shown)| rule.get(*field).map(|list| format!("{shown}:{list}")))
-        .collect();
+    let parts: Vec<String> =
+        names.iter().filter_map(|(field, shown)| rule.get(*field).map(|list| format!("{shown}:{list}"))).collect();
     format!("{{{}}}", parts.join(", "))
 }

@@ -71,7 +71,8 @@ fn should_mount(account: &Value, spec: &Value) -> bool {
 /// Adds the projected volume, and mounts it in every container that has nothing mounted there.
 fn mount_token(spec: &mut Value) {
     let volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
-    let present = volumes.iter().filter_map(|v| v["name"].as_str()).find(|n| n.starts_with(VOLUME_PREFIX)).map(str::to_owned);
+    let present =
+        volumes.iter().filter_map(|v| v["name"].as_str()).find(|n| n.starts_with(VOLUME_PREFIX)).map(str::to_owned);
     let name = present.clone().unwrap_or_else(|| crate::handlers::create::generated_name(VOLUME_PREFIX));
     let mut needed = false;
     for list in ["initContainers", "containers"] {

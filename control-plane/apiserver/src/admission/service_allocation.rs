@@ -65,7 +65,8 @@ fn needs_ports(service: &Value) -> bool {
 
 /// The addresses that a Service holds.
 fn addresses_of(service: &Value) -> BTreeSet<String> {
-    let list = service.pointer("/spec/clusterIPs").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let list =
+        service.pointer("/spec/clusterIPs").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let one = std::iter::once(text(service, "/spec/clusterIP"));
     list.chain(one).filter(|ip| !ip.is_empty() && *ip != "None" && needs_address(service)).map(str::to_owned).collect()
 }
@@ -234,7 +235,8 @@ async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
             let asked = port["nodePort"].as_u64().unwrap_or(0);
             if asked == 0 {
                 let chosen = choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p));
-                let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
+                let chosen = chosen
+                    .ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
                 used.insert(chosen);
                 port["nodePort"] = chosen.into();
             } else if !held.contains(&(asked as u16)) {
@@ -261,10 +263,16 @@ async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
 
 /// A load balancer that keeps traffic local needs a port to ask nodes whether they have endpoints.
 fn allocate_health_port(a: &mut Attributes<'_>) -> Result<(), Status> {
-    let needed = text(&a.object, "/spec/type") == "LoadBalancer" && text(&a.object, "/spec/externalTrafficPolicy") == "Local";
+    let needed =
+        text(&a.object, "/spec/type") == "LoadBalancer" && text(&a.object, "/spec/externalTrafficPolicy") == "Local";
     let present = a.object.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64).unwrap_or(0);
     if needed && present == 0 {
-        let kept = a.old.as_ref().and_then(|old| old.pointer("/spec/healthCheckNodePort")).and_then(Value::as_u64).unwrap_or(0);
+        let kept = a
+            .old
+            .as_ref()
+            .and_then(|old| old.pointer("/spec/healthCheckNodePort"))
+            .and_then(Value::as_u64)
+            .unwrap_or(0);
         let used = ports_in_use(a);
         let chosen = if kept != 0 {
             u16::try_from(kept).ok()

@@ -22,7 +22,8 @@ impl Plugin for StorageObjectInUseProtection {
             } else {
                 return Ok(());
             };
-            let mut finalizers: Vec<String> = corten_meta::finalizers(&a.object).into_iter().map(str::to_owned).collect();
+            let mut finalizers: Vec<String> =
+                corten_meta::finalizers(&a.object).into_iter().map(str::to_owned).collect();
             if !finalizers.iter().any(|f| f == finalizer) {
                 finalizers.push(finalizer.to_owned());
                 corten_meta::set(&mut a.object, "/metadata/finalizers", json!(finalizers));

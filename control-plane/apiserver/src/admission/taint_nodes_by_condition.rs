@@ -18,7 +18,8 @@ impl Plugin for TaintNodesByCondition {
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.creates("", "nodes") {
-                let mut taints = a.object.pointer("/spec/taints").and_then(|t| t.as_array().cloned()).unwrap_or_default();
+                let mut taints =
+                    a.object.pointer("/spec/taints").and_then(|t| t.as_array().cloned()).unwrap_or_default();
                 if !taints.iter().any(|t| t["key"] == NOT_READY && t["effect"] == "NoSchedule") {
                     taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
                     corten_meta::set(&mut a.object, "/spec/taints", json!(taints));

@@ -29,14 +29,15 @@ fn check(server: &Server, id: &str, secret: &str) -> Result<User, String> {
         return Err("the bootstrap token does not match".to_owned());
     }
     let expiration = field(&object, "expiration");
-    let expired = !expiration.is_empty()
-        && expiration.parse::<jiff::Timestamp>().map_or(true, |at| at <= jiff::Timestamp::now());
+    let expired =
+        !expiration.is_empty() && expiration.parse::<jiff::Timestamp>().map_or(true, |at| at <= jiff::Timestamp::now());
     if expired || field(&object, "usage-bootstrap-authentication") != "true" {
         return Err("the bootstrap token is expired or not for authentication".to_owned());
     }
     let extra = field(&object, "auth-extra-groups");
-    let groups: Vec<&str> =
-        std::iter::once("system:bootstrappers").chain(extra.split(',').map(str::trim).filter(|g| g.starts_with("system:bootstrappers:"))).collect();
+    let groups: Vec<&str> = std::iter::once("system:bootstrappers")
+        .chain(extra.split(',').map(str::trim).filter(|g| g.starts_with("system:bootstrappers:")))
+        .collect();
     Ok(User::new(&format!("system:bootstrap:{id}"), &groups))
 }
 

@@ -105,7 +105,12 @@ pub enum Identity {
 }
 
 /// Finds out who is asking.
-pub async fn authenticate(server: &Server, info: &RequestInfo, headers: &HeaderMap, peer: &Peer) -> Result<User, Status> {
+pub async fn authenticate(
+    server: &Server,
+    info: &RequestInfo,
+    headers: &HeaderMap,
+    peer: &Peer,
+) -> Result<User, Status> {
     if let Identity::InProcess(user) = &peer.identity {
         return Ok(user.clone());
     }

@@ -77,7 +77,12 @@ impl Tokens {
     }
 
     /// Whose token this is, if it is good for one of `audiences`.
-    pub async fn authenticate(&self, server: &Server, token: &str, audiences: &[String]) -> Result<Authenticated, String> {
+    pub async fn authenticate(
+        &self,
+        server: &Server,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Authenticated, String> {
         if let Some(result) = bootstrap_token::authenticate(server, token) {
             return result.map(|user| Authenticated { user, audiences: audiences.to_vec() });
         }
@@ -189,6 +194,7 @@ fn check_alive(server: &Server, plural: &str, namespace: &str, name: &str, uid: 
         return Err(format!("{plural} {namespace}/{name} is another one now"));
     }
     // A minute of grace lets a terminating pod finish what it is doing.
-    let gone = object.header.deletion_timestamp.is_some_and(|at| at.as_second() + 60 < jiff::Timestamp::now().as_second());
+    let gone =
+        object.header.deletion_timestamp.is_some_and(|at| at.as_second() + 60 < jiff::Timestamp::now().as_second());
     if gone { Err(format!("{plural} {namespace}/{name} is being deleted")) } else { Ok(()) }
 }

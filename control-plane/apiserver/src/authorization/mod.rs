@@ -19,7 +19,6 @@ pub struct Attributes<'a> {
     pub verb: &'a str,
     pub is_resource: bool,
     pub group: &'a str,
-    pub version: &'a str,
     pub resource: &'a str,
     pub subresource: &'a str,
     pub namespace: &'a str,
@@ -35,7 +34,6 @@ impl<'a> Attributes<'a> {
             verb,
             is_resource: true,
             group: "",
-            version: "",
             resource: "",
             subresource: "",
             namespace: "",
@@ -50,7 +48,6 @@ impl<'a> Attributes<'a> {
             verb: &info.verb,
             is_resource: info.is_resource,
             group: &info.group,
-            version: &info.version,
             resource: &info.resource,
             subresource: &info.subresource,
             namespace: &info.namespace,
@@ -91,7 +88,10 @@ fn forbidden_message(a: &Attributes<'_>) -> String {
     }
     let resource =
         if a.subresource.is_empty() { a.resource.to_owned() } else { format!("{}/{}", a.resource, a.subresource) };
-    let scope =
-        if a.namespace.is_empty() { "at the cluster scope".to_owned() } else { format!("in the namespace {:?}", a.namespace) };
+    let scope = if a.namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {:?}", a.namespace)
+    };
     format!("User {user:?} cannot {} resource {resource:?} in API group {:?} {scope}", a.verb, a.group)
 }

@@ -55,7 +55,8 @@ fn pods_of(server: &Server, node: &str, namespace: &str) -> Vec<Value> {
 }
 
 fn is_referenced(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
-    !a.name.is_empty() && pods_of(server, node, a.namespace).iter().any(|pod| refers_to(&pod["spec"], a.resource, a.name))
+    !a.name.is_empty()
+        && pods_of(server, node, a.namespace).iter().any(|pod| refers_to(&pod["spec"], a.resource, a.name))
 }
 
 fn is_account_of_pod(server: &Server, node: &str, a: &Attributes<'_>) -> bool {

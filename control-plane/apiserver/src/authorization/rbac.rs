@@ -177,7 +177,8 @@ impl Binding {
     fn from_object(object: &Object) -> Binding {
         let value = object.value();
         let text = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();
-        let subject = |s: &Value| Subject { kind: text(s, "kind"), name: text(s, "name"), namespace: text(s, "namespace") };
+        let subject =
+            |s: &Value| Subject { kind: text(s, "kind"), name: text(s, "name"), namespace: text(s, "namespace") };
         Binding {
             namespace: object.header.namespace.clone(),
             name: object.header.name.clone(),
@@ -343,7 +344,8 @@ mod tests {
         let named = rule("get", "", "secrets", "a");
         assert!(ask(&named, "get", "", "secrets", "", "a"));
         assert!(!ask(&named, "get", "", "secrets", "", ""));
-        let urls = Rule { verbs: vec!["get".into()], urls: vec!["/healthz".into(), "/api/*".into()], ..Rule::default() };
+        let urls =
+            Rule { verbs: vec!["get".into()], urls: vec!["/healthz".into(), "/api/*".into()], ..Rule::default() };
         let path = |path| Attributes { is_resource: false, path, ..Attributes::resource(&user, "get") };
         assert!(urls.allows(&path("/healthz")));
         assert!(urls.allows(&path("/api/v1")));

@@ -24,7 +24,10 @@ const LEVELS: &[Level] = &[
 ];
 
 pub fn wanted() -> Vec<Wanted> {
-    let mut wanted = vec![level("exempt", json!({ "type": "Exempt", "exempt": { "nominalConcurrencyShares": 0, "lendablePercent": 0 } }))];
+    let mut wanted = vec![level(
+        "exempt",
+        json!({ "type": "Exempt", "exempt": { "nominalConcurrencyShares": 0, "lendablePercent": 0 } }),
+    )];
     wanted.extend(LEVELS.iter().map(|(name, shares, lendable, queuing)| {
         let response = match queuing {
             Some((queues, hand, length)) => {
@@ -101,21 +104,73 @@ fn schemas() -> Vec<Wanted> {
     vec![
         schema("exempt", "exempt", 1, None, all(vec![group("system:masters")])),
         schema("probes", "exempt", 2, None, vec![rule(everybody(), Vec::new(), Some((&["get"], probes)))]),
-        schema("system-leader-election", "leader-election", 100, Some("ByUser"), vec![rule(
-            vec![user("system:kube-controller-manager"), user("system:kube-scheduler"), account("kube-system", "*")],
-            vec![leases(ALL)], None)]),
-        schema("endpoint-controller", "workload-high", 150, Some("ByUser"), vec![rule(
-            vec![user("system:kube-controller-manager"), account("kube-system", "endpoint-controller"), account("kube-system", "endpointslicemirroring-controller")],
-            vec![resources(&["get", "create", "update"], &[""], &["endpoints"], ALL, false)], None)]),
-        schema("workload-leader-election", "leader-election", 200, Some("ByUser"), vec![rule(
-            vec![account("kube-system", "*")], vec![leases(ALL)], None)]),
-        schema("system-node-high", "node-high", 400, Some("ByUser"), vec![rule(
-            vec![group("system:nodes")],
-            vec![resources(ALL, &[""], &["nodes", "nodes/status"], ALL, true), resources(ALL, &["coordination.k8s.io"], &["leases"], ALL, false)], None)]),
+        schema(
+            "system-leader-election",
+            "leader-election",
+            100,
+            Some("ByUser"),
+            vec![rule(
+                vec![
+                    user("system:kube-controller-manager"),
+                    user("system:kube-scheduler"),
+                    account("kube-system", "*"),
+                ],
+                vec![leases(ALL)],
+                None,
+            )],
+        ),
+        schema(
+            "endpoint-controller",
+            "workload-high",
+            150,
+            Some("ByUser"),
+            vec![rule(
+                vec![
+                    user("system:kube-controller-manager"),
+                    account("kube-system", "endpoint-controller"),
+                    account("kube-system", "endpointslicemirroring-controller"),
+                ],
+                vec![resources(&["get", "create", "update"], &[""], &["endpoints"], ALL, false)],
+                None,
+            )],
+        ),
+        schema(
+            "workload-leader-election",
+            "leader-election",
+            200,
+            Some("ByUser"),
+            vec![rule(vec![account("kube-system", "*")], vec![leases(ALL)], None)],
+        ),
+        schema(
+            "system-node-high",
+            "node-high",
+            400,
+            Some("ByUser"),
+            vec![rule(
+                vec![group("system:nodes")],
+                vec![
+                    resources(ALL, &[""], &["nodes", "nodes/status"], ALL, true),
+                    resources(ALL, &["coordination.k8s.io"], &["leases"], ALL, false),
+                ],
+                None,
+            )],
+        ),
         schema("system-nodes", "system", 500, Some("ByUser"), all(vec![group("system:nodes")])),
-        schema("kube-controller-manager", "workload-high", 800, Some("ByNamespace"), all(vec![user("system:kube-controller-manager")])),
+        schema(
+            "kube-controller-manager",
+            "workload-high",
+            800,
+            Some("ByNamespace"),
+            all(vec![user("system:kube-controller-manager")]),
+        ),
         schema("kube-scheduler", "workload-high", 800, Some("ByNamespace"), all(vec![user("system:kube-scheduler")])),
-        schema("kube-system-service-accounts", "workload-high", 900, Some("ByNamespace"), all(vec![account("kube-system", "*")])),
+        schema(
+            "kube-system-service-accounts",
+            "workload-high",
+            900,
+            Some("ByNamespace"),
+            all(vec![account("kube-system", "*")]),
+        ),
         schema("service-accounts", "workload-low", 9000, Some("ByUser"), all(vec![group("system:serviceaccounts")])),
         schema("global-default", "global-default", 9900, Some("ByUser"), all(everybody())),
         schema("catch-all", "catch-all", 10000, Some("ByUser"), all(everybody())),

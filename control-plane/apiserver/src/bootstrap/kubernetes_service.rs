@@ -44,7 +44,8 @@ pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
     Ok(vec![
         Wanted::new("", "v1", "services", service),
         Wanted::new("networking.k8s.io", "v1", "ipaddresses", ip_address),
-        Wanted::new("", "v1", "endpoints", endpoints).repaired_by(|present, wanted| repair(present, wanted, &["subsets"])),
+        Wanted::new("", "v1", "endpoints", endpoints)
+            .repaired_by(|present, wanted| repair(present, wanted, &["subsets"])),
         Wanted::new("discovery.k8s.io", "v1", "endpointslices", slice)
             .repaired_by(|present, wanted| repair(present, wanted, &["endpoints", "ports"])),
     ])

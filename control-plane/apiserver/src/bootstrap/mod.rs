@@ -96,7 +96,7 @@ fn complete(resource: &Resource, mut object: Value, now: jiff::Timestamp) -> Val
     if kind.rules.generation {
         metadata["generation"] = json!(1);
     }
-    kind.behaviour.default(&mut object);
+    kind.default(&mut object);
     kind.behaviour.prepare_create(&mut object);
     if let Some(status) = status {
         object["status"] = status;

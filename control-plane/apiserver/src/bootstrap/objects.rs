@@ -33,9 +33,7 @@ pub fn wanted(config: &Config) -> Vec<Wanted> {
         Wanted::new("scheduling.k8s.io", "v1", "priorityclasses", class)
     }));
     wanted.push(service_cidr(config));
-    wanted.push(
-        Wanted::new("", "v1", "configmaps", extension_authentication(config)).repaired_by(repair_data),
-    );
+    wanted.push(Wanted::new("", "v1", "configmaps", extension_authentication(config)).repaired_by(repair_data));
     wanted
 }
 

@@ -20,7 +20,8 @@ pub fn wanted() -> Vec<Wanted> {
 
 /// The rules of a cluster role of the table.
 pub fn rules_of(cluster_role: &str) -> Vec<Rule> {
-    let found = objects().into_iter().find(|(plural, o)| *plural == "clusterroles" && corten_meta::name(o) == cluster_role);
+    let found =
+        objects().into_iter().find(|(plural, o)| *plural == "clusterroles" && corten_meta::name(o) == cluster_role);
     let rules = found.map(|(_, object)| object["rules"].clone()).unwrap_or_default();
     rules.as_array().into_iter().flatten().map(Rule::from_value).collect()
 }
@@ -62,7 +63,10 @@ fn read_head(line: &str) -> Option<(&'static str, Value)> {
     if binding {
         let role_kind = if namespaced { "Role" } else { "ClusterRole" };
         object["roleRef"] = json!({ "apiGroup": GROUP, "kind": role_kind, "name": words.next()? });
-        object["subjects"] = words.filter_map(read_subject).collect();
+        let subjects: Vec<Value> = words.filter_map(read_subject).collect();
+        if !subjects.is_empty() {
+            object["subjects"] = json!(subjects);
+        }
     } else {
         let mut selectors = Vec::new();
         for word in words {
@@ -179,9 +183,13 @@ mod tests {
                 return;
             };
             for item in items {
-                let same = |o: &Value| o["kind"] == item["kind"] && o["metadata"]["name"] == item["metadata"]["name"]
-                    && o["metadata"].get("namespace") == item["metadata"].get("namespace");
-                let found = ours.iter().map(|(_, o)| o).find(|o| same(o)).unwrap_or_else(|| panic!("{item} is missing"));
+                let same = |o: &Value| {
+                    o["kind"] == item["kind"]
+                        && o["metadata"]["name"] == item["metadata"]["name"]
+                        && o["metadata"].get("namespace") == item["metadata"].get("namespace")
+                };
+                let found =
+                    ours.iter().map(|(_, o)| o).find(|o| same(o)).unwrap_or_else(|| panic!("{item} is missing"));
                 assert_eq!(*found, item);
                 compared += 1;
             }

@@ -47,8 +47,7 @@ impl Caches {
         transformer: Arc<Transformer>,
         shutdown: CancellationToken,
     ) -> Result<Arc<Caches>, Error> {
-        let by_prefix =
-            hubs.into_iter().map(|(prefix, kind)| (prefix.clone(), Arc::new(ResourceCache::new(prefix, kind)))).collect();
+        let by_prefix = hubs.into_iter().map(|(prefix, kind)| (prefix, Arc::new(ResourceCache::new(kind)))).collect();
         let caches = Arc::new(Caches { by_prefix, progress: watch::Sender::new(0), store, transformer });
         let revision = caches.load().await?;
         tokio::spawn(Arc::clone(&caches).feed(revision, shutdown));
@@ -166,8 +165,7 @@ impl Caches {
             .transformer
             .decrypt(&entry.key, &entry.value)
             .map_err(|reason| Error::Object { key: key(), reason })?;
-        Object::parse(bytes, entry.mod_revision)
-            .map_err(|e| Error::Object { key: key(), reason: e.to_string() })
+        Object::parse(bytes, entry.mod_revision).map_err(|e| Error::Object { key: key(), reason: e.to_string() })
     }
 
     /// The cache a key belongs to and the rest of the key. Prefixes have one or two segments.

@@ -114,12 +114,13 @@ struct State {
 pub enum Window {
     Changes(Vec<Arc<Change>>),
     /// The revision asked for is older than the window.
-    TooOld { oldest: Revision },
+    TooOld {
+        oldest: Revision,
+    },
 }
 
 /// One resource.
 pub struct ResourceCache {
-    pub prefix: String,
     /// The kind as it is stored.
     pub kind: Arc<Kind>,
     state: RwLock<State>,
@@ -127,8 +128,8 @@ pub struct ResourceCache {
 }
 
 impl ResourceCache {
-    pub fn new(prefix: String, kind: Arc<Kind>) -> ResourceCache {
-        ResourceCache { prefix, kind, state: RwLock::default(), changed: watch::Sender::new(0) }
+    pub fn new(kind: Arc<Kind>) -> ResourceCache {
+        ResourceCache { kind, state: RwLock::default(), changed: watch::Sender::new(0) }
     }
 
     /// The key of an object inside this resource.
@@ -154,12 +155,9 @@ impl ResourceCache {
         snapshot.namespace(namespace, None).map(|(_, item)| Arc::clone(&item.object)).collect()
     }
 
-    pub fn len(&self) -> usize {
+    /// How many objects there are.
+    pub fn count(&self) -> usize {
         self.read().items.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The revision of the last change of this resource.
@@ -197,11 +195,8 @@ impl ResourceCache {
             }
             None => {
                 let Some(previous) = state.items.remove(key) else { return };
-                let last = Object {
-                    bytes: previous.object.bytes.clone(),
-                    revision,
-                    header: previous.object.header.clone(),
-                };
+                let last =
+                    Object { bytes: previous.object.bytes.clone(), revision, header: previous.object.header.clone() };
                 let item = Arc::new(Item { object: Arc::new(last), fields: previous.fields.clone() });
                 Change { revision, kind: ChangeKind::Deleted, item, previous: Some(previous) }
             }

@@ -63,8 +63,7 @@ impl Watcher {
         if let Window::TooOld { oldest } = cache.since(options.after) {
             return Err(too_old(options.after, oldest));
         }
-        let mut pending: VecDeque<WatchEvent> =
-            options.initial.into_iter().flatten().map(WatchEvent::Added).collect();
+        let mut pending: VecDeque<WatchEvent> = options.initial.into_iter().flatten().map(WatchEvent::Added).collect();
         if options.mark_initial_end {
             pending.push_back(WatchEvent::Bookmark { revision: options.after, initial_events_end: true });
         }

@@ -37,7 +37,7 @@ pub async fn create_object(target: &Target<'_>, mut object: Value) -> Result<Arc
             corten_meta::set(&mut candidate, "/metadata/name", generated_name(&generate_name).into());
         }
         prepare(target, &mut candidate);
-        let mut attributes = Attributes::new(target, Operation::Create, candidate, None, dry_run);
+        let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.admit(&mut attributes).await?;
         finish(target, &mut attributes.object);
         validate(target, &attributes.object)?;
@@ -108,7 +108,14 @@ fn check_new(object: &Value) -> Result<(), Status> {
 fn prepare(target: &Target<'_>, object: &mut Value) {
     let kind = &target.resource.kind;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "generation", "resourceVersion"] {
+        for field in [
+            "selfLink",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "managedFields",
+            "generation",
+            "resourceVersion",
+        ] {
             metadata.remove(field);
         }
         metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
@@ -123,7 +130,7 @@ fn prepare(target: &Target<'_>, object: &mut Value) {
     {
         object.remove("status");
     }
-    kind.behaviour.default(object);
+    kind.default(object);
     kind.behaviour.prepare_create(object);
 }
 
@@ -145,7 +152,7 @@ pub fn drop_empty(metadata: &mut Map<String, Value>) {
 
 /// Admission may have added what needs defaults of its own.
 pub fn finish(target: &Target<'_>, object: &mut Value) {
-    target.resource.kind.behaviour.default(object);
+    target.resource.kind.default(object);
 }
 
 fn validate(target: &Target<'_>, object: &Value) -> Result<(), Status> {

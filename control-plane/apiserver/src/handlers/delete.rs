@@ -10,7 +10,7 @@ use corten_store::Expect;
 use http::StatusCode;
 use serde_json::json;
 
-use super::update::{spec_finalizers};
+use super::update::spec_finalizers;
 use super::{Target, create, list};
 use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
@@ -51,7 +51,8 @@ impl DeleteOptions {
                 .or(from_orphan),
             uid: text("/preconditions/uid"),
             resource_version: text("/preconditions/resourceVersion"),
-            dry_run: target.context.dry_run()? || body["dryRun"].as_array().is_some_and(|d| d.iter().any(|v| v == "All")),
+            dry_run: target.context.dry_run()?
+                || body["dryRun"].as_array().is_some_and(|d| d.iter().any(|v| v == "All")),
         };
         options.check()?;
         Ok(options)
@@ -129,7 +130,7 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
         let served = target.resource.serve(&current);
         let old = served.value();
         check_preconditions(target, options, &old)?;
-        let attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old.clone()), options.dry_run);
+        let attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old.clone()));
         target.server.admission.validate(&attributes).await?;
         match plan(target, options, &old) {
             Plan::Pending => return Ok(Deleted { object: served, gone: false }),
@@ -147,7 +148,9 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
                     return dry(&old, served.revision, true);
                 }
                 let companions = target.server.admission.released(target, &old).await?;
-                let erased = registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
+                let erased = registry
+                    .erase(target.resource, target.namespace, target.name, current.revision, companions)
+                    .await?;
                 if let Some(revision) = erased {
                     let object = Object { bytes: served.bytes.clone(), revision, header: served.header.clone() };
                     return Ok(Deleted { object: Arc::new(object), gone: true });
@@ -168,10 +171,14 @@ fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value
     let conflict = |message: String| Err(Status::conflict(&resource, target.name, &message));
     let (uid, version) = (corten_meta::uid(old), corten_meta::resource_version(old));
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
-        return conflict(format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"));
+        return conflict(format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+        ));
     }
     if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != version) {
-        return conflict(format!("the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"));
+        return conflict(format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"
+        ));
     }
     Ok(())
 }

@@ -106,7 +106,13 @@ fn present(target: &Target<'_>, filter: &Filter, limit: usize, at_least: u64) ->
 }
 
 /// A page of a past state, from the store.
-async fn past(target: &Target<'_>, filter: &Filter, limit: usize, revision: u64, start: Option<&str>) -> Result<Page, Status> {
+async fn past(
+    target: &Target<'_>,
+    filter: &Filter,
+    limit: usize,
+    revision: u64,
+    start: Option<&str>,
+) -> Result<Page, Status> {
     let stored = target.resource.storage()?;
     let registry = &target.server.registry;
     let read = registry.range_at(target.resource, &filter.namespace, start, 0, revision).await;
@@ -160,7 +166,9 @@ pub fn number(query: &Query, key: &str) -> Result<Option<u64>, Status> {
     match query.get(key) {
         None => Ok(None),
         Some(text) => text.parse().map(Some).map_err(|_| {
-            Status::bad_request(format!("Invalid value: {text:?}: {key}: strconv.ParseUint: parsing {text:?}: invalid syntax"))
+            Status::bad_request(format!(
+                "Invalid value: {text:?}: {key}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+            ))
         }),
     }
 }
@@ -174,7 +182,9 @@ fn check_match(query: &Query, asked: Option<u64>) -> Result<bool, Status> {
         Err(Status::invalid(&kind, "", vec![error]))
     };
     match (how, asked) {
-        _ if query.get("continue").is_some() => forbidden("resourceVersionMatch is forbidden when continue is provided"),
+        _ if query.get("continue").is_some() => {
+            forbidden("resourceVersionMatch is forbidden when continue is provided")
+        }
         ("NotOlderThan" | "Exact", None) => {
             forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
         }

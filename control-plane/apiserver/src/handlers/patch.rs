@@ -43,7 +43,8 @@ impl Patch {
             JSON => {
                 let operations = value.as_array().map_or(0, Vec::len);
                 if operations > MAX_OPERATIONS {
-                    let message = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {operations}");
+                    let message =
+                        format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {operations}");
                     return Err(Status::request_too_large(&message));
                 }
                 Ok(Patch::Json(value))
@@ -80,9 +81,12 @@ impl Patch {
 
 fn patch_status(e: corten_meta::Error) -> Status {
     match e {
-        corten_meta::Error::PatchFailed(message) => {
-            Status { code: 422, reason: "Invalid".to_owned(), message: format!("the server rejected our request due to an error in our request: {message}"), details: None }
-        }
+        corten_meta::Error::PatchFailed(message) => Status {
+            code: 422,
+            reason: "Invalid".to_owned(),
+            message: format!("the server rejected our request due to an error in our request: {message}"),
+            details: None,
+        },
         other => Status::bad_request(other.to_string()),
     }
 }

@@ -11,7 +11,7 @@ use crate::response;
 use crate::server::Server;
 
 /// Answers a path that is no resource.
-pub fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
+pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
     let path = context.info.path.trim_end_matches('/');
     if !matches!(context.method, Method::GET | Method::HEAD) {
         return Err(match server.discovery.serve(context) {
@@ -25,8 +25,8 @@ pub fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
     if let Some(reply) = server.discovery.serve(context) {
         return reply;
     }
-    if let Some(reply) = server.openapi.serve(context) {
-        return reply;
+    if let Some(reply) = server.openapi.serve(context).await {
+        return Ok(reply);
     }
     let value = |value: &serde_json::Value| Ok(response::value(context.accept, StatusCode::OK, value));
     match path {

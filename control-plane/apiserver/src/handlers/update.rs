@@ -125,7 +125,7 @@ async fn attempt(
     prepare(target, part, &mut new, &old);
 
     let dry_run = target.context.dry_run()?;
-    let mut attributes = Attributes::new(target, Operation::Update, new, Some(old), dry_run);
+    let mut attributes = Attributes::new(target, Operation::Update, new, Some(old));
     target.server.admission.admit(&mut attributes).await?;
     let old = attributes.old.clone().unwrap_or_default();
     create::finish(target, &mut attributes.object);
@@ -149,7 +149,8 @@ async fn attempt(
     if is_finished(target, &new, &old) {
         let mut companions = companions;
         companions.extend(target.server.admission.released(target, &new).await?);
-        let erased = registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
+        let erased =
+            registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
         return Ok(erased.map(|_| Updated::Deleted(Arc::new(object))));
     }
     match registry.write(target.resource, &new, Expect::ModRevision(current.revision), companions).await? {
@@ -187,9 +188,14 @@ fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<
 fn prepare(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
     let kind = &target.resource.kind;
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in
-            ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName"]
-        {
+        for field in [
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+            "generateName",
+        ] {
             match old["metadata"].get(field) {
                 Some(value) => metadata.insert(field.to_owned(), value.clone()),
                 None => metadata.remove(field),
@@ -210,7 +216,7 @@ fn prepare(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
         }
         _ => {}
     }
-    kind.behaviour.default(new);
+    kind.default(new);
     if part == Part::Main {
         kind.behaviour.prepare_update(new, old);
     }

@@ -43,7 +43,8 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let wants_state = streaming_list.unwrap_or(matches!(asked, None | Some(0)));
     let (after, initial) = if wants_state {
         let snapshot = stored.cache.snapshot(reached);
-        let selected = snapshot.namespace(&filter.namespace, None).filter(|(_, item)| filter.matches(&stored.hub, item));
+        let selected =
+            snapshot.namespace(&filter.namespace, None).filter(|(_, item)| filter.matches(&stored.hub, item));
         (snapshot.revision, Some(selected.map(|(_, item)| Arc::clone(&item.object)).collect()))
     } else {
         (reached, None)

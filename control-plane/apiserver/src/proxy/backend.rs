@@ -15,8 +15,19 @@ use crate::handlers::Target;
 
 /// Headers that belong to one connection or to this server's own trust, and are not passed on.
 const NOT_PASSED: &[&str] = &[
-    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "host",
-    "authorization", "impersonate-user", "impersonate-group", "impersonate-uid", "x-corten-query",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "host",
+    "authorization",
+    "impersonate-user",
+    "impersonate-group",
+    "impersonate-uid",
+    "x-corten-query",
 ];
 
 type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
@@ -51,7 +62,12 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
     connection.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
-fn request(target: &Target<'_>, backend: &Backend, body: RequestBody, upgrade: bool) -> Result<Request<OutBody>, Status> {
+fn request(
+    target: &Target<'_>,
+    backend: &Backend,
+    body: RequestBody,
+    upgrade: bool,
+) -> Result<Request<OutBody>, Status> {
     let context = target.context;
     let body: OutBody = match body {
         RequestBody::Full(bytes) => Full::new(bytes).map_err(|never| match never {}).boxed_unsync(),

@@ -30,7 +30,10 @@ impl Kubelets {
 
     /// Connects to a kubelet, which must prove that it is the host.
     pub async fn connect(&self, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
-        let tls = self.tls.as_ref().ok_or_else(|| Status::service_unavailable("this server has no kubelet client certificate"))?;
+        let tls = self
+            .tls
+            .as_ref()
+            .ok_or_else(|| Status::service_unavailable("this server has no kubelet client certificate"))?;
         let stream = dial(host, port).await?;
         let name = ServerName::try_from(host.to_owned()).map_err(|e| dial_failed(host, port, &e))?;
         let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));

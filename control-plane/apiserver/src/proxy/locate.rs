@@ -60,7 +60,11 @@ fn container(target: &Target<'_>, pod: &Value) -> Result<String, Status> {
         [one] => Ok(one.clone()),
         [] => Err(Status::bad_request(format!("a container name must be specified for pod {}", target.name))),
         many => {
-            let mut message = format!("a container name must be specified for pod {}, choose one of: [{}]", target.name, many.join(" "));
+            let mut message = format!(
+                "a container name must be specified for pod {}, choose one of: [{}]",
+                target.name,
+                many.join(" ")
+            );
             if !init.is_empty() {
                 message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
             }
@@ -70,9 +74,8 @@ fn container(target: &Target<'_>, pod: &Value) -> Result<String, Status> {
 }
 
 fn log_query(query: &Query) -> Vec<(String, String)> {
-    const PASSED: &[&str] = &[
-        "follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream",
-    ];
+    const PASSED: &[&str] =
+        &["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
     PASSED.iter().filter_map(|key| query.get(key).map(|value| ((*key).to_owned(), value.to_owned()))).collect()
 }
 
@@ -173,7 +176,12 @@ async fn pod_backend(target: &Target<'_>, name: &str, port: &str, path_and_query
     Ok(Backend { host: host.to_owned(), port, kubelet: false, path_and_query })
 }
 
-async fn service_backend(target: &Target<'_>, name: &str, port: &str, path_and_query: String) -> Result<Backend, Status> {
+async fn service_backend(
+    target: &Target<'_>,
+    name: &str,
+    port: &str,
+    path_and_query: String,
+) -> Result<Backend, Status> {
     let service = target.server.registry.get(target.resource, target.namespace, name).await?.value();
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
     let matches = |p: &&Value| port.is_empty() || p["name"] == port || p["port"].to_string() == port;
@@ -186,7 +194,11 @@ async fn service_backend(target: &Target<'_>, name: &str, port: &str, path_and_q
             continue;
         }
         let slice = slice.value();
-        let of_name = slice["ports"].as_array().into_iter().flatten().find(|p| p["name"].as_str().unwrap_or_default() == port_name);
+        let of_name = slice["ports"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|p| p["name"].as_str().unwrap_or_default() == port_name);
         let Some(number) = of_name.and_then(|p| p["port"].as_u64()) else { continue };
         let ready = |e: &&Value| e.pointer("/conditions/ready").and_then(Value::as_bool).unwrap_or(true);
         let endpoint = slice["endpoints"].as_array().into_iter().flatten().find(ready);

@@ -7,9 +7,7 @@ use crate::authorization::{Attributes, authorize};
 use crate::handlers::Target;
 
 /// Takes the approval conditions from the body, after checking that the user may approve this signer.
-pub fn conditions<'a>(
-    target: &'a Target<'_>,
-) -> impl Fn(Value, &Value) -> Result<Value, Status> + Send + Sync + 'a {
+pub fn conditions<'a>(target: &'a Target<'_>) -> impl Fn(Value, &Value) -> Result<Value, Status> + Send + Sync + 'a {
     move |new, old| {
         let signer = old.pointer("/spec/signerName").and_then(Value::as_str).unwrap_or_default();
         check_signer(target, "approve", signer)?;
@@ -35,7 +33,8 @@ pub fn check_signer(target: &Target<'_>, verb: &str, signer: &str) -> Result<(),
     let wildcard = format!("{domain}/*");
     let user = &target.context.user;
     let asks = |name: &str| {
-        let attributes = Attributes { group: "certificates.k8s.io", version: "*", resource: "signers", name, ..Attributes::resource(user, verb) };
+        let attributes =
+            Attributes { group: "certificates.k8s.io", resource: "signers", name, ..Attributes::resource(user, verb) };
         authorize(target.server, &attributes).is_ok()
     };
     if asks(signer) || asks(&wildcard) {

@@ -11,7 +11,8 @@ use crate::handlers::create::success;
 use crate::handlers::update::{Part, change};
 use crate::response;
 
-const BINDING: Expected<'static> = Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding" };
+const BINDING: Expected<'static> =
+    Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding" };
 
 /// Binds the object of the path, or the one that the body names.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
@@ -28,7 +29,8 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
 
 /// The pod, bound.
 fn bind(target: &Target<'_>, pod: &Value, binding: &Value) -> Result<Value, Status> {
-    let text = |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text =
+        |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let node = text(binding, "/target/name");
     if node.is_empty() || !matches!(text(binding, "/target/kind").as_str(), "" | "Node") {
         return Err(Status::bad_request("target.name must name a Node"));
@@ -37,7 +39,10 @@ fn bind(target: &Target<'_>, pod: &Value, binding: &Value) -> Result<Value, Stat
     let conflict = |why: String| Err(Status::conflict(&resource, target.name, &why));
     let uid = corten_meta::uid(binding);
     if !uid.is_empty() && uid != corten_meta::uid(pod) {
-        return conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", corten_meta::uid(pod)));
+        return conflict(format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            corten_meta::uid(pod)
+        ));
     }
     if corten_meta::deletion_timestamp(pod).is_some() {
         return conflict(format!("pod {} is being deleted, cannot be assigned to a host", target.name));

@@ -71,7 +71,8 @@ async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result
         [] => return Ok(()),
         [one] => one,
         _ => {
-            let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            let message =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return Err(Status { code: 500, reason: String::new(), message: message.to_owned(), details: None });
         }
     };
@@ -116,7 +117,9 @@ fn disrupt(target: &Target<'_>, budget: &Value, pod: &str, ready: bool) -> Resul
     let allowed = number("/status/disruptionsAllowed");
     if allowed <= 0 || disrupted > MAX_DISRUPTED_PODS {
         let (desired, current) = (number("/status/desiredHealthy"), number("/status/currentHealthy"));
-        return refused(format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently"));
+        return refused(format!(
+            "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
+        ));
     }
     let mut new = budget.clone();
     corten_meta::set(&mut new, "/status/disruptionsAllowed", (allowed - 1).into());

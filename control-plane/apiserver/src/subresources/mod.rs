@@ -44,7 +44,8 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
 }
 
 /// Takes from the wanted object what a subresource may change, and the rest from the object as it stands.
-pub type Merge<'a> = dyn Fn(corten_meta::Value, &corten_meta::Value) -> Result<corten_meta::Value, Status> + Send + Sync + 'a;
+pub type Merge<'a> =
+    dyn Fn(corten_meta::Value, &corten_meta::Value) -> Result<corten_meta::Value, Status> + Send + Sync + 'a;
 
 /// A subresource whose body is the parent itself, of which it changes a part.
 async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Merge<'_>) -> Result<Reply, Status> {

@@ -25,7 +25,9 @@ pub fn finalizers(new: Value, old: &Value) -> Result<Value, Status> {
 
 /// `ephemeralcontainers`: they can be added, never changed or removed.
 pub fn ephemeral_containers(new: Value, old: &Value) -> Result<Value, Status> {
-    let list = |object: &Value| object.pointer("/spec/ephemeralContainers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let list = |object: &Value| {
+        object.pointer("/spec/ephemeralContainers").and_then(Value::as_array).cloned().unwrap_or_default()
+    };
     let (wanted, present) = (list(&new), list(old));
     for container in &present {
         if !wanted.iter().any(|w| w["name"] == container["name"]) {
@@ -46,7 +48,9 @@ pub fn resize(new: Value, old: &Value) -> Result<Value, Status> {
     let mut object = base(&new, old);
     for list in ["containers", "initContainers"] {
         let wanted = new.pointer(&format!("/spec/{list}")).and_then(Value::as_array).cloned().unwrap_or_default();
-        let Some(present) = object.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else { continue };
+        let Some(present) = object.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else {
+            continue;
+        };
         for container in present {
             let Some(from) = wanted.iter().find(|w| w["name"] == container["name"]) else { continue };
             for field in ["resources", "resizePolicy"] {

@@ -77,7 +77,8 @@ fn selector_text(selector: &Value) -> String {
             corten_meta::Selector::from_label_selector(selector).map(|s| s.to_string()).unwrap_or_default()
         }
         Value::Object(map) => {
-            let terms: Vec<String> = map.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+            let terms: Vec<String> =
+                map.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
             terms.join(",")
         }
         _ => String::new(),

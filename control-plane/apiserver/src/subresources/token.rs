@@ -95,7 +95,10 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
     let object = server.registry.get(resource, namespace, text("name")).await?;
     let uid = object.header.uid.clone();
     if !text("uid").is_empty() && text("uid") != uid {
-        let why = format!("the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated", text("uid"));
+        let why = format!(
+            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
+            text("uid")
+        );
         return Err(Status::conflict(&resource.group_resource(), text("name"), &why));
     }
     let value = object.value();
@@ -103,7 +106,10 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
     if claim == "pod" {
         let account = value.pointer("/spec/serviceAccountName").and_then(Value::as_str).unwrap_or_default();
         if account != target.name {
-            let why = format!("cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.", target.name);
+            let why = format!(
+                "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
+                target.name
+            );
             return Err(Status::bad_request(why));
         }
         if let Some(name) = value.pointer("/spec/nodeName").and_then(Value::as_str).filter(|n| !n.is_empty()) {

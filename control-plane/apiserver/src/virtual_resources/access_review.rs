@@ -56,7 +56,11 @@ fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Result<Value, Statu
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     if resource.is_object() == path.is_object() {
         let message = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        let error = corten_meta::FieldError::invalid(&corten_meta::Path::root("spec").child("resourceAttributes"), Value::Null, message);
+        let error = corten_meta::FieldError::invalid(
+            &corten_meta::Path::root("spec").child("resourceAttributes"),
+            Value::Null,
+            message,
+        );
         return Err(Status::invalid(&target.resource.group_kind(), "", vec![error]));
     }
     let text = |value: &'static str| -> &str {
@@ -68,7 +72,6 @@ fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Result<Value, Statu
         verb: text("verb"),
         is_resource: resource.is_object(),
         group: text("group"),
-        version: text("version"),
         resource: text("resource"),
         subresource: text("subresource"),
         namespace: text("namespace"),

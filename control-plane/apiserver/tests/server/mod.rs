@@ -1,5 +1,8 @@
 //! An API server over the embedded store in a temporary directory, driven by requests.
 
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
 use std::sync::Arc;
 
 use corten_apiserver::{Body, Config, InProcess, Server, User, WatchEvent};
@@ -140,13 +143,15 @@ pub async fn send(who: &InProcess, method: &str, path: &str, body: bytes::Bytes,
         Body::Full(bytes) => bytes,
         other => panic!("not a whole body: {other:?}"),
     };
-    let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+    let body =
+        serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
     Answer { code: parts.status.as_u16(), body, headers: parts.headers }
 }
 
 /// The next event, as `TYPE name` or `BOOKMARK`; fails after ten seconds.
 pub async fn next(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> String {
-    let event = tokio::time::timeout(std::time::Duration::from_secs(10), events.next()).await.expect("no event in time");
+    let event =
+        tokio::time::timeout(std::time::Duration::from_secs(10), events.next()).await.expect("no event in time");
     match event {
         Some(WatchEvent::Added(o)) => format!("ADDED {}", o.header.name),
         Some(WatchEvent::Modified(o)) => format!("MODIFIED {}", o.header.name),

@@ -1,0 +1,341 @@
+//! The wire format: varints, lengths, and messages by the table.
+//!
+//! Bad input is an error, never a panic: every length is checked, and nesting is bounded.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+use super::table::{Field, Messages, Shape, Type};
+
+/// Deeper messages than this do not exist in the API but in attacks.
+const MAX_DEPTH: usize = 64;
+
+/// What is wrong with a body.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("provided data does not appear to be a protobuf message, expected prefix k8s")]
+    Envelope,
+    #[error("unexpected EOF")]
+    Truncated,
+    #[error("illegal tag or wire type")]
+    WireType,
+    #[error("messages are nested too deeply")]
+    TooDeep,
+    #[error("invalid UTF-8 in a string field")]
+    Utf8,
+    #[error("invalid JSON in an embedded object")]
+    Json,
+    #[error("no protobuf form is known of {0}")]
+    UnknownType(String),
+}
+
+/// The wrapper of every body.
+pub struct Envelope<'a> {
+    pub api_version: String,
+    pub kind: String,
+    pub raw: &'a [u8],
+}
+
+/// One field as it stands on the wire.
+enum Raw<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Raw<'a> {
+    fn bytes(self) -> Result<&'a [u8], Error> {
+        match self {
+            Raw::Bytes(bytes) => Ok(bytes),
+            Raw::Number(_) => Err(Error::WireType),
+        }
+    }
+
+    fn number(&self) -> u64 {
+        match self {
+            Raw::Number(number) => *number,
+            Raw::Bytes(_) => 0,
+        }
+    }
+}
+
+/// Reads the fields of a message one after the other.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn varint(&mut self) -> Result<u64, Error> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let (first, rest) = self.0.split_first().ok_or(Error::Truncated)?;
+            self.0 = rest;
+            value |= u64::from(first & 0x7f) << shift;
+            if first & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Error::WireType)
+    }
+
+    fn take(&mut self, length: u64) -> Result<&'a [u8], Error> {
+        let length = usize::try_from(length).map_err(|_| Error::Truncated)?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Error::Truncated)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn next(&mut self) -> Result<Option<(u64, Raw<'a>)>, Error> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let raw = match tag & 7 {
+            0 => Raw::Number(self.varint()?),
+            1 => Raw::Number(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| Error::Truncated)?)),
+            2 => {
+                let length = self.varint()?;
+                Raw::Bytes(self.take(length)?)
+            }
+            5 => Raw::Number(u64::from(u32::from_le_bytes(self.take(4)?.try_into().map_err(|_| Error::Truncated)?))),
+            _ => return Err(Error::WireType),
+        };
+        Ok(Some((tag >> 3, raw)))
+    }
+}
+
+/// Opens the wrapper: type, and the object's bytes.
+pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
+    let mut envelope = Envelope { api_version: String::new(), kind: String::new(), raw: &[] };
+    let mut reader = Reader(bytes);
+    while let Some((number, raw)) = reader.next()? {
+        match number {
+            1 => {
+                let mut inner = Reader(raw.bytes()?);
+                while let Some((number, raw)) = inner.next()? {
+                    match number {
+                        1 => envelope.api_version = text(raw.bytes()?)?,
+                        2 => envelope.kind = text(raw.bytes()?)?,
+                        _ => {}
+                    }
+                }
+            }
+            2 => envelope.raw = raw.bytes()?,
+            _ => {}
+        }
+    }
+    Ok(envelope)
+}
+
+fn text(bytes: &[u8]) -> Result<String, Error> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| Error::Utf8)
+}
+
+/// Decodes one message into a JSON object.
+pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> Result<Value, Error> {
+    if depth > MAX_DEPTH {
+        return Err(Error::TooDeep);
+    }
+    let fields = messages.get(name).ok_or_else(|| Error::UnknownType(name.to_owned()))?;
+    let mut object = Map::new();
+    let mut reader = Reader(bytes);
+    while let Some((number, raw)) = reader.next()? {
+        let Some(field) = fields.iter().find(|f| f.number == number) else { continue };
+        if field.name.is_empty() {
+            if let Value::Object(inlined) = value(messages, field, raw, depth)? {
+                object.extend(inlined);
+            }
+            continue;
+        }
+        match field.shape {
+            Shape::Repeated => {
+                let element = value(messages, field, raw, depth)?;
+                let list = object.entry(field.name.clone()).or_insert_with(|| json!([]));
+                if let Some(list) = list.as_array_mut() {
+                    list.push(element);
+                }
+            }
+            Shape::Map => {
+                let (key, element) = entry(messages, field, raw.bytes()?, depth)?;
+                object.entry(field.name.clone()).or_insert_with(|| json!({}))[key] = element;
+            }
+            Shape::Optional => {
+                object.insert(field.name.clone(), value(messages, field, raw, depth)?);
+            }
+            Shape::Plain => {
+                let element = value(messages, field, raw, depth)?;
+                if !is_zero(&element) {
+                    object.insert(field.name.clone(), element);
+                }
+            }
+        }
+    }
+    Ok(Value::Object(object))
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+/// One entry of a map: key is field 1, value is field 2.
+fn entry(messages: &Messages, field: &Field, bytes: &[u8], depth: usize) -> Result<(String, Value), Error> {
+    let mut key = String::new();
+    let mut element = None;
+    let mut reader = Reader(bytes);
+    while let Some((number, raw)) = reader.next()? {
+        match number {
+            1 => key = text(raw.bytes()?)?,
+            2 => element = Some(value(messages, field, raw, depth)?),
+            _ => {}
+        }
+    }
+    // An absent value is the zero of its type.
+    let element = match element {
+        Some(element) => element,
+        None => value(messages, field, Raw::Bytes(&[]), depth)?,
+    };
+    Ok((key, element))
+}
+
+fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Result<Value, Error> {
+    Ok(match &field.kind {
+        Type::String => text(raw.bytes()?)?.into(),
+        Type::Int => (raw.number() as i64).into(),
+        Type::Bool => (raw.number() != 0).into(),
+        Type::Double => f64::from_bits(raw.number()).into(),
+        Type::Bytes => STANDARD.encode(raw.bytes()?).into(),
+        Type::Quantity => first_string(raw.bytes()?)?.into(),
+        Type::IntOrString => int_or_string(raw.bytes()?)?,
+        Type::Time => time(raw.bytes()?, corten_meta::time::rfc3339)?,
+        Type::MicroTime => time(raw.bytes()?, corten_meta::time::rfc3339_micro)?,
+        Type::Duration => format!("{}ns", first_number(raw.bytes()?)?).into(),
+        Type::Json => {
+            let mut reader = Reader(raw.bytes()?);
+            match reader.next()? {
+                Some((1, raw)) => serde_json::from_slice(raw.bytes()?).map_err(|_| Error::Json)?,
+                _ => Value::Null,
+            }
+        }
+        Type::Strings => {
+            let mut list = Vec::new();
+            let mut reader = Reader(raw.bytes()?);
+            while let Some((_, raw)) = reader.next()? {
+                list.push(Value::from(text(raw.bytes()?)?));
+            }
+            list.into()
+        }
+        Type::Message(name) => message(messages, name, raw.bytes()?, depth + 1)?,
+    })
+}
+
+fn first_string(bytes: &[u8]) -> Result<String, Error> {
+    match Reader(bytes).next()? {
+        Some((1, raw)) => text(raw.bytes()?),
+        _ => Ok(String::new()),
+    }
+}
+
+fn first_number(bytes: &[u8]) -> Result<i64, Error> {
+    Ok(Reader(bytes).next()?.map_or(0, |(_, raw)| raw.number() as i64))
+}
+
+fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
+    let (mut is_string, mut number, mut word) = (false, 0i64, String::new());
+    let mut reader = Reader(bytes);
+    while let Some((field, raw)) = reader.next()? {
+        match field {
+            1 => is_string = raw.number() == 1,
+            2 => number = i64::from(raw.number() as i32),
+            3 => word = text(raw.bytes()?)?,
+            _ => {}
+        }
+    }
+    Ok(if is_string { word.into() } else { number.into() })
+}
+
+/// Seconds and nanoseconds since the epoch; an empty message is no time.
+fn time(bytes: &[u8], show: fn(jiff::Timestamp) -> String) -> Result<Value, Error> {
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    let (mut seconds, mut nanoseconds) = (0i64, 0i32);
+    let mut reader = Reader(bytes);
+    while let Some((field, raw)) = reader.next()? {
+        match field {
+            1 => seconds = raw.number() as i64,
+            2 => nanoseconds = raw.number() as i32,
+            _ => {}
+        }
+    }
+    // The zero time of typed clients is the year one.
+    if seconds < 0 {
+        return Ok(Value::Null);
+    }
+    jiff::Timestamp::new(seconds, nanoseconds).map(|at| show(at).into()).map_err(|_| Error::WireType)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A length-delimited field.
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
+    }
+
+    #[test]
+    fn a_config_map_is_decoded() {
+        let metadata = [field(1, b"cm"), field(3, b""), vec![7 << 3, 0], field(8, b"")].concat();
+        let entry = [field(1, b"key"), field(2, b"value")].concat();
+        let object = [field(1, &metadata), field(2, &entry)].concat();
+        let type_meta = [field(1, b"v1"), field(2, b"ConfigMap")].concat();
+        let body = [b"k8s\0".to_vec(), field(1, &type_meta), field(2, &object), field(3, b""), field(4, b"")].concat();
+        let value = super::super::object(&body, "io.k8s.api.core.v1.ConfigMap").unwrap();
+        assert_eq!(
+            value,
+            json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cm" }, "data": { "key": "value" } })
+        );
+        assert_eq!(super::super::object(b"{}", "io.k8s.api.core.v1.ConfigMap"), Err(Error::Envelope));
+    }
+
+    /// Upstream's golden objects of every type, where they are at hand.
+    #[test]
+    fn golden_objects_equal_their_json() {
+        let Ok(directory) = std::env::var("KUBERNETES_FACTS") else {
+            eprintln!("skipped: KUBERNETES_FACTS does not name a directory with wire/");
+            return;
+        };
+        let mut compared = 0;
+        for kind in corten_api::kinds() {
+            let group = if kind.group.is_empty() { "core" } else { &kind.group };
+            let base = format!("{directory}/wire/{group}.{}.{}", kind.version, kind.kind);
+            let (Ok(pb), Ok(text)) = (std::fs::read(format!("{base}.pb")), std::fs::read(format!("{base}.json")))
+            else {
+                continue;
+            };
+            let mut expected: Value = serde_json::from_slice(&text).unwrap();
+            let mut decoded = super::super::object(&pb, &kind.schema).unwrap();
+            corten_api::prune(&kind.schema, &mut expected);
+            corten_api::prune(&kind.schema, &mut decoded);
+            let difference = corten_meta::patch::merge_diff(&decoded, &expected);
+            assert_eq!(difference, json!({}), "{base}");
+            compared += 1;
+        }
+        assert!(compared > 30, "only {compared} golden objects were found");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let body = [b"k8s\0".as_slice(), &[0x12, bytes.len().min(127) as u8], &bytes].concat();
+            let _ = super::super::object(&body, "io.k8s.api.core.v1.Pod");
+        }
+    }
+}

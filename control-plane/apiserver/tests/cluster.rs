@@ -1,0 +1,318 @@
+//! What the server does for the cluster: admission, allocation, subresources of pods, identities, permissions.
+
+mod server;
+
+use serde_json::{Value, json};
+use server::{TestServer, call, send};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+async fn start() -> TestServer {
+    let s = TestServer::start().await;
+    s.post("/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "default" } }))
+        .await
+        .expect(201);
+    s
+}
+
+fn pod(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": "x" } },
+            "spec": { "containers": [{ "name": "c", "image": "busybox" }] } })
+}
+
+fn service(name: &str, spec: Value) -> Value {
+    let mut spec = spec;
+    spec["ports"] = json!([{ "port": 80 }]);
+    json!({ "metadata": { "name": name }, "spec": spec })
+}
+
+#[tokio::test]
+async fn a_pod_is_admitted_bound_and_deleted() {
+    let s = start().await;
+    let created = s.post(PODS, pod("p")).await.expect(201);
+    assert_eq!(created["spec"]["serviceAccountName"], "default");
+    assert!(created["spec"]["volumes"][0]["name"].as_str().unwrap().starts_with("kube-api-access-"));
+    assert_eq!(created["spec"]["tolerations"].as_array().unwrap().len(), 2);
+    assert_eq!((&created["spec"]["priority"], &created["status"]["phase"]), (&json!(0), &json!("Pending")));
+
+    let binding = json!({ "metadata": { "name": "p" }, "target": { "kind": "Node", "name": "n1" } });
+    s.post(&format!("{PODS}/p/binding"), binding.clone()).await.expect(201);
+    let bound = s.get(&format!("{PODS}/p")).await.expect(200);
+    assert_eq!(
+        (&bound["spec"]["nodeName"], &bound["status"]["conditions"][0]["type"]),
+        (&json!("n1"), &json!("PodScheduled"))
+    );
+    let again = s.post(&format!("{PODS}/p/binding"), binding).await.message(409);
+    assert!(again.ends_with("pod p is already assigned to node \"n1\""), "{again}");
+
+    let marked = s.delete(&format!("{PODS}/p"), None).await.expect(200);
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(marked["metadata"]["generation"], 3);
+    let shorter = s.delete(&format!("{PODS}/p"), Some(json!({ "gracePeriodSeconds": 5 }))).await.expect(200);
+    assert_eq!(shorter["metadata"]["deletionGracePeriodSeconds"], 5);
+    s.delete(&format!("{PODS}/p"), Some(json!({ "gracePeriodSeconds": 0 }))).await.expect(200);
+    assert_eq!(s.get(&format!("{PODS}/p")).await.code, 404);
+
+    s.post(PODS, pod("q")).await.expect(201);
+    s.delete(&format!("{PODS}/q"), None).await.expect(200);
+    assert_eq!(s.get(&format!("{PODS}/q")).await.code, 404, "a pod that never ran goes at once");
+    let log = s.get(&format!("{PODS}/q/log")).await;
+    assert_eq!(log.code, 404);
+}
+
+#[tokio::test]
+async fn a_pod_of_an_unknown_account_or_class_is_refused() {
+    let s = start().await;
+    let mut body = pod("p");
+    body["spec"]["serviceAccountName"] = "nobody".into();
+    let message = s.post(PODS, body).await.message(403);
+    assert_eq!(
+        message,
+        "pods \"p\" is forbidden: error looking up service account default/nobody: serviceaccount \"nobody\" not found"
+    );
+    let mut body = pod("p");
+    body["spec"]["priorityClassName"] = "none".into();
+    assert_eq!(
+        s.post(PODS, body).await.message(403),
+        "pods \"p\" is forbidden: no PriorityClass with name none was found"
+    );
+    let mut body = pod("p");
+    body["spec"]["priorityClassName"] = "system-node-critical".into();
+    assert_eq!(s.post("/api/v1/namespaces/default/pods", body).await.expect(201)["spec"]["priority"], 2000001000);
+}
+
+#[tokio::test]
+async fn evictions_ask_the_budget() {
+    let s = start().await;
+    s.post(PODS, pod("p")).await.expect(201);
+    let binding = json!({ "target": { "kind": "Node", "name": "n1" } });
+    s.post(&format!("{PODS}/p/binding"), binding).await.expect(201);
+    let status = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
+    s.patch(&format!("{PODS}/p/status"), "merge", status).await.expect(200);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({ "metadata": { "name": "b" }, "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "x" } } } });
+    s.post(budgets, budget).await.expect(201);
+    let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": "p" } });
+    let refused = s.post(&format!("{PODS}/p/eviction"), eviction.clone()).await;
+    assert_eq!(refused.headers["retry-after"], "10");
+    assert_eq!(refused.message(429), "Cannot evict pod as it would violate the pod's disruption budget.");
+    let allowed = json!({ "status": { "disruptionsAllowed": 1, "observedGeneration": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2 } });
+    s.patch(&format!("{budgets}/b/status"), "merge", allowed).await.expect(200);
+    s.post(&format!("{PODS}/p/eviction"), eviction).await.expect(201);
+    let after = s.get(&format!("{budgets}/b")).await.expect(200);
+    assert_eq!(after["status"]["disruptionsAllowed"], 0);
+    assert!(after["status"]["disruptedPods"]["p"].is_string());
+    assert!(s.get(&format!("{PODS}/p")).await.expect(200)["metadata"]["deletionTimestamp"].is_string());
+}
+
+#[tokio::test]
+async fn namespaces_go_when_they_are_finalized() {
+    let s = start().await;
+    s.post("/api/v1/namespaces", json!({ "metadata": { "name": "n" } })).await.expect(201);
+    let marked = s.delete("/api/v1/namespaces/n", None).await.expect(200);
+    assert_eq!(
+        (&marked["status"]["phase"], &marked["spec"]["finalizers"]),
+        (&json!("Terminating"), &json!(["kubernetes"]))
+    );
+    let refused = s.post("/api/v1/namespaces/n/configmaps", json!({ "metadata": { "name": "c" } })).await.message(403);
+    assert_eq!(
+        refused,
+        "configmaps \"c\" is forbidden: unable to create new content in namespace n because it is being terminated"
+    );
+    let mut finalize = marked;
+    finalize["spec"]["finalizers"] = json!([]);
+    s.put("/api/v1/namespaces/n/finalize", finalize).await.expect(200);
+    assert_eq!(s.get("/api/v1/namespaces/n").await.code, 404);
+    let immortal = s.delete("/api/v1/namespaces/kube-system", None).await.message(403);
+    assert_eq!(immortal, "namespaces \"kube-system\" is forbidden: this namespace may not be deleted");
+}
+
+#[tokio::test]
+async fn addresses_and_ports_are_given_once_and_freed() {
+    let s = start().await;
+    let a = s.post(SERVICES, service("a", json!({ "type": "NodePort" }))).await.expect(201);
+    let ip = a["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let port = a["spec"]["ports"][0]["nodePort"].as_u64().unwrap();
+    assert!(ip.starts_with("10.") && (30000..=32767).contains(&port), "{ip} {port}");
+    assert_eq!(
+        s.get(&format!("/apis/networking.k8s.io/v1/ipaddresses/{ip}")).await.expect(200)["spec"]["parentRef"]["name"],
+        "a"
+    );
+    let taken = s.post(SERVICES, service("b", json!({ "clusterIP": ip }))).await.message(422);
+    assert!(taken.contains(&format!("failed to allocate IP {ip}: provided IP is already allocated")), "{taken}");
+    let mut same_port = service("b", json!({ "type": "NodePort" }));
+    same_port["spec"]["ports"][0]["nodePort"] = port.into();
+    assert!(s.post(SERVICES, same_port).await.message(422).contains("provided port is already allocated"));
+    // An update that does not mention them keeps both; another type gives the port back.
+    let patched =
+        s.patch(&format!("{SERVICES}/a"), "merge", json!({ "metadata": { "labels": { "l": "1" } } })).await.expect(200);
+    assert_eq!((&patched["spec"]["clusterIP"], &patched["spec"]["ports"][0]["nodePort"]), (&json!(ip), &json!(port)));
+    let plain = s
+        .patch(
+            &format!("{SERVICES}/a"),
+            "merge",
+            json!({ "spec": { "type": "ClusterIP", "ports": [{ "port": 80, "protocol": "TCP" }] } }),
+        )
+        .await
+        .expect(200);
+    assert_eq!(plain["spec"]["ports"][0].get("nodePort"), None);
+    let mut reuse = service("c", json!({ "type": "NodePort" }));
+    reuse["spec"]["ports"][0]["nodePort"] = port.into();
+    s.post(SERVICES, reuse).await.expect(201);
+    s.delete(&format!("{SERVICES}/a"), None).await.expect(200);
+    assert_eq!(s.get(&format!("/apis/networking.k8s.io/v1/ipaddresses/{ip}")).await.code, 404);
+    s.post(SERVICES, service("b", json!({ "clusterIP": ip }))).await.expect(201);
+    let headless = s.post(SERVICES, service("h", json!({ "clusterIP": "None" }))).await.expect(201);
+    assert_eq!(headless["spec"]["clusterIPs"], json!(["None"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_address_is_given_twice_under_concurrency() {
+    let s = start().await;
+    let creations = (0..24).map(|i| {
+        let admin = s.user("a", &["system:masters"]);
+        let body = service(&format!("s{i}"), json!({ "type": "NodePort" }));
+        tokio::spawn(async move { call(&admin, "POST", SERVICES, Some(body), "application/json").await.expect(201) })
+    });
+    let mut addresses = std::collections::BTreeSet::new();
+    let mut ports = std::collections::BTreeSet::new();
+    for creation in creations.collect::<Vec<_>>() {
+        let service = creation.await.unwrap();
+        addresses.insert(service["spec"]["clusterIP"].as_str().unwrap().to_owned());
+        ports.insert(service["spec"]["ports"][0]["nodePort"].as_u64().unwrap());
+    }
+    assert_eq!((addresses.len(), ports.len()), (24, 24));
+}
+
+#[tokio::test]
+async fn rbac_decides_and_says_why_not() {
+    let s = start().await;
+    let bob = s.user("bob", &[]);
+    let refused = call(&bob, "GET", PODS, None, "").await.message(403);
+    assert_eq!(
+        refused,
+        "pods is forbidden: User \"bob\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\""
+    );
+    let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
+    let rules = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"] }, { "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["create"] }]);
+    s.post(roles, json!({ "metadata": { "name": "reader" }, "rules": rules })).await.expect(201);
+    let binding = json!({ "metadata": { "name": "bob" }, "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader" },
+                          "subjects": [{ "kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob" }] });
+    s.post(bindings, binding).await.expect(201);
+    // The caches see a write before its answer is used, within a bound.
+    let mut allowed = 403;
+    for _ in 0..100 {
+        allowed = call(&bob, "GET", PODS, None, "").await.code;
+        if allowed == 200 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(allowed, 200);
+    let review =
+        json!({ "spec": { "resourceAttributes": { "namespace": "default", "verb": "delete", "resource": "pods" } } });
+    let access = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    assert_eq!(
+        call(&bob, "POST", access, Some(review.clone()), "application/json").await.expect(201)["status"]["allowed"],
+        false
+    );
+    let mut allowed = review;
+    allowed["spec"]["resourceAttributes"]["verb"] = "get".into();
+    let answer = call(&bob, "POST", access, Some(allowed), "application/json").await.expect(201);
+    assert_eq!(
+        answer["status"]["reason"],
+        "RBAC: allowed by RoleBinding \"bob/default\" of Role \"reader\" to User \"bob\""
+    );
+    let grab = json!({ "metadata": { "name": "more" }, "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] }] });
+    let refused = call(&bob, "POST", roles, Some(grab), "application/json").await.message(403);
+    assert!(refused.contains("is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\"]}"), "{refused}");
+    let admin = s.user("root", &["system:masters"]);
+    let as_bob = send(&admin, "GET", "/api/v1/secrets", Default::default(), &[("impersonate-user", "bob")]).await;
+    assert_eq!(as_bob.code, 403);
+    let by_bob = send(&bob, "GET", PODS, Default::default(), &[("impersonate-user", "root")]).await.message(403);
+    assert_eq!(
+        by_bob,
+        "users \"root\" is forbidden: User \"bob\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope"
+    );
+}
+
+#[tokio::test]
+async fn tokens_live_as_long_as_what_they_are_bound_to() {
+    let s = start().await;
+    s.post(PODS, pod("p")).await.expect(201);
+    let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+                          "spec": { "boundObjectRef": { "kind": "Pod", "apiVersion": "v1", "name": "p" }, "expirationSeconds": 600 } });
+    let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let token = s.post(path, request).await.expect(201)["status"]["token"].as_str().unwrap().to_owned();
+    let review = |token: &str| json!({ "spec": { "token": token } });
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let status = s.post(reviews, review(&token)).await.expect(201)["status"].clone();
+    assert_eq!(
+        (&status["authenticated"], &status["user"]["username"]),
+        (&json!(true), &json!("system:serviceaccount:default:default"))
+    );
+    assert_eq!(status["user"]["extra"]["authentication.kubernetes.io/pod-name"], json!(["p"]));
+    let forged = format!("{}x", &token[..token.len() - 1]);
+    assert_eq!(s.post(reviews, review(&forged)).await.expect(201)["status"]["authenticated"], false);
+    s.delete(&format!("{PODS}/p"), None).await.expect(200);
+    let status = s.post(reviews, review(&token)).await.expect(201)["status"].clone();
+    assert_eq!((&status["authenticated"], &status["error"]), (&json!(false), &json!("pods default/p is gone")));
+    let short = json!({ "spec": { "expirationSeconds": 1 } });
+    assert!(s.post(path, short).await.message(422).contains("may not specify a duration less than 10 minutes"));
+    let keys = s.get("/openid/v1/jwks").await.expect(200);
+    assert_eq!(keys["keys"][0]["alg"], "ES256");
+}
+
+#[tokio::test]
+async fn kubelets_are_kept_to_their_node() {
+    let s = start().await;
+    let kubelet = s.user("system:node:n1", &["system:nodes"]);
+    let node = |name: &str| json!({ "metadata": { "name": name } });
+    call(&kubelet, "POST", "/api/v1/nodes", Some(node("n1")), "application/json").await.expect(201);
+    let other = call(&kubelet, "POST", "/api/v1/nodes", Some(node("n2")), "application/json").await.message(403);
+    assert_eq!(other, "nodes \"n2\" is forbidden: node \"n1\" is not allowed to modify node \"n2\"");
+    s.post("/api/v1/namespaces/default/secrets", json!({ "metadata": { "name": "s" } })).await.expect(201);
+    let secret = "/api/v1/namespaces/default/secrets/s";
+    assert_eq!(call(&kubelet, "GET", secret, None, "").await.code, 403);
+    let mut body = pod("p");
+    body["spec"]["volumes"] = json!([{ "name": "v", "secret": { "secretName": "s" } }]);
+    s.post(PODS, body).await.expect(201);
+    s.post(&format!("{PODS}/p/binding"), json!({ "target": { "kind": "Node", "name": "n1" } })).await.expect(201);
+    let mut code = 0;
+    for _ in 0..100 {
+        code = call(&kubelet, "GET", secret, None, "").await.code;
+        if code == 200 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(code, 200, "a pod of the node refers to the secret");
+    assert!(s.get("/api/v1/nodes/n1").await.expect(200)["spec"]["taints"][0]["key"] == "node.kubernetes.io/not-ready");
+}
+
+#[tokio::test]
+async fn a_cluster_begins_with_what_upstream_has() {
+    let s = TestServer::start().await;
+    for path in [
+        "/api/v1/namespaces/kube-node-lease",
+        "/api/v1/namespaces/default/services/kubernetes",
+        "/api/v1/namespaces/default/endpoints/kubernetes",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes",
+        "/apis/networking.k8s.io/v1/servicecidrs/kubernetes",
+        "/apis/networking.k8s.io/v1/ipaddresses/10.96.0.1",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:kube-scheduler",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical",
+        "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/catch-all",
+        "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+    ] {
+        s.get(path).await.expect(200);
+    }
+    assert_eq!(s.get("/version").await.expect(200)["minor"], "36");
+    assert_eq!(s.get("/readyz").await.expect(200), "ok");
+    let groups = s.get("/apis").await.expect(200);
+    assert!(groups["groups"].as_array().unwrap().len() > 15);
+    let metrics = s.get("/metrics").await.expect(200);
+    assert!(metrics.as_str().unwrap().contains("apiserver_request_total{code=\"200\""));
+}
