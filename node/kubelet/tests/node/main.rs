@@ -1,0 +1,388 @@
+//! A whole kubelet against a CRI server on a socket and an API server in memory: registering the node, running
+//! pods, reporting, restarting, and deleting them.
+
+mod fake_api;
+mod fake_cri;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use corten_kubelet::Config;
+use corten_meta::Value;
+use fake_api::FakeApi;
+use fake_cri::FakeCri;
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+/// Directories, both fakes and a running kubelet; dropping it unmounts what the kubelet mounted.
+struct Fixture {
+    root: tempfile::TempDir,
+    api: FakeApi,
+    cri: FakeCri,
+    config: Config,
+    shutdown: CancellationToken,
+    kubelet: JoinHandle<Result<(), corten_kubelet::Error>>,
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+        for mount in mounts.filter(|mount| mount.starts_with(self.root.path())) {
+            let _ = nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+fn node_object() -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {"podCIDR": "10.244.0.0/24"}})
+}
+
+fn config(root: &Path) -> Config {
+    Config {
+        node_name: "n1".into(),
+        node_ips: vec![[192, 0, 2, 1].into()],
+        cri_socket: root.join("cri.sock").display().to_string(),
+        root_dir: root.join("kubelet"),
+        log_dir: root.join("log"),
+        cgroup_mount: root.join("cgroup"),
+        cluster_dns: vec!["10.96.0.10".into()],
+        ..Config::default()
+    }
+}
+
+impl Fixture {
+    async fn start() -> Fixture {
+        let root = tempfile::tempdir().unwrap();
+        let config = config(root.path());
+        let cri = FakeCri::listen(Path::new(&config.cri_socket), &["present", "exits:0", "exits:1"]);
+        let api = FakeApi::new();
+        let shutdown = CancellationToken::new();
+        let kubelet = tokio::spawn(corten_kubelet::run(config.clone(), api.client(), shutdown.clone()));
+        Fixture { root, api, cri, config, shutdown, kubelet }
+    }
+
+    async fn restart(&mut self) {
+        self.shutdown.cancel();
+        (&mut self.kubelet).await.unwrap().unwrap();
+        self.shutdown = CancellationToken::new();
+        self.kubelet = tokio::spawn(corten_kubelet::run(self.config.clone(), self.api.client(), self.shutdown.clone()));
+    }
+
+    fn create_pod(&self, name: &str, spec: Value) {
+        let mut spec = spec;
+        spec["nodeName"] = json!("n1");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "ns", "generation": 1}, "spec": spec, "status": {"phase": "Pending"}});
+        self.api.put(&path(name), pod);
+    }
+
+    fn delete_pod(&self, name: &str, grace: i64) {
+        self.api.change(&path(name), |pod| {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        });
+    }
+
+    fn status(&self, name: &str) -> Value {
+        self.api.get(&path(name)).map_or(Value::Null, |pod| pod["status"].clone())
+    }
+
+    /// Waits until the pod's status fits.
+    async fn pod(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        eventually(
+            what,
+            || Some(self.status(name)).filter(|status| fits(status)),
+            || format!("{:#}", self.status(name)),
+        )
+        .await
+    }
+
+    async fn event(&self, text: &str) {
+        let found = || self.api.events().into_iter().find(|event| event.contains(text));
+        eventually(text, found, || self.api.events().join("\n")).await;
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("/api/v1/namespaces/ns/pods/{name}")
+}
+
+fn condition<'a>(status: &'a Value, type_: &str) -> &'a str {
+    let all = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter()
+        .find(|condition| condition["type"] == type_)
+        .and_then(|condition| condition["status"].as_str())
+        .unwrap_or("")
+}
+
+async fn eventually<T>(what: &str, look: impl Fn() -> Option<T>, explain: impl Fn() -> String) -> T {
+    let deadline = tokio::time::Instant::now() + BOUND;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "never: {what}\n{}", explain());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn one(image: &str) -> Value {
+    json!({"containers": [{"name": "main", "image": image, "imagePullPolicy": "IfNotPresent"}]})
+}
+
+#[tokio::test]
+async fn the_node_registers_and_becomes_ready() {
+    let fixture = Fixture::start().await;
+    let node = || fixture.api.get("/api/v1/nodes/n1");
+    let explain = || format!("{:#}", node().unwrap_or_default());
+    let registered = eventually("the node registers", node, explain).await;
+    assert_eq!(registered["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
+    assert_eq!(condition(&registered["status"], "Ready"), "False", "there is no podCIDR yet");
+    fixture.api.change("/api/v1/nodes/n1", |node| node["spec"]["podCIDR"] = json!("10.244.0.0/24"));
+    let ready = || node().filter(|node| condition(&node["status"], "Ready") == "True");
+    let ready = eventually("the node is ready", ready, explain).await;
+    assert_eq!(ready["status"]["nodeInfo"]["containerRuntimeVersion"], "fake://1");
+    assert_eq!(ready["status"]["addresses"][0]["address"], "192.0.2.1");
+    let lease = || fixture.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1");
+    let lease = eventually("the lease is held", lease, explain).await;
+    assert_eq!(lease["spec"]["holderIdentity"], "n1");
+}
+
+#[tokio::test]
+async fn a_pod_runs_is_reported_and_deleted() {
+    let fixture = Fixture::start().await;
+    fixture.create_pod("p", one("present"));
+    let status = fixture.pod("p", "the pod is ready", |status| condition(status, "Ready") == "True").await;
+    assert_eq!(
+        (&status["phase"], &status["podIP"], &status["hostIP"]),
+        (&json!("Running"), &json!("10.244.0.5"), &json!("192.0.2.1"))
+    );
+    assert_eq!(status["qosClass"], "BestEffort");
+    let container = &status["containerStatuses"][0];
+    assert_eq!((&container["ready"], &container["restartCount"]), (&json!(true), &json!(0)));
+    assert!(container["containerID"].as_str().unwrap().starts_with("fake://main-"));
+    for event in ["already present on machine", "Container created", "Container started"] {
+        fixture.event(event).await;
+    }
+    let log = fixture.root.path().join("log/pods/ns_p_uid-p/main/0.log");
+    assert!(log.is_file(), "the log is where upstream has it");
+
+    fixture.delete_pod("p", 5);
+    eventually(
+        "the pod is gone",
+        || fixture.api.get(&path("p")).is_none().then_some(()),
+        || fixture.cri.calls().join("\n"),
+    )
+    .await;
+    eventually(
+        "the runtime is clean",
+        || fixture.cri.with(|inner| inner.sandboxes.is_empty()).then_some(()),
+        || fixture.cri.calls().join("\n"),
+    )
+    .await;
+    assert!(fixture.cri.calls().iter().any(|call| call.starts_with("stop main-") && call.ends_with(" 5")));
+    fixture.event("Stopping container main").await;
+    eventually("no files are left", || (!log.exists()).then_some(()), String::new).await;
+    assert!(!fixture.config.root_dir.join("pods/uid-p").exists());
+}
+
+#[tokio::test]
+async fn a_finished_pod_succeeds_and_is_not_restarted() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("exits:0");
+    spec["restartPolicy"] = json!("Never");
+    fixture.create_pod("job", spec);
+    let status = fixture.pod("job", "it succeeds", |status| status["phase"] == "Succeeded").await;
+    assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    eventually(
+        "its sandbox stops",
+        || fixture.cri.calls().iter().any(|call| call.starts_with("stop sandbox")).then_some(()),
+        String::new,
+    )
+    .await;
+    assert_eq!(fixture.cri.calls().iter().filter(|call| call.starts_with("create")).count(), 1);
+}
+
+#[tokio::test]
+async fn a_crashing_container_restarts_once_and_then_backs_off() {
+    let fixture = Fixture::start().await;
+    fixture.create_pod("crash", one("exits:1"));
+    let looping = |status: &Value| status["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff";
+    let status = fixture.pod("crash", "it loops", looping).await;
+    let container = &status["containerStatuses"][0];
+    assert_eq!((&container["restartCount"], &container["lastState"]["terminated"]["exitCode"]), (&json!(1), &json!(1)));
+    assert!(
+        container["state"]["waiting"]["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("back-off 10s restarting failed container=main")
+    );
+    fixture.event("Back-off restarting failed container main in pod crash_ns(uid-crash)").await;
+}
+
+#[tokio::test]
+async fn an_image_that_cannot_be_pulled_is_told() {
+    let fixture = Fixture::start().await;
+    fixture.create_pod("bad", one("missing:1"));
+    let reason = |status: &Value| status["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
+    fixture
+        .pod("bad", "the pull fails", |status| reason(status) == "ErrImagePull" || reason(status) == "ImagePullBackOff")
+        .await;
+    fixture.pod("bad", "it backs off", |status| reason(status) == "ImagePullBackOff").await;
+    for event in [
+        "Pulling image \"missing:1\"",
+        "Failed to pull image \"missing:1\"",
+        "Error: ErrImagePull",
+        "Back-off pulling image \"missing:1\"",
+    ] {
+        fixture.event(event).await;
+    }
+    fixture.create_pod("good", one("pullable:1"));
+    fixture.pod("good", "another is pulled", |status| status["phase"] == "Running").await;
+    fixture.event("Successfully pulled image \"pullable:1\"").await;
+}
+
+#[tokio::test]
+async fn init_containers_run_first() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["initContainers"] = json!([{"name": "init", "image": "present"}]);
+    fixture.create_pod("p", spec);
+    fixture.pod("p", "init runs", |status| status["initContainerStatuses"][0]["state"]["running"].is_object()).await;
+    assert!(!fixture.cri.calls().iter().any(|call| call.starts_with("create main")));
+    fixture.cri.exit("init", 0);
+    fixture.pod("p", "main runs", |status| condition(status, "Ready") == "True").await;
+}
+
+#[tokio::test]
+async fn probes_decide_about_readiness_and_restarts() {
+    let fixture = Fixture::start().await;
+    let probe = |command: &str| json!({"exec": {"command": [command]}, "periodSeconds": 1, "failureThreshold": 1});
+    let mut spec = one("present");
+    spec["containers"][0]["readinessProbe"] = probe("/bin/true");
+    spec["containers"][0]["livenessProbe"] = probe("/bin/true");
+    fixture.create_pod("good", spec.clone());
+    fixture.pod("good", "it is ready", |status| condition(status, "Ready") == "True").await;
+    spec["containers"][0]["readinessProbe"] = probe("/bin/false");
+    spec["containers"][0]["livenessProbe"] = probe("/bin/false");
+    fixture.create_pod("bad", spec);
+    fixture.pod("bad", "it is restarted", |status| status["containerStatuses"][0]["restartCount"] == 1).await;
+    fixture.event("Liveness probe failed").await;
+    fixture.event("Container main failed liveness probe, will be restarted").await;
+    assert_eq!(condition(&fixture.status("bad"), "Ready"), "False");
+}
+
+#[tokio::test]
+async fn a_missing_config_map_holds_the_container_until_it_comes() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["containers"][0]["env"] =
+        json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "k"}}}]);
+    fixture.create_pod("p", spec);
+    let reason = |status: &Value| status["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
+    fixture.pod("p", "it waits", |status| reason(status) == "CreateContainerConfigError").await;
+    let late = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": "ns"}, "data": {"k": "v"}});
+    fixture.api.put("/api/v1/namespaces/ns/configmaps/late", late);
+    fixture.pod("p", "it runs", |status| status["phase"] == "Running").await;
+    let environment = fixture.cri.with(|inner| inner.containers.values().next().unwrap().1.envs.clone());
+    assert!(environment.iter().any(|variable| variable.key == "A" && variable.value == b"v".as_slice()));
+}
+
+#[tokio::test]
+async fn volumes_are_written_and_follow_their_source() {
+    let fixture = Fixture::start().await;
+    let data = |value: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cfg", "namespace": "ns"}, "data": {"key": value}});
+    fixture.api.put("/api/v1/namespaces/ns/configmaps/cfg", data("one"));
+    let mut spec = one("present");
+    spec["volumes"] = json!([{"name": "cfg", "configMap": {"name": "cfg"}}, {"name": "tmp", "emptyDir": {}}]);
+    spec["containers"][0]["volumeMounts"] =
+        json!([{"name": "cfg", "mountPath": "/cfg"}, {"name": "tmp", "mountPath": "/tmp"}]);
+    fixture.create_pod("p", spec);
+    fixture.pod("p", "it runs", |status| status["phase"] == "Running").await;
+    let mounts = fixture.cri.with(|inner| inner.containers.values().next().unwrap().1.mounts.clone());
+    let mount = mounts.iter().find(|mount| mount.container_path == "/cfg").unwrap();
+    assert!(mount.readonly);
+    assert!(mounts.iter().any(|mount| mount.container_path == "/etc/hosts"));
+    let file = Path::new(&mount.host_path).join("key");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "one");
+    fixture.api.put("/api/v1/namespaces/ns/configmaps/cfg", data("two"));
+    let updated = || std::fs::read_to_string(&file).ok().filter(|text| text == "two");
+    eventually("the volume follows", updated, String::new).await;
+}
+
+#[tokio::test]
+async fn an_unsupported_volume_is_refused_by_an_event() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+    fixture.create_pod("p", spec);
+    fixture.event("FailedMount: MountVolume.SetUp failed for volume \"data\"").await;
+    assert!(fixture.cri.calls().is_empty(), "nothing was started");
+}
+
+#[tokio::test]
+async fn a_restarted_kubelet_adopts_its_pods_and_removes_orphans() {
+    let mut fixture = Fixture::start().await;
+    fixture.create_pod("stays", one("present"));
+    fixture.create_pod("goes", one("present"));
+    for name in ["stays", "goes"] {
+        fixture.pod(name, "it runs", |status| condition(status, "Ready") == "True").await;
+    }
+    let before = fixture.cri.calls().len();
+    fixture.shutdown.cancel();
+    (&mut fixture.kubelet).await.unwrap().unwrap();
+    let calls_while_stopping = fixture.cri.calls().len();
+    assert_eq!(before, calls_while_stopping, "containers outlive the kubelet");
+    fixture
+        .api
+        .client()
+        .delete::<corten_api::k8s_openapi::api::core::v1::Pod>("ns", "goes", &Default::default())
+        .await
+        .unwrap();
+    fixture.kubelet = tokio::spawn(async { Ok(()) });
+    fixture.restart().await;
+    let one_sandbox = || fixture.cri.with(|inner| inner.sandboxes.len() == 1).then_some(());
+    eventually("the orphan is removed", one_sandbox, || fixture.cri.calls().join("\n")).await;
+    fixture.pod("stays", "it is still ready", |status| condition(status, "Ready") == "True").await;
+    let creates = fixture.cri.calls().iter().filter(|call| call.starts_with("create")).count();
+    assert_eq!(creates, 2, "nothing was started again");
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_pod() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["activeDeadlineSeconds"] = json!(1);
+    fixture.create_pod("p", spec);
+    fixture.pod("p", "it runs", |status| status["phase"] == "Running").await;
+    let status = fixture.pod("p", "it fails", |status| status["phase"] == "Failed").await;
+    assert_eq!(status["reason"], "DeadlineExceeded");
+    eventually(
+        "its container stops",
+        || fixture.cri.calls().iter().any(|call| call.starts_with("stop main")).then_some(()),
+        String::new,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_ready_node_is_found_when_it_exists_already() {
+    let root = tempfile::tempdir().unwrap();
+    let config = config(root.path());
+    let _cri = FakeCri::listen(Path::new(&config.cri_socket), &[]);
+    let api = FakeApi::new();
+    api.put("/api/v1/nodes/n1", node_object());
+    let shutdown = CancellationToken::new();
+    let kubelet = tokio::spawn(corten_kubelet::run(config, api.client(), shutdown.clone()));
+    let begun = std::time::Instant::now();
+    let ready = || api.get("/api/v1/nodes/n1").filter(|node| condition(&node["status"], "Ready") == "True");
+    eventually("the node is ready", ready, || api.log().join("\n")).await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    shutdown.cancel();
+    kubelet.await.unwrap().unwrap();
+}
