@@ -227,3 +227,6 @@ impl std::fmt::Debug for Client {
         f.debug_struct("Client").field("user_agent", &self.user_agent).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

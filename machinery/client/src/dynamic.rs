@@ -196,6 +196,10 @@ struct ListMeta {
 pub(crate) fn decode_list<T>(bytes: &[u8], item: impl Fn(&[u8]) -> Result<T, Error>) -> Result<List<T>, Error> {
     let list: RawList<'_> =
         serde_json::from_slice(bytes).map_err(|e| Error::Decode(format!("cannot decode a list: {e}")))?;
+    // Something else must not pass for an empty list: a cache would forget everything.
+    if list.items.is_none() && !list.kind.ends_with("List") {
+        return Err(Error::Decode(format!("expected a list, found {:?}", list.kind)));
+    }
     let kind = list.kind.strip_suffix("List").unwrap_or_default();
     let mut items = Vec::new();
     for raw in list.items.unwrap_or_default() {

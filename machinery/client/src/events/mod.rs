@@ -156,10 +156,10 @@ async fn write_all(client: Client, mut events: mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
         match correlator.correlate(event, corten_meta::time::now()) {
             Verdict::Drop => {}
-            Verdict::Create(event) => write(&client, &mut correlator, &event, None).await,
+            Verdict::Create(event) => write(&client, &mut correlator, &event, None, &events).await,
             Verdict::Count(event) => {
                 let patch = patch_of(&event);
-                write(&client, &mut correlator, &event, Some(patch)).await;
+                write(&client, &mut correlator, &event, Some(patch), &events).await;
             }
         }
     }
@@ -171,8 +171,15 @@ fn patch_of(event: &Event) -> Value {
     json!({"count": event.count, "lastTimestamp": last, "message": event.message})
 }
 
-/// Writes one event. An answer of the server is final, also a refusal; silence is tried again.
-async fn write(client: &Client, correlator: &mut Correlator, event: &Event, mut patch: Option<Value>) {
+/// Writes one event. An answer of the server is final, also a refusal; silence is tried again as long as somebody
+/// still records.
+async fn write(
+    client: &Client,
+    correlator: &mut Correlator,
+    event: &Event,
+    mut patch: Option<Value>,
+    recorders: &mpsc::Receiver<Event>,
+) {
     let name = event.metadata.name.clone().unwrap_or_default();
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     for attempt in 0..TRIES {
@@ -189,8 +196,9 @@ async fn write(client: &Client, correlator: &mut Correlator, event: &Event, mut 
                 correlator.forget(event);
                 return;
             }
-            Err(error) if attempt + 1 == TRIES => {
+            Err(error) if attempt + 1 == TRIES || recorders.is_closed() => {
                 tracing::warn!(%error, event = %name, "cannot write an event");
+                return;
             }
             Err(_) => tokio::time::sleep(PAUSE.mul_f64(if attempt == 0 { jitter() } else { 1.0 })).await,
         }
