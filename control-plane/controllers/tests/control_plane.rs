@@ -1,0 +1,354 @@
+//! The control plane in one process: store, API server, scheduler and controllers, each under its own identity, with a
+//! stand-in for the kubelets. What is decided purely elsewhere is seen here to work against the API it will meet.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use corten_api::k8s_openapi::api::batch::v1::Job;
+use corten_api::k8s_openapi::api::core::v1::{
+    ConfigMap, Endpoints, Event, Namespace, Node, Pod, Service, ServiceAccount,
+};
+use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_apiserver::{Server, User};
+use corten_client::{Caches, Client, DeleteOptions, ListOptions, Patch, Propagation, Transport};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// No single wait takes longer than this, also on a busy machine.
+const BOUND: Duration = Duration::from_secs(20);
+
+struct InProcess {
+    server: Arc<Server>,
+    user: User,
+}
+
+impl Transport for InProcess {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<corten_client::Body>, corten_client::Error>> {
+        let call = self.server.in_process(self.user.clone());
+        async move { Ok(call.call(request).await.map(body)) }.boxed()
+    }
+}
+
+fn body(body: corten_apiserver::Body) -> corten_client::Body {
+    use corten_apiserver::WatchEvent as From;
+    use corten_client::WatchEvent as To;
+    let event = |event| match event {
+        From::Added(object) => To::Added(object),
+        From::Modified(object) => To::Modified(object),
+        From::Deleted(object) => To::Deleted(object),
+        From::Bookmark { revision, initial_events_end } => To::Bookmark { revision, initial_events_end },
+        From::Error(status) => To::Error(status),
+    };
+    match body {
+        corten_apiserver::Body::Full(bytes) => corten_client::Body::Full(bytes),
+        corten_apiserver::Body::Watch(watch) => {
+            corten_client::Body::Events(watch.events.map(move |e| Ok(event(e))).boxed())
+        }
+        corten_apiserver::Body::Stream(stream) => corten_client::Body::Stream(
+            stream.map(|chunk| chunk.map_err(|error| corten_client::Error::Transport(error.to_string()))).boxed(),
+        ),
+    }
+}
+
+/// A running control plane; everything ends with it.
+struct Cluster {
+    admin: Client,
+    shutdown: CancellationToken,
+    _data: tempfile::TempDir,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Cluster {
+    async fn start(nodes: usize) -> Cluster {
+        let data = tempfile::tempdir().unwrap();
+        let store = corten_store::Embedded::open(corten_store::Config::new(data.path())).unwrap();
+        let server = Server::new(corten_apiserver::Config::default(), store).await.unwrap();
+        let shutdown = CancellationToken::new();
+        let client = move |name: &str, groups: &[&str]| {
+            let groups = groups.iter().chain(&["system:authenticated"]).map(|group| (*group).to_owned()).collect();
+            Client::new(Arc::new(InProcess {
+                server: server.clone(),
+                user: User { name: name.to_owned(), groups, ..User::default() },
+            }))
+        };
+        let admin = client("admin", &["system:masters"]);
+        let scheduler = client("system:kube-scheduler", &[]);
+        tokio::spawn(corten_scheduler::run(corten_scheduler::Config::default(), scheduler, shutdown.clone()));
+        let clients: corten_controllers::Clients = Arc::new(move |name: &str| match name {
+            corten_controllers::MANAGER => client("system:kube-controller-manager", &[]),
+            _ => client(
+                &format!("system:serviceaccount:kube-system:{name}"),
+                &["system:serviceaccounts", "system:serviceaccounts:kube-system"],
+            ),
+        });
+        let config = corten_controllers::Config { root_ca: "PEM".to_owned(), ..corten_controllers::Config::default() };
+        tokio::spawn(corten_controllers::run(config, clients, shutdown.clone()));
+        for number in 0..nodes {
+            add_node(&admin, &format!("n{number}")).await;
+        }
+        tokio::spawn(kubelets(admin.clone(), shutdown.clone()));
+        let cluster = Cluster { admin, shutdown, _data: data };
+        cluster
+            .eventually("the default account", || async {
+                cluster.admin.find::<ServiceAccount>("default", "default").await.unwrap().is_some()
+            })
+            .await;
+        cluster
+    }
+
+    async fn create<K: Typed>(&self, object: Value) -> K {
+        self.admin.create(&K::from_value(object).unwrap()).await.unwrap()
+    }
+
+    async fn list<K: Typed>(&self, namespace: &str) -> Vec<K> {
+        self.admin.list::<K>(namespace, &ListOptions::default()).await.unwrap().items
+    }
+
+    /// Waits for a condition, with a bound.
+    async fn eventually<F: Future<Output = bool>>(&self, what: &str, mut holds: impl FnMut() -> F) {
+        let start = Instant::now();
+        while !holds().await {
+            if start.elapsed() > BOUND {
+                let events: Vec<String> = self
+                    .list::<Event>("")
+                    .await
+                    .iter()
+                    .map(|event| format!("{:?} {:?} {:?}", event.involved_object.name, event.reason, event.message))
+                    .collect();
+                panic!("never: {what}; events: {events:#?}");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn add_node(admin: &Client, name: &str) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}});
+    let mut node: Node = admin.create(&Node::from_value(node).unwrap()).await.unwrap();
+    let now = corten_meta::time::rfc3339(corten_meta::time::now());
+    let status = json!({"status": {
+        "capacity": {"cpu": "4", "memory": "4Gi", "pods": "110"}, "allocatable": {"cpu": "4", "memory": "4Gi", "pods": "110"},
+        "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now, "lastTransitionTime": now}],
+    }});
+    node = admin.patch("", node.name(), &Patch::Strategic(status), Some("status")).await.unwrap();
+    assert_eq!(node.name(), name);
+}
+
+/// Runs every pod that is bound, and lets go of every pod that is deleted.
+async fn kubelets(admin: Client, shutdown: CancellationToken) {
+    let caches = Caches::new(admin.clone(), shutdown);
+    let mut changes = caches.of::<Pod>().subscribe();
+    let mut address = 0u32;
+    while let Some(change) = changes.next().await {
+        let Some(pod) = change.new.and_then(|object| corten_api::decode_object::<Pod>(&object).ok()) else { continue };
+        let (namespace, name) = (pod.namespace(), pod.name());
+        let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).is_some();
+        if bound && pod.metadata.deletion_timestamp.is_some() {
+            let _ = admin.delete::<Pod>(namespace, name, &DeleteOptions::now()).await;
+        } else if bound && pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none()) {
+            address += 1;
+            let ip = format!("10.244.{}.{}", address / 250, address % 250 + 1);
+            let now = corten_meta::time::rfc3339(corten_meta::time::now());
+            let ends = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
+            let (phase, ready) = if ends { ("Succeeded", "False") } else { ("Running", "True") };
+            let ready = json!({"type": "Ready", "status": ready, "lastTransitionTime": now});
+            let status = json!({"status": {"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}], "startTime": now, "conditions": [ready]}});
+            let _ = admin.patch::<Pod>(namespace, name, &Patch::Strategic(status), Some("status")).await;
+        }
+    }
+}
+
+fn deployment(name: &str, replicas: i32) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "default", "name": name},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "one", "ports": [{"name": "web", "containerPort": 8080}]}]}},
+        },
+    })
+}
+
+async fn available(cluster: &Cluster, name: &str) -> i32 {
+    let deployment = cluster.admin.get::<Deployment>("default", name).await.unwrap();
+    deployment.status.and_then(|status| status.available_replicas).unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_runs_is_served_rolls_and_goes() {
+    let cluster = Cluster::start(2).await;
+    let admin = &cluster.admin;
+    cluster.create::<Deployment>(deployment("web", 3)).await;
+    cluster.create::<Service>(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "web"}]}})).await;
+    cluster.eventually("three replicas", || async { available(&cluster, "web").await == 3 }).await;
+    let addresses = || async {
+        let slices = cluster.list::<EndpointSlice>("default").await;
+        let of_web = slices.into_iter().filter(|slice| {
+            slice
+                .metadata
+                .labels
+                .as_ref()
+                .is_some_and(|labels| labels.get("kubernetes.io/service-name").is_some_and(|name| name == "web"))
+        });
+        of_web
+            .flat_map(|slice| slice.endpoints.unwrap_or_default())
+            .filter(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true)))
+            .count()
+    };
+    cluster.eventually("three endpoints", || async { addresses().await == 3 }).await;
+    cluster
+        .eventually("Endpoints", || async { admin.find::<Endpoints>("default", "web").await.unwrap().is_some() })
+        .await;
+
+    let patch =
+        Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "two"}]}}}}));
+    admin.patch::<Deployment>("default", "web", &patch, None).await.unwrap();
+    let images = || async {
+        cluster
+            .list::<Pod>("default")
+            .await
+            .into_iter()
+            .filter_map(|pod| pod.spec?.containers[0].image.clone())
+            .collect::<Vec<_>>()
+    };
+    cluster
+        .eventually("the second image", || async {
+            images().await == ["two", "two", "two"] && available(&cluster, "web").await == 3
+        })
+        .await;
+    assert_eq!(cluster.list::<ReplicaSet>("default").await.len(), 2);
+    let rolled = admin.get::<Deployment>("default", "web").await.unwrap();
+    assert_eq!(rolled.metadata.annotations.unwrap()["deployment.kubernetes.io/revision"], "2");
+
+    admin
+        .delete::<Deployment>(
+            "default",
+            "web",
+            &DeleteOptions { propagation: Some(Propagation::Foreground), ..DeleteOptions::default() },
+        )
+        .await
+        .unwrap();
+    cluster
+        .eventually("nothing left", || async {
+            cluster.list::<Pod>("default").await.is_empty() && cluster.list::<Deployment>("default").await.is_empty()
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_get_ranges_and_namespaces_what_every_one_has() {
+    let cluster = Cluster::start(3).await;
+    let ranges = || async {
+        let mut ranges: Vec<String> =
+            cluster.list::<Node>("").await.into_iter().filter_map(|node| node.spec?.pod_cidr).collect();
+        ranges.sort();
+        ranges
+    };
+    cluster
+        .eventually("pod ranges", || async { ranges().await == ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"] })
+        .await;
+    cluster.create::<Namespace>(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
+    cluster
+        .eventually("the authority", || async {
+            cluster.admin.find::<ConfigMap>("team", "kube-root-ca.crt").await.unwrap().is_some()
+        })
+        .await;
+    cluster
+        .eventually("the account", || async {
+            cluster.admin.find::<ServiceAccount>("team", "default").await.unwrap().is_some()
+        })
+        .await;
+    let mut web = deployment("web", 2);
+    web["metadata"]["namespace"] = json!("team");
+    cluster.create::<Deployment>(web).await;
+    cluster.eventually("two pods", || async { cluster.list::<Pod>("team").await.len() == 2 }).await;
+    cluster.admin.delete::<Namespace>("", "team", &DeleteOptions::default()).await.unwrap();
+    cluster
+        .eventually("the namespace is gone", || async {
+            cluster.admin.find::<Namespace>("", "team").await.unwrap().is_none()
+        })
+        .await;
+    assert!(cluster.list::<Pod>("team").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_complete_and_daemons_are_everywhere() {
+    let cluster = Cluster::start(2).await;
+    cluster.create::<Job>(json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "default", "name": "work"},
+        "spec": {"completions": 3, "parallelism": 2, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}},
+    })).await;
+    let succeeded = || async { cluster.admin.get::<Job>("default", "work").await.unwrap().status.unwrap_or_default() };
+    cluster
+        .eventually("the Job is complete", || async {
+            let status = succeeded().await;
+            status.succeeded == Some(3)
+                && status.conditions.unwrap_or_default().iter().any(|condition| condition.type_ == "Complete")
+        })
+        .await;
+    cluster.create::<DaemonSet>(json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": "default", "name": "agent"},
+        "spec": {"selector": {"matchLabels": {"app": "agent"}}, "template": {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    })).await;
+    cluster
+        .eventually("an agent on each node", || async {
+            cluster
+                .admin
+                .get::<DaemonSet>("default", "agent")
+                .await
+                .unwrap()
+                .status
+                .unwrap_or_default()
+                .number_available
+                == Some(2)
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_it_fits() {
+    let cluster = Cluster::start(1).await;
+    cluster
+        .create::<Pod>(json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": "picky"},
+            "spec": {"nodeSelector": {"disk": "ssd"}, "containers": [{"name": "c", "image": "i"}]},
+        }))
+        .await;
+    let message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    let picky = || async { cluster.admin.get::<Pod>("default", "picky").await.unwrap() };
+    cluster
+        .eventually("the condition", || async {
+            let status = picky().await.status.unwrap_or_default();
+            status.conditions.unwrap_or_default().iter().any(|c| {
+                c.type_ == "PodScheduled"
+                    && c.reason.as_deref() == Some("Unschedulable")
+                    && c.message.as_deref() == Some(message)
+            })
+        })
+        .await;
+    cluster
+        .eventually("the event", || async {
+            cluster.list::<Event>("default").await.iter().any(|event| {
+                event.reason.as_deref() == Some("FailedScheduling") && event.message.as_deref() == Some(message)
+            })
+        })
+        .await;
+    let label = Patch::Merge(json!({"metadata": {"labels": {"disk": "ssd"}}}));
+    cluster.admin.patch::<Node>("", "n0", &label, None).await.unwrap();
+    cluster
+        .eventually("the binding", || async { picky().await.spec.unwrap().node_name.as_deref() == Some("n0") })
+        .await;
+}
