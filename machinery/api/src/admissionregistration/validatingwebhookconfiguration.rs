@@ -1,6 +1,7 @@
 //! ValidatingWebhookConfiguration.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::webhook;
@@ -22,6 +23,10 @@ pub fn kind() -> Kind {
 impl Behaviour for ValidatingWebhookConfiguration {
     fn default(&self, object: &mut Value) {
         webhook::default_webhooks(object, false);
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        webhook::validate_webhooks(object)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

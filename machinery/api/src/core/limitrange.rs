@@ -1,6 +1,7 @@
 //! LimitRange.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use serde_json::json;
 
 use crate::cells::text;
@@ -25,6 +26,10 @@ impl Behaviour for LimitRange {
             fill_from(limit, "/default", "/defaultRequest");
             fill_from(limit, "/min", "/defaultRequest");
         }
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        super::quota_validation::validate_limit_range(object)
     }
 
     fn cells(&self, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {

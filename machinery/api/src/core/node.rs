@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, list, name, or, text, truth};
 use crate::defaulting::{absent, put};
 use crate::kind::{Behaviour, Kind};
+use crate::validation::{invalid_each, required_word};
 
 struct Node;
 
@@ -34,6 +36,30 @@ impl Behaviour for Node {
         {
             put(node, "/status/allocatable", capacity);
         }
+        mirror_pod_cidr(node);
+    }
+
+    fn validate(&self, node: &Value) -> Vec<FieldError> {
+        let path = Path::root("spec").child("taints");
+        list(node, "/spec/taints").iter().enumerate().flat_map(|(at, t)| validate_taint(t, &path.index(at))).collect()
+    }
+
+    /// The addresses of a node's pods are given once.
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let path = Path::root("spec");
+        let mut errors = Vec::new();
+        let before = list(old, "/spec/podCIDRs");
+        if !before.is_empty() && before != list(new, "/spec/podCIDRs") {
+            let detail = "node updates may not change podCIDR except from \"\" to valid";
+            errors.push(FieldError::forbidden(&path.child("podCIDRs"), detail));
+        }
+        let (was, is) = (text(old, "/spec/providerID"), text(new, "/spec/providerID"));
+        if !was.is_empty() && was != is {
+            let detail =
+                if is.is_empty() { "field cannot be cleared once set" } else { "field cannot be modified once set" };
+            errors.push(FieldError::invalid(&path.child("providerID"), Value::Null, detail));
+        }
+        errors
     }
 
     fn cells(&self, node: &Value, now: Timestamp) -> Vec<Value> {
@@ -59,6 +85,27 @@ impl Behaviour for Node {
     fn fields(&self, node: &Value, field: &str) -> Option<String> {
         (field == "spec.unschedulable").then(|| truth(node, "/spec/unschedulable").to_string())
     }
+}
+
+/// The one range and the list of ranges name the same thing.
+fn mirror_pod_cidr(node: &mut Value) {
+    let one = text(node, "/spec/podCIDR").to_string();
+    let first = text(node, "/spec/podCIDRs/0").to_string();
+    if one.is_empty() && !first.is_empty() {
+        put(node, "/spec/podCIDR", first);
+    } else if !one.is_empty() && first.is_empty() {
+        put(node, "/spec/podCIDRs", vec![one]);
+    }
+}
+
+fn validate_taint(taint: &Value, path: &Path) -> Vec<FieldError> {
+    let key = text(taint, "/key");
+    let mut errors = invalid_each(&path.child("key"), key, names::qualified_name(key));
+    let value = text(taint, "/value");
+    errors.extend(invalid_each(&path.child("value"), value, names::label_value(value)));
+    const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+    errors.extend(required_word(&taint["effect"], &path.child("effect"), EFFECTS));
+    errors
 }
 
 fn status(node: &Value) -> String {

@@ -1,8 +1,10 @@
 //! PersistentVolume.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::persistentvolume_validation::{validate_volume, validate_volume_update};
 use super::volume_cells::{access_modes, quantity, storage_class};
 use crate::cells::{age, name, or, text};
 use crate::defaulting::{absent, default_at};
@@ -31,6 +33,14 @@ impl Behaviour for PersistentVolume {
 
     fn prepare_create(&self, object: &mut Value) {
         crate::defaulting::put(object, "/status", serde_json::json!({"phase": "Pending"}));
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validate_volume(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validate_volume_update(new, old)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,8 +1,10 @@
 //! ResourceQuota.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::quota_validation::{validate_quota, validate_quota_update};
 use super::volume_cells::quantity;
 use crate::cells::{age, name};
 use crate::kind::{Behaviour, Kind};
@@ -19,6 +21,14 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ResourceQuota {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validate_quota(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validate_quota_update(new, old)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let hard = object.pointer("/status/hard").and_then(Value::as_object);
         let mut resources: Vec<&String> = hard.into_iter().flat_map(|h| h.keys()).collect();

@@ -4,8 +4,9 @@
 //! (`resources: {}`, `status: {loadBalancer: {}}`); those have the published default `{}`. A few scalars have
 //! real defaults (`protocol: TCP`). Published zero defaults (`""`, `0`) only describe the zero value of a
 //! required field and are not filled in: validation must see that the field is absent.
+//! The same walk writes quantities in their canonical form (`0.5` is `500m`), as decoding does upstream.
 
-use corten_meta::Value;
+use corten_meta::{Quantity, Value};
 
 use super::{FieldType, Type, schema};
 
@@ -33,6 +34,7 @@ fn fill_type(t: &Type, value: &mut Value) {
 fn fill_value(kind: &FieldType, value: &mut Value) {
     match kind {
         FieldType::Ref(id) => fill_type(schema().get(*id), value),
+        FieldType::Quantity => canonicalize(value),
         FieldType::List(items) => {
             for item in value.as_array_mut().into_iter().flatten() {
                 fill_value(items, item);
@@ -44,6 +46,18 @@ fn fill_value(kind: &FieldType, value: &mut Value) {
             }
         }
         _ => {}
+    }
+}
+
+/// A quantity that cannot be parsed stays as it is, for validation to find.
+fn canonicalize(value: &mut Value) {
+    let text = match &*value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return,
+    };
+    if let Ok(quantity) = Quantity::parse(&text) {
+        *value = quantity.to_string().into();
     }
 }
 
@@ -61,6 +75,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn quantities_become_canonical() {
+        let mut quota = json!({"spec": {"hard": {"cpu": "0.5", "memory": "1024Mi", "pods": 10, "odd": "x"}}});
+        fill_defaults("io.k8s.api.core.v1.ResourceQuota", &mut quota);
+        assert_eq!(quota["spec"]["hard"], json!({"cpu": "500m", "memory": "1Gi", "pods": "10", "odd": "x"}));
+    }
 
     #[test]
     fn nested_structs_and_real_defaults_appear() {
