@@ -1,1 +1,59 @@
-//! Cluster DNS: names of Services and pods, forwarding with a cache
+//! Cluster DNS: the names of Services and pods, and a cache in front of the node's resolvers.
+//!
+//! It answers the Kubernetes DNS specification (schema version 1.1.0) for the cluster domain and
+//! for the reverse names of the cluster's ranges; everything else is forwarded. There is one on
+//! every node, fed by watches, so a pod's question never leaves its node for a cluster name.
+//!
+//! Reading order: [`Zone`] is the data and its pure lookup; `respond` turns a query into a response;
+//! `forward` asks upstream, with a cache; `server` has the sockets; [`run`] wires the watches.
+//!
+//! Nothing here holds a lock across an await, and nothing waits for a slow client.
+
+mod cache;
+mod error;
+mod forward;
+mod respond;
+mod run;
+mod server;
+mod zone;
+
+pub use error::Error;
+pub use run::run;
+pub use server::{Ready, Server};
+pub use zone::{Endpoints, Service, Zone};
+
+use std::net::{IpAddr, SocketAddr};
+
+/// How the DNS of a node serves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen, for UDP and TCP each: the pods' gateway, port 53.
+    pub listen: Vec<SocketAddr>,
+    /// The cluster domain. Default `cluster.local`.
+    pub domain: String,
+    /// Resolvers for other names, best first. Our own addresses among them are ignored.
+    pub upstreams: Vec<SocketAddr>,
+    /// Further addresses that lead back here, such as that of the Service kube-dns; never upstreams.
+    pub own_addresses: Vec<IpAddr>,
+    /// Ranges whose reverse names are answered here alone: Services' and pods'.
+    pub reverse_ranges: Vec<(IpAddr, u8)>,
+    /// Seconds that clients may keep answers of the cluster domain. Default 5.
+    pub ttl: u32,
+    /// Foreign answers kept at most. Default 10,000.
+    pub cache_size: usize,
+}
+
+impl Config {
+    /// The defaults for a node that listens at these addresses.
+    pub fn new(listen: Vec<SocketAddr>, upstreams: Vec<SocketAddr>) -> Config {
+        Config {
+            listen,
+            domain: "cluster.local".to_owned(),
+            upstreams,
+            own_addresses: Vec::new(),
+            reverse_ranges: Vec::new(),
+            ttl: 5,
+            cache_size: 10_000,
+        }
+    }
+}

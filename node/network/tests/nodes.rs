@@ -2,16 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../dns/tests/api/mod.rs"]
+mod api;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use api::Api;
 use corten_api::Typed;
 use corten_network::namespace_node::{self, NodeNamespace};
 use corten_network::{Config, PodNetwork, SetupRequest, enter, routes};
 use k8s_openapi::api::core::v1::Node;
 use nix::sched::{CloneFlags, unshare};
+use tokio_util::sync::CancellationToken;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -125,6 +130,53 @@ fn pods_of_three_nodes_reach_each_other_without_translation() {
         let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
         assert!(!table.contains("0001F40A") && !table.contains("corten-nodes"), "{table}");
         assert!(!namespaces[0].path.exists());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Waits until the routing table of the calling thread's namespace has, or has not, a destination.
+async fn route_becomes(hexadecimal: &str, present: bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
+        if table.contains(hexadecimal) == present {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{hexadecimal}: {table}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn routes_follow_the_nodes_of_the_api() {
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+        let directory = tempfile::tempdir().unwrap();
+        block_on(async {
+            let cidr = "10.244.0.0/24".parse().unwrap();
+            let network = Config::new(cidr, "10.244.0.0/16".parse().unwrap(), directory.path());
+            PodNetwork::start(network).await.unwrap();
+            let api = Api::default();
+            let node = |name: &str, cidr: &str, last: u8| {
+                let node = node_object(name, cidr, Ipv4Addr::new(10, 244, 0, last));
+                String::from_utf8(node.encode().to_vec()).unwrap()
+            };
+            api.put("nodes", &node("self", "10.244.0.0/24", 1));
+            api.put("nodes", &node("b", "10.244.1.0/24", 201));
+            let shutdown = CancellationToken::new();
+            let config = routes::Config { node_name: "self".to_owned() };
+            let running = tokio::spawn(routes::run(config, api.client(), shutdown.clone()));
+            route_becomes("0001F40A", true).await;
+            api.put("nodes", &node("c", "10.244.2.0/24", 202));
+            route_becomes("0002F40A", true).await;
+            api.delete("nodes", "", "b");
+            route_becomes("0001F40A", false).await;
+            shutdown.cancel();
+            running.await.unwrap().unwrap();
+            route_becomes("0002F40A", true).await;
+        });
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);

@@ -65,15 +65,13 @@ impl Proxier {
 
     /// A Service as it is now; none if it is gone or has nothing to proxy.
     pub fn set_service(&mut self, key: ServiceKey, service: Option<Service>) {
-        let before = match service {
-            Some(service) if self.services.get(&key) == Some(&service) => return,
-            Some(service) => self.services.insert(key.clone(), service),
-            None => match self.services.remove(&key) {
-                None => return,
-                gone => gone,
-            },
-        };
-        drop(before);
+        if self.services.get(&key) == service.as_ref() {
+            return;
+        }
+        match service {
+            Some(service) => drop(self.services.insert(key.clone(), service)),
+            None => drop(self.services.remove(&key)),
+        }
         self.dirty.insert(key);
     }
 
@@ -83,10 +81,7 @@ impl Proxier {
         if let Some(before) = self.owners.remove(&key)
             && now.as_ref() != Some(&before)
         {
-            if let Some(slices) = self.slices.get_mut(&before) {
-                slices.remove(&key);
-            }
-            self.slices.retain_nonempty(&before);
+            self.forget_slice(&before, &key);
             self.dirty.insert(before);
         }
         let (Some(owner), Some(slice)) = (now, slice) else { return };
@@ -95,6 +90,15 @@ impl Proxier {
         if slices.get(&key) != Some(&slice) {
             slices.insert(key, slice);
             self.dirty.insert(owner);
+        }
+    }
+
+    fn forget_slice(&mut self, owner: &ServiceKey, key: &SliceKey) {
+        if let Some(slices) = self.slices.get_mut(owner) {
+            slices.remove(key);
+            if slices.is_empty() {
+                self.slices.remove(owner);
+            }
         }
     }
 
@@ -195,19 +199,6 @@ impl Proxier {
         }
         for shape in &change.delete_shapes {
             batch.delete_chain(&table, &shape.name());
-        }
-    }
-}
-
-trait RetainNonempty {
-    fn retain_nonempty(&mut self, key: &ServiceKey);
-}
-
-impl RetainNonempty for BTreeMap<ServiceKey, BTreeMap<SliceKey, Slice>> {
-    /// Forgets a Service without slices.
-    fn retain_nonempty(&mut self, key: &ServiceKey) {
-        if self.get(key).is_some_and(BTreeMap::is_empty) {
-            self.remove(key);
         }
     }
 }

@@ -71,13 +71,6 @@ impl Service {
             affinity: is(&spec.session_affinity, "ClientIP").then(|| affinity_seconds(spec)),
         })
     }
-
-    /// Whether anything but the cluster address leads to it.
-    pub(crate) fn externally_accessible(&self) -> bool {
-        !self.external_ips.is_empty()
-            || !self.load_balancer_ips.is_empty()
-            || self.ports.iter().any(|port| port.node_port.is_some())
-    }
 }
 
 fn port(port: &core::ServicePort) -> Option<ServicePort> {

@@ -1,0 +1,191 @@
+//! The sockets: one UDP loop and one TCP loop an address.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::Config;
+use crate::error::Error;
+use crate::forward::Forwarder;
+use crate::respond::{Responder, Step};
+use crate::zone::Zone;
+
+/// A connection without a query is closed after this.
+const IDLE: Duration = Duration::from_secs(10);
+/// Connections at once.
+const CONNECTIONS: usize = 512;
+/// A pause after a failed accept or receive, so that a lasting failure does not spin.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Sockets that are bound, and the zone they answer from.
+pub struct Server {
+    sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
+    responder: Responder,
+    ready: watch::Sender<bool>,
+}
+
+/// Tells when the cluster's names are answered.
+#[derive(Clone)]
+pub struct Ready(watch::Receiver<bool>);
+
+impl Ready {
+    /// Waits until it is so; returns also when the server has ended before.
+    pub async fn wait(&mut self) {
+        let _ = self.0.wait_for(|ready| *ready).await;
+    }
+}
+
+impl Server {
+    /// Binds the sockets. Queries wait in them until [`Server::serve`].
+    pub async fn bind(config: &Config) -> Result<Server, Error> {
+        let zone = Zone::new(&config.domain, config.ttl, config.reverse_ranges.clone())?;
+        let mut sockets = Vec::new();
+        for address in &config.listen {
+            let (udp, tcp) = bind(*address).await.map_err(|source| Error::Listen { address: *address, source })?;
+            sockets.push((Arc::new(udp), tcp));
+        }
+        let responder = Responder {
+            zone: Arc::new(RwLock::new(zone)),
+            forwarder: Forwarder::new(foreign_upstreams(config), config.cache_size),
+            turn: Arc::default(),
+        };
+        Ok(Server { sockets, responder, ready: watch::Sender::new(false) })
+    }
+
+    /// The addresses it listens at.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.iter().filter_map(|(udp, _)| udp.local_addr().ok()).collect()
+    }
+
+    /// The names it answers; whoever watches the API writes them here.
+    pub fn zone(&self) -> Arc<RwLock<Zone>> {
+        self.responder.zone.clone()
+    }
+
+    pub fn ready(&self) -> Ready {
+        Ready(self.ready.subscribe())
+    }
+
+    pub(crate) fn ready_sender(&self) -> watch::Sender<bool> {
+        self.ready.clone()
+    }
+
+    /// Answers until shutdown.
+    pub async fn serve(self, shutdown: CancellationToken) {
+        let tasks = TaskTracker::new();
+        for (udp, tcp) in self.sockets {
+            let (responder, shutdown) = (self.responder.clone(), shutdown.clone());
+            tasks.spawn(serve_udp(udp, responder.clone(), tasks.clone(), shutdown.clone()));
+            tasks.spawn(serve_tcp(tcp, responder, tasks.clone(), shutdown));
+        }
+        shutdown.cancelled().await;
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+/// UDP and TCP at one address; with port 0, at one free port.
+async fn bind(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> {
+    let tcp = TcpListener::bind(address).await?;
+    let udp = UdpSocket::bind(tcp.local_addr()?).await?;
+    Ok((udp, tcp))
+}
+
+/// Resolvers without those that lead back here: a node whose resolv.conf names the cluster's own DNS
+/// must not make it ask itself.
+fn foreign_upstreams(config: &Config) -> Vec<SocketAddr> {
+    let own = |upstream: &SocketAddr| {
+        config.listen.iter().any(|listen| {
+            let same_address = listen.ip() == upstream.ip() || listen.ip().is_unspecified();
+            same_address && listen.port() == upstream.port()
+        }) || config.own_addresses.contains(&upstream.ip())
+    };
+    let (dropped, kept): (Vec<_>, Vec<_>) = config.upstreams.iter().copied().partition(own);
+    for upstream in dropped {
+        warn!(%upstream, "ignoring a resolver that leads back to the cluster's own DNS");
+    }
+    if kept.is_empty() {
+        info!("there is no resolver for names outside of the cluster");
+    }
+    kept
+}
+
+async fn serve_udp(socket: Arc<UdpSocket>, responder: Responder, tasks: TaskTracker, shutdown: CancellationToken) {
+    let mut buffer = vec![0; usize::from(u16::MAX)];
+    loop {
+        let received = tokio::select! {
+            received = socket.recv_from(&mut buffer) => received,
+            () = shutdown.cancelled() => return,
+        };
+        let Ok((length, client)) = received else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        match responder.respond(&buffer[..length]) {
+            Step::Ignore => {}
+            Step::Done(reply) => {
+                if let Some(bytes) = reply.datagram() {
+                    // A full send queue loses the answer, as the network might: the client asks again.
+                    let _ = socket.try_send_to(&bytes, client);
+                }
+            }
+            Step::Ask(waiting) => {
+                let (socket, responder, shutdown) = (socket.clone(), responder.clone(), shutdown.clone());
+                tasks.spawn(async move {
+                    let answer = async {
+                        if let Some(bytes) = responder.complete(*waiting).await.datagram() {
+                            let _ = socket.send_to(&bytes, client).await;
+                        }
+                    };
+                    shutdown.run_until_cancelled(answer).await;
+                });
+            }
+        }
+    }
+}
+
+async fn serve_tcp(listener: TcpListener, responder: Responder, tasks: TaskTracker, shutdown: CancellationToken) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shutdown.cancelled() => return,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        // One connection too many is closed at once; the client asks again.
+        let Ok(permit) = permits.clone().try_acquire_owned() else { continue };
+        let (responder, shutdown) = (responder.clone(), shutdown.clone());
+        tasks.spawn(async move {
+            let _permit = permit;
+            shutdown.run_until_cancelled(serve_connection(stream, responder)).await;
+        });
+    }
+}
+
+/// Answers the queries of a connection one after the other. A client that misbehaves loses it.
+async fn serve_connection(mut stream: TcpStream, responder: Responder) -> Option<()> {
+    loop {
+        let length = timeout(IDLE, stream.read_u16()).await.ok()?.ok()?;
+        let mut request = vec![0; usize::from(length)];
+        timeout(IDLE, stream.read_exact(&mut request)).await.ok()?.ok()?;
+        let reply = match responder.respond(&request) {
+            Step::Ignore => return None,
+            Step::Done(reply) => reply,
+            Step::Ask(waiting) => responder.complete(*waiting).await,
+        };
+        let bytes = reply.stream()?;
+        let length = u16::try_from(bytes.len()).ok()?;
+        timeout(IDLE, stream.write_all(&[&length.to_be_bytes()[..], &bytes].concat())).await.ok()?.ok()?;
+    }
+}
