@@ -28,7 +28,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
 pub use error::Error;
@@ -45,6 +44,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// What a reboot ends: namespace pins, sockets.
     pub run_dir: PathBuf,
+    /// The image store. Several runtimes of one machine may share it.
+    pub images_dir: PathBuf,
     /// Where the interface is served.
     pub socket: PathBuf,
     /// The binary that is started again for shims; it must call `reexec` first.
@@ -58,6 +59,7 @@ impl Default for Config {
         Self {
             state_dir: "/var/lib/corten/runtime".into(),
             run_dir: "/run/corten/runtime".into(),
+            images_dir: "/var/lib/corten/images".into(),
             socket: "/run/corten/cri.sock".into(),
             self_exe: "/proc/self/exe".into(),
             registries: Vec::new(),
@@ -68,7 +70,7 @@ impl Default for Config {
 impl Config {
     /// The images of this runtime, for use beside a running daemon or without one.
     pub fn image_store(&self) -> Result<ImageStore, Error> {
-        Ok(ImageStore::open(self.state_dir.join("images"))?.with_registries(self.registries.clone()))
+        Ok(ImageStore::open(&self.images_dir)?.with_registries(self.registries.clone()))
     }
 }
 
@@ -80,18 +82,8 @@ pub async fn serve(config: Config, network: Arc<dyn PodNetwork>, shutdown: Cance
     let services = service::Services { daemon, streaming };
     let listener = listen(&config.socket)?;
     tracing::info!(socket = %config.socket.display(), "the container runtime is ready");
-    let runtime = corten_cri::RuntimeServiceServer::new(service::Runtime(services.clone()));
-    let images = corten_cri::ImageServiceServer::new(service::Images(services));
-    tonic::transport::Server::builder()
-        .add_service(
-            runtime
-                .max_decoding_message_size(corten_cri::MAX_MESSAGE_BYTES)
-                .max_encoding_message_size(corten_cri::MAX_MESSAGE_BYTES),
-        )
-        .add_service(images.max_decoding_message_size(corten_cri::MAX_MESSAGE_BYTES))
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown.cancelled_owned())
-        .await
-        .map_err(|error| Error::Serve(error.to_string()))
+    service::serve(listener, services, shutdown).await;
+    Ok(())
 }
 
 /// A link like `/proc/self/exe` means another file in the process that follows it.

@@ -13,11 +13,12 @@ use crate::Error;
 pub(crate) struct Paths {
     state: PathBuf,
     run: PathBuf,
+    images: PathBuf,
 }
 
 impl Paths {
-    pub fn new(state: impl Into<PathBuf>, run: impl Into<PathBuf>) -> Self {
-        Self { state: state.into(), run: run.into() }
+    pub fn of(config: &crate::Config) -> Self {
+        Self { state: config.state_dir.clone(), run: config.run_dir.clone(), images: config.images_dir.clone() }
     }
 
     pub fn state(&self) -> &Path {
@@ -29,7 +30,7 @@ impl Paths {
     }
 
     pub fn images(&self) -> PathBuf {
-        self.state.join("images")
+        self.images.clone()
     }
 
     pub fn sandboxes(&self) -> PathBuf {

@@ -17,7 +17,13 @@ fn main() {
         eprintln!("usage: corten-runtime serve|purge <state dir> <run dir> <socket>");
         std::process::exit(2);
     };
-    let config = Config { state_dir: state.into(), run_dir: run.into(), socket: socket.into(), ..Config::default() };
+    let config = Config {
+        state_dir: state.into(),
+        run_dir: run.into(),
+        images_dir: std::path::Path::new(state).join("images"),
+        socket: socket.into(),
+        ..Config::default()
+    };
     if let Err(error) = run_command(command, config) {
         eprintln!("corten-runtime: {error}");
         std::process::exit(1);

@@ -104,11 +104,6 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The path from the root of all groups.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// Creates the group and its parents.
     pub fn create(&self) -> Result<(), Error> {
         match &self.hierarchy {

@@ -41,6 +41,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Tells the shim that no more input comes; output goes on.
+    pub async fn end_input(&mut self) {
+        let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.connection).await;
+    }
+
     /// How the process of an exec ended.
     pub async fn exit(&mut self) -> Result<Exit, Error> {
         match read_reply(&self.id, &mut self.connection).await? {

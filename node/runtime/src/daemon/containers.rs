@@ -37,6 +37,7 @@ impl Daemon {
         let id = new_id();
         make_missing_sources(&config.mounts)?;
         let spec = self.spec(&id, &sandbox, &config, &image, &image_config)?;
+        self.images.lease(&id, &image.layers)?;
         self.write_bundle(&id, &spec)?;
         let record = self.new_record(&sandbox, &config, &image, &image_config, &id, &spec);
         let container = Arc::new(Container::new(id.clone(), config, record));
@@ -274,6 +275,7 @@ impl Daemon {
         })
         .await?;
         let _ = std::fs::remove_file(self.paths.shim_socket(&container.id));
+        self.images.release(&container.id)?;
         self.container_map().remove(&container.id);
         self.samples.forget(&container.id);
         self.announce(&container, v1::ContainerEventType::ContainerDeletedEvent);

@@ -56,10 +56,10 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Opens the directories, reads what was there, and takes up the containers that run.
     pub async fn load(config: &Config, network: Arc<dyn PodNetwork>) -> Result<Arc<Self>, Error> {
-        let paths = Paths::new(&config.state_dir, &config.run_dir);
+        let paths = Paths::of(config);
         paths.create()?;
         finish_removals(&paths.containers())?;
-        let images = ImageStore::open(paths.images())?.with_registries(config.registries.clone());
+        let images = config.image_store()?;
         let daemon = Arc::new(Self {
             images,
             network,

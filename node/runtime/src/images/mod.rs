@@ -39,7 +39,7 @@ impl ImageStore {
     /// Opens the store, creating it if it is new.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let store = Self { root: root.into(), registries: std::sync::Arc::default() };
-        for folder in ["blobs/sha256", "layers", "tmp"] {
+        for folder in ["blobs/sha256", "layers", "leases", "tmp"] {
             let path = store.root.join(folder);
             fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
         }
@@ -79,8 +79,9 @@ impl ImageStore {
         Ok(self.load()?.find(image).cloned())
     }
 
-    /// Removes an image and the layers that only it needs. Layers of running containers must be
-    /// given in `in_use`; they stay until the next removal. Returns the removed image.
+    /// Removes an image and the layers that only it needs. Layers that a container stands on, by its
+    /// lease or because they are given in `in_use`, stay until a later removal. Returns the removed
+    /// image.
     pub fn remove(&self, image: &str, in_use: &BTreeSet<String>) -> Result<Option<ImageRecord>, Error> {
         let _lock = self.lock()?;
         let mut index = self.load()?;
@@ -89,6 +90,41 @@ impl ImageStore {
         self.remove_blob(&removed.id);
         self.collect_layers(&index, in_use)?;
         Ok(Some(removed))
+    }
+
+    /// Keeps the layers of a container, whoever removes images meanwhile, until `release`.
+    pub(crate) fn lease(&self, container: &str, layers: &[String]) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        self.require_layers(layers)?;
+        write_atomically(&self.root.join("leases").join(container), layers.join("\n").as_bytes())
+    }
+
+    /// Gives the layers of a container up.
+    pub(crate) fn release(&self, container: &str) -> Result<(), Error> {
+        let path = self.root.join("leases").join(container);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn leased_layers(&self) -> Result<BTreeSet<String>, Error> {
+        let folder = self.root.join("leases");
+        let mut layers = BTreeSet::new();
+        for entry in fs::read_dir(&folder).map_err(Error::file("list", &folder))?.flatten() {
+            // A lease that is released right now needs nothing any more.
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
+            layers.extend(text.lines().map(str::to_string));
+        }
+        Ok(layers)
+    }
+
+    /// Under the lock: what is there now stays there for whoever records that he needs it.
+    fn require_layers(&self, layers: &[String]) -> Result<(), Error> {
+        match layers.iter().find(|layer| !self.has_layer(layer)) {
+            Some(layer) => Err(Error::Image(format!("layer {layer} was removed meanwhile"))),
+            None => Ok(()),
+        }
     }
 
     /// The configuration of an image.
@@ -150,6 +186,7 @@ impl ImageStore {
     ) -> Result<ImageRecord, Error> {
         let id = sha256(config);
         let _lock = self.lock()?;
+        self.require_layers(&layers)?;
         write_atomically(&self.blob(&id), config)?;
         let mut index = self.load()?;
         index.add(ImageRecord { id: id.clone(), tags, digests, size, layers, pinned });
@@ -192,8 +229,9 @@ impl ImageStore {
 
     /// Removes the layers that neither an image nor a container needs.
     fn collect_layers(&self, index: &Index, in_use: &BTreeSet<String>) -> Result<(), Error> {
-        let needed: BTreeSet<&str> =
-            index.layers().into_iter().chain(in_use.iter().map(String::as_str)).map(short).collect();
+        let leased = self.leased_layers()?;
+        let kept = leased.iter().chain(in_use).map(String::as_str);
+        let needed: BTreeSet<&str> = index.layers().into_iter().chain(kept).map(short).collect();
         let folder = self.layers_folder();
         for entry in fs::read_dir(&folder).map_err(Error::file("list", &folder))? {
             let entry = entry.map_err(Error::file("list", &folder))?;
@@ -286,5 +324,78 @@ impl<R: Read> Read for Hashing<R> {
         let read = self.inner.read(buffer)?;
         self.hasher.update(&buffer[..read]);
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A docker archive with one image of one layer.
+    fn archive(tag: &str, file: &str) -> Vec<u8> {
+        let entry = |builder: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o644);
+            builder.append_data(&mut header, name, content).expect("append");
+        };
+        let mut layer = tar::Builder::new(Vec::new());
+        entry(&mut layer, file, b"content");
+        let layer = layer.into_inner().expect("a layer");
+        let config = serde_json::json!({"rootfs": {"diff_ids": [sha256(&layer)]}}).to_string();
+        let manifest = serde_json::json!([{"Config": "c.json", "RepoTags": [tag], "Layers": ["l/layer.tar"]}]);
+        let mut image = tar::Builder::new(Vec::new());
+        entry(&mut image, "l/layer.tar", &layer);
+        entry(&mut image, "c.json", config.as_bytes());
+        entry(&mut image, "manifest.json", manifest.to_string().as_bytes());
+        image.into_inner().expect("an archive")
+    }
+
+    fn layer_count(store: &ImageStore) -> usize {
+        fs::read_dir(store.layers_folder()).expect("layers").count()
+    }
+
+    #[test]
+    fn images_come_and_go_and_shared_layers_stay() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: unpacking a layer changes owners, which needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let store = ImageStore::open(folder.path()).expect("a store");
+        let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut compressed, &archive("one", "file")).expect("compress");
+        let compressed = compressed.finish().expect("compress");
+        let first = store.import_archive(compressed.as_slice()).expect("import").remove(0);
+        assert_eq!(first.tags, ["docker.io/library/one:latest"]);
+        assert!(first.pinned && first.size == 7);
+        let again = store.import_archive(archive("two", "file").as_slice()).expect("import").remove(0);
+        assert_eq!((again.id == first.id, again.tags.len(), layer_count(&store)), (true, 2, 1));
+        store.import_archive(archive("other", "another").as_slice()).expect("import");
+        assert_eq!((store.list().expect("list").len(), layer_count(&store)), (2, 2));
+
+        store.lease("container", &first.layers).expect("lease");
+        assert!(store.remove("one", &BTreeSet::new()).expect("remove").is_some());
+        assert_eq!(layer_count(&store), 2, "a container stands on the layer");
+        store.release("container").expect("release");
+        assert!(store.remove("other", &BTreeSet::new()).expect("remove").is_some());
+        assert_eq!(layer_count(&store), 0);
+        assert!(store.remove("other", &BTreeSet::new()).expect("remove").is_none());
+        assert_eq!(fs::read_dir(folder.path().join("tmp")).expect("tmp").count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_layer_with_another_content_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let store = ImageStore::open(folder.path()).expect("a store");
+        let mut image = archive("bad", "file");
+        let position = image.windows(7).position(|bytes| bytes == b"content").expect("the file");
+        image[position] = b'C';
+        if nix::unistd::geteuid().is_root() {
+            let error = store.import_archive(image.as_slice()).expect_err("a wrong digest").to_string();
+            assert!(error.contains("has the content of"), "{error}");
+        }
+        assert!(store.import_archive(&b"no archive at all"[..]).is_err());
+        assert!(store.list().expect("list").is_empty() && layer_count(&store) == 0);
     }
 }

@@ -4,16 +4,80 @@ mod image;
 mod runtime;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-pub(crate) use image::Images;
-pub(crate) use runtime::Runtime;
+use corten_cri::{ImageServiceServer, MAX_MESSAGE_BYTES, RuntimeServiceServer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{UnixListener, UnixStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::codegen::Service;
+
+use image::Images;
+use runtime::Runtime;
 
 use crate::daemon::Daemon;
 use crate::streaming::StreamingServer;
+
+/// How long calls may take to end when the daemon does.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What both services share.
 #[derive(Clone)]
 pub(crate) struct Services {
     pub daemon: Arc<Daemon>,
     pub streaming: StreamingServer,
+}
+
+/// Both services of the interface on one connection.
+#[derive(Clone)]
+struct Router {
+    runtime: RuntimeServiceServer<Runtime>,
+    images: ImageServiceServer<Images>,
+}
+
+/// Serves every connection until `shutdown`, then lets running calls end.
+pub(crate) async fn serve(listener: UnixListener, services: Services, shutdown: CancellationToken) {
+    let router = Router {
+        runtime: RuntimeServiceServer::new(Runtime(services.clone()))
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES),
+        images: ImageServiceServer::new(Images(services)).max_decoding_message_size(MAX_MESSAGE_BYTES),
+    };
+    let connections = TaskTracker::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => drop(connections.spawn(router.clone().serve(socket, shutdown.clone()))),
+                // Out of descriptors: wait for some to come back.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+            () = shutdown.cancelled() => break,
+        }
+    }
+    connections.close();
+    let _ = tokio::time::timeout(GRACE, connections.wait()).await;
+}
+
+impl Router {
+    async fn serve(self, socket: UnixStream, shutdown: CancellationToken) {
+        let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            let mut router = self.clone();
+            async move {
+                match request.uri().path().starts_with("/runtime.v1.ImageService/") {
+                    true => router.images.call(request).await,
+                    // What neither service knows is answered as unimplemented by this one.
+                    false => router.runtime.call(request).await,
+                }
+            }
+        });
+        let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let connection = http.serve_connection(TokioIo::new(socket), service);
+        tokio::pin!(connection);
+        tokio::select! {
+            _ = &mut connection => return,
+            () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    }
 }

@@ -231,8 +231,7 @@ impl Shim {
     fn sweep(&mut self) {
         self.outputs.retain(|(_, output)| !is_closed(output));
         self.waiters.retain(Option::is_some);
-        if self.attachments.iter().any(|attachment| attachment.done() && attachment.had_stdin()) && self.spec.stdin_once
-        {
+        if self.spec.stdin_once && self.attachments.iter().any(Attachment::finished_input) {
             self.stdin = None;
         }
         self.attachments.retain(|attachment| !attachment.done());

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use nix::poll::PollFlags;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -92,6 +92,7 @@ impl Shim {
             stdout: sink(stdio.stdout),
             stderr: sink(stdio.stderr),
             stdin,
+            input_ended: false,
             gone: false,
         });
         Ok(())
@@ -147,6 +148,7 @@ pub(super) struct Attachment {
     stdout: Option<Sink>,
     stderr: Option<Sink>,
     stdin: bool,
+    input_ended: bool,
     gone: bool,
 }
 
@@ -161,7 +163,9 @@ struct Sink {
 impl Attachment {
     /// What the loop must watch: the connection for its end, and full pipes for room.
     pub fn interests(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut interests = vec![(self.connection.as_fd(), PollFlags::POLLIN)];
+        // A hang-up is always told; the end of input only once.
+        let flags = if self.input_ended { PollFlags::empty() } else { PollFlags::POLLIN };
+        let mut interests = vec![(self.connection.as_fd(), flags)];
         for sink in [&self.stdout, &self.stderr].into_iter().flatten() {
             if !sink.backlog.is_empty() {
                 interests.push((sink.output.as_fd(), PollFlags::POLLOUT));
@@ -172,11 +176,14 @@ impl Attachment {
 
     /// The connection ended, or a pipe has room again.
     pub fn progress(&mut self) {
-        let mut byte = [0; 1];
-        let _ = self.connection.set_nonblocking(true);
-        if let Ok(0) = std::io::Read::read(&mut &self.connection, &mut byte) {
-            self.gone = true;
-        }
+        let mut state = [PollFd::new(self.connection.as_fd(), PollFlags::POLLIN)];
+        let events = match poll(&mut state, PollTimeout::ZERO) {
+            Ok(_) => state[0].revents().unwrap_or(PollFlags::empty()),
+            Err(_) => PollFlags::empty(),
+        };
+        self.gone |= events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
+        // An attached client says nothing more on the connection: readable means that it has ended.
+        self.input_ended |= events.contains(PollFlags::POLLIN);
         self.push();
     }
 
@@ -198,8 +205,9 @@ impl Attachment {
         self.gone
     }
 
-    pub fn had_stdin(&self) -> bool {
-        self.stdin
+    /// Whether someone was typing, and has finished.
+    pub fn finished_input(&self) -> bool {
+        self.stdin && (self.input_ended || self.gone)
     }
 
     /// A last chance to deliver before the shim ends.

@@ -2,7 +2,17 @@
 //!
 //! It listens on loopback only, and a URL works once and for a short time: whoever has it was given
 //! it by the runtime. The kubelet passes the client's upgrade request through unchanged, so the
-//! protocols here are those of kubectl.
+//! protocols here are those of kubectl: WebSocket channels, SPDY streams, and SPDY inside of a
+//! WebSocket for port-forward.
+
+mod attach;
+mod exec;
+mod port_forward;
+mod session;
+mod spdy;
+mod terminal;
+mod upgrade;
+mod websocket;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,11 +20,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use corten_cri::v1;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::daemon::Daemon;
+use session::{Connection, Outcome, Wanted};
+use upgrade::{Protocol, Upgraded};
 
 /// How long a URL waits for its use.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
@@ -55,8 +68,29 @@ impl StreamingServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(Error::system("bind the streaming server"))?;
         let address = listener.local_addr().map_err(Error::system("bind the streaming server"))?;
         let server = Self(Arc::new(Inner { address, daemon, pending: Mutex::default() }));
-        let _ = (listener, shutdown);
+        tokio::spawn(server.clone().accept(listener, shutdown));
         Ok(server)
+    }
+
+    async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
+        loop {
+            let connection = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = shutdown.cancelled() => return,
+            };
+            let Ok((socket, _)) = connection else { continue };
+            let _ = socket.set_nodelay(true);
+            let (server, shutdown) = (self.clone(), shutdown.clone());
+            tokio::spawn(async move {
+                let service = hyper::service::service_fn(|request| {
+                    let answer = upgrade::answer(&server, &shutdown, request);
+                    std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+                });
+                let connection =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service);
+                let _ = connection.with_upgrades().await;
+            });
+        }
     }
 
     /// A URL for one use.
@@ -76,5 +110,67 @@ impl StreamingServer {
         let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, target) = pending.remove(token)?;
         (since.elapsed() < TOKEN_LIFETIME).then_some(target)
+    }
+
+    /// Serves an upgraded connection to its end.
+    async fn serve(self, target: Target, protocol: Protocol, upgraded: Upgraded) {
+        let daemon = self.0.daemon.clone();
+        match target {
+            Target::Exec(request) => {
+                let wanted = Wanted {
+                    stdin: request.stdin,
+                    stdout: request.stdout,
+                    stderr: request.stderr,
+                    terminal: request.tty,
+                };
+                let Some(connection) = connect(protocol, upgraded, wanted).await else { return };
+                let (mut streams, status) = connection.split();
+                let outcome = exec::run(&daemon, request, &mut streams).await;
+                drop(streams);
+                status.report(outcome).await;
+            }
+            Target::Attach(request) => {
+                let wanted = Wanted {
+                    stdin: request.stdin,
+                    stdout: request.stdout,
+                    stderr: request.stderr,
+                    terminal: request.tty,
+                };
+                let Some(connection) = connect(protocol, upgraded, wanted).await else { return };
+                let (mut streams, status) = connection.split();
+                let outcome = attach::run(&daemon, request, &mut streams).await;
+                drop(streams);
+                status.report(outcome).await;
+            }
+            Target::PortForward(request) => {
+                let streams = match protocol {
+                    Protocol::SpdyInWebSocket => spdy::serve(websocket::tunnel(upgraded).await),
+                    _ => spdy::serve(upgraded),
+                };
+                port_forward::run(&daemon, &request.pod_sandbox_id, streams).await;
+            }
+        }
+    }
+}
+
+/// Makes channels of a connection, whatever it speaks.
+async fn connect(protocol: Protocol, upgraded: Upgraded, wanted: Wanted) -> Option<Connection> {
+    match protocol {
+        Protocol::WebSocket(channels) => Some(websocket::channels(upgraded, channels, wanted).await),
+        Protocol::Spdy(version) => session::from_spdy(spdy::serve(upgraded), wanted, version).await,
+        Protocol::SpdyInWebSocket => None,
+    }
+}
+
+/// An exec or attach that ended: the exit code, or why there is none.
+type Ended = Result<i32, Error>;
+
+impl From<Ended> for Outcome {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ok(0) => Self::Success,
+            Ok(code) => Self::ExitCode(code),
+            Err(error) => Self::Failure(error.to_string()),
+        }
     }
 }

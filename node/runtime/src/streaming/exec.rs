@@ -1,0 +1,155 @@
+//! Exec with streams: the client's channels, connected to a process in the container.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use corten_cri::v1;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc;
+
+use super::Ended;
+use super::session::{Channel, Streams};
+use super::terminal::Terminal;
+use crate::Error;
+use crate::container::shim_client::Session;
+use crate::daemon::{Daemon, output_pipe};
+
+const CHUNK: usize = 32 << 10;
+/// A process that the command left behind may hold the pipes; it is not waited for longer than this.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Runs a command to its end, or until its client is gone: then the command is killed.
+pub(super) async fn run(daemon: &Daemon, request: v1::ExecRequest, streams: &mut Streams) -> Ended {
+    let container = daemon.container(&request.container_id)?;
+    container.require_running()?;
+    let shim = daemon.shim(&container);
+    let gone = streams.gone.clone();
+    let running = async {
+        if request.tty {
+            let session = shim.exec(request.cmd, true, [None, None, None]).await?;
+            return with_terminal(session, streams).await;
+        }
+        let (stdin, stdin_far) = if request.stdin { input_pipe()? } else { (None, None) };
+        let (stdout, stdout_far) = output_pipe()?;
+        let (stderr, stderr_far) = output_pipe()?;
+        let far = [stdin_far, request.stdout.then_some(stdout_far), request.stderr.then_some(stderr_far)];
+        let session = shim.exec(request.cmd, false, far).await?;
+        with_pipes(session, streams, stdin, stdout, stderr).await
+    };
+    tokio::select! {
+        ended = running => ended,
+        () = gone.cancelled() => Err(Error::State("the client is gone".into())),
+    }
+}
+
+async fn with_terminal(mut session: Session, streams: &mut Streams) -> Ended {
+    let fd = session.input.take().ok_or_else(|| Error::State("the command got no terminal".into()))?;
+    let terminal = Terminal::new(fd).map_err(Error::system("open the terminal"))?;
+    let output = streams.output.clone();
+    let reading = copy_terminal(&terminal, output);
+    let typing = type_in(&terminal, streams);
+    tokio::pin!(reading);
+    tokio::select! {
+        exit = session.exit() => {
+            // What the command said last is still in the terminal.
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
+            Ok(exit?.code)
+        }
+        () = &mut reading => Ok(session.exit().await?.code),
+        () = typing => Err(Error::State("the terminal is closed".into())),
+    }
+}
+
+/// Copies what a terminal shows, until it closes.
+pub(super) async fn copy_terminal(terminal: &Terminal, output: mpsc::Sender<(Channel, Bytes)>) {
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(length) = terminal.read(&mut buffer).await {
+        if length == 0 || output.send((Channel::Stdout, Bytes::copy_from_slice(&buffer[..length]))).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Copies what the client types and how large its window is. Never ends by itself: a client that has
+/// nothing more to type still wants to see.
+pub(super) async fn type_in(terminal: &Terminal, streams: &mut Streams) {
+    loop {
+        let typed = async {
+            match &mut streams.stdin {
+                Some(stdin) => stdin.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            bytes = typed => match bytes {
+                Some(bytes) if terminal.write_all(&bytes).await.is_ok() => {}
+                _ => streams.stdin = None,
+            },
+            size = streams.resize.next() => terminal.resize(size),
+        }
+    }
+}
+
+async fn with_pipes(
+    mut session: Session,
+    streams: &mut Streams,
+    stdin: Option<pipe::Sender>,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+) -> Ended {
+    let feeding = feed(streams.stdin.take(), stdin);
+    let outputs = futures::future::join(
+        copy_pipe(stdout, Channel::Stdout, streams.output.clone()),
+        copy_pipe(stderr, Channel::Stderr, streams.output.clone()),
+    );
+    tokio::pin!(feeding);
+    tokio::pin!(outputs);
+    let exited = session.exit();
+    tokio::pin!(exited);
+    let mut drained = false;
+    loop {
+        tokio::select! {
+            exit = &mut exited => {
+                if !drained {
+                    let _ = tokio::time::timeout(DRAIN_TIMEOUT, outputs).await;
+                }
+                return Ok(exit?.code);
+            }
+            _ = &mut outputs, if !drained => drained = true,
+            () = &mut feeding => {}
+        }
+    }
+}
+
+/// Copies input until it ends, closes the pipe, and never returns: the command decides about the end.
+async fn feed(stdin: Option<mpsc::Receiver<Bytes>>, pipe: Option<pipe::Sender>) {
+    if let (Some(mut stdin), Some(mut pipe)) = (stdin, pipe) {
+        while let Some(bytes) = stdin.recv().await {
+            if pipe.write_all(&bytes).await.is_err() {
+                // Nobody reads any more; what comes is dropped so that the client is not held up.
+                while stdin.recv().await.is_some() {}
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// Copies output until it ends.
+pub(super) async fn copy_pipe(mut pipe: pipe::Receiver, channel: Channel, output: mpsc::Sender<(Channel, Bytes)>) {
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(length) = pipe.read(&mut buffer).await {
+        if length == 0 || output.send((channel, Bytes::copy_from_slice(&buffer[..length]))).await.is_err() {
+            return;
+        }
+    }
+}
+
+type InputPipe = (Option<pipe::Sender>, Option<std::os::fd::OwnedFd>);
+
+fn input_pipe() -> Result<InputPipe, Error> {
+    let (far, near) = std::io::pipe().map_err(Error::system("make a pipe"))?;
+    rustix::io::ioctl_fionbio(&near, true).map_err(Error::system("prepare a pipe"))?;
+    let near = pipe::Sender::from_owned_fd(near.into()).map_err(Error::system("write a pipe"))?;
+    Ok((Some(near), Some(far.into())))
+}
