@@ -43,7 +43,6 @@ pub fn sandbox(config: &Config, pod: &Pod, attempt: u32) -> cri::PodSandboxConfi
             resources: Some(resources::pod_resources(pod)),
             ..cri::LinuxPodSandboxConfig::default()
         }),
-        ..cri::PodSandboxConfig::default()
     }
 }
 

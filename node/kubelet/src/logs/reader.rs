@@ -272,7 +272,6 @@ mod tests {
         file.write_all(b"2026-01-01T00:00:03Z stdout F last\n").unwrap();
         state.send_replace(false);
         next("last\n").await;
-        drop(next);
         task.await.unwrap().unwrap();
     }
 }

@@ -122,8 +122,10 @@ impl Reporter {
         let last = self.last.as_ref().map(|(status, _)| status);
         let new = status::status(&facts, last.or(node.as_ref().and_then(|node| node.status.as_ref())));
         let ready = status::is_ready(&new);
+        let reported = node.as_ref().and_then(|node| node.status.as_ref());
         let due = self.last.as_ref().is_none_or(|(last, at)| {
             status::changed(last, &new)
+                || status::contradicts(reported, &new)
                 || Duration::try_from(now.duration_since(*at)).is_ok_and(|age| age >= config.status_report_interval)
         });
         if due && node.is_some() {

@@ -118,6 +118,15 @@ pub fn changed(last: &NodeStatus, new: &NodeStatus) -> bool {
     timeless(last) != timeless(new)
 }
 
+/// Whether the API says something else of a condition than the kubelet: the node controller marks a node that
+/// was silent as unknown, and only the kubelet can set that right.
+pub fn contradicts(reported: Option<&NodeStatus>, new: &NodeStatus) -> bool {
+    let reported: Vec<_> = reported.iter().flat_map(|status| status.conditions.iter().flatten()).collect();
+    new.conditions.iter().flatten().any(|condition| {
+        reported.iter().any(|other| other.type_ == condition.type_ && other.status != condition.status)
+    })
+}
+
 fn capacity(config: &Config, host: &Host) -> ResourceList {
     let mut capacity = ResourceList::from([
         ("cpu".to_owned(), Quantity(host.cpus.to_string())),

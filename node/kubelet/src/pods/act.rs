@@ -117,7 +117,8 @@ impl Worker {
 
     /// Puts the volumes in place unless they are; says why not in an event.
     async fn ensure_volumes(&mut self, observed: &Observed, now: Timestamp) -> bool {
-        if self.volumes.as_ref().is_some_and(|volumes| volumes.refresh_at.is_none_or(|at| at > now)) {
+        let fresh = |volumes: &volumes::MountedVolumes| volumes.refresh_at.is_none_or(|at| at > now);
+        if !self.volumes_stale && self.volumes.as_ref().is_some_and(fresh) {
             return true;
         }
         if self.retries.blocked(VOLUMES, now) {
@@ -136,6 +137,7 @@ impl Worker {
         match volumes::set_up(&context).await {
             Ok(mounted) => {
                 self.volumes = Some(mounted);
+                self.volumes_stale = false;
                 self.retries.succeeded(VOLUMES);
                 true
             }
@@ -395,6 +397,8 @@ pub(super) async fn remove_instance(worker: &Worker, observed: &Observed, id: &s
         let _ = fs::remove_file(&instance.log_path);
     }
     let _ = fs::remove_file(services.config.log_dir.join("containers").join(log_link(&worker.pod, &instance.name, id)));
+    let uid = spec::uid(&worker.pod);
+    let _ = fs::remove_file(config::termination_file(&services.config, uid, &instance.name, instance.restart_count));
 }
 
 /// Removes all that the runtime and the log directory still hold of an ended pod.

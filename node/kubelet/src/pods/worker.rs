@@ -33,6 +33,8 @@ use crate::objects::{Kind, Reference};
 use crate::probes::Probes;
 use crate::volumes::{self, MountedVolumes, teardown};
 
+/// How long a pass may go on after the kubelet was told to stop; it may wait for an API server that is gone.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// After the runtime did not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
 
@@ -57,6 +59,8 @@ pub struct Worker {
     /// When a failed start, sandbox or volume may be tried again, by name.
     pub(super) retries: act::Retries,
     pub(super) volumes: Option<MountedVolumes>,
+    /// Something that the volumes show has changed since they were written.
+    pub(super) volumes_stale: bool,
     pub(super) pulls: Pulls,
     pub(super) stops: Stops,
     probes: Probes,
@@ -96,6 +100,7 @@ impl Worker {
             waiting: HashMap::new(),
             retries: act::Retries::default(),
             volumes: None,
+            volumes_stale: false,
             pulls: Pulls::default(),
             stops: Stops::default(),
             messages: Messages::default(),
@@ -106,7 +111,12 @@ impl Worker {
     /// Works until the pod is gone or the kubelet stops; containers outlive the kubelet.
     pub async fn run(mut self) {
         loop {
-            let next = match self.pass().await {
+            let stopped = stopped_for(self.shutdown.clone(), LAST_WORDS);
+            let passed = tokio::select! {
+                passed = self.pass() => passed,
+                () = stopped => return,
+            };
+            let next = match passed {
                 Ok(next) => next,
                 Err(error) => {
                     debug!(%error, pod = %spec::describe(&self.pod), "pass failed");
@@ -165,7 +175,7 @@ impl Worker {
             || self.pod.metadata.labels != desired.pod.metadata.labels
             || self.pod.metadata.annotations != desired.pod.metadata.annotations
         {
-            self.volumes = None;
+            self.volumes_stale = true;
             self.retries.clear();
         }
         self.pod = desired.pod.clone();
@@ -355,6 +365,11 @@ impl Worker {
         }
         self.services.objects.set(spec::uid(&self.pod), &self.waker, &references);
     }
+}
+
+async fn stopped_for(shutdown: CancellationToken, time: Duration) {
+    shutdown.cancelled().await;
+    tokio::time::sleep(time).await;
 }
 
 /// The API's copy may lag behind the status last reported; the times in it must not jump forward.

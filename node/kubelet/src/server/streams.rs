@@ -20,33 +20,23 @@ use crate::pods::view::View;
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn find_view(
-    state: &State,
-    namespace: &str,
-    pod: &str,
-    uid: Option<&str>,
-) -> std::result::Result<View, Response<Body>> {
-    state
-        .views
-        .find(namespace, pod, uid)
-        .map(|view| view.borrow().clone())
-        .ok_or_else(|| text(StatusCode::NOT_FOUND, &format!("pod {pod:?} not found\n")))
+/// The pod, or what to tell the client that it is not there.
+fn find_view(state: &State, namespace: &str, pod: &str, uid: Option<&str>) -> std::result::Result<View, String> {
+    let view = state.views.find(namespace, pod, uid).map(|view| view.borrow().clone());
+    view.ok_or_else(|| format!("pod {pod:?} not found\n"))
 }
 
-/// The running instance of the container.
+/// The running instance of the container, or what to tell the client that there is none.
 fn find_instance(
     state: &State,
     namespace: &str,
     pod: &str,
     uid: Option<&str>,
     container: &str,
-) -> std::result::Result<Instance, Response<Body>> {
+) -> std::result::Result<Instance, String> {
     let view = find_view(state, namespace, pod, uid)?;
     let running = view.observed.running().find(|instance| instance.name == container).cloned();
-    running.ok_or_else(|| {
-        let message = format!("container not found ({container:?})");
-        text(StatusCode::NOT_FOUND, &message)
-    })
+    running.ok_or_else(|| format!("container not found ({container:?})"))
 }
 
 pub async fn exec(
@@ -59,7 +49,7 @@ pub async fn exec(
 ) -> Response<Body> {
     let instance = match find_instance(state, namespace, pod, uid, container) {
         Ok(instance) => instance,
-        Err(response) => return response,
+        Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
     let parameters = query::pairs(request.uri().query());
     let tty = query::flag(&parameters, &["tty"]);
@@ -84,7 +74,7 @@ pub async fn attach(
 ) -> Response<Body> {
     let instance = match find_instance(state, namespace, pod, uid, container) {
         Ok(instance) => instance,
-        Err(response) => return response,
+        Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
     let parameters = query::pairs(request.uri().query());
     let tty = query::flag(&parameters, &["tty"]);
@@ -107,7 +97,7 @@ pub async fn port_forward(
 ) -> Response<Body> {
     let view = match find_view(state, namespace, pod, uid) {
         Ok(view) => view,
-        Err(response) => return response,
+        Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
     let Some(sandbox) = usable_sandbox(&view.pod, &view.observed) else {
         return text(StatusCode::NOT_FOUND, &format!("pod {pod:?} has no sandbox\n"));
@@ -130,7 +120,7 @@ pub async fn run(
 ) -> Response<Body> {
     let instance = match find_instance(state, namespace, pod, None, container) {
         Ok(instance) => instance,
-        Err(response) => return response,
+        Err(message) => return text(StatusCode::NOT_FOUND, &message),
     };
     let parameters = query::pairs(query_string);
     let command = query::all(&parameters, "cmd");

@@ -25,6 +25,8 @@ pub struct Inner {
     pub containers: BTreeMap<String, (cri::ContainerStatus, cri::ContainerConfig, String)>,
     pub images: Vec<String>,
     pub calls: Vec<String>,
+    /// What `Exec` answers.
+    pub streaming_url: String,
     next: u32,
 }
 
@@ -316,8 +318,16 @@ impl RuntimeService for FakeCri {
         ok(cri::ExecSyncResponse { exit_code, ..Default::default() })
     }
 
-    async fn exec(&self, _: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
-        Err(Status::unimplemented("not asked"))
+    async fn exec(&self, request: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
+        let request = request.into_inner();
+        self.call(format!(
+            "stream {} {} stdin={} tty={}",
+            request.container_id,
+            request.cmd.join(" "),
+            request.stdin,
+            request.tty
+        ));
+        ok(cri::ExecResponse { url: self.with(|inner| inner.streaming_url.clone()) })
     }
 
     async fn attach(&self, _: Request<cri::AttachRequest>) -> Answer<cri::AttachResponse> {

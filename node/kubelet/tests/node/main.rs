@@ -3,6 +3,7 @@
 
 mod fake_api;
 mod fake_cri;
+mod node_api;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,8 +58,13 @@ fn config(root: &Path) -> Config {
 
 impl Fixture {
     async fn start() -> Fixture {
+        Fixture::start_with(|_| {}).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Config)) -> Fixture {
         let root = tempfile::tempdir().unwrap();
-        let config = config(root.path());
+        let mut config = config(root.path());
+        change(&mut config);
         let cri = FakeCri::listen(Path::new(&config.cri_socket), &["present", "exits:0", "exits:1"]);
         let api = FakeApi::new();
         let shutdown = CancellationToken::new();
