@@ -25,6 +25,8 @@ pub struct Context {
     pub user: User,
     pub headers: HeaderMap,
     pub method: http::Method,
+    /// The query as it was sent, for requests that are passed on.
+    pub raw_query: String,
     pub accept: Accept,
     pub now: jiff::Timestamp,
     pub warnings: Mutex<Vec<String>>,
@@ -76,6 +78,7 @@ impl Server {
             now: jiff::Timestamp::now(),
             warnings: Mutex::default(),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
+            raw_query: parts.uri.query().unwrap_or_default().to_owned(),
             headers: parts.headers,
             method: parts.method,
             info,

@@ -7,6 +7,7 @@
 mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod priority;
@@ -106,6 +107,7 @@ impl Chain {
     pub fn new() -> Chain {
         Chain(vec![
             Box::new(namespace_lifecycle::NamespaceLifecycle),
+            Box::new(limit_ranger::LimitRanger),
             Box::new(service_account::ServiceAccount),
             Box::new(node_restriction::NodeRestriction),
             Box::new(taint_nodes_by_condition::TaintNodesByCondition),

@@ -37,7 +37,7 @@ impl Plugin for ServiceAllocation {
     }
 
     fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
-        if target.resource.kind.group != "" || target.resource.kind.plural != "services" {
+        if !target.resource.kind.group.is_empty() || target.resource.kind.plural != "services" {
             return Ok(Vec::new());
         }
         let addresses = addresses_of(object).into_iter().map(|ip| release_address(target, &ip));

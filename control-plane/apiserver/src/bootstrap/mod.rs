@@ -3,6 +3,7 @@
 //! `plan` compares what must be there with what is, and everything missing goes to the store in one commit, so
 //! that a start takes one fsync. It never takes anything away that somebody changed on purpose.
 
+mod api_services;
 mod flow_control;
 mod kubernetes_service;
 mod objects;
@@ -61,6 +62,7 @@ async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
     let mut wanted = objects::wanted(&server.config);
     wanted.extend(rbac::wanted());
     wanted.extend(flow_control::wanted());
+    wanted.extend(api_services::wanted(server.registry.resources()));
     wanted.extend(kubernetes_service::wanted(&server.config)?);
     let now = jiff::Timestamp::now();
     let mut operations = Vec::new();

@@ -15,6 +15,9 @@ use tokio::sync::watch;
 
 /// The most changes a window holds.
 const WINDOW: usize = 4096;
+/// The most bytes that the objects of a window take, once it holds a few changes.
+const WINDOW_BYTES: usize = 4 * 1024 * 1024;
+const WINDOW_MIN: usize = 128;
 
 /// An object and the selectable fields of it, read once for all watchers.
 pub struct Item {
@@ -103,11 +106,25 @@ impl Snapshot {
 struct State {
     items: OrdMap<String, Arc<Item>>,
     window: VecDeque<Arc<Change>>,
+    window_bytes: usize,
     /// Every change after this revision is in the window.
     window_from: Revision,
     revision: Revision,
     /// Raised when the cache was filled anew: watchers of an older filling end.
     generation: u64,
+}
+
+impl State {
+    /// Adds a change to the window, and lets the oldest fall out when it is too long or too heavy.
+    fn push(&mut self, change: Change) {
+        self.window_bytes += change.item.object.bytes.len();
+        self.window.push_back(Arc::new(change));
+        while self.window.len() > WINDOW || (self.window_bytes > WINDOW_BYTES && self.window.len() > WINDOW_MIN) {
+            let Some(oldest) = self.window.pop_front() else { return };
+            self.window_bytes -= oldest.item.object.bytes.len();
+            self.window_from = oldest.revision;
+        }
+    }
 }
 
 /// What a watcher finds when it looks into the window.
@@ -202,12 +219,7 @@ impl ResourceCache {
             }
         };
         state.revision = revision;
-        state.window.push_back(Arc::new(change));
-        while state.window.len() > WINDOW
-            && let Some(dropped) = state.window.pop_front()
-        {
-            state.window_from = dropped.revision;
-        }
+        state.push(change);
         drop(state);
         self.changed.send_replace(revision);
     }
@@ -216,6 +228,7 @@ impl ResourceCache {
     pub(super) fn begin_window(&self, revision: Revision) {
         let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         state.window.clear();
+        state.window_bytes = 0;
         state.window_from = revision;
     }
 

@@ -27,7 +27,6 @@ const NOT_PASSED: &[&str] = &[
     "impersonate-user",
     "impersonate-group",
     "impersonate-uid",
-    "x-corten-query",
 ];
 
 type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;

@@ -134,7 +134,7 @@ pub async fn proxied(target: &Target<'_>) -> Result<Backend, Status> {
         path = format!("/{}", extra.trim_start_matches('/'));
     }
     path = path.split('/').map(encode).collect::<Vec<_>>().join("/");
-    let raw = target.context.headers.get("x-corten-query").and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let raw = target.context.raw_query.as_str();
     let path_and_query = if raw.is_empty() { path } else { format!("{path}?{raw}") };
     let (scheme, name, port) = split_name(target.name);
     if scheme == "https" && target.resource.kind.namespaced {
@@ -184,7 +184,8 @@ async fn service_backend(
 ) -> Result<Backend, Status> {
     let service = target.server.registry.get(target.resource, target.namespace, name).await?.value();
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-    let matches = |p: &&Value| port.is_empty() || p["name"] == port || p["port"].to_string() == port;
+    let matches =
+        |p: &&Value| port.is_empty() || p["name"] == port || port.parse::<u64>().is_ok_and(|n| p["port"] == n);
     let unavailable = || Status::service_unavailable(format!("no endpoints available for service {name:?}"));
     let chosen = ports.iter().find(matches).ok_or_else(unavailable)?;
     let port_name = chosen["name"].as_str().unwrap_or_default();
