@@ -15,6 +15,8 @@ use corten_nftables::{
     Protocol as TransportProtocol, Rule, Set, Socket, Table, Value, flags, priority,
 };
 
+use tracing::warn;
+
 use crate::allocation::{Lease, PortMapping, Protocol};
 use crate::cidr::Cidr;
 use crate::error::Error;
@@ -112,6 +114,15 @@ impl Firewall {
                     .masquerade(),
             ),
         ]
+    }
+
+    /// Puts the table back if someone else deleted it, as a restarted firewall service does.
+    pub fn restore(&self, leases: &[Lease]) -> Result<(), Error> {
+        if Socket::open()?.tables()?.contains(&self.table) {
+            return Ok(());
+        }
+        warn!(table = self.table.name, "restoring the table of the pod network, which someone else deleted");
+        self.replace(leases)
     }
 
     /// Opens the host ports of a pod.

@@ -195,8 +195,10 @@ impl PodNetwork {
         self.blocking("releasing an address", move |inner| inner.allocator.release(lease.address)).await
     }
 
-    /// Detaches every sandbox that is not live; says how many.
+    /// Detaches every sandbox that is not live; says how many. Also puts the firewall table back if
+    /// it was deleted, so calling it now and then keeps the network whole.
     pub async fn gc(&self, live: &BTreeSet<String>) -> Result<usize, Error> {
+        self.inner.firewall.restore(&self.inner.allocator.leases())?;
         let orphans = self.inner.allocator.orphans(live);
         for orphan in &orphans {
             info!(sandbox = orphan.sandbox_id, address = %orphan.address, "collecting the address of a dead sandbox");

@@ -87,7 +87,10 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             return Ok(());
         }
         let wanted = desired(&nodes.typed_list::<Node>(""), &config.node_name);
-        let outcome = apply(&links, &wanted).await?;
+        let outcome = apply(&links, &wanted).await.unwrap_or_else(|error| {
+            warn!("cannot keep the routes to the other nodes' pods: {error}");
+            Outcome::Partial
+        });
         tokio::select! {
             change = changes.next() => if change.is_none() { return Ok(()) },
             () = tokio::time::sleep(RETRY), if outcome == Outcome::Partial => {}

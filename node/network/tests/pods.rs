@@ -232,7 +232,12 @@ fn a_restart_keeps_pods_and_gc_collects_the_dead() {
         ask_tcp((network.gateway(), 8080).into()).unwrap();
         server.join().unwrap();
 
+        // Someone flushes the firewall: the next collection restores it.
+        corten_nftables::Socket::open().unwrap().delete_tables("corten-network").unwrap();
         assert_eq!(network.gc(&BTreeSet::from(["a".to_owned()])).await.unwrap(), 1);
+        let server = serve_tcp(&a);
+        ask_tcp((network.gateway(), 8080).into()).unwrap();
+        server.join().unwrap();
         assert_eq!(network.addresses("b"), [] as [IpAddr; 0]);
         assert_eq!(network.addresses("a").len(), 1);
         network.teardown("b").await.unwrap();

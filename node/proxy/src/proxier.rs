@@ -110,6 +110,15 @@ impl Proxier {
         }
     }
 
+    /// Notices that someone else deleted the table, as a restarted firewall service does.
+    pub fn check(&mut self) -> Result<(), Error> {
+        if self.applied && !self.socket.tables()?.contains(&sets::table(&self.config)) {
+            warn!(table = self.config.table, "the table of the Services was deleted by someone else");
+            self.applied = false;
+        }
+        Ok(())
+    }
+
     /// Whether a sync has something to do.
     pub fn is_dirty(&self) -> bool {
         !self.applied || !self.dirty.is_empty()

@@ -7,6 +7,7 @@ use corten_api::{Typed, decode_object};
 use corten_client::{Caches, Change, Client, ListOptions, Subscription};
 use k8s_openapi::api::core::v1::{Node, Service as ServiceObject};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -19,8 +20,9 @@ use crate::slice::{Slice, SliceKey};
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Slices of Services without virtual addresses, or of other proxies, are of no concern.
 const SLICES: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
-/// How long a sync that the kernel refused waits for its repetition.
-const RETRY: Duration = Duration::from_secs(5);
+/// How often to look whether the table still stands, and to repeat a sync that the kernel refused.
+/// The kernel could tell of deletions, but only by telling of every element that we add, too.
+const CHECK: Duration = Duration::from_secs(30);
 
 /// Proxies the cluster's Services on this node until shutdown. The rules stay: connections go on
 /// while the proxy restarts, and `cleanup` is for those who want them gone.
@@ -33,20 +35,23 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     caches.synced().await;
 
     let mut events = Events { services: services.subscribe(), slices: slices.subscribe(), node: node.subscribe() };
+    let mut checks = tokio::time::interval(CHECK);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         events.drain(&mut proxier);
-        let mut retry = false;
         if proxier.is_dirty() && !shutdown.is_cancelled() {
             let (returned, result) = sync(proxier).await?;
             proxier = returned;
-            retry = report(result);
+            report(result);
         }
         tokio::select! {
             event = events.next() => match event {
                 Some(event) => event.tell(&mut proxier),
                 None => return Ok(()),
             },
-            () = tokio::time::sleep(RETRY), if retry => {}
+            _ = checks.tick() => if let Err(error) = proxier.check() {
+                warn!("cannot look after the proxy rules: {error}");
+            },
             () = shutdown.cancelled() => return Ok(()),
         }
     }
@@ -61,13 +66,12 @@ async fn sync(mut proxier: Proxier) -> Result<(Proxier, Result<Synced, Error>), 
     work.await.map_err(|_| Error::Cancelled)
 }
 
-/// Whether the sync must be repeated.
-fn report(result: Result<Synced, Error>) -> bool {
+/// A sync that the kernel refused is repeated with the next change or check.
+fn report(result: Result<Synced, Error>) {
     match result {
         Ok(Synced { services, bytes, whole }) => debug!(services, bytes, whole, "synced the proxy rules"),
-        Err(ref error) => error!("cannot sync the proxy rules: {error}"),
+        Err(error) => error!("cannot sync the proxy rules: {error}"),
     }
-    result.is_err()
 }
 
 enum Event {

@@ -175,6 +175,44 @@ fn a_udp_flow_moves_on_when_its_endpoint_goes() {
     });
 }
 
+/// As the cluster's DNS is: a server at the pods' gateway, behind a Service.
+#[test]
+fn a_server_of_the_node_itself_can_be_an_endpoint() {
+    on_node(|| async {
+        let mut node = Node::start(&["a"]).await;
+        node.service(
+            r#"{"metadata":{"name":"dns","namespace":"default"},
+                "spec":{"clusterIP":"10.96.0.2","internalTrafficPolicy":"Local",
+                        "ports":[{"name":"p","protocol":"UDP","port":53},{"name":"q","protocol":"TCP","port":53}]}}"#,
+        );
+        let gateway = node.gateway();
+        node.slice(
+            "dns-1",
+            &format!(
+                r#"{{"metadata":{{"labels":{{"kubernetes.io/service-name":"dns"}},"namespace":"default"}},
+                    "addressType":"IPv4","ports":[{{"name":"p","protocol":"UDP","port":5353}}],
+                    "endpoints":[{{"addresses":["{gateway}"],"nodeName":"self"}},
+                                 {{"addresses":["10.244.9.1"],"nodeName":"other"}}]}}"#
+            ),
+        );
+        node.sync();
+        let server = UdpSocket::bind((gateway, 5353)).unwrap();
+        std::thread::spawn(move || {
+            while let Ok((_, peer)) = server.recv_from(&mut [0; 64]) {
+                let _ = server.send_to(peer.ip().to_string().as_bytes(), peer);
+            }
+        });
+        let service = (Ipv4Addr::new(10, 96, 0, 2), 53).into();
+        for _ in 0..8 {
+            assert_eq!(node.ask_udp(Some("a"), service).unwrap(), node.address("a").to_string());
+            node.ask_udp(None, service).unwrap();
+        }
+        // The other port has no endpoints at all.
+        let refused = node.ask_tcp(Some("a"), service).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
 #[test]
 fn external_addresses_and_source_ranges() {
     on_node(|| async {
@@ -261,6 +299,11 @@ fn leftovers_are_replaced_and_a_flushed_table_comes_back() {
         node.slice("web-1", &slice("web", "TCP", 8081, &[("b", &node)]));
         assert!(node.sync().whole);
         node.serve_tcp("b", 8081);
+        node.ask_tcp(Some("a"), CLUSTER_IP.into()).unwrap();
+        // And without a change, the check does.
+        Socket::open().unwrap().delete_tables("corten-proxy").unwrap();
+        node.check();
+        assert!(node.sync().whole);
         node.ask_tcp(Some("a"), CLUSTER_IP.into()).unwrap();
         corten_proxy::cleanup(node.config()).unwrap();
         assert!(Socket::open().unwrap().tables().unwrap().iter().all(|table| table.name != "corten-proxy"));

@@ -162,6 +162,10 @@ impl Node {
         synced
     }
 
+    pub fn check(&mut self) {
+        self.proxier.check().unwrap();
+    }
+
     /// A new proxy that learns the same objects; the kernel keeps what the old one left.
     pub fn restart_proxy(&mut self) {
         self.proxier = Proxier::new(self.config.clone()).unwrap();
