@@ -1,1 +1,39 @@
-fn main() {}
+//! `corten`: Kubernetes in one binary.
+//!
+//! `main` parses the command line, and nothing below it reads flags, files or the environment. The binary is the one
+//! place that knows every component: it makes their configuration, gives each its identity, and plugs one into
+//! another where they must meet.
+
+mod cli;
+mod commands;
+mod components;
+mod config;
+mod instance;
+mod kubeconfig;
+mod pki;
+mod preflight;
+mod progress;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    // Shims and container processes are re-executions of this binary: they must be served before any thread exists.
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(code) = corten_runtime::reexec(&arguments) {
+        return exit_code(code);
+    }
+    match commands::run(cli::Cli::parse()) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("corten: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn exit_code(code: i32) -> std::process::ExitCode {
+    std::process::ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

@@ -1,0 +1,276 @@
+//! The command line: every command and flag is declared here once; help and errors follow from it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
+#[derive(Debug, Parser)]
+#[command(name = "corten", version = crate::config::VERSION, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// What to log: error, warn, info, debug, trace, or a filter such as `info,corten_kubelet=debug`.
+    #[arg(long, global = true, default_value = "info", value_name = "FILTER")]
+    pub log: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the cluster in the background and wait until it is ready.
+    Up(Up),
+    /// Stop the cluster and its containers; the objects stay, unless --purge.
+    Down(Down),
+    /// Show the components, their versions, addresses and memory.
+    Status(Where),
+    /// Show the log of the cluster's own process.
+    Logs(Logs),
+    /// Run the cluster in the foreground, for systemd and containers.
+    Server(Server),
+    /// Run one more node of a cluster: kubelet, runtime, network, proxy and DNS.
+    Agent(Agent),
+    /// Import, pull, list and remove container images.
+    #[command(subcommand)]
+    Image(Image),
+    /// Run the API server alone, with its embedded store.
+    Apiserver(Server),
+    /// Run the controllers alone.
+    ControllerManager(Component),
+    /// Run the scheduler alone.
+    Scheduler(Component),
+    /// Run the kubelet alone, against any CRI v1 runtime.
+    Kubelet(Kubelet),
+    /// Run the service proxy alone.
+    Proxy(Component),
+    /// Run the container runtime alone: a CRI v1 server.
+    Runtime(Runtime),
+    /// Run the cluster DNS server alone.
+    Dns(Dns),
+}
+
+/// The data directory when no flag names one.
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
+
+/// Where a cluster lives on this machine.
+#[derive(Debug, Clone, Args)]
+pub struct Where {
+    /// Everything that must survive a restart: store, certificates, images, volumes.
+    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Sockets, pid file and namespaces: what a reboot may lose.
+    #[arg(long, default_value = "/run/corten", value_name = "DIR")]
+    pub run_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Server {
+    #[command(flatten)]
+    pub place: Where,
+    /// How many nodes; those beyond the first live in network namespaces of this machine.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub nodes: u8,
+    /// The first node's name; the host name if absent.
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// The node's address; the one that the default route uses if absent.
+    #[arg(long, value_name = "ADDRESS")]
+    pub node_ip: Option<IpAddr>,
+    /// The address the API server listens on.
+    #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
+    pub bind_address: IpAddr,
+    /// The port the API server listens on.
+    #[arg(long, default_value_t = 6443, value_name = "PORT")]
+    pub port: u16,
+    /// The port the first node's kubelet listens on.
+    #[arg(long, default_value_t = 10250, value_name = "PORT")]
+    pub kubelet_port: u16,
+    /// The range that pod addresses come from; each node gets a /24 of it.
+    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
+    pub cluster_cidr: String,
+    /// The range that Service addresses come from.
+    #[arg(long, default_value = "10.96.0.0/12", value_name = "CIDR")]
+    pub service_cidr: String,
+    /// The domain of the names that cluster DNS answers.
+    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
+    pub cluster_domain: String,
+    /// The bridge that the first node's pods are attached to.
+    #[arg(long, default_value = "corten0", value_name = "NAME")]
+    pub bridge: String,
+    /// Another name or address that the API server's certificate shall carry; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub tls_san: Vec<String>,
+    /// Where progress is written, as lines; `corten up` reads them.
+    #[arg(long, hide = true)]
+    pub progress_fd: Option<i32>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Up {
+    #[command(flatten)]
+    pub server: Server,
+    /// The kubeconfig file to merge the context `corten` into; $KUBECONFIG or ~/.kube/config if absent.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Leave the user's kubeconfig alone.
+    #[arg(long)]
+    pub no_kubeconfig: bool,
+    /// Give up after this many seconds.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Down {
+    #[command(flatten)]
+    pub place: Where,
+    /// Remove everything: objects, images, volumes, links, cgroups and the kubeconfig context.
+    #[arg(long)]
+    pub purge: bool,
+    /// The kubeconfig file to take the context out of; $KUBECONFIG or ~/.kube/config if absent.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Logs {
+    #[command(flatten)]
+    pub place: Where,
+    /// Go on as the log grows.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The log of this node instead of the first.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Agent {
+    #[command(flatten)]
+    pub place: Where,
+    /// How to reach the API server, as the node's own user.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+    /// The node's name; the host name if absent.
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// The node's address; the one that the default route uses if absent.
+    #[arg(long, value_name = "ADDRESS")]
+    pub node_ip: Option<IpAddr>,
+    /// The port the kubelet listens on.
+    #[arg(long, default_value_t = 10250, value_name = "PORT")]
+    pub kubelet_port: u16,
+    /// The range that pod addresses come from.
+    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
+    pub cluster_cidr: String,
+    /// The range that Service addresses come from.
+    #[arg(long, default_value = "10.96.0.0/12", value_name = "CIDR")]
+    pub service_cidr: String,
+    /// The domain of the names that cluster DNS answers.
+    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
+    pub cluster_domain: String,
+    /// The bridge that the node's pods are attached to.
+    #[arg(long, default_value = "corten0", value_name = "NAME")]
+    pub bridge: String,
+    /// The image store; <data dir>/images if absent.
+    #[arg(long, value_name = "DIR")]
+    pub image_dir: Option<PathBuf>,
+}
+
+/// A component that is nothing but a client of the API.
+#[derive(Debug, Clone, Args)]
+pub struct Component {
+    /// How to reach the API server, and as whom.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+    /// The node this runs on; the host name if absent.
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Act only while holding the component's Lease.
+    #[arg(long)]
+    pub leader_elect: bool,
+    /// The range that pod addresses come from.
+    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
+    pub cluster_cidr: String,
+    /// The bundle that pods get as their root of trust; the kubeconfig's own if absent.
+    #[arg(long, value_name = "FILE")]
+    pub root_ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Kubelet {
+    #[command(flatten)]
+    pub agent: Agent,
+    /// The CRI v1 socket of the container runtime; <run dir>/cri.sock if absent.
+    #[arg(long, value_name = "SOCKET")]
+    pub container_runtime_endpoint: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Runtime {
+    #[command(flatten)]
+    pub place: Where,
+    /// Where to serve CRI v1; <run dir>/cri.sock if absent.
+    #[arg(long, value_name = "SOCKET")]
+    pub listen: Option<PathBuf>,
+    /// The range of this node's pods; what the kubelet says over CRI if absent.
+    #[arg(long, value_name = "CIDR")]
+    pub pod_cidr: Option<String>,
+    /// The range that all pod addresses come from.
+    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
+    pub cluster_cidr: String,
+    /// The bridge that pods are attached to.
+    #[arg(long, default_value = "corten0", value_name = "NAME")]
+    pub bridge: String,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Dns {
+    /// How to reach the API server, and as whom.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+    /// The addresses to answer on.
+    #[arg(long, default_value = "127.0.0.1:53", value_name = "ADDRESS:PORT")]
+    pub listen: Vec<std::net::SocketAddr>,
+    /// The domain of the names that are answered from the cluster.
+    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
+    pub cluster_domain: String,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Image {
+    /// Import a docker or OCI archive (`docker save`, `skopeo copy … oci-archive:`); `-` reads standard input.
+    Import {
+        #[command(flatten)]
+        place: Where,
+        /// The archives.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Pull an image from a registry.
+    Pull {
+        #[command(flatten)]
+        place: Where,
+        #[arg(value_name = "IMAGE")]
+        image: String,
+        /// The registry's credentials.
+        #[arg(long, value_name = "USER:PASSWORD")]
+        user: Option<String>,
+        /// Speak plain HTTP with the registry.
+        #[arg(long)]
+        plain_http: bool,
+    },
+    /// List the images.
+    Ls {
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Remove images.
+    Rm {
+        #[command(flatten)]
+        place: Where,
+        #[arg(required = true, value_name = "IMAGE")]
+        images: Vec<String>,
+    },
+}

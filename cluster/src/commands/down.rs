@@ -1,0 +1,120 @@
+//! `corten down`: stops the server, its containers and its network; with `--purge` nothing of the cluster stays.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cli;
+use crate::components::{further_nodes, network, node};
+use crate::config::Place;
+use crate::{instance, kubeconfig, preflight};
+
+/// How long the server may take to say goodbye.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn run(flags: &cli::Down) -> Result<()> {
+    preflight::root()?;
+    let place = Place::of(&flags.place);
+    let running = instance::running(&place)?;
+    if let Some(pid) = running {
+        instance::stop(pid, PATIENCE)?;
+    }
+    if place.data.join("format").exists() {
+        super::block_on(tear_down(&place))?;
+    }
+    if flags.purge {
+        purge(&place)?;
+        if let Some(path) = kubeconfig::user_file(flags.kubeconfig.as_deref()) {
+            kubeconfig::remove(&path)?;
+        }
+    }
+    match (running, flags.purge) {
+        (_, true) => println!("corten is gone"),
+        (Some(_), false) => println!("corten is stopped; its objects are kept in {}", place.data.display()),
+        (None, false) => println!("corten was not running"),
+    }
+    Ok(())
+}
+
+/// Ends the containers and takes down the network of every node of this machine.
+async fn tear_down(place: &Place) -> Result<()> {
+    for name in place.further_nodes() {
+        let node = place.node(&name);
+        if let Some(stray) = instance::running(&node)? {
+            instance::stop(stray, PATIENCE)?;
+        }
+        stop_containers(&node).await?;
+        let _ = std::fs::remove_dir_all(&node.run);
+    }
+    stop_containers(place).await?;
+    further_nodes::cleanup(place).await.context("the nodes' namespaces cannot be removed")?;
+    corten_proxy::cleanup(&corten_proxy::Config::new("", None)).context("the Services' rules cannot be removed")?;
+    corten_network::routes::cleanup().await.context("the routes to other nodes cannot be removed")?;
+    network::cleanup(place).await.context("the pod network cannot be removed")?;
+    Ok(())
+}
+
+async fn stop_containers(place: &Place) -> Result<()> {
+    let config = node::runtime_config(place, place.images())?;
+    // The network is taken down as a whole afterwards, so its part of each pod needs no undoing here.
+    corten_runtime::purge(&config, Arc::new(corten_runtime::LoopbackNetwork))
+        .await
+        .context("the containers cannot be stopped")?;
+    remove_cgroup(&place.cgroup());
+    Ok(())
+}
+
+/// Removes a cgroup and all below it, in every hierarchy; they are empty now.
+fn remove_cgroup(name: &str) {
+    let root = Path::new("/sys/fs/cgroup");
+    let mut hierarchies = vec![root.to_owned()];
+    hierarchies.extend(std::fs::read_dir(root).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())));
+    for hierarchy in hierarchies {
+        remove_cgroup_tree(&hierarchy.join(name.trim_start_matches('/')));
+    }
+}
+
+fn remove_cgroup_tree(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_cgroup_tree(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(dir);
+}
+
+/// Removes the directories, once nothing is mounted in them any more.
+fn purge(place: &Place) -> Result<()> {
+    for dir in [&place.run, &place.data] {
+        unmount_below(dir)?;
+        match std::fs::remove_dir_all(dir) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", dir.display())),
+        }
+    }
+    Ok(())
+}
+
+/// Unmounts everything below a directory, the innermost first: removing a directory must never reach through a mount.
+fn unmount_below(dir: &Path) -> Result<()> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    let mut below: Vec<&Path> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4).map(Path::new))
+        .filter(|path| path.starts_with(dir) && *path != dir)
+        .collect();
+    below.sort();
+    for path in below.into_iter().rev() {
+        let unmounted = nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH);
+        ensure!(
+            unmounted.is_ok(),
+            "{} cannot be unmounted; nothing below {} was removed",
+            path.display(),
+            dir.display()
+        );
+    }
+    Ok(())
+}

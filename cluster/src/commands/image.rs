@@ -1,0 +1,119 @@
+//! `corten image`: the images of this machine, with or without a running cluster.
+//!
+//! All nodes of a machine share one image store, so an import is seen by every one of them at once.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use corten_runtime::{ImageStore, PullAuth, RegistryConfig};
+
+use crate::cli::{Image, Where};
+use crate::config::Place;
+use crate::{instance, preflight};
+
+pub async fn run(command: Image) -> Result<()> {
+    preflight::root()?;
+    match command {
+        Image::Import { place, files } => import(&open(&place)?, &files),
+        Image::Pull { place, image, user, plain_http } => pull(open(&place)?, &image, user, plain_http).await,
+        Image::Ls { place } => list(&open(&place)?),
+        Image::Rm { place, images } => remove(&Place::of(&place), &open(&place)?, &images).await,
+    }
+}
+
+fn open(place: &Where) -> Result<ImageStore> {
+    let place = Place::of(place);
+    preflight::data_directory(&place)?;
+    Ok(ImageStore::open(place.images())?)
+}
+
+fn import(store: &ImageStore, files: &[std::path::PathBuf]) -> Result<()> {
+    for file in files {
+        let reader: Box<dyn Read> = if file == Path::new("-") {
+            Box::new(std::io::stdin().lock())
+        } else {
+            Box::new(std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?)
+        };
+        let records = store.import_archive(std::io::BufReader::new(reader))?;
+        for record in records {
+            let name = record.tags.first().or(record.digests.first()).unwrap_or(&record.id);
+            println!("imported {name} ({})", size(record.size));
+        }
+    }
+    Ok(())
+}
+
+async fn pull(store: ImageStore, image: &str, user: Option<String>, plain_http: bool) -> Result<()> {
+    let auth = match user {
+        None => PullAuth::Anonymous,
+        Some(user) => {
+            let (user, password) = user.split_once(':').context("--user must be of the form USER:PASSWORD")?;
+            PullAuth::Basic(user.into(), password.into())
+        }
+    };
+    let store = if plain_http {
+        let reference = corten_runtime::Reference::parse(image)?;
+        store.with_registries(vec![RegistryConfig {
+            host: reference.registry,
+            plain_http: true,
+            ..RegistryConfig::default()
+        }])
+    } else {
+        store
+    };
+    let record = store.pull(image, auth).await?;
+    println!("pulled {image} ({})", size(record.size));
+    Ok(())
+}
+
+fn list(store: &ImageStore) -> Result<()> {
+    let mut rows = vec![["IMAGE".to_owned(), "ID".to_owned(), "SIZE".to_owned(), "PINNED".to_owned()]];
+    for record in store.list()? {
+        let id: String = record.id.trim_start_matches("sha256:").chars().take(13).collect();
+        let names = if record.tags.is_empty() { &record.digests } else { &record.tags };
+        for name in names {
+            rows.push([name.clone(), id.clone(), size(record.size), record.pinned.to_string()]);
+        }
+    }
+    super::print_table(&rows);
+    Ok(())
+}
+
+/// A running node knows which layers its containers use, so it removes; without one, nothing is in use.
+async fn remove(place: &Place, store: &ImageStore, images: &[String]) -> Result<()> {
+    for image in images {
+        ensure!(store.find(image)?.is_some(), "there is no image {image:?}");
+        if instance::running(place)?.is_some() {
+            let channel =
+                corten_cri::connect(&place.cri_socket()).await.context("the node's runtime does not answer")?;
+            let request = corten_cri::v1::RemoveImageRequest {
+                image: Some(corten_cri::v1::ImageSpec { image: image.clone(), ..Default::default() }),
+            };
+            corten_cri::ImageServiceClient::new(channel).remove_image(request).await?;
+        } else if store.remove(image, &BTreeSet::new())?.is_none() {
+            bail!("there is no image {image:?}");
+        }
+        println!("removed {image}");
+    }
+    Ok(())
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1}kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}MB", bytes as f64 / 1e6),
+        _ => format!("{:.2}GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_read_like_docker_images() {
+        assert_eq!(super::size(4_200), "4.2kB");
+        assert_eq!(super::size(7_654_321), "7.7MB");
+        assert_eq!(super::size(1_230_000_000), "1.23GB");
+    }
+}

@@ -1,0 +1,140 @@
+//! The commands: one file each. Those that run components set up logging and the asynchronous runtime here.
+
+mod down;
+mod image;
+mod logs;
+mod status;
+mod up;
+
+use std::future::Future;
+
+use anyhow::{Context, Result};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::{Cli, Command};
+use crate::config::{Cluster, Node};
+use crate::progress::Progress;
+use crate::{components, instance, preflight};
+
+/// Runs one command to its end.
+pub fn run(cli: Cli) -> Result<()> {
+    // One provider for all of TLS, chosen in one place.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match cli.command {
+        Command::Up(flags) => up::run(&flags, &cli.log),
+        Command::Down(flags) => down::run(&flags),
+        Command::Status(place) => block_on(status::run(&place)),
+        Command::Logs(flags) => logs::run(&flags),
+        Command::Image(command) => block_on(image::run(command)),
+        Command::Server(flags) => {
+            log_to_stderr(&cli.log)?;
+            let progress = Progress::new(flags.progress_fd);
+            server(&Cluster::from_flags(&flags), &progress).inspect_err(|error| progress.failed(&format!("{error:#}")))
+        }
+        Command::Agent(flags) => {
+            log_to_stderr(&cli.log)?;
+            let node = Node::from_flags(&flags)?;
+            preflight::node(&node)?;
+            let _lock = instance::acquire(&node.place)?;
+            until_signal(|shutdown| components::agent(node, flags.kubeconfig, shutdown))
+        }
+        Command::Apiserver(flags) => {
+            log_to_stderr(&cli.log)?;
+            let cluster = Cluster::from_flags(&flags)?;
+            preflight::data_directory(&cluster.node.place)?;
+            let _lock = instance::acquire(&cluster.node.place)?;
+            until_signal(|shutdown| components::apiserver::alone(cluster, shutdown))
+        }
+        Command::ControllerManager(flags) => {
+            log_to_stderr(&cli.log)?;
+            until_signal(|shutdown| components::alone::controller_manager(flags, shutdown))
+        }
+        Command::Scheduler(flags) => {
+            log_to_stderr(&cli.log)?;
+            until_signal(|shutdown| components::alone::scheduler(flags, shutdown))
+        }
+        Command::Kubelet(flags) => {
+            log_to_stderr(&cli.log)?;
+            until_signal(|shutdown| components::alone::kubelet(flags, shutdown))
+        }
+        Command::Proxy(flags) => {
+            log_to_stderr(&cli.log)?;
+            until_signal(|shutdown| components::alone::proxy(flags, shutdown))
+        }
+        Command::Runtime(flags) => {
+            log_to_stderr(&cli.log)?;
+            until_signal(|shutdown| components::alone::runtime(flags, shutdown))
+        }
+        Command::Dns(flags) => {
+            log_to_stderr(&cli.log)?;
+            until_signal(|shutdown| components::alone::dns(flags, shutdown))
+        }
+    }
+}
+
+fn server(cluster: &Result<Cluster>, progress: &Progress) -> Result<()> {
+    let cluster = cluster.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    preflight::root()?;
+    let _lock = instance::acquire(&cluster.node.place)?;
+    preflight::server(cluster)?;
+    until_signal(|shutdown| components::server(cluster.clone(), progress.clone(), shutdown))
+}
+
+/// Runs components until they end, or until a signal asks them to.
+fn until_signal<F>(start: impl FnOnce(CancellationToken) -> F) -> Result<()>
+where
+    F: Future<Output = Result<()>>,
+{
+    block_on(async {
+        let shutdown = CancellationToken::new();
+        let asked = shutdown.clone();
+        tokio::spawn(async move {
+            use tokio::signal::unix::{SignalKind, signal};
+            let (Ok(mut terminate), Ok(mut interrupt)) =
+                (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+            else {
+                return;
+            };
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            asked.cancel();
+        });
+        start(shutdown).await
+    })
+}
+
+fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let workers = std::thread::available_parallelism().map_or(2, usize::from).min(8);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()
+        .context("the asynchronous runtime cannot start")?
+        .block_on(future)
+}
+
+fn log_to_stderr(filter: &str) -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter).context("--log")?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    Ok(())
+}
+
+/// Prints rows as kubectl does: columns as wide as their widest cell, three spaces apart.
+fn print_table<const N: usize>(rows: &[[String; N]]) {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.len());
+        }
+    }
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        println!("{}", cells.join("   ").trim_end());
+    }
+}

@@ -1,0 +1,131 @@
+//! `corten status`: what runs, where, in which version, and what it costs.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use corten_api::k8s_openapi::api::core::v1::Node;
+use corten_client::{Client, ListOptions};
+use corten_meta::Value;
+
+use crate::cli::Where;
+use crate::components::{network::gateway, readiness};
+use crate::config::{Place, VERSION};
+use crate::instance;
+
+pub async fn run(place: &Where) -> Result<()> {
+    let place = Place::of(place);
+    let Some(pid) = instance::running(&place)? else {
+        bail!("corten is not running; start it by `corten up`");
+    };
+    let admin = place.kubeconfig("admin");
+    let client = Client::from_kubeconfig(&admin, None).context("the administrator's kubeconfig cannot be used")?;
+    let version = get(&client, "/version").await?;
+    println!("corten       {VERSION}, serving Kubernetes {}", version["gitVersion"].as_str().unwrap_or("?"));
+    println!("server       pid {pid}");
+    println!("API server   {}", crate::kubeconfig::server(&admin)?);
+    println!("data         {}", place.data.display());
+    println!("cgroup       {}", place.cgroup());
+    println!();
+
+    let nodes = client.list::<Node>("", &ListOptions::default()).await.context("the nodes cannot be listed")?;
+    let nodes: Vec<Value> = nodes.items.iter().map(corten_api::Typed::to_value).collect();
+    super::print_table(&components(&client, &nodes).await);
+    println!();
+    super::print_table(&node_rows(&nodes));
+    println!();
+    super::print_table(&memory_rows(&place, pid));
+    Ok(())
+}
+
+async fn get(client: &Client, path: &str) -> Result<Value> {
+    let body = client.get_raw(path).await.with_context(|| format!("the API server does not answer {path}"))?;
+    Ok(serde_json::from_slice(&body).unwrap_or(Value::Null))
+}
+
+/// Each component with what it was seen to do.
+async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
+    let row = |name: &str, good: bool, note: String| {
+        [name.to_owned(), if good { "healthy" } else { "failing" }.to_owned(), note]
+    };
+    let mut rows = vec![["COMPONENT".to_owned(), "STATE".to_owned(), "SEEN".to_owned()]];
+    let ready = get(client, "/readyz").await;
+    rows.push(row("apiserver", ready.is_ok(), ready.map_or_else(|e| e.to_string(), |_| "/readyz is ok".into())));
+    let assigned = nodes.iter().filter(|node| node.pointer("/spec/podCIDR").is_some()).count();
+    rows.push(row(
+        "controllers",
+        assigned == nodes.len(),
+        format!("{assigned} of {} nodes have a pod range", nodes.len()),
+    ));
+    let alive = nodes.iter().filter(|node| readiness::is_ready(node)).count();
+    rows.push(row("nodes", alive == nodes.len(), format!("{alive} of {} are Ready", nodes.len())));
+    for node in nodes {
+        let name = corten_meta::name(node);
+        let Some(address) = node.pointer("/spec/podCIDR").and_then(Value::as_str).and_then(gateway) else { continue };
+        let answer = readiness::ask((address, 53).into(), "kubernetes.default.svc.cluster.local").await;
+        let note = answer.as_ref().map_or_else(|error| error.to_string(), |()| format!("{address} answers names"));
+        rows.push(row(&format!("dns on {name}"), answer.is_ok(), note));
+    }
+    rows
+}
+
+fn node_rows(nodes: &[Value]) -> Vec<[String; 5]> {
+    let mut rows = vec![["NODE", "STATUS", "ADDRESS", "PODS", "KUBELET"].map(str::to_owned)];
+    for node in nodes {
+        let text = |path: &str| node.pointer(path).and_then(Value::as_str).unwrap_or("<none>").to_owned();
+        let state = if readiness::is_ready(node) { "Ready" } else { "NotReady" };
+        rows.push([
+            corten_meta::name(node).to_owned(),
+            state.to_owned(),
+            text("/status/addresses/0/address"),
+            text("/spec/podCIDR"),
+            text("/status/nodeInfo/kubeletVersion"),
+        ]);
+    }
+    rows
+}
+
+/// The proportional memory of the server, of further nodes and of the shims.
+fn memory_rows(place: &Place, server: i32) -> Vec<[String; 3]> {
+    let mut rows = vec![["PROCESS", "COUNT", "MEMORY (PSS)"].map(str::to_owned)];
+    let mebibytes = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
+    rows.push(["server".into(), "1".into(), mebibytes(pss_kib(server).unwrap_or(0))]);
+    let (mut agents, mut shims) = (Vec::new(), Vec::new());
+    let (data, run) = (place.data.to_string_lossy(), place.run.to_string_lossy());
+    for (pid, words) in processes().into_iter().filter(|(pid, _)| *pid != server) {
+        let line = words.join(" ");
+        let ours = line.contains(&*data) || line.contains(&*run);
+        match words.get(1).map(String::as_str) {
+            Some("agent") if ours => agents.push(pid),
+            Some("shim" | "pause") if ours => shims.push(pid),
+            _ => {}
+        }
+    }
+    for (name, pids) in [("agent", agents), ("shim", shims)] {
+        if !pids.is_empty() {
+            let total = pids.iter().filter_map(|pid| pss_kib(*pid)).sum();
+            rows.push([name.to_owned(), pids.len().to_string(), mebibytes(total)]);
+        }
+    }
+    rows
+}
+
+/// Every process that runs this very binary, with its command line.
+fn processes() -> Vec<(i32, Vec<String>)> {
+    let Ok(own) = std::env::current_exe() else { return Vec::new() };
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own))
+        .filter_map(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            Some((pid, words))
+        })
+        .collect()
+}
+
+fn pss_kib(pid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("smaps_rollup")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix("kB")?.trim().parse().ok())
+}

@@ -1,0 +1,188 @@
+//! `corten up`: starts the server in the background, shows how far it is, and returns when the cluster is ready.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cli;
+use crate::config::{Cluster, Place};
+use crate::progress::STEPS;
+use crate::{instance, kubeconfig, preflight};
+
+pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
+    preflight::root()?;
+    let cluster = Cluster::from_flags(&flags.server)?;
+    let place = &cluster.node.place;
+    let start = Instant::now();
+    match instance::running(place)? {
+        Some(pid) => println!("corten is already running (pid {pid})"),
+        None => {
+            start_server(&flags.server, place, log, Duration::from_secs(flags.timeout))?;
+            println!("corten is ready after {:.2} s", start.elapsed().as_secs_f64());
+        }
+    }
+    if !flags.no_kubeconfig {
+        let admin = place.kubeconfig("admin");
+        match kubeconfig::user_file(flags.kubeconfig.as_deref()) {
+            Some(path) => {
+                kubeconfig::merge(&path, &kubeconfig::read(&admin)?)?;
+                println!("kubectl uses it through the context {:?} in {}", kubeconfig::NAME, path.display());
+            }
+            None => println!("there is no home directory to put a kubeconfig into; use {}", admin.display()),
+        }
+    }
+    Ok(())
+}
+
+fn start_server(flags: &cli::Server, place: &Place, log: &str, patience: Duration) -> Result<()> {
+    std::fs::create_dir_all(&place.data).with_context(|| format!("cannot create {}", place.data.display()))?;
+    let log_file = File::options()
+        .create(true)
+        .append(true)
+        .open(place.log())
+        .with_context(|| format!("cannot write {}", place.log().display()))?;
+    let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
+    let server = spawn(flags, log, log_file, writer.into())?;
+    let outcome = follow(reader, patience);
+    if outcome.is_err() {
+        // A start that did not succeed leaves nothing behind.
+        let _ = instance::stop(server.id() as i32, Duration::from_secs(10));
+    }
+    outcome.with_context(|| format!("the cluster did not start (its log is {})", place.log().display()))
+}
+
+fn spawn(flags: &cli::Server, log: &str, log_file: File, progress: OwnedFd) -> Result<Child> {
+    let executable = std::env::current_exe().context("this program's own path is unknown")?;
+    let descriptor = progress.as_raw_fd();
+    let mut command = Command::new(executable);
+    command
+        .arg("server")
+        .args(arguments(flags))
+        .args(["--log", log, "--progress-fd", &descriptor.to_string()])
+        .stdin(Stdio::null())
+        .stdout(log_file.try_clone()?)
+        .stderr(log_file)
+        .current_dir("/");
+    // SAFETY: setsid and fcntl are async-signal-safe, and nothing is allocated between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            nix::unistd::setsid()?;
+            if libc::fcntl(descriptor, libc::F_SETFD, 0) == -1 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let child = command.spawn().context("the server cannot be started")?;
+    // Our own end of the writer closes here, so that the server's death ends the pipe.
+    drop(progress);
+    Ok(child)
+}
+
+/// The flags as the server's command line takes them.
+fn arguments(flags: &cli::Server) -> Vec<OsString> {
+    let mut list: Vec<OsString> = Vec::new();
+    let mut flag = |name: &str, value: OsString| list.extend([name.into(), value]);
+    flag("--data-dir", flags.place.data_dir.clone().into());
+    flag("--run-dir", flags.place.run_dir.clone().into());
+    flag("--nodes", flags.nodes.to_string().into());
+    if let Some(name) = &flags.node_name {
+        flag("--node-name", name.into());
+    }
+    if let Some(address) = flags.node_ip {
+        flag("--node-ip", address.to_string().into());
+    }
+    flag("--bind-address", flags.bind_address.to_string().into());
+    flag("--port", flags.port.to_string().into());
+    flag("--kubelet-port", flags.kubelet_port.to_string().into());
+    flag("--cluster-cidr", flags.cluster_cidr.clone().into());
+    flag("--service-cidr", flags.service_cidr.clone().into());
+    flag("--cluster-domain", flags.cluster_domain.clone().into());
+    flag("--bridge", flags.bridge.clone().into());
+    for name in &flags.tls_san {
+        flag("--tls-san", name.into());
+    }
+    list
+}
+
+/// Shows the milestones as they come, until the last or the first error.
+fn follow(reader: std::io::PipeReader, patience: Duration) -> Result<()> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(reader).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let bar = bar();
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left) {
+            Ok(line) => {
+                if let Some(why) = line.strip_prefix("error ") {
+                    bar.finish_and_clear();
+                    bail!("{why}");
+                }
+                bar.inc(1);
+                bar.set_message(line.clone());
+                if line == "ready" {
+                    bar.finish_and_clear();
+                    return Ok(());
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => bail!("it was not ready within {} s", patience.as_secs()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("the server ended while it was starting"),
+        }
+    }
+}
+
+fn bar() -> indicatif::ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let bar = indicatif::ProgressBar::new(STEPS.len() as u64);
+    if let Ok(style) = indicatif::ProgressStyle::with_template("{spinner} [{bar:24}] {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(80));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn the_servers_command_line_says_what_was_asked_of_up() {
+        let up = cli::Cli::parse_from([
+            "corten",
+            "up",
+            "--nodes",
+            "3",
+            "--port",
+            "7443",
+            "--node-ip",
+            "10.0.0.1",
+            "--tls-san",
+            "a",
+            "--tls-san",
+            "b",
+        ]);
+        let cli::Command::Up(up) = up.command else { panic!("up") };
+        let mut words: Vec<OsString> = vec!["corten".into(), "server".into()];
+        words.extend(arguments(&up.server));
+        let server = cli::Cli::parse_from(words);
+        let cli::Command::Server(server) = server.command else { panic!("server") };
+        assert_eq!(format!("{server:?}"), format!("{:?}", up.server));
+    }
+}

@@ -1,0 +1,194 @@
+//! What every cluster has beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, and a
+//! first node that is marked as the control plane.
+//!
+//! Each node answers names on the gateway of its own pod range; the slice lists one endpoint per node and the
+//! Service's internal traffic policy makes every node use its own.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{Node, Service, Taint};
+use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use corten_client::{Caches, Client, Error, Patch};
+use corten_meta::{Key, Value};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::network::gateway;
+use super::node::CONTROL_PLANE;
+use crate::config::Cluster;
+
+const NAMESPACE: &str = "kube-system";
+const SLICE: &str = "kube-dns-nodes";
+const DNS_ROLE: &str = "system:coredns";
+
+/// Keeps the Service and its endpoints as they should be.
+pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
+    let nodes = caches.of::<Node>();
+    nodes.synced().await;
+    let (role, binding) = dns_access();
+    apply::<ClusterRole>(&client, "", DNS_ROLE, role).await?;
+    apply::<ClusterRoleBinding>(&client, "", DNS_ROLE, binding).await?;
+    apply::<Service>(&client, NAMESPACE, "kube-dns", service(cluster.node.cluster_dns)).await?;
+    let mut changes = nodes.subscribe();
+    let mut applied = None;
+    loop {
+        let first = Key { namespace: String::new(), name: cluster.node.name.clone() };
+        if let Some(node) = nodes.typed::<Node>(&first) {
+            match mark_control_plane(&client, &node, cluster.nodes > 1).await {
+                // A conflict means that a newer version is on its way into the cache.
+                Err(error) if !error.is_conflict() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let listed: Vec<Value> = nodes.all().iter().map(|node| node.value()).collect();
+        let wanted = slice(&listed);
+        if applied.as_ref() != Some(&wanted) {
+            apply::<EndpointSlice>(&client, NAMESPACE, SLICE, wanted.clone()).await?;
+            applied = Some(wanted);
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            change = changes.next() => if change.is_none() { return Ok(()) },
+        }
+    }
+}
+
+/// Patches what differs, or creates the object where there is none.
+async fn apply<K: Typed>(client: &Client, namespace: &str, name: &str, wanted: Value) -> Result<(), Error> {
+    match client.patch::<K>(namespace, name, &Patch::Merge(wanted.clone()), None).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => client.create(&K::from_value(wanted)?).await.map(|_| ()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Marks the first node as the control plane, and keeps user pods away from it where there are other nodes for them.
+/// The kubelet may not say so of itself, so the administrator does, as kubeadm would.
+async fn mark_control_plane(client: &Client, node: &Node, dedicated: bool) -> Result<(), Error> {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let labelled = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CONTROL_PLANE));
+    if labelled && taints.iter().any(|t| t.key == CONTROL_PLANE) == dedicated {
+        return Ok(());
+    }
+    let mut wanted: Vec<Taint> = taints.into_iter().filter(|t| t.key != CONTROL_PLANE).collect();
+    wanted.extend(dedicated.then_some(taint));
+    let wanted: Vec<Value> = wanted.iter().map(taint_value).collect();
+    let patch = json!({
+        "metadata": {"labels": {CONTROL_PLANE: ""}, "resourceVersion": node.metadata.resource_version},
+        "spec": {"taints": wanted},
+    });
+    client.patch::<Node>("", name, &Patch::Merge(patch), None).await.map(|_| ())
+}
+
+fn taint_value(taint: &Taint) -> Value {
+    let mut value = json!({"key": taint.key, "effect": taint.effect});
+    if let Some(text) = &taint.value {
+        value["value"] = json!(text);
+    }
+    if let Some(time) = &taint.time_added {
+        value["timeAdded"] = json!(corten_meta::time::rfc3339(time.0));
+    }
+    value
+}
+
+/// What cluster DNS may read, and that it may.
+fn dns_access() -> (Value, Value) {
+    let read = json!(["list", "watch"]);
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": DNS_ROLE},
+        "rules": [
+            {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": read},
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
+        ],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": DNS_ROLE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": DNS_ROLE},
+        "subjects": [{"kind": "ServiceAccount", "name": "coredns", "namespace": NAMESPACE}],
+    });
+    (role, binding)
+}
+
+fn service(address: IpAddr) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": "kube-dns",
+            "namespace": NAMESPACE,
+            "labels": {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"},
+        },
+        "spec": {
+            "clusterIP": address.to_string(),
+            "internalTrafficPolicy": "Local",
+            "ports": [
+                {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+                {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+            ],
+        },
+    })
+}
+
+fn slice(nodes: &[Value]) -> Value {
+    let mut endpoints: Vec<Value> = nodes
+        .iter()
+        .filter_map(|node| {
+            let range = node.pointer("/spec/podCIDR")?.as_str()?;
+            Some(json!({
+                "addresses": [gateway(range)?.to_string()],
+                "nodeName": corten_meta::name(node),
+                "conditions": {"ready": true},
+            }))
+        })
+        .collect();
+    endpoints.sort_by_key(|endpoint| endpoint["nodeName"].to_string());
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": SLICE,
+            "namespace": NAMESPACE,
+            "labels": {
+                "kubernetes.io/service-name": "kube-dns",
+                "endpointslice.kubernetes.io/managed-by": "corten",
+            },
+        },
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+            {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_with_a_range_is_an_endpoint() {
+        let node = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
+        let slice = slice(&[
+            node("b", json!({"podCIDR": "10.244.1.0/24"})),
+            node("new", json!({})),
+            node("a", json!({"podCIDR": "10.244.0.0/24"})),
+        ]);
+        let endpoints: Vec<(&str, &str)> = slice["endpoints"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| (e["nodeName"].as_str().unwrap(), e["addresses"][0].as_str().unwrap()))
+            .collect();
+        assert_eq!(endpoints, [("a", "10.244.0.1"), ("b", "10.244.1.1")]);
+    }
+}

@@ -1,0 +1,86 @@
+//! Components that run alone, each with a kubeconfig: against this API server or any other.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use corten_client::Client;
+use tokio_util::sync::CancellationToken;
+
+use super::network::Plugged;
+use super::node::{self, Identities};
+use crate::config::{Node, Place, node_name};
+use crate::{cli, config, instance, kubeconfig, preflight};
+
+/// `corten controller-manager`.
+pub async fn controller_manager(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
+    let client = client(&flags.kubeconfig)?;
+    let root_ca = match &flags.root_ca_file {
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+        None => kubeconfig::authority(&flags.kubeconfig)?,
+    };
+    let config = corten_controllers::Config {
+        identity: node_name(flags.node_name.as_deref())?,
+        leader_elect: flags.leader_elect,
+        cluster_cidr: Some(flags.cluster_cidr),
+        root_ca,
+        ..corten_controllers::Config::default()
+    };
+    Ok(corten_controllers::run(config, Arc::new(move |_: &str| client.clone()), shutdown).await?)
+}
+
+/// `corten scheduler`.
+pub async fn scheduler(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
+    let config = corten_scheduler::Config::default();
+    Ok(corten_scheduler::run(config, client(&flags.kubeconfig)?, shutdown).await?)
+}
+
+/// `corten kubelet`.
+pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result<()> {
+    let node = Node::from_flags(&flags.agent)?;
+    preflight::node(&node)?;
+    let _lock = instance::acquire(&node.place)?;
+    let identities = Identities::of_agent(&node, client(&flags.agent.kubeconfig)?)?;
+    let mut config = node::kubelet_config(&node, identities.serving, node::host_resolver(), false);
+    if let Some(endpoint) = flags.container_runtime_endpoint {
+        config.cri_socket = endpoint;
+    }
+    Ok(corten_kubelet::run(config, identities.kubelet, shutdown).await?)
+}
+
+/// `corten proxy`.
+pub async fn proxy(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
+    preflight::root()?;
+    let range = config::range(&flags.cluster_cidr)?;
+    let config = corten_proxy::Config::new(node_name(flags.node_name.as_deref())?, Some(range));
+    Ok(corten_proxy::run(config, client(&flags.kubeconfig)?, shutdown).await?)
+}
+
+/// `corten runtime`: a CRI v1 server for any kubelet, with the pod network of the range it is given.
+pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result<()> {
+    let place = Place::of(&flags.place);
+    preflight::root()?;
+    preflight::data_directory(&place)?;
+    let node = Node::of_runtime(place, &flags)?;
+    let mut config = node::runtime_config(&node.place, node.images.clone())?;
+    if let Some(socket) = flags.listen {
+        config.socket = socket;
+    }
+    let network = Arc::new(Plugged::default());
+    if let Some(range) = &flags.pod_cidr {
+        network.start(&node, range).await?;
+    }
+    Ok(corten_runtime::serve(config, network, shutdown).await?)
+}
+
+/// `corten dns`.
+pub async fn dns(flags: cli::Dns, shutdown: CancellationToken) -> Result<()> {
+    let upstreams = node::upstreams(&node::host_resolver());
+    let config =
+        corten_dns::Config { domain: flags.cluster_domain, ..corten_dns::Config::new(flags.listen, upstreams) };
+    Ok(corten_dns::run(config, client(&flags.kubeconfig)?, shutdown).await?)
+}
+
+fn client(path: &Path) -> Result<Client> {
+    Client::from_kubeconfig(path, None).with_context(|| format!("{} cannot be used", path.display()))
+}

@@ -1,0 +1,196 @@
+//! The API server in this process: its store, certificates and listener, and clients that reach it without a socket.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use corten_apiserver::{KubeletClient, Server, User};
+use corten_client::{Client, Transport};
+use corten_store::{Embedded, Store};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+use rustls::ServerConfig;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::node::DNS_USER;
+use super::tasks::Tasks;
+use crate::config::Cluster;
+use crate::kubeconfig;
+use crate::pki::{self, Leaf, Pki};
+
+/// A started API server.
+pub struct ApiServer {
+    server: Arc<Server>,
+}
+
+impl ApiServer {
+    /// A client that acts as `name` with `groups`, through the same pipeline as everyone else.
+    pub fn client(&self, name: &str, groups: &[&str]) -> Client {
+        let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+        groups.push("system:authenticated".into());
+        let user = User { name: name.into(), groups, ..User::default() };
+        Client::new(Arc::new(InProcess { server: self.server.clone(), user }))
+    }
+}
+
+/// Opens the store, starts the API server and waits until it serves. The store outlives all clients.
+pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tasks: &mut Tasks) -> Result<ApiServer> {
+    let server = Server::new(config(cluster, pki)?, store).await.context("the API server cannot start")?;
+    let tls = Arc::new(ArcSwap::from(tls(cluster, pki)?));
+    write_kubeconfigs(cluster, pki)?;
+    let listener =
+        TcpListener::bind(cluster.bind).await.with_context(|| format!("cannot listen on {}", cluster.bind))?;
+    tasks.spawn("apiserver", server.clone().serve(listener, tls.clone(), tasks.shutdown()));
+    tasks.spawn("certificates", renew(cluster.clone(), pki.clone(), tls, tasks.shutdown()));
+    Ok(ApiServer { server })
+}
+
+/// Opens the embedded store; recovery reads files, so it has a thread of its own.
+pub async fn open_store(dir: &Path) -> Result<Arc<dyn Store>> {
+    let config = corten_store::Config::new(dir);
+    let store = tokio::task::spawn_blocking(move || Embedded::open(config)).await?;
+    Ok(store.context("the store cannot be opened")?)
+}
+
+/// `corten apiserver`: the API server and its store, nothing else.
+pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
+    let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
+    let store = open_store(&cluster.node.place.data.join("store")).await?;
+    let mut tasks = Tasks::new(shutdown);
+    start(&cluster, &pki, store, &mut tasks).await?;
+    tracing::info!(url = cluster.local_url(), "serving");
+    tasks.run().await
+}
+
+fn config(cluster: &Cluster, pki: &Pki) -> Result<corten_apiserver::Config> {
+    let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &["kubeadm:cluster-admins"]))?;
+    let issuer = format!("https://kubernetes.default.svc.{}", cluster.node.cluster_domain);
+    Ok(corten_apiserver::Config {
+        advertise_address: cluster.node.address,
+        port: cluster.bind.port(),
+        service_cidr: cluster.node.service_cidr.clone(),
+        audiences: vec![issuer.clone()],
+        issuer,
+        service_account_keys: vec![pki.service_account_key.clone()],
+        client_ca: pki.cluster.certificate.clone(),
+        serving_ca: pki.cluster.certificate.clone(),
+        requestheader_ca: Some(pki.front_proxy.certificate.clone()),
+        kubelet: Some(KubeletClient {
+            ca: pki.cluster.certificate.clone(),
+            certificate: kubelet.certificate,
+            key: kubelet.key,
+        }),
+        encryption_key: Some(pki.secrets_key),
+        ..corten_apiserver::Config::default()
+    })
+}
+
+/// The names and addresses under which clients reach the API server.
+fn names(cluster: &Cluster) -> Vec<String> {
+    let service = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
+    let mut names = vec!["localhost".to_owned(), cluster.node.name.clone()];
+    names.extend(service);
+    names.push(format!("kubernetes.default.svc.{}", cluster.node.cluster_domain));
+    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster.kubernetes_service, cluster.node.address];
+    if !cluster.bind.ip().is_unspecified() {
+        addresses.push(cluster.bind.ip());
+    }
+    names.extend(addresses.iter().map(IpAddr::to_string));
+    names.extend(cluster.extra_names.iter().cloned());
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn tls(cluster: &Cluster, pki: &Pki) -> Result<Arc<ServerConfig>> {
+    let leaf = Leaf { common_name: "kube-apiserver", organizations: &[], names: names(cluster) };
+    let identity = pki.cluster.issue(&leaf)?;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pki.cluster.certificate.as_bytes()) {
+        roots.add(certificate?)?;
+    }
+    let verifier = rustls::server::WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build()?;
+    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())?;
+    let mut config = ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Signs the leaves anew while the cluster runs, so that no certificate ever expires under it.
+async fn renew(
+    cluster: Cluster,
+    pki: Arc<Pki>,
+    current: Arc<ArcSwap<ServerConfig>>,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(pki::RENEWAL) => {}
+        }
+        current.store(tls(&cluster, &pki)?);
+        write_kubeconfigs(&cluster, &pki)?;
+    }
+}
+
+/// The kubeconfig files of the administrator and of components that run alone.
+fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
+    let holders: [(&str, &str, &[&str]); 5] = [
+        ("admin", "kubernetes-admin", &["system:masters"]),
+        ("controller-manager", "system:kube-controller-manager", &[]),
+        ("scheduler", "system:kube-scheduler", &[]),
+        ("proxy", "system:kube-proxy", &[]),
+        ("dns", DNS_USER, &["system:serviceaccounts"]),
+    ];
+    for (file, user, groups) in holders {
+        let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
+        let config = kubeconfig::single(&cluster.local_url(), &pki.cluster.certificate, &identity);
+        kubeconfig::write(&cluster.node.place.kubeconfig(file), &config)?;
+    }
+    Ok(())
+}
+
+/// The client's way to an API server of the same process.
+struct InProcess {
+    server: Arc<Server>,
+    user: User,
+}
+
+impl Transport for InProcess {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<corten_client::Body>, corten_client::Error>> {
+        let call = self.server.in_process(self.user.clone());
+        async move { Ok(call.call(request).await.map(body)) }.boxed()
+    }
+}
+
+fn body(body: corten_apiserver::Body) -> corten_client::Body {
+    match body {
+        corten_apiserver::Body::Full(bytes) => corten_client::Body::Full(bytes),
+        corten_apiserver::Body::Watch(watch) => corten_client::Body::Events(watch.events.map(|e| Ok(event(e))).boxed()),
+        corten_apiserver::Body::Stream(stream) => corten_client::Body::Stream(
+            stream.map(|chunk| chunk.map_err(|error| corten_client::Error::Transport(error.to_string()))).boxed(),
+        ),
+    }
+}
+
+fn event(event: corten_apiserver::WatchEvent) -> corten_client::WatchEvent {
+    use corten_apiserver::WatchEvent as From;
+    use corten_client::WatchEvent as To;
+    match event {
+        From::Added(object) => To::Added(object),
+        From::Modified(object) => To::Modified(object),
+        From::Deleted(object) => To::Deleted(object),
+        From::Bookmark { revision, initial_events_end } => To::Bookmark { revision, initial_events_end },
+        From::Error(status) => To::Error(status),
+    }
+}

@@ -1,0 +1,145 @@
+//! Further nodes on this machine: each an agent of its own process in a network namespace of its own.
+//!
+//! To the cluster they are machines like any other. They live and die with the server: it starts them, starts them
+//! again when they fail, and stops them; their containers outlive both.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use corten_network::namespace_node::{self, NodeNamespace};
+use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
+
+use super::node::{DNS_USER, serving};
+use super::tasks::Tasks;
+use crate::config::{Cluster, Place};
+use crate::pki::{Leaf, Pki, write_private};
+use crate::{instance, kubeconfig};
+
+/// How long an agent that failed stays down before it is started again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The settings of the namespaces of a cluster's further nodes.
+pub fn namespaces(cluster_cidr: &str, place: &Place) -> Result<namespace_node::Config> {
+    Ok(namespace_node::Config::new(&place.run, cluster_cidr.parse().context("the cluster's pod range")?))
+}
+
+/// Starts the nodes beyond the first, and returns their names.
+pub async fn start(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<Vec<String>> {
+    let namespaces = namespaces(&cluster.node.cluster_cidr, &cluster.node.place)?;
+    let mut names = Vec::new();
+    for number in 2..=cluster.nodes {
+        let name = format!("{}-{number}", cluster.node.name);
+        let place = cluster.node.place.node(&name);
+        if let Some(stray) = instance::running(&place)? {
+            // An agent of a server that was killed: its successor takes over the containers.
+            instance::stop(stray, Duration::from_secs(10))?;
+        }
+        let address = namespaces.address(usize::from(number) - 2)?;
+        let namespace = namespace_node::create(&namespaces, &name, address)
+            .await
+            .with_context(|| format!("the network namespace of node {name} cannot be made"))?;
+        prepare(cluster, pki, &name, &place, address.into())?;
+        tasks.spawn("node", supervise(cluster.clone(), place, namespace, tasks.shutdown()));
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// Writes what the agent needs to be who it is.
+fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, address: IpAddr) -> Result<()> {
+    let user = format!("system:node:{name}");
+    let holders: [(&str, &str, &[&str]); 3] = [
+        ("kubelet", &user, &["system:nodes"]),
+        ("proxy", "system:kube-proxy", &[]),
+        ("dns", DNS_USER, &["system:serviceaccounts"]),
+    ];
+    for (file, user, groups) in holders {
+        let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
+        let config = kubeconfig::single(&cluster.advertised_url(), &pki.cluster.certificate, &identity);
+        kubeconfig::write(&place.kubeconfig(file), &config)?;
+    }
+    let tls = serving(pki, name, address)?;
+    for (file, text) in [("kubelet.crt", tls.certificate), ("kubelet.key", tls.key), ("ca.crt", tls.client_ca)] {
+        write_private(&place.pki().join(file), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Keeps one agent running until the shutdown.
+async fn supervise(
+    cluster: Cluster,
+    place: Place,
+    namespace: NodeNamespace,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    loop {
+        let mut agent = spawn(&cluster, &place, &namespace)?;
+        tokio::select! {
+            ended = agent.wait() => {
+                tracing::warn!(node = namespace.name, "the agent ended: {}", ended?);
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
+                    () = shutdown.cancelled() => return Ok(()),
+                }
+            }
+            () = shutdown.cancelled() => return stop(agent).await,
+        }
+    }
+}
+
+async fn stop(mut agent: Child) -> Result<()> {
+    if let Some(pid) = agent.id() {
+        let pid = nix::unistd::Pid::from_raw(pid as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).context("the agent cannot be stopped")?;
+    }
+    agent.wait().await?;
+    Ok(())
+}
+
+fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<Child> {
+    let open = |path: &Path| File::open(path).with_context(|| format!("cannot open {}", path.display()));
+    let netns = open(&namespace.path)?;
+    let log = File::options().create(true).append(true).open(place.log())?;
+    let node = &cluster.node;
+    let mut command = Command::new(std::env::current_exe().context("this program's own path is unknown")?);
+    command
+        .arg("agent")
+        .arg("--data-dir")
+        .arg(&place.data)
+        .arg("--run-dir")
+        .arg(&place.run)
+        .arg("--kubeconfig")
+        .arg(place.kubeconfig("kubelet"))
+        .arg("--image-dir")
+        .arg(&node.images)
+        .args(["--node-name", &namespace.name, "--node-ip", &namespace.address.to_string()])
+        .args(["--cluster-cidr", &node.cluster_cidr, "--service-cidr", &node.service_cidr])
+        .args(["--cluster-domain", &node.cluster_domain])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    // SAFETY: setns and prctl are async-signal-safe, and nothing is allocated between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) == -1
+                || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == -1
+            {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    command.spawn().with_context(|| format!("the agent of node {} cannot be started", namespace.name))
+}
+
+/// Takes the namespaces and their links away.
+pub async fn cleanup(place: &Place) -> Result<()> {
+    namespace_node::cleanup(&namespaces("0.0.0.0/0", place)?).await?;
+    Ok(())
+}

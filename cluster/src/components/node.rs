@@ -1,0 +1,200 @@
+//! A node: runtime, pod network, kubelet, proxy and DNS, each a client of the API under its own name.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use corten_api::k8s_openapi::api::core::v1::Taint;
+use corten_client::{Caches, Client};
+use corten_kubelet::{HostResolver, Tls};
+use tokio_util::sync::CancellationToken;
+
+use super::apiserver::ApiServer;
+use super::network::{Plugged, gateway, pod_range};
+use super::tasks::Tasks;
+use crate::config;
+use crate::config::{Cluster, Node, Place};
+use crate::pki::{Identity, Leaf, Pki};
+
+/// The label and the taint of a node that runs the control plane.
+pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// Who cluster DNS is: the name that kubeadm's own DNS has.
+pub const DNS_USER: &str = "system:serviceaccount:kube-system:coredns";
+
+/// Who a node's components are.
+pub struct Identities {
+    pub kubelet: Client,
+    pub proxy: Client,
+    pub dns: Client,
+    pub serving: Tls,
+}
+
+impl Identities {
+    /// Of the node in the API server's own process.
+    pub fn in_process(cluster: &Cluster, pki: &Pki, api: &ApiServer) -> Result<Identities> {
+        let name = format!("system:node:{}", cluster.node.name);
+        Ok(Identities {
+            kubelet: api.client(&name, &["system:nodes"]),
+            proxy: api.client("system:kube-proxy", &[]),
+            dns: api.client(DNS_USER, &["system:serviceaccounts"]),
+            serving: serving(pki, &cluster.node.name, cluster.node.address)?,
+        })
+    }
+
+    /// Of a node with kubeconfig and certificate files in its place; the proxy and DNS act as the node where they
+    /// have no file of their own.
+    pub fn of_agent(node: &Node, kubelet: Client) -> Result<Identities> {
+        let own = |name: &str| {
+            let path = node.place.kubeconfig(name);
+            if path.exists() { Client::from_kubeconfig(&path, None) } else { Ok(kubelet.clone()) }
+        };
+        let read = |name: &str| {
+            let path = node.place.pki().join(name);
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        Ok(Identities {
+            proxy: own("proxy")?,
+            dns: own("dns")?,
+            serving: Tls { certificate: read("kubelet.crt")?, key: read("kubelet.key")?, client_ca: read("ca.crt")? },
+            kubelet,
+        })
+    }
+}
+
+/// The certificate of a node's own API.
+pub fn serving(pki: &Pki, name: &str, address: IpAddr) -> Result<Tls> {
+    let user = format!("system:node:{name}");
+    let names = vec![name.to_owned(), "localhost".into(), address.to_string(), "127.0.0.1".into()];
+    let leaf = Leaf { common_name: &user, organizations: &["system:nodes"], names };
+    let Identity { certificate, key } = pki.cluster.issue(&leaf)?;
+    Ok(Tls { certificate, key, client_ca: pki.cluster.certificate.clone() })
+}
+
+/// Starts every component of a node.
+pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks: &mut Tasks) -> Result<()> {
+    let shutdown = tasks.shutdown();
+    let resolver = host_resolver();
+    let network = Arc::new(Plugged::default());
+    let caches = Caches::new(identities.proxy.clone(), shutdown.clone());
+
+    tasks.spawn(
+        "runtime",
+        corten_runtime::serve(runtime_config(&node.place, node.images.clone())?, network.clone(), shutdown.clone()),
+    );
+    let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only);
+    tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet, shutdown.clone()));
+    let proxy = corten_proxy::Config::new(&node.name, Some(config::range(&node.cluster_cidr)?));
+    tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy.clone(), shutdown.clone()));
+    tasks
+        .spawn("network", network_and_dns(node, network, caches, identities.proxy, identities.dns, resolver, shutdown));
+    Ok(())
+}
+
+/// What can only start once the node has its pod range: the pod network, the routes to other nodes, and DNS, which
+/// listens on the range's gateway.
+async fn network_and_dns(
+    node: Node,
+    network: Arc<Plugged>,
+    caches: Caches,
+    routes: Client,
+    dns: Client,
+    resolver: HostResolver,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let range = tokio::select! {
+        range = pod_range(&caches, &node.name) => range,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    network.start(&node, &range).await?;
+    let listen = gateway(&range).context("the node's pod range is not valid")?;
+    let dns_config = corten_dns::Config {
+        domain: node.cluster_domain.clone(),
+        own_addresses: vec![node.cluster_dns],
+        reverse_ranges: vec![config::range(&node.cluster_cidr)?, config::range(&node.service_cidr)?],
+        ..corten_dns::Config::new(vec![SocketAddr::new(listen, 53)], upstreams(&resolver))
+    };
+    let mut tasks = Tasks::new(shutdown.child_token());
+    let routes_config = corten_network::routes::Config { node_name: node.name.clone() };
+    tasks.spawn("routes", corten_network::routes::run(routes_config, routes, tasks.shutdown()));
+    tasks.spawn("dns", corten_dns::run(dns_config, dns, tasks.shutdown()));
+    tasks.run().await
+}
+
+/// The settings of the container runtime.
+pub fn runtime_config(place: &Place, images: PathBuf) -> Result<corten_runtime::Config> {
+    Ok(corten_runtime::Config {
+        state_dir: place.data.join("runtime"),
+        run_dir: place.run.join("runtime"),
+        images_dir: images,
+        socket: place.cri_socket(),
+        self_exe: std::env::current_exe().context("this program's own path is unknown")?,
+        ..corten_runtime::Config::default()
+    })
+}
+
+/// The settings of the kubelet.
+pub fn kubelet_config(
+    node: &Node,
+    serving: Tls,
+    resolver: HostResolver,
+    control_plane_only: bool,
+) -> corten_kubelet::Config {
+    let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
+    corten_kubelet::Config {
+        node_name: node.name.clone(),
+        node_ips: vec![node.address],
+        cri_socket: node.place.cri_socket().to_string_lossy().into_owned(),
+        root_dir: node.place.data.join("kubelet"),
+        log_dir: node.place.data.join("log"),
+        listen: SocketAddr::new([0, 0, 0, 0].into(), node.kubelet_port),
+        tls: Some(serving),
+        cluster_dns: vec![node.cluster_dns.to_string()],
+        cluster_domain: node.cluster_domain.clone(),
+        host_resolver: resolver,
+        taints: if control_plane_only { vec![taint] } else { Vec::new() },
+        cgroup_root: node.place.cgroup(),
+        ..corten_kubelet::Config::default()
+    }
+}
+
+/// What the node itself asks about names.
+pub fn host_resolver() -> HostResolver {
+    parse_resolver(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
+}
+
+fn parse_resolver(text: &str) -> HostResolver {
+    let mut resolver = HostResolver::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let keyword = words.next();
+        let words = words.map(str::to_owned);
+        match keyword {
+            Some("nameserver") => resolver.servers.extend(words.take(1)),
+            Some("search") => resolver.searches = words.collect(),
+            Some("options") => resolver.options.extend(words),
+            _ => {}
+        }
+    }
+    resolver
+}
+
+/// Where DNS forwards names that are not the cluster's.
+pub fn upstreams(resolver: &HostResolver) -> Vec<SocketAddr> {
+    resolver.servers.iter().filter_map(|server| Some(SocketAddr::new(server.parse().ok()?, 53))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_resolver_is_read_as_the_resolver_reads_it() {
+        let resolver = parse_resolver("# a comment\nnameserver 10.0.0.2\nsearch a.b c.d\noptions ndots:2 rotate\n");
+        assert_eq!(resolver.servers, ["10.0.0.2"]);
+        assert_eq!(resolver.searches, ["a.b", "c.d"]);
+        assert_eq!(resolver.options, ["ndots:2", "rotate"]);
+        assert_eq!(upstreams(&resolver), ["10.0.0.2:53".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,121 @@
+//! When a cluster is ready: its nodes say so, and cluster DNS answers a real question.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use corten_api::k8s_openapi::api::core::v1::Node;
+use corten_client::Caches;
+use corten_meta::{Key, Value};
+use tokio::net::UdpSocket;
+use tokio_util::sync::CancellationToken;
+
+use super::network::gateway;
+use crate::progress::Progress;
+
+/// Reports each milestone as it comes: the nodes, then DNS, then the whole.
+pub async fn report(
+    caches: Caches,
+    names: Vec<String>,
+    domain: String,
+    progress: Progress,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let ranges = tokio::select! {
+        ranges = all_ready(&caches, &names) => ranges,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    progress.reached("node");
+    let first = ranges.first().and_then(|range| gateway(range)).context("the node has no pod range")?;
+    tokio::select! {
+        answer = answers(SocketAddr::new(first, 53), &domain) => answer?,
+        () = shutdown.cancelled() => return Ok(()),
+    }
+    progress.reached("dns");
+    progress.reached("ready");
+    shutdown.cancelled().await;
+    Ok(())
+}
+
+/// Waits until every named node is Ready, and returns their pod ranges in the same order.
+async fn all_ready(caches: &Caches, names: &[String]) -> Vec<String> {
+    let nodes = caches.of::<Node>();
+    nodes.synced().await;
+    let mut changes = nodes.subscribe();
+    loop {
+        let ranges: Option<Vec<String>> = names
+            .iter()
+            .map(|name| {
+                let node = nodes.get(&Key { namespace: String::new(), name: name.clone() })?.value();
+                if is_ready(&node) { Some(node.pointer("/spec/podCIDR")?.as_str()?.to_owned()) } else { None }
+            })
+            .collect();
+        match ranges {
+            Some(ranges) => return ranges,
+            None => {
+                changes.next().await;
+            }
+        }
+    }
+}
+
+/// Whether the Node's condition Ready is True.
+pub fn is_ready(node: &Value) -> bool {
+    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+/// Waits until the server at `address` knows the API server's own Service.
+async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
+    const TRIES: u32 = 200;
+    for _ in 0..TRIES {
+        match ask(address, &format!("kubernetes.default.svc.{domain}")).await {
+            Ok(()) => return Ok(()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+    ask(address, &format!("kubernetes.default.svc.{domain}")).await.context("cluster DNS does not answer")
+}
+
+/// Asks for the addresses of one name; an answer with at least one address is a good one.
+pub async fn ask(server: SocketAddr, name: &str) -> Result<()> {
+    let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(server).await?;
+    socket.send(&question(name)).await?;
+    let mut buffer = [0; 512];
+    let read = tokio::time::timeout(Duration::from_millis(500), socket.recv(&mut buffer)).await??;
+    ensure!(read >= 12, "a short answer");
+    let (code, count) = (buffer[3] & 0x0f, u16::from_be_bytes([buffer[6], buffer[7]]));
+    ensure!(code == 0 && count > 0, "{name}: response code {code}, {count} answers");
+    Ok(())
+}
+
+/// A DNS query for the IPv4 addresses of a name.
+fn question(name: &str) -> Vec<u8> {
+    let mut query = vec![0x43, 0x4f, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        query.push(label.len() as u8);
+        query.extend_from_slice(label.as_bytes());
+    }
+    query.extend_from_slice(&[0, 0, 1, 0, 1]);
+    query
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_well_formed() {
+        assert_eq!(&question("a.bc")[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
+    }
+
+    #[test]
+    fn readiness_is_the_condition_ready() {
+        let node = |status: &str| serde_json::json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        assert!(is_ready(&node("True")));
+        assert!(!is_ready(&node("Unknown")));
+        assert!(!is_ready(&serde_json::json!({})));
+    }
+}

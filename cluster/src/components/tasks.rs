@@ -1,0 +1,107 @@
+//! The tasks of a process: each component is one, all are awaited, and the end of one ends all.
+//!
+//! A component that fails takes the process down with a clear word: whoever supervises it (systemd, `corten up`)
+//! starts a whole one again, and containers do not notice. Half a cluster that looks alive would be worse.
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long a component may take to end once it is asked to.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub struct Tasks {
+    set: JoinSet<(&'static str, Result<()>)>,
+    shutdown: CancellationToken,
+}
+
+impl Tasks {
+    /// Tasks that end when `shutdown` is cancelled.
+    pub fn new(shutdown: CancellationToken) -> Tasks {
+        Tasks { set: JoinSet::new(), shutdown }
+    }
+
+    /// The token that asks these tasks to end.
+    pub fn shutdown(&self) -> CancellationToken {
+        self.shutdown.clone()
+    }
+
+    /// Starts a component.
+    pub fn spawn<E>(&mut self, name: &'static str, task: impl Future<Output = Result<(), E>> + Send + 'static)
+    where
+        E: std::fmt::Display,
+    {
+        self.set.spawn(async move { (name, task.await.map_err(|error| anyhow!("{name}: {error:#}"))) });
+    }
+
+    /// Waits until a component ends by itself, which none should.
+    pub async fn failed(&mut self) -> Result<()> {
+        let ended = self.set.join_next().await;
+        self.premature(ended)
+    }
+
+    /// Waits until the shutdown is asked for or a component ends by itself; then asks the rest, and waits for them.
+    pub async fn run(mut self) -> Result<()> {
+        let outcome = tokio::select! {
+            () = self.shutdown.cancelled() => Ok(()),
+            ended = self.set.join_next() => self.premature(ended),
+        };
+        self.shutdown.cancel();
+        let rest = async {
+            while let Some(ended) = self.set.join_next().await {
+                match ended {
+                    Ok((_, Err(error))) => tracing::warn!("{error:#}"),
+                    Ok((name, Ok(()))) => tracing::debug!(name, "ended"),
+                    Err(error) => tracing::error!("a component panicked: {error}"),
+                }
+            }
+        };
+        if tokio::time::timeout(PATIENCE, rest).await.is_err() {
+            tracing::warn!("some components did not end within {PATIENCE:?}; they are dropped");
+        }
+        outcome
+    }
+
+    fn premature(&self, ended: Option<Result<(&'static str, Result<()>), tokio::task::JoinError>>) -> Result<()> {
+        match ended {
+            None => Ok(()),
+            Some(Ok((_, Err(error)))) => Err(error),
+            Some(Ok((_, Ok(())))) if self.shutdown.is_cancelled() => Ok(()),
+            Some(Ok((name, Ok(())))) => Err(anyhow!("{name} ended by itself")),
+            Some(Err(error)) => Err(anyhow!("a component panicked: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_failing_component_ends_the_others_and_is_named() {
+        let mut tasks = Tasks::new(CancellationToken::new());
+        let shutdown = tasks.shutdown();
+        tasks.spawn("patient", async move {
+            shutdown.cancelled().await;
+            Ok::<(), anyhow::Error>(())
+        });
+        tasks.spawn("hasty", async { Err(anyhow!("no luck")) });
+        assert_eq!(tasks.run().await.unwrap_err().to_string(), "hasty: no luck");
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_ends_all_without_an_error() {
+        let shutdown = CancellationToken::new();
+        let mut tasks = Tasks::new(shutdown.clone());
+        let asked = tasks.shutdown();
+        tasks.spawn("patient", async move {
+            asked.cancelled().await;
+            Ok::<(), anyhow::Error>(())
+        });
+        shutdown.cancel();
+        tasks.run().await.unwrap();
+    }
+}

@@ -1,0 +1,276 @@
+//! A cluster's configuration: parsed from the flags once, validated once, then plain values for every component.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cli;
+
+/// The binary's own version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Where a cluster keeps its things on this machine.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub data: PathBuf,
+    pub run: PathBuf,
+}
+
+impl Place {
+    pub fn of(place: &cli::Where) -> Place {
+        Place { data: absolute(&place.data_dir), run: absolute(&place.run_dir) }
+    }
+
+    pub fn pki(&self) -> PathBuf {
+        self.data.join("pki")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.data.join("corten.log")
+    }
+
+    pub fn pid(&self) -> PathBuf {
+        self.run.join("corten.pid")
+    }
+
+    pub fn cri_socket(&self) -> PathBuf {
+        self.run.join("cri.sock")
+    }
+
+    pub fn kubeconfig(&self, name: &str) -> PathBuf {
+        self.data.join("kubeconfig").join(format!("{name}.conf"))
+    }
+
+    /// The images of this machine; its nodes share them.
+    pub fn images(&self) -> PathBuf {
+        self.data.join("images")
+    }
+
+    /// Where a further node of this cluster lives.
+    pub fn node(&self, name: &str) -> Place {
+        Place { data: self.data.join("nodes").join(name), run: self.run.join("nodes").join(name) }
+    }
+
+    /// The names of the further nodes that have a place here.
+    pub fn further_nodes(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.data.join("nodes"))
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The cgroup that holds all of this place's pods; one per data directory, so that clusters do not mix.
+    pub fn cgroup(&self) -> String {
+        let default = cli::DEFAULT_DATA_DIR;
+        if self.data.as_os_str() == default {
+            return "/corten".into();
+        }
+        format!("/corten-{}", short_hash(&self.data.to_string_lossy()))
+    }
+}
+
+/// Eight characters that stand for a longer text: the same for the same text on every run.
+pub fn short_hash(text: &str) -> String {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    format!("{:08x}", BuildHasherDefault::<DefaultHasher>::default().hash_one(text) as u32)
+}
+
+/// What one node needs to know.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub name: String,
+    pub address: IpAddr,
+    pub place: Place,
+    /// The image store, which nodes of one machine share.
+    pub images: PathBuf,
+    pub kubelet_port: u16,
+    pub bridge: String,
+    pub cluster_cidr: String,
+    pub service_cidr: String,
+    pub cluster_domain: String,
+    /// The address of the Service kube-dns.
+    pub cluster_dns: IpAddr,
+}
+
+/// What the whole cluster needs to know.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub node: Node,
+    pub nodes: u8,
+    pub bind: SocketAddr,
+    /// The first address of the Service range: the API server's own Service.
+    pub kubernetes_service: IpAddr,
+    pub extra_names: Vec<String>,
+}
+
+impl Cluster {
+    pub fn from_flags(flags: &cli::Server) -> Result<Cluster> {
+        let node = Node {
+            name: node_name(flags.node_name.as_deref())?,
+            address: node_address(flags.node_ip)?,
+            place: Place::of(&flags.place),
+            images: Place::of(&flags.place).images(),
+            kubelet_port: flags.kubelet_port,
+            bridge: flags.bridge.clone(),
+            cluster_cidr: pod_range(&flags.cluster_cidr)?,
+            service_cidr: flags.service_cidr.clone(),
+            cluster_domain: domain(&flags.cluster_domain)?,
+            cluster_dns: in_range(&flags.service_cidr, 10)?,
+        };
+        Ok(Cluster {
+            node,
+            nodes: flags.nodes,
+            bind: SocketAddr::new(flags.bind_address, flags.port),
+            kubernetes_service: in_range(&flags.service_cidr, 1)?,
+            extra_names: flags.tls_san.clone(),
+        })
+    }
+
+    /// How a process on this machine reaches the API server.
+    pub fn local_url(&self) -> String {
+        let host = if self.bind.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.bind.ip() };
+        format!("https://{}", SocketAddr::new(host, self.bind.port()))
+    }
+
+    /// How a process on another node reaches the API server.
+    pub fn advertised_url(&self) -> String {
+        format!("https://{}", SocketAddr::new(self.node.address, self.bind.port()))
+    }
+}
+
+impl Node {
+    pub fn from_flags(flags: &cli::Agent) -> Result<Node> {
+        Ok(Node {
+            name: node_name(flags.node_name.as_deref())?,
+            address: node_address(flags.node_ip)?,
+            place: Place::of(&flags.place),
+            images: flags.image_dir.as_deref().map_or_else(|| Place::of(&flags.place).images(), absolute),
+            kubelet_port: flags.kubelet_port,
+            bridge: flags.bridge.clone(),
+            cluster_cidr: pod_range(&flags.cluster_cidr)?,
+            service_cidr: flags.service_cidr.clone(),
+            cluster_domain: domain(&flags.cluster_domain)?,
+            cluster_dns: in_range(&flags.service_cidr, 10)?,
+        })
+    }
+}
+
+impl Node {
+    /// The part of a node that its runtime and pod network are.
+    pub fn of_runtime(place: Place, flags: &cli::Runtime) -> Result<Node> {
+        Ok(Node {
+            name: node_name(None)?,
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            images: place.images(),
+            place,
+            kubelet_port: 0,
+            bridge: flags.bridge.clone(),
+            cluster_cidr: pod_range(&flags.cluster_cidr)?,
+            service_cidr: String::new(),
+            cluster_domain: String::new(),
+            cluster_dns: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        })
+    }
+}
+
+/// The node's name: the flag, else the host name, as a DNS subdomain.
+pub fn node_name(flag: Option<&str>) -> Result<String> {
+    let name = match flag {
+        Some(name) => name.to_owned(),
+        None => nix::unistd::gethostname().context("cannot read the host name")?.to_string_lossy().to_lowercase(),
+    };
+    let problems = corten_meta::names::dns1123_subdomain(&name);
+    ensure!(
+        problems.is_empty(),
+        "the node name {name:?} cannot be used: {}; choose one by --node-name",
+        problems.join("; ")
+    );
+    Ok(name)
+}
+
+/// The address that other machines know this one by.
+fn node_address(flag: Option<IpAddr>) -> Result<IpAddr> {
+    if let Some(address) = flag {
+        return Ok(address);
+    }
+    // Connecting a datagram socket sends nothing; it only asks the routing table which address would be used.
+    let routed = std::net::UdpSocket::bind("0.0.0.0:0")
+        .and_then(|socket| socket.connect("192.0.2.254:9").and_then(|()| socket.local_addr()));
+    match routed {
+        Ok(local) if !local.ip().is_unspecified() => Ok(local.ip()),
+        _ => bail!("this machine has no route to anywhere, so its address is unknown; give it by --node-ip"),
+    }
+}
+
+fn domain(text: &str) -> Result<String> {
+    let name = text.trim_end_matches('.').to_owned();
+    let problems = corten_meta::names::dns1123_subdomain(&name);
+    ensure!(problems.is_empty(), "--cluster-domain {text:?}: {}", problems.join("; "));
+    Ok(name)
+}
+
+fn pod_range(text: &str) -> Result<String> {
+    let (_, bits) = cidr(text).with_context(|| format!("--cluster-cidr {text:?}"))?;
+    ensure!(bits <= 24, "--cluster-cidr {text:?} is too small: a node takes a /24 of it");
+    Ok(text.to_owned())
+}
+
+/// The n-th address of the Service range.
+fn in_range(text: &str, n: u32) -> Result<IpAddr> {
+    let (network, bits) = cidr(text).with_context(|| format!("--service-cidr {text:?}"))?;
+    ensure!(bits <= 24, "--service-cidr {text:?} is too small: at least a /24 is needed");
+    Ok(IpAddr::V4(Ipv4Addr::from(u32::from(network) + n)))
+}
+
+/// A range of addresses, as address and prefix length.
+pub fn range(text: &str) -> Result<(IpAddr, u8)> {
+    let (address, bits) = cidr(text).with_context(|| format!("the range {text:?}"))?;
+    Ok((address.into(), bits as u8))
+}
+
+fn cidr(text: &str) -> Result<(Ipv4Addr, u32)> {
+    let (address, bits) = text.split_once('/').context("it is not of the form address/bits")?;
+    let address: Ipv4Addr = address.parse().context("it is not an IPv4 range")?;
+    let bits: u32 = bits.parse().context("it is not of the form address/bits")?;
+    ensure!(bits <= 32, "it is not of the form address/bits");
+    let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+    ensure!(u32::from(address) & !mask == 0, "it has bits set beyond the range's size");
+    Ok((address, bits))
+}
+
+fn absolute(path: &std::path::Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked() {
+        assert_eq!(in_range("10.96.0.0/12", 10).unwrap().to_string(), "10.96.0.10");
+        for bad in ["10.96.0.0", "10.96.0.1/12", "x/12", "10.96.0.0/33", "10.96.0.0/30"] {
+            assert!(in_range(bad, 1).is_err(), "{bad}");
+        }
+        assert!(pod_range("10.244.0.0/25").is_err());
+    }
+
+    #[test]
+    fn names_are_checked() {
+        assert_eq!(node_name(Some("n1")).unwrap(), "n1");
+        assert!(node_name(Some("No_Name")).is_err());
+        assert_eq!(domain("cluster.local.").unwrap(), "cluster.local");
+    }
+
+    #[test]
+    fn places_of_different_clusters_do_not_share_a_cgroup() {
+        let place = |data: &str| Place { data: data.into(), run: "/run/x".into() };
+        assert_eq!(place("/var/lib/corten").cgroup(), "/corten");
+        assert_ne!(place("/a").cgroup(), place("/b").cgroup());
+        assert_eq!(place("/a").cgroup(), place("/a").cgroup());
+    }
+}

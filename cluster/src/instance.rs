@@ -1,0 +1,100 @@
+//! The one server process of a data directory: who holds it, and how to stop it.
+//!
+//! Invariant: the process that holds the lock on `<run dir>/corten.lock` is the server, and its id is in the pid
+//! file. A pid file without the lock is of a process that died.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::fcntl::{Flock, FlockArg};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::config::Place;
+
+/// Held by the server for as long as it lives.
+pub struct Lock {
+    _file: Flock<File>,
+    place: Place,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.place.pid());
+    }
+}
+
+/// Takes the place, or says who has it.
+pub fn acquire(place: &Place) -> Result<Lock> {
+    std::fs::create_dir_all(&place.run).with_context(|| format!("cannot create {}", place.run.display()))?;
+    let Some(file) = try_lock(place)? else {
+        anyhow::bail!("a corten server is already running here (pid {})", pid(place).unwrap_or_default());
+    };
+    std::fs::write(place.pid(), format!("{}\n", std::process::id()))
+        .with_context(|| format!("cannot write {}", place.pid().display()))?;
+    Ok(Lock { _file: file, place: place.clone() })
+}
+
+/// The id of the running server, if there is one.
+pub fn running(place: &Place) -> Result<Option<i32>> {
+    if !place.run.exists() || try_lock(place)?.is_some() {
+        return Ok(None);
+    }
+    Ok(pid(place))
+}
+
+/// Asks the server to stop, and waits until it has; kills it when it does not.
+pub fn stop(pid: i32, patience: Duration) -> Result<()> {
+    let Some(id) = Pid::from_raw(pid) else { return Ok(()) };
+    let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) else { return Ok(()) };
+    pidfd_send_signal(&handle, Signal::TERM).context("cannot stop the server")?;
+    if !ended(&handle, patience)? {
+        pidfd_send_signal(&handle, Signal::KILL).context("cannot kill the server")?;
+        ensure!(ended(&handle, patience)?, "the server (pid {pid}) does not die");
+    }
+    Ok(())
+}
+
+fn ended(handle: &impl AsFd, patience: Duration) -> Result<bool> {
+    let mut fds = [rustix::event::PollFd::new(handle, rustix::event::PollFlags::IN)];
+    let timeout = rustix::event::Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
+    Ok(rustix::event::poll(&mut fds, Some(&timeout))? > 0)
+}
+
+fn try_lock(place: &Place) -> Result<Option<Flock<File>>> {
+    let path = place.run.join("corten.lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot open {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, error)) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+fn pid(place: &Place) -> Option<i32> {
+    std::fs::read_to_string(place.pid()).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_server_per_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { data: dir.path().join("data"), run: dir.path().join("run") };
+        assert_eq!(running(&place).unwrap(), None);
+        let lock = acquire(&place).unwrap();
+        assert_eq!(running(&place).unwrap(), Some(std::process::id() as i32));
+        assert!(acquire(&place).is_err());
+        drop(lock);
+        assert_eq!(running(&place).unwrap(), None);
+        acquire(&place).unwrap();
+    }
+}

@@ -1,0 +1,162 @@
+//! The kubeconfig files that the binary writes: one per component beside the certificates, and the context `corten`
+//! in the user's own file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use crate::pki::{Identity, write_private};
+
+/// The name of cluster, user and context in the user's file.
+pub const NAME: &str = "corten";
+
+/// A kubeconfig with one cluster, one user, one context.
+pub fn single(server: &str, authority: &str, identity: &Identity) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(authority)}}],
+        "users": [{"name": NAME, "user": {
+            "client-certificate-data": STANDARD.encode(&identity.certificate),
+            "client-key-data": STANDARD.encode(&identity.key),
+        }}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+        "current-context": NAME,
+    })
+}
+
+/// Writes a kubeconfig that only its owner reads.
+pub fn write(path: &Path, config: &Value) -> Result<()> {
+    write_private(path, serde_saphyr::to_string(config).context("a kubeconfig cannot be written as YAML")?.as_bytes())
+}
+
+/// The user's kubeconfig: the flag, else the first file of $KUBECONFIG, else ~/.kube/config.
+pub fn user_file(flag: Option<&Path>) -> Option<PathBuf> {
+    if let Some(path) = flag {
+        return Some(path.to_owned());
+    }
+    if let Some(list) = std::env::var_os("KUBECONFIG")
+        && let Some(first) = std::env::split_paths(&list).find(|path| !path.as_os_str().is_empty())
+    {
+        return Some(first);
+    }
+    std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"))
+}
+
+/// Puts the context into the user's file, beside what is there, and makes it the current one.
+pub fn merge(path: &Path, config: &Value) -> Result<()> {
+    let merged = merged(read(path)?, config);
+    write(path, &merged)
+}
+
+/// Takes the context out of the user's file again; a file without it is left as it is.
+pub fn remove(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let before = read(path)?;
+    let after = without(before.clone());
+    if after != before { write(path, &after) } else { Ok(()) }
+}
+
+/// The address of the API server that a kubeconfig of ours names.
+pub fn server(path: &Path) -> Result<String> {
+    let config = read(path)?;
+    let server = config.pointer("/clusters/0/cluster/server").and_then(Value::as_str);
+    Ok(server.with_context(|| format!("{} names no server", path.display()))?.to_owned())
+}
+
+/// The authority that a kubeconfig trusts, in PEM.
+pub fn authority(path: &Path) -> Result<String> {
+    let config = read(path)?;
+    let data = config.pointer("/clusters/0/cluster/certificate-authority-data").and_then(Value::as_str);
+    let data = data.with_context(|| format!("{} holds no certificate authority", path.display()))?;
+    let pem = STANDARD.decode(data).with_context(|| format!("{} is damaged", path.display()))?;
+    String::from_utf8(pem).with_context(|| format!("{} is damaged", path.display()))
+}
+
+/// Reads a kubeconfig; a file that is not there is an empty one.
+pub fn read(path: &Path) -> Result<Value> {
+    match std::fs::read_to_string(path) {
+        Ok(text) if text.trim().is_empty() => Ok(json!({})),
+        Ok(text) => serde_saphyr::from_str(&text).with_context(|| format!("{} is not a kubeconfig", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(json!({})),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn merged(base: Value, config: &Value) -> Value {
+    let mut result = without(base);
+    if !result.is_object() {
+        result = json!({});
+    }
+    for list in ["clusters", "users", "contexts"] {
+        if !result[list].is_array() {
+            result[list] = json!([]);
+        }
+        let ours = config[list].as_array().cloned().unwrap_or_default();
+        if let Some(entries) = result[list].as_array_mut() {
+            entries.extend(ours);
+        }
+    }
+    for field in ["apiVersion", "kind", "current-context"] {
+        result[field] = config[field].clone();
+    }
+    result
+}
+
+fn without(mut config: Value) -> Value {
+    for list in ["clusters", "users", "contexts"] {
+        if let Some(entries) = config.get_mut(list).and_then(Value::as_array_mut) {
+            entries.retain(|entry| entry["name"] != NAME);
+        }
+    }
+    if config.get("current-context").is_some_and(|current| current == NAME)
+        && let Some(object) = config.as_object_mut()
+    {
+        object.remove("current-context");
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours() -> Value {
+        single("https://127.0.0.1:6443", "CA", &Identity { certificate: "C".into(), key: "K".into() })
+    }
+
+    #[test]
+    fn merging_keeps_the_users_own_contexts() {
+        let base = json!({"clusters": [{"name": "prod"}], "contexts": [{"name": "prod"}], "current-context": "prod"});
+        let once = merged(base, &ours());
+        assert_eq!(once["clusters"][0]["name"], "prod");
+        assert_eq!(once["clusters"][1]["name"], NAME);
+        assert_eq!(once["current-context"], NAME);
+        assert_eq!(merged(once.clone(), &ours()), once, "merging twice changes nothing");
+    }
+
+    #[test]
+    fn removing_takes_out_what_merging_put_in() {
+        let base = json!({"clusters": [{"name": "prod"}], "contexts": [{"name": "prod"}], "users": [{"name": "me"}]});
+        let after = without(merged(base.clone(), &ours()));
+        for list in ["clusters", "contexts", "users"] {
+            assert_eq!(after[list], base[list], "{list}");
+        }
+        assert!(after.get("current-context").is_none());
+    }
+
+    #[test]
+    fn files_survive_the_round_trip() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/config");
+        merge(&path, &ours()).unwrap();
+        merge(&path, &ours()).unwrap();
+        assert_eq!(read(&path).unwrap()["contexts"].as_array().unwrap().len(), 1);
+        remove(&path).unwrap();
+        assert_eq!(read(&path).unwrap()["contexts"].as_array().unwrap().len(), 0);
+    }
+}

@@ -1,0 +1,205 @@
+//! Certificates: the cluster's authorities on disk, and the leaves they sign.
+//!
+//! Only the authorities and the ServiceAccount key are kept: they are the cluster's identity and never hang on an
+//! address. Leaves are signed anew at every start and again long before they expire, so there is nothing to rotate
+//! by hand and a changed host address heals itself at the next start.
+//!
+//! Must never: write a private key that others can read, or replace an authority that exists.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Leaves are signed anew this often while the cluster runs.
+pub const RENEWAL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// A certificate with its private key, both in PEM.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// What a leaf says of its holder.
+pub struct Leaf<'a> {
+    pub common_name: &'a str,
+    pub organizations: &'a [&'a str],
+    /// DNS names and addresses; a leaf with any of them is a server's.
+    pub names: Vec<String>,
+}
+
+impl<'a> Leaf<'a> {
+    /// A client: its user name and its groups.
+    pub fn client(user: &'a str, groups: &'a [&'a str]) -> Leaf<'a> {
+        Leaf { common_name: user, organizations: groups, names: Vec::new() }
+    }
+}
+
+/// The cluster's authorities and keys.
+pub struct Pki {
+    /// Signs servers and clients of the cluster.
+    pub cluster: Authority,
+    /// Signs the API server's identity towards aggregated API servers.
+    pub front_proxy: Authority,
+    /// Signs ServiceAccount tokens.
+    pub service_account_key: String,
+    /// Encrypts Secrets at rest.
+    pub secrets_key: [u8; 32],
+}
+
+impl Pki {
+    /// Opens the authorities in `dir`, making those that are not there.
+    pub fn open(dir: &Path) -> Result<Pki> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        Ok(Pki {
+            cluster: Authority::open(dir, "ca", "kubernetes")?,
+            front_proxy: Authority::open(dir, "front-proxy-ca", "front-proxy-ca")?,
+            service_account_key: text_or(&dir.join("sa.key"), || Ok(KeyPair::generate()?.serialize_pem()))?,
+            secrets_key: secrets_key(&dir.join("secrets.key"))?,
+        })
+    }
+}
+
+/// One authority: its certificate in PEM and the key to sign with.
+pub struct Authority {
+    pub certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn open(dir: &Path, file: &str, name: &str) -> Result<Authority> {
+        let (certificate_path, key_path) = (dir.join(format!("{file}.crt")), dir.join(format!("{file}.key")));
+        let key = KeyPair::from_pem(&text_or(&key_path, || Ok(KeyPair::generate()?.serialize_pem()))?)
+            .with_context(|| format!("{} is not a private key", key_path.display()))?;
+        let certificate = text_or(&certificate_path, || Ok(authority_params(name).self_signed(&key)?.pem()))?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key)
+            .with_context(|| format!("{} is not a certificate authority", certificate_path.display()))?;
+        Ok(Authority { certificate, issuer })
+    }
+
+    /// Signs a leaf with a new key.
+    pub fn issue(&self, leaf: &Leaf<'_>) -> Result<Identity> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(leaf.names.clone()).context("a certificate name is not valid")?;
+        params.distinguished_name.push(DnType::CommonName, leaf.common_name);
+        // One organization per certificate attribute is what the library can express; groups beyond the first are
+        // not used by any component.
+        if let Some(group) = leaf.organizations.first() {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if !leaf.names.is_empty() {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        let now = SystemTime::now();
+        params.not_before = (now - DAY).into();
+        params.not_after = (now + LEAF_LIFETIME).into();
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let now = SystemTime::now();
+    params.not_before = (now - DAY).into();
+    params.not_after = (now + AUTHORITY_LIFETIME).into();
+    params
+}
+
+fn secrets_key(path: &PathBuf) -> Result<[u8; 32]> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let text = text_or(path, || {
+        let mut key = [0u8; 32];
+        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut key)
+            .map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
+        Ok(STANDARD.encode(key))
+    })?;
+    let bytes = STANDARD.decode(text.trim()).with_context(|| format!("{} is damaged", path.display()))?;
+    bytes.try_into().map_err(|_| anyhow::anyhow!("{} is damaged: it does not hold 32 bytes", path.display()))
+}
+
+/// The file's text; if there is no file, what `make` makes, which is written first.
+fn text_or(path: &Path, make: impl FnOnce() -> Result<String>) -> Result<String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = make()?;
+            write_private(path, text.as_bytes())?;
+            Ok(text)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Writes a file that only its owner reads, whole or not at all.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let temporary = path.with_extension("new");
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_are_made_once_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Pki::open(dir.path()).unwrap();
+        let second = Pki::open(dir.path()).unwrap();
+        assert_eq!(first.cluster.certificate, second.cluster.certificate);
+        assert_eq!(first.secrets_key, second.secrets_key);
+        assert_eq!(first.service_account_key, second.service_account_key);
+    }
+
+    #[test]
+    fn a_leaf_carries_user_group_and_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path()).unwrap();
+        let leaf = Leaf {
+            common_name: "system:node:n1",
+            organizations: &["system:nodes"],
+            names: vec!["n1".into(), "10.0.0.1".into()],
+        };
+        let identity = pki.cluster.issue(&leaf).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(identity.certificate.as_bytes()).unwrap();
+        let certificate = pem.parse_x509().unwrap();
+        let subject = certificate.subject().to_string();
+        assert!(subject.contains("CN=system:node:n1"), "{subject}");
+        assert!(subject.contains("O=system:nodes"), "{subject}");
+        let names = certificate.subject_alternative_name().unwrap().unwrap();
+        assert_eq!(names.value.general_names.len(), 2);
+    }
+
+    #[test]
+    fn a_damaged_key_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.key"), "nonsense").unwrap();
+        let error = Pki::open(dir.path()).err().unwrap();
+        assert!(format!("{error:#}").contains("ca.key is not a private key"), "{error:#}");
+    }
+}

@@ -1,0 +1,161 @@
+//! What must be true of the machine before a cluster starts. Each failure is one sentence that says what to do.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::config::{Cluster, Node, Place};
+
+/// The layout of the data directory that this binary reads and writes.
+const DATA_FORMAT: u32 = 1;
+/// Less free space than this on the data directory's disk and nothing would work for long.
+const LEAST_FREE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Checks everything a server needs.
+pub fn server(cluster: &Cluster) -> Result<()> {
+    root()?;
+    kernel()?;
+    data_directory(&cluster.node.place)?;
+    port_free(cluster.bind, "--port")?;
+    port_free(SocketAddr::new(cluster.bind.ip(), cluster.node.kubelet_port), "--kubelet-port")
+}
+
+/// Checks everything a node needs.
+pub fn node(node: &Node) -> Result<()> {
+    root()?;
+    kernel()?;
+    data_directory(&node.place)
+}
+
+/// Namespaces, mounts and cgroups need root.
+pub fn root() -> Result<()> {
+    ensure!(nix::unistd::geteuid().is_root(), "a node must run as root; try again with sudo");
+    Ok(())
+}
+
+fn kernel() -> Result<()> {
+    let filesystems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    ensure!(
+        filesystems.split_whitespace().any(|name| name == "overlay") || load_module("overlay"),
+        "this kernel has no overlay filesystem (CONFIG_OVERLAY_FS), which container images need"
+    );
+    ensure!(
+        Path::new("/sys/fs/cgroup/cgroup.controllers").exists() || Path::new("/sys/fs/cgroup/memory").exists(),
+        "no cgroup hierarchy with a memory controller is mounted at /sys/fs/cgroup"
+    );
+    corten_nftables::Socket::open().and_then(|mut socket| socket.tables()).map(|_| ()).map_err(|error| {
+        anyhow::anyhow!("this kernel has no nf_tables (CONFIG_NF_TABLES), which Services need: {error}")
+    })
+}
+
+/// Asks the kernel for a module by mounting nothing: only modprobe, where the host has one, can load it.
+fn load_module(name: &str) -> bool {
+    std::process::Command::new("modprobe").arg(name).output().is_ok_and(|output| output.status.success())
+}
+
+/// The directory exists, is of our format, and its disk has room.
+pub fn data_directory(place: &Place) -> Result<()> {
+    let create = |dir: &Path| std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()));
+    create(&place.data)?;
+    create(&place.run)?;
+    let format_file = place.data.join("format");
+    match std::fs::read_to_string(&format_file) {
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(DATA_FORMAT) => {}
+            Ok(other) => bail!(
+                "{} was written by another version of corten (format {other}; this binary reads format {DATA_FORMAT}); \
+                 use that version, or choose another --data-dir",
+                place.data.display()
+            ),
+            Err(_) => bail!("{} is damaged; choose another --data-dir", format_file.display()),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let strangers = std::fs::read_dir(&place.data)
+                .with_context(|| format!("cannot read {}", place.data.display()))?
+                .filter_map(|entry| entry.ok())
+                .any(|entry| {
+                    !["corten.log", "nodes", "kubeconfig", "pki"].iter().any(|known| entry.file_name() == *known)
+                });
+            ensure!(
+                !strangers,
+                "{} holds files that are not corten's; choose another --data-dir",
+                place.data.display()
+            );
+            room(place)?;
+            std::fs::write(&format_file, format!("{DATA_FORMAT}\n"))
+                .with_context(|| format!("cannot write {}", format_file.display()))?;
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", format_file.display())),
+    }
+    room(place)
+}
+
+fn room(place: &Place) -> Result<()> {
+    let statistics =
+        rustix::fs::statvfs(&place.data).with_context(|| format!("cannot read {}", place.data.display()))?;
+    let free = statistics.f_bavail * statistics.f_frsize;
+    ensure!(
+        free >= LEAST_FREE_BYTES,
+        "the disk of {} is full: {} MiB are free, at least {} are needed",
+        place.data.display(),
+        free >> 20,
+        LEAST_FREE_BYTES >> 20
+    );
+    Ok(())
+}
+
+fn port_free(address: SocketAddr, flag: &str) -> Result<()> {
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            bail!("port {} is taken by another process; choose another by {flag}", address.port())
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot listen on {address}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, Place) {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { data: dir.path().join("data"), run: dir.path().join("run") };
+        (dir, place)
+    }
+
+    #[test]
+    fn a_new_directory_is_marked_and_found_again() {
+        let (_dir, place) = place();
+        data_directory(&place).unwrap();
+        data_directory(&place).unwrap();
+        assert_eq!(std::fs::read_to_string(place.data.join("format")).unwrap(), "1\n");
+    }
+
+    #[test]
+    fn a_directory_of_another_version_is_refused() {
+        let (_dir, place) = place();
+        data_directory(&place).unwrap();
+        std::fs::write(place.data.join("format"), "7\n").unwrap();
+        let error = data_directory(&place).unwrap_err().to_string();
+        assert!(error.contains("format 7"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused() {
+        let (_dir, place) = place();
+        std::fs::create_dir_all(&place.data).unwrap();
+        std::fs::write(place.data.join("thesis.txt"), "").unwrap();
+        let error = data_directory(&place).unwrap_err().to_string();
+        assert!(error.contains("not corten's"), "{error}");
+        assert!(!place.data.join("format").exists());
+    }
+
+    #[test]
+    fn a_taken_port_names_the_flag() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = port_free(taken.local_addr().unwrap(), "--port").unwrap_err().to_string();
+        assert!(error.contains("--port"), "{error}");
+    }
+}

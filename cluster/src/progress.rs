@@ -1,0 +1,66 @@
+//! How a starting server tells `corten up` how far it is: one line per milestone on an inherited pipe.
+//!
+//! A pipe, because the reader learns of each step at once and of the server's death too, without asking twice.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{FromRawFd, RawFd};
+use std::sync::{Arc, Mutex};
+
+/// The milestones of a start, in their order.
+pub const STEPS: [&str; 6] = ["store", "apiserver", "controllers", "node", "dns", "ready"];
+
+/// Where milestones go: to the pipe of `corten up`, to systemd, or nowhere but the log.
+#[derive(Clone)]
+pub struct Progress {
+    pipe: Arc<Mutex<Option<File>>>,
+}
+
+impl Progress {
+    /// Takes over the inherited descriptor, if there is one.
+    pub fn new(descriptor: Option<RawFd>) -> Progress {
+        // SAFETY: `corten up` opened this descriptor for this process alone and nothing else here uses it.
+        let pipe = descriptor.map(|fd| unsafe { File::from_raw_fd(fd) });
+        Progress { pipe: Arc::new(Mutex::new(pipe)) }
+    }
+
+    /// Reports a milestone.
+    pub fn reached(&self, step: &str) {
+        tracing::info!(step, "reached");
+        self.line(step);
+        if step == "ready" {
+            notify_systemd();
+            self.close();
+        }
+    }
+
+    /// Reports that the start failed, and why.
+    pub fn failed(&self, why: &str) {
+        self.line(&format!("error {}", why.replace('\n', " ")));
+        self.close();
+    }
+
+    fn line(&self, line: &str) {
+        if let Ok(mut pipe) = self.pipe.lock()
+            && let Some(file) = pipe.as_mut()
+        {
+            // The reader may have gone; the server goes on without it.
+            let _ = writeln!(file, "{line}");
+        }
+    }
+
+    fn close(&self) {
+        if let Ok(mut pipe) = self.pipe.lock() {
+            *pipe = None;
+        }
+    }
+}
+
+/// Tells systemd that the service is up (`Type=notify`).
+fn notify_systemd() {
+    if let Some(path) = std::env::var_os("NOTIFY_SOCKET")
+        && let Ok(socket) = std::os::unix::net::UnixDatagram::unbound()
+    {
+        let _ = socket.send_to(b"READY=1", path);
+    }
+}

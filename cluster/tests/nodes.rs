@@ -1,0 +1,56 @@
+//! Several nodes on one machine: the first runs the control plane and no user pods; pods on the others meet.
+
+use testkit::cluster::{Cluster, IMAGE};
+use testkit::tools;
+
+const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
+
+#[test]
+fn three_nodes_on_one_machine() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::up(CORTEN, &["--nodes", "3", "--node-name", "first"]);
+    let nodes = cluster.kubectl(&["get", "nodes", "--no-headers"]);
+    assert_eq!(nodes.lines().filter(|line| line.contains(" Ready ")).count(), 3, "{nodes}");
+    let taints = cluster.kubectl(&["get", "node", "first", "-o", "jsonpath={.spec.taints}"]);
+    assert!(taints.contains("node-role.kubernetes.io/control-plane") && taints.contains("NoSchedule"), "{taints}");
+
+    for number in [2, 3] {
+        cluster.apply(&format!(
+            r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: on-{number}, labels: {{app: web}}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  nodeSelector: {{kubernetes.io/hostname: first-{number}}}
+  containers:
+  - {{name: web, image: {IMAGE}, command: [sh, -c, 'echo node-{number} > /www/index.html; exec httpd -f -p 80 -h /www']}}
+"#
+        ));
+    }
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/on-2", "pod/on-3", "--timeout=60s"]);
+    let address = |pod: &str| cluster.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIP}"]);
+    let fetch = |from: &str, url: &str| cluster.kubectl(&["exec", from, "--", "wget", "-q", "-T", "5", "-O", "-", url]);
+    assert_eq!(fetch("on-2", &format!("http://{}/", address("on-3"))), "node-3\n");
+    assert_eq!(fetch("on-3", &format!("http://{}/", address("on-2"))), "node-2\n");
+
+    cluster.kubectl(&["expose", "pod", "on-3", "--name=remote", "--port=80"]);
+    cluster
+        .kubectl_until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=remote", "-o", "yaml"], |text| {
+            text.contains("ready: true")
+        });
+    assert_eq!(fetch("on-2", "http://remote/"), "node-3\n");
+
+    // A pod without a wish never lands on the control plane.
+    cluster.kubectl(&["create", "deployment", "many", "--image", IMAGE, "--replicas=4", "--", "sleep", "3600"]);
+    cluster.kubectl(&["rollout", "status", "deployment/many", "--timeout=60s"]);
+    let places = cluster.kubectl(&["get", "pods", "-l", "app=many", "-o", "jsonpath={.items[*].spec.nodeName}"]);
+    assert!(places.split_whitespace().all(|node| node != "first"), "{places}");
+    assert!(
+        cluster.corten(&["logs", "--node", "first-2"]).contains("corten")
+            || !cluster.corten(&["logs", "--node", "first-2"]).is_empty()
+    );
+}

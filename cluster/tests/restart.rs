@@ -1,0 +1,128 @@
+//! What must survive: a cluster that is killed finds everything again, and one that is purged leaves nothing.
+
+use std::time::Duration;
+
+use testkit::cluster::{Cluster, IMAGE};
+use testkit::{tools, wait};
+
+const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
+
+#[test]
+fn a_killed_cluster_comes_back_and_its_containers_never_stopped() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::up(CORTEN, &[]);
+    cluster.kubectl(&["create", "deployment", "sleeper", "--image", IMAGE, "--", "sleep", "3600"]);
+    cluster.kubectl(&["rollout", "status", "deployment/sleeper", "--timeout=60s"]);
+    cluster.kubectl(&["create", "configmap", "memory", "--from-literal=of=before"]);
+    let pod = [
+        "get",
+        "pods",
+        "-l",
+        "app=sleeper",
+        "-o",
+        "jsonpath={.items[0].metadata.uid} {.items[0].status.containerStatuses[0].containerID} {.items[0].status.containerStatuses[0].restartCount}",
+    ];
+    let before = cluster.kubectl(&pod);
+
+    for _ in 0..3 {
+        cluster.kill_hard();
+        cluster.start(&[]);
+        cluster.kubectl(&["wait", "--for=condition=Ready", "node", "--all", "--timeout=30s"]);
+        assert_eq!(cluster.kubectl(&["get", "configmap", "memory", "-o", "jsonpath={.data.of}"]), "before");
+        assert_eq!(cluster.kubectl(&pod), before, "the container was not restarted");
+        assert_eq!(cluster.kubectl(&["exec", "deployment/sleeper", "--", "echo", "alive"]), "alive\n");
+    }
+
+    // An ordinary stop ends the containers; the objects stay.
+    cluster.corten(&["down"]);
+    assert_eq!(cluster.machine.processes(), Vec::<String>::new());
+    cluster.start(&[]);
+    cluster.kubectl(&["rollout", "status", "deployment/sleeper", "--timeout=60s"]);
+    assert_eq!(cluster.kubectl(&["get", "configmap", "memory", "-o", "jsonpath={.data.of}"]), "before");
+
+    purge_leaves_nothing(&cluster);
+}
+
+fn purge_leaves_nothing(cluster: &Cluster) {
+    let cgroup = cgroup(cluster);
+    let ours = format!("find /sys/fs/cgroup -type d -name {cgroup}");
+    let sh = |script: &str| {
+        let output = cluster.machine.command(&tools::busybox()).args(["sh", "-c", script]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_ne!(sh(&ours), "", "the cgroup's name is right");
+    cluster.corten(&["down", "--purge"]);
+    assert_eq!(cluster.machine.processes(), Vec::<String>::new(), "processes");
+    let links = sh("ip -o link | awk -F': ' '{print $2}'");
+    assert!(
+        links
+            .lines()
+            .all(|link| link == "lo" || link.starts_with("eth0") || !link.contains("corten") && !link.contains("veth")),
+        "{links}"
+    );
+    let mounts = sh("cat /proc/mounts");
+    assert!(!mounts.contains(&*cluster.data_dir().to_string_lossy()) && !mounts.contains("/run/corten"), "{mounts}");
+    assert!(!cluster.data_dir().exists(), "the data directory is still there");
+    assert_eq!(sh("ls /run/corten 2>/dev/null"), "");
+    assert_eq!(sh(&ours), "", "cgroups");
+    assert!(!std::fs::read_to_string(cluster.scratch().join(".kube/config")).unwrap().contains("corten"));
+}
+
+/// The name of the cluster's cgroup, as its status tells it.
+fn cgroup(cluster: &Cluster) -> String {
+    let status = cluster.corten(&["status"]);
+    let line = status.lines().find_map(|line| line.strip_prefix("cgroup")).expect("the status names the cgroup");
+    line.trim().trim_start_matches('/').to_owned()
+}
+
+#[test]
+fn trouble_is_told_in_one_sentence() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::machine(CORTEN);
+    let fails = |arguments: &[&str]| {
+        let output = cluster.corten_command(arguments).output().unwrap();
+        assert!(!output.status.success(), "corten {arguments:?} did not fail");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+
+    let mut squatter = cluster.machine.command(&tools::busybox()).args(["nc", "-l", "-p", "6443"]).spawn().unwrap();
+    wait::until("the squatter", Duration::from_secs(10), || {
+        let output = cluster.machine.command(&tools::busybox()).args(["grep", "-c", ":192B", "/proc/net/tcp"]).output();
+        if output.is_ok_and(|output| output.stdout.starts_with(b"1")) { Ok(()) } else { Err("not listening".into()) }
+    });
+    let taken = fails(&["up"]);
+    assert!(taken.contains("port 6443 is taken"), "{taken}");
+    let _ = cluster.machine.command(&tools::busybox()).args(["pkill", "nc"]).status();
+    squatter.kill().ok();
+    squatter.wait().unwrap();
+
+    std::fs::create_dir_all(cluster.data_dir()).unwrap();
+    std::fs::write(cluster.data_dir().join("format"), "99\n").unwrap();
+    let old = fails(&["up"]);
+    assert!(old.contains("format 99"), "{old}");
+    std::fs::remove_dir_all(cluster.data_dir()).unwrap();
+
+    std::fs::create_dir_all(cluster.data_dir()).unwrap();
+    let mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"];
+    let data = cluster.data_dir();
+    assert!(cluster.machine.command(&tools::busybox()).args(mount).arg(&data).status().unwrap().success());
+    let full = fails(&["up"]);
+    assert!(full.contains("is full"), "{full}");
+    assert!(cluster.machine.command(&tools::busybox()).args(["umount"]).arg(&data).status().unwrap().success());
+
+    let plain = cluster
+        .machine
+        .command(std::path::Path::new("setpriv"))
+        .args(["--reuid", "65534", "--clear-groups", CORTEN, "up"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&plain.stderr);
+    assert!(!plain.status.success() && told.contains("must run as root"), "{told}");
+    assert_eq!(fails(&["logs"]).lines().count(), 1);
+}

@@ -1,0 +1,161 @@
+//! A whole cluster on a machine of its own, driven the way a user drives it: `corten` and kubectl.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::machine::Machine;
+use crate::{image, tools, wait};
+
+/// The image that tests run.
+pub const IMAGE: &str = "test.local/busybox:1";
+
+pub struct Cluster {
+    pub machine: Machine,
+    corten: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Boots a machine and starts nothing on it.
+    pub fn machine(corten: &str) -> Cluster {
+        let dir = tempfile::Builder::new().prefix("corten-test").tempdir().expect("a temporary directory");
+        Cluster { machine: Machine::boot(), corten: corten.into(), dir }
+    }
+
+    /// Boots a machine, starts a cluster with `flags` and imports the test image.
+    pub fn up(corten: &str, flags: &[&str]) -> Cluster {
+        let cluster = Cluster::machine(corten);
+        cluster.start(flags);
+        let archive = image::busybox_archive(cluster.dir.path(), IMAGE);
+        cluster.corten(&["image", "import", &archive.to_string_lossy()]);
+        cluster
+    }
+
+    /// `corten up`.
+    pub fn start(&self, flags: &[&str]) -> String {
+        let mut arguments = vec!["up"];
+        arguments.extend(flags);
+        self.corten(&arguments)
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A directory for the test's own files.
+    pub fn scratch(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A `corten` command on this cluster's place.
+    pub fn corten_command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.machine.command(&self.corten);
+        command
+            .args(arguments)
+            .arg("--data-dir")
+            .arg(self.data_dir())
+            .env("HOME", self.dir.path())
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `corten` and returns what it prints; the test fails where it fails.
+    #[track_caller]
+    pub fn corten(&self, arguments: &[&str]) -> String {
+        let output = self.corten_command(arguments).output().expect("corten runs");
+        if !output.status.success() {
+            self.tell_log();
+        }
+        said(&format!("corten {}", arguments.join(" ")), output)
+    }
+
+    /// A kubectl command.
+    pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.machine.command(&tools::kubectl());
+        command.args(arguments).env("HOME", self.dir.path()).env_remove("KUBECONFIG").stdin(Stdio::null());
+        command
+    }
+
+    /// Runs kubectl and returns what it prints; the test fails where it fails.
+    #[track_caller]
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl_command(arguments).output().expect("kubectl runs");
+        if !output.status.success() {
+            self.tell_log();
+        }
+        said(&format!("kubectl {}", arguments.join(" ")), output)
+    }
+
+    /// Runs kubectl, which must fail, and returns what it complains.
+    #[track_caller]
+    pub fn kubectl_fails(&self, arguments: &[&str]) -> String {
+        let output = self.kubectl_command(arguments).output().expect("kubectl runs");
+        assert!(!output.status.success(), "kubectl {} did not fail", arguments.join(" "));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Applies a manifest.
+    #[track_caller]
+    pub fn apply(&self, manifest: &str) -> String {
+        let path = self.dir.path().join(format!("manifest-{:x}.yaml", manifest.len()));
+        std::fs::write(&path, manifest).expect("the test's directory is writable");
+        self.kubectl(&["apply", "-f", &path.to_string_lossy()])
+    }
+
+    /// Asks kubectl until the answer pleases.
+    #[track_caller]
+    pub fn kubectl_until(&self, arguments: &[&str], pleases: impl Fn(&str) -> bool) -> String {
+        let bound = Duration::from_secs(60);
+        wait::until(&format!("kubectl {}", arguments.join(" ")), bound, || {
+            let output = self.kubectl_command(arguments).output().map_err(|error| error.to_string())?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() && pleases(&text) {
+                return Ok(text);
+            }
+            Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+        })
+    }
+
+    /// The server's process id, as the machine's processes see it.
+    pub fn server_pid(&self) -> String {
+        let output = self.machine.command(&tools::busybox()).args(["cat", "/run/corten/corten.pid"]).output();
+        String::from_utf8_lossy(&output.expect("cat runs").stdout).trim().to_owned()
+    }
+
+    /// Kills the cluster's own processes as a power cut would: without a word, containers left alone.
+    pub fn kill_hard(&self) {
+        let pid = self.server_pid();
+        let status = self.machine.command(&tools::busybox()).args(["kill", "-9", &pid]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    fn tell_log(&self) {
+        let log = std::fs::read_to_string(self.data_dir().join("corten.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        eprintln!("--- the last lines of corten.log ---");
+        for line in &lines[lines.len().saturating_sub(60)..] {
+            eprintln!("{line}");
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell_log();
+        }
+        // Processes end with the machine; cgroups are the host's and are taken down by the purge.
+        let _ = self.corten_command(&["down", "--purge"]).output();
+    }
+}
+
+#[track_caller]
+fn said(what: &str, output: Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what} failed ({}):\n{stdout}{stderr}", output.status);
+    stdout
+}

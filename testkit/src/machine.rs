@@ -1,0 +1,85 @@
+//! A machine made of namespaces: its own network, mounts and processes on the host's kernel.
+//!
+//! A cluster under test lives in one, so it cannot touch the host's network, and when the machine is dropped the
+//! kernel ends every process in it and takes links, nft tables and mounts along. Only cgroups are shared with the
+//! host: they are removed by name.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::{tools, wait};
+
+/// The machine's own address on its only link.
+pub const ADDRESS: &str = "10.88.0.2";
+
+pub struct Machine {
+    holder: Child,
+    init: u32,
+}
+
+impl Machine {
+    /// Boots a machine: an init process, a loopback and a link `eth0` with a default route that leads nowhere.
+    pub fn boot() -> Machine {
+        let busybox = tools::busybox();
+        let b = busybox.display();
+        let script = format!(
+            "set -e
+            {b} ip link set lo up
+            {b} ip link add eth0 type bridge
+            {b} ip addr add {ADDRESS}/24 dev eth0
+            {b} ip link set eth0 up
+            {b} ip route add default via 10.88.0.1
+            {b} mount -t tmpfs tmpfs /run
+            trap : TERM
+            {b} touch /run/booted
+            while :; do {b} sleep 3600 & wait; done"
+        );
+        let holder = Command::new("unshare")
+            .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"])
+            .arg(&busybox)
+            .args(["sh", "-c", &script])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("util-linux has unshare");
+        let init = wait::until("the machine's init", Duration::from_secs(10), || only_child(holder.id()));
+        let machine = Machine { holder, init };
+        wait::until("the machine's boot", Duration::from_secs(10), || {
+            let output = machine.command(&busybox).args(["test", "-e", "/run/booted"]).output();
+            if output.is_ok_and(|output| output.status.success()) { Ok(()) } else { Err("not booted".into()) }
+        });
+        machine
+    }
+
+    /// A command that will run on the machine.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--mount", "--pid", "--target", &self.init.to_string(), "--"]).arg(program);
+        command
+    }
+
+    /// How many processes live on the machine, its init and this question left out.
+    pub fn processes(&self) -> Vec<String> {
+        let output = self.command(&tools::busybox()).args(["ps", "-o", "pid,args"]).output().expect("ps runs");
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .skip(1)
+            .filter(|line| !line.contains("busybox"))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The holder was told to kill its child, the machine's init, when it dies; the kernel ends the rest.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+fn only_child(pid: u32) -> Result<u32, String> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let children = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+    children.split_whitespace().next().and_then(|child| child.parse().ok()).ok_or_else(|| "no child".into())
+}

@@ -1,0 +1,25 @@
+//! The programs that tests use beyond our own: `cargo xtask test` puts them into `target/tools`.
+
+use std::path::{Path, PathBuf};
+
+/// The real kubectl.
+pub fn kubectl() -> PathBuf {
+    tool("kubectl")
+}
+
+/// Debian's static busybox: what test images are made of.
+pub fn busybox() -> PathBuf {
+    tool("busybox")
+}
+
+fn tool(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
+    let path = root.join("target/tools").join(name);
+    assert!(path.exists(), "{} is missing: `cargo xtask test` fetches what the tests need", path.display());
+    path
+}
+
+/// Whether this process may make namespaces and mounts; a test that cannot says so and stops.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
