@@ -108,6 +108,26 @@ fn set_element_order_reorders() {
     assert!(error.starts_with("The order in patch list:"), "{error}");
 }
 
+/// What kubectl sends when an applied Deployment changes its strategy and one image.
+#[test]
+fn the_patch_of_kubectl_apply() {
+    let original = json!({"spec": {"replicas": 1,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%"}},
+        "template": {"spec": {"containers": [{"name": "x", "image": "i:1"}, {"name": "y", "image": "j:1", "tty": true}]}}}});
+    let patch = json!({"spec": {
+        "strategy": {"$retainKeys": ["type"], "rollingUpdate": null, "type": "Recreate"},
+        "template": {"spec": {
+            "$setElementOrder/containers": [{"name": "x"}, {"name": "y"}],
+            "containers": [{"image": "j:2", "name": "y"}],
+        }},
+    }});
+    assert_eq!(
+        merged(DEPLOYMENT, original, patch),
+        json!({"spec": {"replicas": 1, "strategy": {"type": "Recreate"},
+            "template": {"spec": {"containers": [{"name": "x", "image": "i:1"}, {"name": "y", "image": "j:2", "tty": true}]}}}})
+    );
+}
+
 #[test]
 fn service_ports_merge_by_port() {
     let original = json!({"spec": {"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]}});

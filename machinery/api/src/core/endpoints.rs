@@ -1,11 +1,13 @@
 //! Endpoints.
 
-use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, list, name, number, text};
 use crate::defaulting::{default_at, items};
 use crate::kind::{Behaviour, Kind};
+use crate::validation::{invalid_each, port, required_word};
 
 struct Endpoints;
 
@@ -26,6 +28,12 @@ impl Behaviour for Endpoints {
         }
     }
 
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let path = Path::root("subsets");
+        let subsets = list(object, "/subsets").iter().enumerate();
+        subsets.flat_map(|(at, subset)| validate_subset(subset, &path.index(at))).collect()
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(object), format_endpoints(object).into(), age(object, now)]
     }
@@ -33,6 +41,32 @@ impl Behaviour for Endpoints {
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         vec!["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_string()]
     }
+}
+
+fn validate_subset(subset: &Value, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let (ready, others) = (list(subset, "/addresses"), list(subset, "/notReadyAddresses"));
+    if ready.is_empty() && others.is_empty() {
+        errors.push(FieldError::required(path, "must specify `addresses` or `notReadyAddresses`"));
+    }
+    for (field, addresses) in [("addresses", ready), ("notReadyAddresses", others)] {
+        for (at, address) in addresses.iter().enumerate() {
+            let (path, ip) = (path.child(field).index(at).child("ip"), text(address, "/ip"));
+            errors.extend(invalid_each(&path, ip, names::address::ip_legacy(ip)));
+        }
+    }
+    let ports = list(subset, "/ports");
+    for (at, endpoint_port) in ports.iter().enumerate() {
+        let (path, name) = (path.child("ports").index(at), text(endpoint_port, "/name"));
+        if name.is_empty() && ports.len() > 1 {
+            errors.push(FieldError::required(&path.child("name"), ""));
+        } else if !name.is_empty() {
+            errors.extend(invalid_each(&path.child("name"), name, names::dns1123_label(name)));
+        }
+        errors.extend(port(number(endpoint_port, "/port"), &path.child("port")));
+        errors.extend(required_word(&endpoint_port["protocol"], &path.child("protocol"), &["SCTP", "TCP", "UDP"]));
+    }
+    errors
 }
 
 fn format_endpoints(object: &Value) -> String {

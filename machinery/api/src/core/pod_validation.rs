@@ -36,6 +36,7 @@ fn validate_pod_spec(spec: &Value, claims: &[&str], path: &Path) -> Vec<FieldErr
     volumes.extend(claims.iter().copied());
     errors.extend(validate_containers(spec, &volumes, path));
     errors.extend(validate_init_containers(spec, &volumes, path));
+    errors.extend(validate_ephemeral_containers(spec, &volumes, path));
     errors.extend(required_word(
         &spec["restartPolicy"],
         &path.child("restartPolicy"),
@@ -115,6 +116,36 @@ fn validate_init_containers(spec: &Value, volumes: &BTreeSet<&str>, path: &Path)
                 let detail = "may not be set for init containers without restartPolicy=Always";
                 errors.push(FieldError::forbidden(&path.child(field), detail));
             }
+        }
+    }
+    errors
+}
+
+/// Containers that are added to debug a running pod: they have a name and an image, and nothing to keep them.
+fn validate_ephemeral_containers(spec: &Value, volumes: &BTreeSet<&str>, path: &Path) -> Vec<FieldError> {
+    const FORBIDDEN: [&str; 7] =
+        ["ports", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "resources", "resizePolicy"];
+    let others = ["/containers", "/initContainers"].iter().flat_map(|l| list(spec, l));
+    let mut names: BTreeSet<&str> = others.map(|c| text(c, "/name")).collect();
+    let mut errors = Vec::new();
+    for (at, container) in list(spec, "/ephemeralContainers").iter().enumerate() {
+        let path = path.child("ephemeralContainers").index(at);
+        errors.extend(validate_common(container, volumes, &path));
+        let name = text(container, "/name");
+        if !names.insert(name) {
+            errors.push(FieldError::duplicate(&path.child("name"), name));
+        }
+        let target = text(container, "/targetContainerName");
+        if !target.is_empty() && !list(spec, "/containers").iter().any(|c| text(c, "/name") == target) {
+            errors.push(FieldError::not_found(&path.child("targetContainerName"), target));
+        }
+        let set = |field: &str| match &container[field] {
+            Value::Object(map) => !map.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            _ => false,
+        };
+        for field in FORBIDDEN.into_iter().filter(|f| set(f)) {
+            errors.push(FieldError::forbidden(&path.child(field), "cannot be set for an Ephemeral Container"));
         }
     }
     errors

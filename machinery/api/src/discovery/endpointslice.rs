@@ -1,12 +1,13 @@
 //! EndpointSlice.
 
-use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, first_three, list, name, or, text};
 use crate::defaulting::{absent, default_at, items, put};
 use crate::kind::{Behaviour, Kind};
+use crate::validation::{invalid_each, required_word};
 
 struct EndpointSlice;
 
@@ -29,12 +30,20 @@ impl Behaviour for EndpointSlice {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let path = Path::root("addressType");
-        match text(object, "/addressType") {
-            "" => vec![FieldError::required(&path, "")],
-            "IPv4" | "IPv6" | "FQDN" => Vec::new(),
-            other => vec![FieldError::not_supported(&path, other, &["FQDN", "IPv4", "IPv6"])],
+        let kind = text(object, "/addressType");
+        let mut errors = Vec::new();
+        errors.extend(required_word(&object["addressType"], &Path::root("addressType"), &["FQDN", "IPv4", "IPv6"]));
+        for (at, endpoint) in list(object, "/endpoints").iter().enumerate() {
+            let path = Path::root("endpoints").index(at).child("addresses");
+            let addresses = list(endpoint, "/addresses");
+            if addresses.is_empty() {
+                errors.push(FieldError::required(&path, "must contain at least 1 address"));
+            }
+            for (at, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
+                errors.extend(invalid_each(&path.index(at), address, address_errors(kind, address)));
+            }
         }
+        errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
@@ -63,5 +72,37 @@ impl Behaviour for EndpointSlice {
             or(&first_three(&addresses), "<unset>").into(),
             age(object, now),
         ]
+    }
+}
+
+/// The messages against an address of a slice of this type.
+fn address_errors(kind: &str, address: &str) -> Vec<String> {
+    let ip = names::address::parse_sloppy(address);
+    match (kind, ip) {
+        ("FQDN", _) => names::dns1123_subdomain(address),
+        ("IPv4" | "IPv6", None) => names::address::ip_legacy(address),
+        ("IPv4", Some(ip)) if !ip.is_ipv4() => vec!["must be an IPv4 address".to_string()],
+        ("IPv6", Some(ip)) if ip.is_ipv4() => vec!["must be an IPv6 address".to_string()],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_of_the_slices_type() {
+        let check = |kind: &str, address: &str| {
+            EndpointSlice.validate(&json!({"addressType": kind, "endpoints": [{"addresses": [address]}]})).len()
+        };
+        assert_eq!(check("IPv4", "10.0.0.1"), 0);
+        assert_eq!(check("IPv4", "fd00::1"), 1);
+        assert_eq!(check("IPv6", "fd00::1"), 0);
+        assert_eq!(check("FQDN", "a.b"), 0);
+        assert_eq!(check("IPv4", "x"), 1);
+        assert_eq!(check("Odd", "10.0.0.1"), 1);
     }
 }

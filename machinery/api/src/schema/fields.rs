@@ -128,6 +128,11 @@ impl Check {
                     self.report.type_errors.push(error.to_string());
                 }
             }
+            (FieldType::Bytes, Value::String(text)) => {
+                if let Some(at) = illegal_base64(text) {
+                    self.report.type_errors.push(format!("illegal base64 data at input byte {at}"));
+                }
+            }
             (FieldType::IntOrString, other) if !(other.is_string() || fits("int32", other)) => {
                 let text = format!("json: cannot unmarshal {} into Go value of type int32", json_kind(other));
                 self.report.type_errors.push(text);
@@ -169,6 +174,32 @@ fn push_name(path: &mut String, name: &str) {
         path.push('.');
     }
     path.push_str(name);
+}
+
+/// Where base64 text stops being base64, counted as upstream's decoder counts: line breaks are skipped,
+/// and a group that ends too early is reported at its start.
+fn illegal_base64(text: &str) -> Option<usize> {
+    let mut group = Vec::new();
+    for (at, byte) in text.bytes().enumerate().filter(|(_, b)| !matches!(b, b'\n' | b'\r')) {
+        let padded = group.iter().any(|(_, b)| *b == b'=');
+        let legal = match byte {
+            b'=' => group.len() >= 2,
+            b'+' | b'/' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => !padded,
+            _ => false,
+        };
+        if !legal {
+            return Some(at);
+        }
+        group.push((at, byte));
+        if group.len() == 4 {
+            if padded || byte == b'=' {
+                let rest = text.bytes().enumerate().skip(at + 1).find(|(_, b)| !matches!(b, b'\n' | b'\r'));
+                return rest.map(|(at, _)| at);
+            }
+            group.clear();
+        }
+    }
+    group.first().map(|(at, _)| *at)
 }
 
 fn accepts(kind: &FieldType, value: &Value) -> bool {
@@ -298,6 +329,24 @@ mod tests {
             {"resources": {"limits": {"cpu": "1", "memory": 5, "x": "1.2.3"}}}
         ]}}, "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": true}}}}));
         assert_eq!(errors.len(), 2, "{errors:?}");
+    }
+
+    #[test]
+    fn bytes_must_be_base64() {
+        for (text, wanted) in [
+            ("", None),
+            ("YQ==", None),
+            ("YWJj\nYQ==", None),
+            ("YQ", Some(0)),
+            ("YWJjY", Some(4)),
+            ("Y!==", Some(1)),
+            ("YQ==YQ==", Some(4)),
+            ("=AAA", Some(0)),
+        ] {
+            assert_eq!(illegal_base64(text), wanted, "{text:?}");
+        }
+        let report = check_fields("io.k8s.api.core.v1.Secret", &json!({"data": {"a": "plain text"}}));
+        assert_eq!(report.type_errors, ["illegal base64 data at input byte 5"]);
     }
 
     #[test]
