@@ -1,5 +1,8 @@
 //! What the server does for the cluster: admission, allocation, subresources of pods, identities, permissions.
 
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
 mod server;
 
 use serde_json::{Value, json};

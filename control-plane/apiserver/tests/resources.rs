@@ -1,5 +1,8 @@
 //! The verbs on resources: what is stored, what is answered, what is refused.
 
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
 mod server;
 
 use serde_json::{Value, json};

@@ -3,10 +3,11 @@
 //! The rules are those of the `system:node` role. Secrets and ConfigMaps are narrowed to what a pod of the
 //! node refers to, ServiceAccount tokens to the accounts of its pods, Leases to its own.
 
-use corten_meta::Value;
+use corten_meta::{FieldSelector, Selector, Value};
 
 use super::Attributes;
 use super::rbac::{Policy, Rule};
+use crate::cache::Filter;
 use crate::server::Server;
 
 /// What the Node authorizer says.
@@ -45,13 +46,17 @@ pub fn authorize(server: &Server, _policy: &Policy, a: &Attributes<'_>) -> Decis
     }
 }
 
+/// The pods of a namespace that run on the node.
 fn pods_of(server: &Server, node: &str, namespace: &str) -> Vec<Value> {
-    server
-        .cached_list("", "v1", "pods", namespace)
-        .into_iter()
-        .map(|pod| pod.value())
-        .filter(|pod| pod.pointer("/spec/nodeName").and_then(Value::as_str) == Some(node))
-        .collect()
+    let Some(stored) = server.registry.resource("", "v1", "pods").and_then(|r| r.stored.as_ref()) else {
+        return Vec::new();
+    };
+    let filter = Filter {
+        namespace: namespace.to_owned(),
+        labels: Selector::everything(),
+        fields: FieldSelector::equals("spec.nodeName", node),
+    };
+    stored.cache.select(&filter).iter().map(|pod| pod.value()).collect()
 }
 
 fn is_referenced(server: &Server, node: &str, a: &Attributes<'_>) -> bool {

@@ -91,88 +91,45 @@ fn rule(subjects: Vec<Value>, resource_rules: Vec<Value>, urls: Option<(&[&str],
     rule
 }
 
+const ALL: &[&str] = &["*"];
+
 fn schemas() -> Vec<Wanted> {
-    const ALL: &[&str] = &["*"];
-    let everything = || resources(ALL, ALL, ALL, ALL, true);
-    let any = Some((ALL, ALL));
-    let leases = |namespaces: &[&str]| {
-        resources(&["get", "create", "update"], &["coordination.k8s.io"], &["leases"], namespaces, false)
-    };
-    let all = |subjects: Vec<Value>| vec![rule(subjects, vec![everything()], any)];
     let everybody = || vec![group("system:unauthenticated"), group("system:authenticated")];
-    let probes: &[&str] = &["/healthz", "/readyz", "/livez"];
+    let kube_system = || account("kube-system", "*");
+    let open = |name, level, precedence, by, subjects| {
+        let rules = vec![rule(subjects, vec![resources(ALL, ALL, ALL, ALL, true)], Some((ALL, ALL)))];
+        schema(name, level, precedence, by, rules)
+    };
+    let (by_user, by_namespace) = (Some("ByUser"), Some("ByNamespace"));
+    let controller_manager = || user("system:kube-controller-manager");
+    let scheduler = || user("system:kube-scheduler");
+    let elected = vec![controller_manager(), scheduler(), kube_system()];
     vec![
-        schema("exempt", "exempt", 1, None, all(vec![group("system:masters")])),
-        schema("probes", "exempt", 2, None, vec![rule(everybody(), Vec::new(), Some((&["get"], probes)))]),
-        schema(
-            "system-leader-election",
-            "leader-election",
-            100,
-            Some("ByUser"),
-            vec![rule(
-                vec![
-                    user("system:kube-controller-manager"),
-                    user("system:kube-scheduler"),
-                    account("kube-system", "*"),
-                ],
-                vec![leases(ALL)],
-                None,
-            )],
-        ),
-        schema(
-            "endpoint-controller",
-            "workload-high",
-            150,
-            Some("ByUser"),
-            vec![rule(
-                vec![
-                    user("system:kube-controller-manager"),
-                    account("kube-system", "endpoint-controller"),
-                    account("kube-system", "endpointslicemirroring-controller"),
-                ],
-                vec![resources(&["get", "create", "update"], &[""], &["endpoints"], ALL, false)],
-                None,
-            )],
-        ),
-        schema(
-            "workload-leader-election",
-            "leader-election",
-            200,
-            Some("ByUser"),
-            vec![rule(vec![account("kube-system", "*")], vec![leases(ALL)], None)],
-        ),
-        schema(
-            "system-node-high",
-            "node-high",
-            400,
-            Some("ByUser"),
-            vec![rule(
-                vec![group("system:nodes")],
-                vec![
-                    resources(ALL, &[""], &["nodes", "nodes/status"], ALL, true),
-                    resources(ALL, &["coordination.k8s.io"], &["leases"], ALL, false),
-                ],
-                None,
-            )],
-        ),
-        schema("system-nodes", "system", 500, Some("ByUser"), all(vec![group("system:nodes")])),
-        schema(
-            "kube-controller-manager",
-            "workload-high",
-            800,
-            Some("ByNamespace"),
-            all(vec![user("system:kube-controller-manager")]),
-        ),
-        schema("kube-scheduler", "workload-high", 800, Some("ByNamespace"), all(vec![user("system:kube-scheduler")])),
-        schema(
-            "kube-system-service-accounts",
-            "workload-high",
-            900,
-            Some("ByNamespace"),
-            all(vec![account("kube-system", "*")]),
-        ),
-        schema("service-accounts", "workload-low", 9000, Some("ByUser"), all(vec![group("system:serviceaccounts")])),
-        schema("global-default", "global-default", 9900, Some("ByUser"), all(everybody())),
-        schema("catch-all", "catch-all", 10000, Some("ByUser"), all(everybody())),
+        open("exempt", "exempt", 1, None, vec![group("system:masters")]),
+        schema("probes", "exempt", 2, None, vec![probes(everybody())]),
+        schema("system-leader-election", "leader-election", 100, by_user, vec![leader_election(elected)]),
+        schema("system-node-high", "node-high", 400, by_user, vec![nodes()]),
+        open("system-nodes", "system", 500, by_user, vec![group("system:nodes")]),
+        open("kube-controller-manager", "workload-high", 800, by_namespace, vec![controller_manager()]),
+        open("kube-scheduler", "workload-high", 800, by_namespace, vec![scheduler()]),
+        open("kube-system-service-accounts", "workload-high", 900, by_namespace, vec![kube_system()]),
+        open("service-accounts", "workload-low", 9000, by_user, vec![group("system:serviceaccounts")]),
+        open("global-default", "global-default", 9900, by_user, everybody()),
+        open("catch-all", "catch-all", 10000, by_user, everybody()),
     ]
+}
+
+fn probes(subjects: Vec<Value>) -> Value {
+    rule(subjects, Vec::new(), Some((&["get"], &["/healthz", "/readyz", "/livez"])))
+}
+
+fn leader_election(subjects: Vec<Value>) -> Value {
+    let leases = resources(&["get", "create", "update"], &["coordination.k8s.io"], &["leases"], ALL, false);
+    rule(subjects, vec![leases], None)
+}
+
+fn nodes() -> Value {
+    let nodes = resources(ALL, &[""], &["nodes", "nodes/status"], ALL, true);
+    let leases = resources(ALL, &["coordination.k8s.io"], &["leases"], ALL, false);
+    rule(vec![group("system:nodes")], vec![nodes, leases], None)
 }

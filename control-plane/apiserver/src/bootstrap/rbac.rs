@@ -15,7 +15,45 @@ const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 /// The objects of the table.
 pub fn wanted() -> Vec<Wanted> {
-    objects().into_iter().map(|(plural, object)| Wanted::new(GROUP, "v1", plural, object).repaired_by(repair)).collect()
+    let table = objects();
+    let complete = |object: &Value| {
+        let mut object = object.clone();
+        if object.get("aggregationRule").is_some() {
+            object["rules"] = json!(aggregated_rules(&table, &object));
+        }
+        object
+    };
+    let wanted = |(plural, object): &(&'static str, Value)| {
+        Wanted::new(GROUP, "v1", plural, complete(object)).repaired_by(repair)
+    };
+    table.iter().map(wanted).collect()
+}
+
+/// The rules that an aggregated role begins with: those of the roles it selects, by name, each once. The
+/// aggregation's controller keeps them current from then on.
+fn aggregated_rules(table: &[(&'static str, Value)], role: &Value) -> Vec<Value> {
+    let selectors: Vec<&Value> =
+        role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array).into_iter().flatten().collect();
+    let is_selected = |other: &Value| {
+        let labels = corten_meta::labels(other);
+        selectors.iter().any(|s| corten_meta::Selector::from_label_selector(s).is_ok_and(|s| s.matches(&labels)))
+    };
+    let mut selected: Vec<&Value> =
+        table.iter().filter(|(plural, o)| *plural == "clusterroles" && is_selected(o)).map(|(_, o)| o).collect();
+    selected.sort_by_key(|o| corten_meta::name(o));
+    let mut rules: Vec<Value> = Vec::new();
+    for other in selected {
+        let own = match other["rules"].as_array() {
+            Some(own) => own.clone(),
+            None => aggregated_rules(table, other),
+        };
+        for rule in own {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+    }
+    rules
 }
 
 /// The rules of a cluster role of the table.
@@ -203,6 +241,16 @@ mod tests {
         assert!(ours.len() > 100, "{}", ours.len());
         assert!(ours.iter().any(|(_, o)| corten_meta::name(o) == "system:kube-scheduler"));
         assert!(!rules_of("system:node").is_empty());
+    }
+
+    #[test]
+    fn aggregated_roles_begin_with_their_rules() {
+        let rules = |name: &str| {
+            let found =
+                wanted().into_iter().find(|w| w.plural == "clusterroles" && corten_meta::name(&w.object) == name);
+            found.unwrap().object["rules"].as_array().unwrap().len()
+        };
+        assert!(rules("view") > 5 && rules("edit") > rules("view") && rules("admin") > rules("edit"));
     }
 
     #[test]

@@ -172,6 +172,13 @@ impl ResourceCache {
         snapshot.namespace(namespace, None).map(|(_, item)| Arc::clone(&item.object)).collect()
     }
 
+    /// The objects that pass a filter; its fields are read once for each object, not once for each question.
+    pub fn select(&self, filter: &Filter) -> Vec<Arc<Object>> {
+        let snapshot = self.snapshot(0);
+        let items = snapshot.namespace(&filter.namespace, None).filter(|(_, item)| filter.matches(&self.kind, item));
+        items.map(|(_, item)| Arc::clone(&item.object)).collect()
+    }
+
     /// How many objects there are.
     pub fn count(&self) -> usize {
         self.read().items.len()

@@ -10,6 +10,7 @@ pub mod token;
 use corten_api::{Role, Subresource};
 use corten_meta::Status;
 
+use crate::authorization::{Attributes, authorize, forbidden};
 use crate::body::{Reply, RequestBody};
 use crate::handlers::Target;
 use crate::handlers::patch::Patch;
@@ -25,6 +26,7 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
     if target.resource.kind.namespaced && target.namespace.is_empty() {
         return Err(Status::path_not_found());
     }
+    check_stream(target, subresource.role)?;
     if matches!(subresource.role, Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy) {
         return proxy::connect(target, subresource.role, body).await;
     }
@@ -41,6 +43,16 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
         Role::Token => token::create(target, &bytes).await,
         Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy => Err(Status::path_not_found()),
     }
+}
+
+/// A WebSocket opens with GET, but running something in a container is not reading: it needs `create` as well.
+fn check_stream(target: &Target<'_>, role: Role) -> Result<(), Status> {
+    let context = target.context;
+    if !matches!(role, Role::Exec | Role::Attach | Role::PortForward) || context.info.verb != "get" {
+        return Ok(());
+    }
+    let attributes = Attributes { verb: "create", ..Attributes::of_request(&context.user, &context.info) };
+    authorize(target.server, &attributes).map(|_| ()).map_err(|reason| forbidden(&attributes, &reason))
 }
 
 /// Takes from the wanted object what a subresource may change, and the rest from the object as it stands.

@@ -1,0 +1,103 @@
+//! Watches under concurrent writers: whoever lists and watches sees exactly what was stored, in order.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use std::collections::BTreeMap;
+
+use corten_apiserver::WatchEvent;
+use futures::StreamExt;
+use serde_json::json;
+use server::{TestServer, call};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const WRITERS: usize = 6;
+const ROUNDS: usize = 40;
+
+/// One writer: creates, changes and deletes objects of its own.
+async fn write(who: corten_apiserver::InProcess, writer: usize) {
+    for round in 0..ROUNDS {
+        let name = format!("w{writer}-{}", round % 4);
+        let path = format!("{MAPS}/{name}");
+        let body = json!({ "metadata": { "name": name }, "data": { "round": round.to_string() } });
+        let created = call(&who, "POST", MAPS, Some(body.clone()), "application/json").await;
+        match (created.code, round % 3) {
+            (201, _) => {}
+            (409, 0) => assert_eq!(call(&who, "DELETE", &path, None, "").await.code, 200),
+            (409, _) => assert_eq!(call(&who, "PUT", &path, Some(body), "application/json").await.code, 200),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Lists, watches from the list's revision, and replays until it has seen `last`.
+async fn replay(server: &TestServer, mut last: tokio::sync::watch::Receiver<u64>) -> BTreeMap<String, u64> {
+    let list = server.get(MAPS).await.expect(200);
+    let revision: u64 = list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let number = |item: &serde_json::Value| item["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let name = |item: &serde_json::Value| item["metadata"]["name"].as_str().unwrap().to_owned();
+    let mut state: BTreeMap<String, u64> =
+        list["items"].as_array().unwrap().iter().map(|item| (name(item), number(item))).collect();
+    let mut events = server.watch(&format!("{MAPS}?watch=1&resourceVersion={revision}")).await;
+    let mut seen = revision;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event.expect("the watch goes on"),
+            changed = last.wait_for(|last| *last != 0 && *last <= seen) => { changed.unwrap(); return state }
+        };
+        let object = match &event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => object,
+            other => panic!("{other:?}"),
+        };
+        assert!(object.revision > seen, "{} after {seen}", object.revision);
+        seen = object.revision;
+        let name = object.header.name.clone();
+        match event {
+            WatchEvent::Added(_) => assert_eq!(state.insert(name, seen), None),
+            WatchEvent::Modified(_) => assert!(state.insert(name, seen).is_some()),
+            _ => assert!(state.remove(&name).is_some()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_replay_ends_in_the_stored_state() {
+    let server = TestServer::start().await;
+    let (last, receiver) = tokio::sync::watch::channel(0u64);
+    let writing = async {
+        let writers = (0..WRITERS).map(|writer| tokio::spawn(write(server.user("w", &["system:masters"]), writer)));
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await.unwrap();
+        }
+        // A last write tells the replays how far they must come.
+        let end = server.post(MAPS, json!({ "metadata": { "name": "end" } })).await.expect(201);
+        last.send_replace(end["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap());
+    };
+    let watching = async {
+        let mut replays = Vec::new();
+        for _ in 0..5 {
+            replays.push(replay(&server, receiver.clone()));
+            tokio::task::yield_now().await;
+        }
+        futures::future::join_all(replays).await
+    };
+    let both = async { tokio::join!(writing, watching).1 };
+    let states = tokio::time::timeout(std::time::Duration::from_secs(60), both).await.expect("all replays end");
+    let list = server.get(MAPS).await.expect(200);
+    let stored: BTreeMap<String, u64> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|i| {
+            (
+                i["metadata"]["name"].as_str().unwrap().to_owned(),
+                i["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap(),
+            )
+        })
+        .collect();
+    for state in states {
+        assert_eq!(state, stored);
+    }
+}
