@@ -6,7 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::Utf8Bytes;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_util::sync::CancellationToken;
 
 use super::session::{Channel, Connection, QUEUE, Wanted};
@@ -15,6 +17,8 @@ use base64::Engine;
 
 /// The first byte of a message that closes the channel of its second byte; version 5.
 const CLOSE: u8 = 255;
+/// The end of a stream as clients expect it; without a status they take it for a failure.
+const NORMAL: CloseFrame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::from_static("") };
 /// As much as kubectl puts into one message of a tunnel.
 const TUNNEL_CHUNK: usize = 32 << 10;
 
@@ -122,7 +126,7 @@ impl Pump {
                     return;
                 }
             }
-            let _ = sink.send(Message::Close(None)).await;
+            let _ = sink.send(Message::Close(Some(NORMAL))).await;
             let _ = sink.flush().await;
         };
         let gone = self.gone.clone();
@@ -195,7 +199,7 @@ pub(super) async fn tunnel(upgraded: Upgraded) -> DuplexStream {
                 }
                 buffer.reserve(TUNNEL_CHUNK);
             }
-            let _ = sink.send(Message::Close(None)).await;
+            let _ = sink.send(Message::Close(Some(NORMAL))).await;
         };
         tokio::pin!(inward);
         tokio::select! {
