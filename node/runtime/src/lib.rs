@@ -34,8 +34,6 @@ pub use error::Error;
 pub use images::{ImageRecord, ImageStore, PullAuth, Reference, RegistryConfig};
 pub use network::{LoopbackNetwork, PodNetwork, PodNetworkRequest, PodNetworkResult, PortMapping};
 pub use purge::purge;
-pub use sandbox::pause::pause_main;
-pub use shim::shim_main;
 
 /// The settings of the runtime.
 #[derive(Debug, Clone)]
@@ -106,12 +104,12 @@ fn listen(socket: &Path) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
-/// Runs as a shim or pause process if this process was started as one, and returns its exit code. To
-/// be called first in `main`, before any thread exists; `args` are the whole command line.
+/// Runs as the parent of shims, or as a pause process, if this process was started as one, and returns
+/// its exit code. To be called first in `main`, before any thread exists; `args` are the whole command line.
 pub fn reexec(args: &[String]) -> Option<i32> {
     match args.get(1).map(String::as_str) {
-        Some("shim") => Some(args.get(2).map_or(2, |spec| shim_main(Path::new(spec)))),
-        Some("pause") => Some(pause_main(&args[2..])),
+        Some("zygote") => Some(shim::zygote::zygote_main()),
+        Some("pause") => Some(sandbox::pause::pause_main(&args[2..])),
         _ => None,
     }
 }

@@ -1,33 +1,25 @@
 //! The daemon's side of a shim: starting one, and asking it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::process::Command;
 
 use crate::Error;
+use crate::daemon::output_pipe;
 use crate::shim::protocol::{self, Exit, Outcome, Reply, Request};
+use crate::shim::zygote::Zygote;
 
 /// Starts a shim for a spec and hears whether the container runs.
-pub(crate) async fn start(id: &str, self_exe: &Path, spec: &Path) -> Result<Outcome, Error> {
-    let mut child = Command::new(self_exe)
-        .arg("shim")
-        .arg(spec)
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(Error::file("start", self_exe))?;
-    let output = child.stdout.take().ok_or_else(|| shim_error(id, "its output is not connected"))?;
+pub(crate) async fn start(id: &str, zygote: &Arc<Zygote>, spec: PathBuf) -> Result<Outcome, Error> {
+    let (output, far) = output_pipe()?;
+    let zygote = zygote.clone();
+    let forked = tokio::task::spawn_blocking(move || zygote.fork(&spec, &far)).await;
+    forked.map_err(|error| shim_error(id, error))?.map_err(|error| shim_error(id, error))?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line).await.map_err(|error| shim_error(id, error))?;
-    // The shim lives as long as its container; someone must reap it while this daemon lives.
-    tokio::spawn(async move { child.wait().await });
     serde_json::from_str(&line).map_err(|error| shim_error(id, format!("it said {line:?}: {error}")))
 }
 

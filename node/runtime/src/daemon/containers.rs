@@ -174,7 +174,7 @@ impl Daemon {
         })
         .await?;
         let spec = self.paths.container(&container.id).join("spec.json");
-        shim_client::start(&container.id, &self.self_exe, &spec).await
+        shim_client::start(&container.id, &self.zygote, spec).await
     }
 
     /// A container that could not start has ended: the kubelet reads why from its status.

@@ -22,6 +22,7 @@ use crate::images::ImageStore;
 use crate::network::PodNetwork;
 use crate::paths::Paths;
 use crate::sandbox::{Sandbox, namespaces};
+use crate::shim::zygote::Zygote;
 use crate::{Config, Error};
 
 pub(crate) use exec::output_pipe;
@@ -45,6 +46,7 @@ pub(crate) struct Daemon {
     pub images: ImageStore,
     pub network: Arc<dyn PodNetwork>,
     self_exe: PathBuf,
+    zygote: Arc<Zygote>,
     hierarchy: Hierarchy,
     capabilities: u64,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
@@ -64,6 +66,7 @@ impl Daemon {
             images,
             network,
             self_exe: config.self_exe.clone(),
+            zygote: Arc::new(Zygote::new(&config.self_exe, &config.run_dir)),
             hierarchy: Hierarchy::detect()?,
             capabilities: own_capabilities(),
             sandboxes: Mutex::default(),

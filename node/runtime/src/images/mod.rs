@@ -191,7 +191,7 @@ impl ImageStore {
         let mut index = self.load()?;
         index.add(ImageRecord { id: id.clone(), tags, digests, size, layers, pinned });
         self.save(&index)?;
-        index.find(&id).cloned().ok_or_else(|| Error::NotFound { kind: "image", id })
+        index.find(&id).cloned().ok_or(Error::NotFound { kind: "image", id })
     }
 
     fn has_layer(&self, diff_id: &str) -> bool {

@@ -7,6 +7,7 @@
 pub(crate) mod log;
 pub(crate) mod protocol;
 mod session;
+pub(crate) mod zygote;
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};

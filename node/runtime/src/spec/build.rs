@@ -18,7 +18,7 @@ pub(crate) struct Input<'a> {
     pub config: &'a v1::ContainerConfig,
     pub sandbox: &'a v1::PodSandboxConfig,
     pub image: &'a ProcessConfig,
-    pub image_layers: &'a dyn Fn(&str) -> Result<(PathBuf, Vec<String>), Error>,
+    pub image_layers: mounts::FindLayers<'a>,
     /// The layers of the container's own image, highest first.
     pub lower: Vec<String>,
     pub layers_folder: PathBuf,

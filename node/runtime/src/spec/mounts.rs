@@ -7,6 +7,9 @@ use corten_cri::v1;
 use super::{Mount, MountSource, Propagation};
 use crate::Error;
 
+/// Finds the layers of an image: their folder, and their names in it, highest first.
+pub(crate) type FindLayers<'a> = &'a dyn Fn(&str) -> Result<(PathBuf, Vec<String>), Error>;
+
 /// What mounts depend on.
 pub(crate) struct Context<'a> {
     pub privileged: bool,
@@ -16,7 +19,7 @@ pub(crate) struct Context<'a> {
     /// Shared memory of the pod, or the node's.
     pub shared_memory: &'a Path,
     /// Finds the layers of an image volume.
-    pub image_layers: &'a dyn Fn(&str) -> Result<(PathBuf, Vec<String>), Error>,
+    pub image_layers: FindLayers<'a>,
 }
 
 /// System mounts, then the sandbox's files, then the pod's volumes from short paths to long ones.

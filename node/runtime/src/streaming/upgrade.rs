@@ -94,8 +94,8 @@ fn choose_websocket(offered: &[String], port_forward: bool) -> Option<Choice> {
         let tunnel = offered.iter().any(|name| name == TUNNEL);
         return tunnel.then(|| Choice { protocol: Protocol::SpdyInWebSocket, name: TUNNEL.into() });
     }
-    let framings = Framing::ALL.into_iter();
-    let found = framings.filter(|framing| offered.iter().any(|name| name == framing.name())).next_back();
+    let mut framings = Framing::ALL.into_iter();
+    let found = framings.rfind(|framing| offered.iter().any(|name| name == framing.name()));
     match found {
         Some(framing) => Some(Choice { protocol: Protocol::WebSocket(framing), name: framing.name().into() }),
         None => offered.is_empty().then(|| Choice { protocol: Protocol::WebSocket(Framing::V1), name: String::new() }),

@@ -1,0 +1,118 @@
+//! The parent of shims: a process with one thread that has started up once and forks a shim for each
+//! container.
+//!
+//! A shim that were started by exec would relocate the whole binary for itself: megabytes that no
+//! other process shares, and milliseconds. Forked shims share all of that with each other. The zygote
+//! ends with its daemon; shims do not need it, and the next daemon starts its own, of its own binary.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{ForkResult, fork};
+use serde::{Deserialize, Serialize};
+
+use super::{protocol, shim_main};
+
+/// Asks for a shim; the descriptor that comes along becomes its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+struct Fork {
+    spec: PathBuf,
+}
+
+/// The program `zygote`: standard input is the daemon's socket.
+pub fn zygote_main() -> i32 {
+    // SAFETY: the daemon gave the socket as descriptor 0, and nothing else in this process uses it.
+    let daemon = unsafe { UnixStream::from_raw_fd(0) };
+    // SAFETY: ignoring is no handler; ended shims need no burial by this process.
+    if unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.is_err() {
+        return 1;
+    }
+    while let Ok(Some((request, fds))) = protocol::receive::<Fork>(&daemon) {
+        // SAFETY: this process has one thread.
+        match unsafe { fork() } {
+            Ok(ForkResult::Child) => return become_shim(daemon, &request.spec, fds),
+            // The daemon sees the closed descriptor of a shim that never was.
+            Ok(ForkResult::Parent { .. }) | Err(_) => drop(fds),
+        }
+    }
+    0
+}
+
+/// Takes the place of standard input and output by what a shim has there, so that the numbers are
+/// never free for anything else.
+fn become_shim(daemon: UnixStream, spec: &Path, fds: Vec<OwnedFd>) -> i32 {
+    // SAFETY: the shim waits for its children, so their end must not be ignored any more.
+    let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
+    let (Some(output), Ok(null)) = (fds.first(), std::fs::File::open("/dev/null")) else { return 1 };
+    for (stream, number) in [(null.as_raw_fd(), daemon.into_raw_fd()), (output.as_raw_fd(), 1)] {
+        // SAFETY: replaces standard descriptors of a process with one thread; the old ones have no owner.
+        if unsafe { libc::dup2(stream, number) } < 0 {
+            return 1;
+        }
+    }
+    drop((fds, null));
+    shim_main(spec)
+}
+
+/// The daemon's side: starts the zygote when it is first needed, and again if it has died.
+#[derive(Debug)]
+pub(crate) struct Zygote {
+    self_exe: PathBuf,
+    /// Shown in process lists, to tell the shims of several runtimes apart.
+    label: PathBuf,
+    running: Mutex<Option<(UnixStream, Child)>>,
+}
+
+impl Zygote {
+    pub fn new(self_exe: &Path, label: &Path) -> Self {
+        Self { self_exe: self_exe.to_path_buf(), label: label.to_path_buf(), running: Mutex::new(None) }
+    }
+
+    /// Forks a shim that writes its outcome to `output`. Blocks for moments only.
+    pub fn fork(&self, spec: &Path, output: &OwnedFd) -> io::Result<()> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = Fork { spec: spec.to_path_buf() };
+        if let Some((zygote, _)) = running.as_ref()
+            && protocol::send(zygote, &request, &[output.as_raw_fd()]).is_ok()
+        {
+            return Ok(());
+        }
+        if let Some((_, mut dead)) = running.take() {
+            dead.wait()?;
+        }
+        let started = self.start()?;
+        protocol::send(&started.0, &request, &[output.as_raw_fd()])?;
+        *running = Some(started);
+        Ok(())
+    }
+
+    fn start(&self) -> io::Result<(UnixStream, Child)> {
+        let (near, far) = UnixStream::pair()?;
+        let child = Command::new(&self.self_exe)
+            .arg("zygote")
+            .arg(&self.label)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(OwnedFd::from(far)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok((near, child))
+    }
+}
+
+impl Drop for Zygote {
+    fn drop(&mut self) {
+        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some((zygote, mut child)) = running.take() {
+            // Without its daemon the zygote ends at once.
+            drop(zygote);
+            let _ = child.wait();
+        }
+    }
+}
