@@ -15,7 +15,7 @@ const HEAD: &str = "\
 # The schema of the Kubernetes API, facts only. Written by `cargo xtask schema`; do not edit.
 # T <type> <marks>           a type; a leading dot stands for `io.k8s.api.`
 # <field> <shape> <marks>    a field of the type above
-# shape: string int32 int64 integer double number bool bytes date-time object any int-or-string @type [items] {values},
+# shape: string int32 int64 integer double number bool bytes date-time object any int-or-string quantity @type [items] {values},
 #        each with `=default` when its place in the schema has one
 # marks: ! required, =default, list=, keys=, strategy=, merge=, map=, gvk=, unions=
 ";
@@ -44,8 +44,8 @@ fn stable_types(directory: &Path) -> Result<BTreeMap<String, Value>> {
         if name.contains("alpha") || name.contains("beta") || !name.ends_with(".json") {
             continue;
         }
-        let document: Value = serde_json::from_slice(&std::fs::read(&path)?)
-            .with_context(|| format!("parse {}", path.display()))?;
+        let document: Value =
+            serde_json::from_slice(&std::fs::read(&path)?).with_context(|| format!("parse {}", path.display()))?;
         if let Some(schemas) = document.pointer("/components/schemas").and_then(Value::as_object) {
             for (name, schema) in schemas {
                 // The core group comes first and has the plain form of types that every group serves.
@@ -73,8 +73,7 @@ fn write_type(table: &mut String, name: &str, schema: &Value) -> Result<()> {
         write!(table, " unions={unions}")?;
     }
     table.push('\n');
-    let required: Vec<&str> =
-        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (field, property) in schema["properties"].as_object().into_iter().flatten() {
         write_field(table, field, property, required.contains(&field.as_str()))
             .with_context(|| format!("field {field}"))?;

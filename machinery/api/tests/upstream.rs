@@ -246,3 +246,50 @@ fn differences(at: &str, wanted: &Value, found: &Value, places: &mut Vec<String>
         (a, b) => places.push(format!("{at}: wanted {a}, found {b}")),
     }
 }
+
+/// Every object of a folder of YAML, lists taken apart.
+fn yaml_objects(folder: &Path) -> Vec<(PathBuf, Value)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        let path = entry.expect("a folder entry").path();
+        if path.is_dir() {
+            all.extend(yaml_objects(&path));
+            continue;
+        }
+        let decoded = corten_meta::decode_yaml(&std::fs::read(&path).expect("a file")).expect("YAML");
+        match decoded["items"].as_array() {
+            Some(items) => all.extend(items.iter().map(|item| (path.clone(), item.clone()))),
+            None => all.push((path, decoded)),
+        }
+    }
+    all
+}
+
+/// Objects that upstream itself creates or accepts must pass: a check that is too strict shows here.
+#[test]
+fn upstreams_own_objects_are_valid() {
+    let Some(folder) = data() else { return };
+    let mut objects = yaml_objects(&folder.join("rbac"));
+    objects.extend(yaml_objects(&folder.join("pod-security")));
+    assert!(objects.len() > 200, "{}", objects.len());
+    for (path, mut object) in objects {
+        let (group, version) = match object["apiVersion"].as_str().unwrap().split_once('/') {
+            Some((group, version)) => (group.to_string(), version.to_string()),
+            None => (String::new(), object["apiVersion"].as_str().unwrap().to_string()),
+        };
+        let kind = corten_api::by_gvk(&group, &version, object["kind"].as_str().unwrap())
+            .unwrap_or_else(|| panic!("{}: {object}", path.display()));
+        if kind.namespaced && object["metadata"]["namespace"].is_null() {
+            object["metadata"]["namespace"] = "default".into();
+        }
+        if kind.kind == "Pod" {
+            // The fixtures of Pod Security are named after their files, with underscores.
+            object["metadata"]["name"] = object["metadata"]["name"].as_str().unwrap().replace('_', "-").into();
+        }
+        let report = corten_api::check_fields(&kind.schema, &object);
+        assert_eq!((report.unknown, report.type_errors), (vec![], vec![]), "{}", path.display());
+        kind.default(&mut object);
+        let errors: Vec<String> = kind.validate(&object).iter().map(ToString::to_string).collect();
+        assert_eq!(errors, Vec::<String>::new(), "{}", path.display());
+    }
+}

@@ -4,6 +4,7 @@
 //! query parameters an operation knows. Version 2 is the same in one document and the older form, made from
 //! version 3. Descriptions come in as a function, because the table holds facts only.
 
+mod parameters;
 mod paths;
 mod schemas;
 mod v2;

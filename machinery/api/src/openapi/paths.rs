@@ -3,60 +3,11 @@
 use corten_meta::Value;
 use serde_json::{Map, json};
 
+use super::parameters::{DELETE, DELETE_COLLECTION, LIST, LOG, PATCH, WRITE, parameters};
 use crate::kind::{Kind, Role, Subresource};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-const LIST: &[&str] = &[
-    "allowWatchBookmarks:boolean",
-    "continue",
-    "fieldSelector",
-    "labelSelector",
-    "limit:integer",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents:boolean",
-    "shardSelector",
-    "timeoutSeconds:integer",
-    "watch:boolean",
-];
-const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
-const PATCH: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force:boolean"];
-const DELETE: &[&str] = &[
-    "dryRun",
-    "gracePeriodSeconds:integer",
-    "ignoreStoreReadErrorWithClusterBreakingPotential:boolean",
-    "orphanDependents:boolean",
-    "propagationPolicy",
-];
-const DELETE_COLLECTION: &[&str] = &[
-    "continue",
-    "dryRun",
-    "fieldSelector",
-    "gracePeriodSeconds:integer",
-    "ignoreStoreReadErrorWithClusterBreakingPotential:boolean",
-    "labelSelector",
-    "limit:integer",
-    "orphanDependents:boolean",
-    "propagationPolicy",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents:boolean",
-    "shardSelector",
-    "timeoutSeconds:integer",
-];
-const LOG: &[&str] = &[
-    "container",
-    "follow:boolean",
-    "insecureSkipTLSVerifyBackend:boolean",
-    "limitBytes:integer",
-    "pretty",
-    "previous:boolean",
-    "sinceSeconds:integer",
-    "stream",
-    "tailLines:integer",
-    "timestamps:boolean",
-];
 const OBJECT_MEDIA: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 const LIST_MEDIA: &[&str] = &[
     "application/json",
@@ -460,20 +411,6 @@ fn reference(name: &str) -> Value {
 fn sub_schema((group, version, kind): &(String, String, String)) -> String {
     let package = group.split('.').next().filter(|g| !g.is_empty()).unwrap_or("core");
     format!("io.k8s.api.{package}.{version}.{kind}")
-}
-
-/// Query parameters by name and type, path parameters with an `@`.
-fn parameters(names: &[&str]) -> Value {
-    let one = |text: &&str| match text.strip_suffix('@') {
-        Some(name) => {
-            json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}})
-        }
-        None => {
-            let (name, kind) = text.split_once(':').unwrap_or((text, "string"));
-            json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}})
-        }
-    };
-    names.iter().map(one).collect()
 }
 
 fn content(schema: &Value, media: &[&str]) -> Value {
