@@ -4,11 +4,18 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use futures::TryStreamExt;
-use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{
+    BridgePortState, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVeth, LinkAttribute, LinkInfo, LinkMessage,
+    State,
+};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope};
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+
+use tracing::warn;
 
 use crate::cidr::Cidr;
 use crate::error::Error;
@@ -16,6 +23,9 @@ use crate::error::Error;
 /// The routing protocol number that marks routes as ours.
 pub(crate) const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(67);
 const DEFAULT_MTU: u32 = 1500;
+/// How long a new link may take to carry packets, and how often to look.
+const CARRIER: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Access to the links of one network namespace.
 pub(crate) struct Links {
@@ -29,6 +39,10 @@ pub(crate) struct Link {
     pub name: String,
     pub mtu: u32,
     pub controller: Option<u32>,
+    /// Whether the kernel has seen the carrier.
+    pub up: bool,
+    /// Whether the bridge forwards to it, if it is a port of one.
+    pub forwarding: bool,
 }
 
 /// A route to the pods of another node.
@@ -97,8 +111,24 @@ impl Links {
         }
         let changed = self.handle.link().set(change.build()).execute().await;
         changed.map_err(Error::link(format!("set link {name} up")))?;
+        self.delete_other_addresses(bridge.index, address).await?;
         self.add_address(bridge.index, address, length).await?;
         Ok(bridge)
+    }
+
+    /// An address of an earlier range would keep a route to pods that are another node's now.
+    async fn delete_other_addresses(&self, index: u32, kept: Ipv4Addr) -> Result<(), Error> {
+        let found = self.handle.address().get().set_link_index_filter(index).execute();
+        let addresses: Vec<AddressMessage> = found.try_collect().await.map_err(Error::link("list addresses"))?;
+        for message in addresses {
+            let foreign = message.attributes.iter().any(
+                |attribute| matches!(attribute, AddressAttribute::Address(IpAddr::V4(address)) if *address != kept),
+            );
+            if foreign {
+                self.handle.address().del(message).execute().await.map_err(Error::link("delete an old address"))?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a veth pair, its far end in another namespace.
@@ -125,6 +155,25 @@ impl Links {
         self.handle.link().set(change).execute().await.map_err(Error::link(action()))?;
         let hairpin = LinkBridgePort::new(port.index).hairpin(true).build();
         self.handle.link().set_port(hairpin).execute().await.map_err(Error::link(action()))
+    }
+
+    /// Waits until packets pass between a port and its bridge. The kernel notices a carrier some time
+    /// after a link is up; what is sent before is lost, and the pod's first connection would wait a
+    /// second for its repetition.
+    pub async fn await_carrier(&self, port: &str, bridge: &str) -> Result<(), Error> {
+        let carries = async {
+            while !(self.get(port).await?.forwarding && self.get(bridge).await?.up) {
+                tokio::time::sleep(LOOK).await;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(CARRIER, carries).await {
+            Ok(result) => result,
+            Err(_) => {
+                warn!(port, bridge, "a new link does not carry packets yet");
+                Ok(())
+            }
+        }
     }
 
     pub async fn set_up(&self, name: &str) -> Result<Link, Error> {
@@ -231,16 +280,30 @@ impl Links {
 }
 
 fn link(message: &LinkMessage) -> Link {
-    let mut link = Link { index: message.header.index, name: String::new(), mtu: DEFAULT_MTU, controller: None };
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        mtu: DEFAULT_MTU,
+        controller: None,
+        up: false,
+        forwarding: false,
+    };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::Controller(index) => link.controller = Some(*index),
+            LinkAttribute::OperState(state) => link.up = *state == State::Up,
+            LinkAttribute::LinkInfo(infos) => link.forwarding = infos.iter().any(is_forwarding),
             _ => {}
         }
     }
     link
+}
+
+fn is_forwarding(info: &LinkInfo) -> bool {
+    let LinkInfo::PortData(InfoPortData::BridgePort(port)) = info else { return false };
+    port.contains(&InfoBridgePort::State(BridgePortState::Forwarding))
 }
 
 fn output_interface(route: &RouteMessage) -> Option<u32> {

@@ -78,8 +78,8 @@ pub struct NodeNamespace {
     pub address: Ipv4Addr,
 }
 
-/// Makes the host's side, then the namespace, then the link between them. An older namespace of the
-/// same name is deleted first.
+/// Makes the host's side, then the namespace, then the link between them. A namespace of the name
+/// that is whole is kept: its pods may be running.
 pub async fn create(config: &Config, name: &str, address: Ipv4Addr) -> Result<NodeNamespace, Error> {
     let links = Links::open()?;
     let gateway = config.gateway()?;
@@ -89,16 +89,21 @@ pub async fn create(config: &Config, name: &str, address: Ipv4Addr) -> Result<No
     sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", config.bridge), "1")?;
     replace_table(config)?;
 
-    delete(config, name, address).await?;
     let path = config.pin(name);
-    pin_new_namespace(&path)?;
-    let namespace = File::open(&path).map_err(Error::file("open", &path))?;
-    let mtu = links.uplink_mtu().await?;
-    let peer = Peer { name: UPLINK, namespace: namespace.as_fd(), mac: mac_of(address) };
-    let port = links.add_veth(&host_link(address), mtu, peer).await?;
-    links.attach(&port, &bridge).await?;
-    let length = config.subnet.length();
-    enter_async(&path, move || configure_node(address, length, gateway)).await?;
+    let (link, length) = (host_link(address), config.subnet.length());
+    let configure = move || configure_node(address, length, gateway);
+    let stands = links.find(&link).await?.is_some() && enter_async(&path, configure).await.is_ok();
+    if !stands {
+        delete(config, name, address).await?;
+        pin_new_namespace(&path)?;
+        let namespace = File::open(&path).map_err(Error::file("open", &path))?;
+        let mtu = links.uplink_mtu().await?;
+        let peer = Peer { name: UPLINK, namespace: namespace.as_fd(), mac: mac_of(address) };
+        let port = links.add_veth(&link, mtu, peer).await?;
+        links.attach(&port, &bridge).await?;
+        enter_async(&path, configure).await?;
+    }
+    links.await_carrier(&link, &bridge.name).await?;
     Ok(NodeNamespace { name: name.to_owned(), path, address })
 }
 

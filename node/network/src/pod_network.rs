@@ -172,6 +172,7 @@ impl PodNetwork {
         links.attach(&port, bridge).await?;
         let (address, gateway) = (lease.address, *gateway);
         enter_async(&request.netns_path, move || configure_pod(address, gateway)).await?;
+        links.await_carrier(&host_interface, &bridge.name).await?;
         if !lease.port_mappings.is_empty() {
             firewall.open_host_ports(lease)?;
         }

@@ -7,6 +7,7 @@ mod api;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -100,7 +101,13 @@ fn pods_of_three_nodes_reach_each_other_without_translation() {
                 let address = config.address(index).unwrap();
                 made.push(namespace_node::create(&config, &format!("node-{}", index + 1), address).await.unwrap());
             }
-            // Repeating it replaces the namespace.
+            // Repeating it keeps a namespace that is whole, and replaces one that is not.
+            let identity = |node: &NodeNamespace| std::fs::metadata(&node.path).unwrap().ino();
+            let before = identity(&made[1]);
+            namespace_node::create(&config, "node-2", made[1].address).await.unwrap();
+            assert_eq!(identity(&made[1]), before);
+            namespace_node::unpin(&made[1].path).unwrap();
+            std::fs::write(&made[1].path, b"").unwrap();
             made[1] = namespace_node::create(&config, "node-2", made[1].address).await.unwrap();
             made
         });

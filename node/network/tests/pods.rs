@@ -249,6 +249,19 @@ fn a_restart_keeps_pods_and_gc_collects_the_dead() {
 }
 
 #[test]
+fn a_new_range_replaces_the_old_one() {
+    on_node(|| async {
+        let pins = Pins::new();
+        PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let mut other = config(pins.0.path());
+        other.pod_cidr = "10.244.8.0/24".parse().unwrap();
+        PodNetwork::start(other).await.unwrap();
+        let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
+        assert!(routes.contains("0008F40A") && !routes.contains("0007F40A"), "{routes}");
+    });
+}
+
+#[test]
 fn a_failed_setup_leaves_nothing() {
     on_node(|| async {
         let pins = Pins::new();

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
 use nix::sched::{CloneFlags, unshare};
 
-pub const TIMEOUT: Duration = Duration::from_secs(1);
+pub const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs a test on a thread in a fresh network namespace.
 pub fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
