@@ -2,6 +2,8 @@
 //!
 //! Every controller is a client of the API under its own identity. None knows another; they meet in the objects.
 
+mod clusterrole_aggregation;
+mod cronjob;
 mod daemonset;
 mod deployment;
 mod endpoints;
@@ -13,6 +15,9 @@ mod replicaset;
 mod root_ca;
 pub mod runtime;
 mod serviceaccount;
+mod statefulset;
+mod storage_protection;
+mod ttl_after_finished;
 mod workload;
 
 #[cfg(test)]
@@ -107,6 +112,12 @@ fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
         Arc::new(replicaset::ReplicaSetController),
         Arc::new(daemonset::DaemonSetController),
         Arc::new(job::JobController),
+        Arc::new(statefulset::StatefulSetController),
+        Arc::new(ttl_after_finished::TtlAfterFinishedController),
+        Arc::new(cronjob::CronJobController),
+        Arc::new(clusterrole_aggregation::ClusterRoleAggregationController),
+        Arc::new(storage_protection::ClaimProtectionController),
+        Arc::new(storage_protection::VolumeProtectionController),
         Arc::new(endpoints::EndpointSliceController),
         Arc::new(endpoints::EndpointsController),
         Arc::new(serviceaccount::ServiceAccountController),

@@ -22,8 +22,8 @@ use monitors::Monitors;
 const WORKERS: usize = 8;
 /// New kinds tend to come in groups: wait until no more came for this long before asking which there are.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How long to wait before discovery is tried again after it failed.
-const RETRY: Duration = Duration::from_secs(5);
+/// How long to wait before discovery is tried again after it failed; doubled each time, up to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
 /// One object to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,18 +49,23 @@ pub async fn run(caches: &Caches, client: Client, shutdown: CancellationToken) {
 async fn keep_monitors(caches: &Caches, client: &Client, monitors: &Arc<Monitors>, shutdown: &CancellationToken) {
     let definitions = caches.of::<CustomResourceDefinition>();
     let mut changes = definitions.subscribe();
+    let mut pause = RETRY.0;
     loop {
         let retry = match monitors.refresh(client).await {
-            Ok(()) => Duration::MAX,
+            Ok(()) => {
+                pause = RETRY.0;
+                Duration::MAX
+            }
             Err(error) => {
                 tracing::debug!(%error, "cannot discover all resources");
-                RETRY
+                let longer = (pause * 2).min(RETRY.1);
+                std::mem::replace(&mut pause, longer)
             }
         };
         tokio::select! {
             () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(retry) => continue,
             change = changes.next() => if change.is_none() { return },
-            () = tokio::time::sleep(retry) => {}
         }
         while let Ok(Some(_)) = tokio::time::timeout(SETTLE, changes.next()).await {}
     }

@@ -1,0 +1,252 @@
+//! CronJob: makes a Job at each time of its schedule.
+//!
+//! The name of a Job holds its time, so that no time gets two; the status is what the Jobs say, not what happened.
+
+mod schedule;
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, Job};
+use corten_api::k8s_openapi::api::core::v1::ObjectReference;
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use corten_client::Propagation;
+use corten_meta::Key;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::job::finished_condition;
+use crate::replicaset::owners_of;
+use crate::runtime::{Action, Controller, Plan, Reference, Report, View, Watch};
+use crate::workload::owner;
+use schedule::Schedule;
+
+const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+/// Clocks differ a little: better a moment late than early.
+const NUDGE: Duration = Duration::from_millis(100);
+/// More missed times than this are not gone through one by one.
+const MANY: usize = 100;
+
+pub struct CronJobController;
+
+pub struct Observed {
+    cron: CronJob,
+    /// Its Jobs, by name.
+    jobs: Vec<Job>,
+}
+
+impl Controller for CronJobController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "cronjob-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<CronJob>(), Watch::mapped::<Job>(|_, change| owners_of(change, CronJob::KIND))]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let cron: CronJob = view.typed(key).filter(|cron: &CronJob| cron.metadata.deletion_timestamp.is_none())?;
+        let uid = cron.metadata.uid.clone()?;
+        let mut jobs: Vec<Job> = view.owned_by(&uid);
+        jobs.retain(|job| owner::is_controlled_by(&job.metadata, &uid));
+        jobs.sort_by(|a, b| a.name().cmp(b.name()));
+        Some(Observed { cron, jobs })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let spec = &observed.cron.spec;
+        let mut plan = Plan::nothing();
+        tell(&mut plan, observed);
+        clean_up(&mut plan, observed, spec);
+        if !spec.suspend.unwrap_or(false) {
+            schedule_next(&mut plan, observed, spec, now);
+        }
+        plan
+    }
+}
+
+fn time_of(job: &Job) -> Option<Timestamp> {
+    job.metadata.annotations.as_ref()?.get(SCHEDULED_AT)?.parse().ok()
+}
+
+/// The status as the Jobs tell it, and an event for each that ended since.
+fn tell(plan: &mut Plan, observed: &Observed) {
+    let cron = &observed.cron;
+    let before = cron.status.clone().unwrap_or_default();
+    let mut status = before.clone();
+    for reference in before.active.iter().flatten() {
+        let job = observed.jobs.iter().find(|job| job.metadata.uid == reference.uid);
+        match job.map(finished_condition) {
+            Some(None) => {}
+            Some(Some(condition)) => {
+                let name = reference.name.as_deref().unwrap_or_default();
+                let message = format!("Saw completed job: {name}, condition: {}", condition.type_);
+                plan.push(Action::normal(cron, "SawCompletedJob", message));
+            }
+            None => {
+                let message = format!("Active job went missing: {}", reference.name.as_deref().unwrap_or_default());
+                plan.push(Action::normal(cron, "MissingJob", message));
+            }
+        }
+    }
+    let active: Vec<ObjectReference> =
+        observed.jobs.iter().filter(|job| finished_condition(job).is_none()).map(reference_to).collect();
+    status.active = Some(active).filter(|all| !all.is_empty());
+    let latest = observed.jobs.iter().filter_map(time_of).chain(before.last_schedule_time.map(|time| time.0)).max();
+    status.last_schedule_time = latest.map(Time);
+    let ended = observed.jobs.iter().filter_map(|job| job.status.as_ref()?.completion_time.as_ref()).map(|time| time.0);
+    status.last_successful_time = ended.chain(before.last_successful_time.map(|time| time.0)).max().map(Time);
+    if cron.status.clone().unwrap_or_default() != status {
+        let mut updated = cron.clone();
+        updated.status = Some(status);
+        plan.push(Action::update_status(&updated));
+    }
+}
+
+fn reference_to(job: &Job) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(Job::API_VERSION.to_owned()),
+        kind: Some(Job::KIND.to_owned()),
+        namespace: job.metadata.namespace.clone(),
+        name: job.metadata.name.clone(),
+        uid: job.metadata.uid.clone(),
+        resource_version: job.metadata.resource_version.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// Keeps so many Jobs that succeeded and so many that failed, the newest.
+fn clean_up(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec) {
+    let limits = [
+        ("Complete", spec.successful_jobs_history_limit.unwrap_or(3)),
+        ("Failed", spec.failed_jobs_history_limit.unwrap_or(1)),
+    ];
+    for (kind, limit) in limits {
+        let mut ended: Vec<&Job> = observed
+            .jobs
+            .iter()
+            .filter(|job| finished_condition(job).is_some_and(|condition| condition.type_ == kind))
+            .collect();
+        ended.retain(|job| job.metadata.deletion_timestamp.is_none());
+        ended.sort_by_key(|job| {
+            (
+                Reverse(job.status.as_ref().and_then(|status| status.start_time.clone()).map(|time| time.0)),
+                job.name().to_owned(),
+            )
+        });
+        for job in ended.into_iter().skip(usize::try_from(limit).unwrap_or(0)) {
+            delete(plan, &observed.cron, job);
+        }
+    }
+}
+
+fn delete(plan: &mut Plan, cron: &CronJob, job: &Job) {
+    plan.push(Action::delete_with(job, None, Some(Propagation::Background), None));
+    plan.push(Action::normal(cron, "SuccessfulDelete", format!("Deleted job {}", job.name())));
+}
+
+fn schedule_next(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, now: Timestamp) {
+    let cron = &observed.cron;
+    let zone = match spec.time_zone.as_deref().map_or(Ok(TimeZone::UTC), TimeZone::get) {
+        Ok(zone) => zone,
+        Err(error) => {
+            let name = spec.time_zone.as_deref().unwrap_or_default();
+            return plan.push(Action::warning(
+                cron,
+                "UnknownTimeZone",
+                format!("invalid timeZone: \"{name}\": {error}"),
+            ));
+        }
+    };
+    let schedule = match Schedule::parse(&spec.schedule) {
+        Ok(schedule) => schedule,
+        Err(error) => {
+            let message = format!("unparseable schedule: \"{}\" : {error}", spec.schedule);
+            return plan.push(Action::warning(cron, "UnparseableSchedule", message));
+        }
+    };
+    let since = since(observed, spec, now);
+    if let Some(next) = schedule.next(now, &zone) {
+        let wait: Duration = next.duration_since(now).try_into().unwrap_or(Duration::ZERO);
+        plan.requeue(wait + NUDGE);
+    }
+    if let Some(due) = latest_due(&schedule, &zone, since, now) {
+        start(plan, observed, spec, due, now);
+    }
+}
+
+/// From when on times count: the last one that had a Job, but no longer ago than the starting deadline.
+fn since(observed: &Observed, spec: &CronJobSpec, now: Timestamp) -> Timestamp {
+    let created = observed.cron.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let told = observed.cron.status.as_ref().and_then(|status| status.last_schedule_time.as_ref()).map(|time| time.0);
+    let last = observed.jobs.iter().filter_map(time_of).chain(told).max().or(created).unwrap_or(now);
+    let deadline = spec
+        .starting_deadline_seconds
+        .and_then(|seconds| now.checked_sub(jiff::SignedDuration::from_secs(seconds)).ok());
+    deadline.map_or(last, |deadline| last.max(deadline))
+}
+
+/// The last time after `since` that has come. After a long pause only the end of it is gone through.
+fn latest_due(schedule: &Schedule, zone: &TimeZone, since: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    let first = schedule.next(since, zone).filter(|first| *first <= now)?;
+    let interval = schedule.next(first, zone)?.duration_since(first);
+    let many = interval.checked_mul(i32::try_from(MANY).unwrap_or(i32::MAX));
+    let recent = many.and_then(|many| now.checked_sub(many).ok()).map_or(first, |recent| recent.max(first));
+    let mut due =
+        if recent > first { schedule.next(recent, zone).filter(|at| *at <= now).unwrap_or(first) } else { first };
+    while let Some(next) = schedule.next(due, zone).filter(|next| *next <= now) {
+        due = next;
+    }
+    Some(due)
+}
+
+fn start(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, due: Timestamp, now: Timestamp) {
+    let cron = &observed.cron;
+    let late = now.duration_since(due).as_secs();
+    if spec.starting_deadline_seconds.is_some_and(|deadline| late > deadline) {
+        let message = format!("Missed scheduled time to start a job: {}", corten_meta::time::rfc3339(due));
+        return plan.push(Action::warning(cron, "MissSchedule", message));
+    }
+    let active: Vec<&Job> = observed.jobs.iter().filter(|job| finished_condition(job).is_none()).collect();
+    match spec.concurrency_policy.as_deref() {
+        Some("Forbid") if !active.is_empty() => {
+            let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            return plan.push(Action::normal(cron, "JobAlreadyActive", message));
+        }
+        Some("Replace") => active
+            .iter()
+            .filter(|job| job.metadata.deletion_timestamp.is_none())
+            .for_each(|job| delete(plan, cron, job)),
+        _ => {}
+    }
+    plan.push(Action::Create {
+        resource: crate::runtime::ResourceType::of::<Job>(),
+        object: job_at(cron, spec, due).to_value(),
+        report: Some(Report {
+            about: Reference::to(cron),
+            success: ("SuccessfulCreate", "Created job ".into()),
+            failure: ("FailedCreate", "Error creating job: ".into()),
+        }),
+    });
+}
+
+fn job_at(cron: &CronJob, spec: &CronJobSpec, due: Timestamp) -> Job {
+    let template = spec.job_template.metadata.clone().unwrap_or_default();
+    let mut annotations = template.annotations.unwrap_or_default();
+    annotations.insert(SCHEDULED_AT.to_owned(), corten_meta::time::rfc3339(due));
+    let metadata = ObjectMeta {
+        name: Some(format!("{}-{}", cron.name(), due.as_second() / 60)),
+        namespace: cron.metadata.namespace.clone(),
+        labels: template.labels,
+        annotations: Some(annotations),
+        owner_references: Some(vec![owner::controller_reference(cron)]),
+        ..ObjectMeta::default()
+    };
+    Job { metadata, spec: spec.job_template.spec.clone(), status: None }
+}
+
+#[cfg(test)]
+mod tests;

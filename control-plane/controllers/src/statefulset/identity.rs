@@ -1,0 +1,84 @@
+//! Who a pod of a StatefulSet is: its name and ordinal, its revision, its claims.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
+
+use crate::workload::history::REVISION_HASH_LABEL;
+use crate::workload::template;
+
+const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
+const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+
+/// The ordinal in a pod's name, if the name is one the set would give.
+pub fn ordinal_of(set: &StatefulSet, pod: &Pod) -> Option<i32> {
+    pod.name().strip_prefix(set.name())?.strip_prefix('-')?.parse().ok().filter(|ordinal| *ordinal >= 0)
+}
+
+/// The name of the revision a pod was made of.
+pub fn revision_of(pod: &Pod) -> &str {
+    pod.metadata.labels.as_ref().and_then(|labels| labels.get(REVISION_HASH_LABEL)).map_or("", String::as_str)
+}
+
+/// The claims of an ordinal: one for each template, kept when the pod goes.
+pub fn claims_of(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
+    let Some(spec) = &set.spec else { return Vec::new() };
+    let claim = |template: &PersistentVolumeClaim| {
+        let mut claim = template.clone();
+        claim.metadata.name = Some(format!("{}-{}-{ordinal}", template.name(), set.name()));
+        claim.metadata.namespace = set.metadata.namespace.clone();
+        claim.metadata.labels.get_or_insert_default().extend(spec.selector.match_labels.clone().unwrap_or_default());
+        claim.status = None;
+        claim
+    };
+    spec.volume_claim_templates.iter().flatten().map(claim).collect()
+}
+
+/// The pod of an ordinal, of the template that the revision holds.
+pub fn pod_of(set: &StatefulSet, revision: &ControllerRevision, ordinal: i32) -> Pod {
+    let mut pod = template::pod_from(&template_of(set, revision), set);
+    let name = format!("{}-{ordinal}", set.name());
+    pod.metadata.generate_name = None;
+    pod.metadata.name = Some(name.clone());
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(POD_NAME.to_owned(), name.clone());
+    labels.insert(POD_INDEX.to_owned(), ordinal.to_string());
+    labels.insert(REVISION_HASH_LABEL.to_owned(), revision.name().to_owned());
+    let spec = pod.spec.get_or_insert_default();
+    spec.hostname = Some(name);
+    spec.subdomain = set.spec.as_ref().and_then(|spec| spec.service_name.clone());
+    let templates: Vec<String> = set
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volume_claim_templates.iter().flatten())
+        .map(|one| one.name().to_owned())
+        .collect();
+    let volumes = spec.volumes.get_or_insert_default();
+    volumes.retain(|volume| !templates.contains(&volume.name));
+    volumes.extend(templates.into_iter().map(|name| Volume {
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: format!("{name}-{}-{ordinal}", set.name()),
+            read_only: None,
+        }),
+        name,
+        ..Volume::default()
+    }));
+    pod
+}
+
+/// The template a revision holds; the set's own when it cannot be read.
+fn template_of(
+    set: &StatefulSet,
+    revision: &ControllerRevision,
+) -> corten_api::k8s_openapi::api::core::v1::PodTemplateSpec {
+    let mut value = set.to_value();
+    if let Some(data) = revision.data.as_ref() {
+        let mut template = data.0["spec"]["template"].clone();
+        if let Some(fields) = template.as_object_mut() {
+            fields.remove("$patch");
+            value["spec"]["template"] = template;
+        }
+    }
+    let restored = StatefulSet::from_value(value).ok().and_then(|set| set.spec);
+    restored.or_else(|| set.spec.clone()).map(|spec| spec.template).unwrap_or_default()
+}

@@ -1,0 +1,211 @@
+//! StatefulSet: pods with a name, an order and volumes of their own.
+//!
+//! The steps: revisions of the template, then every ordinal in order ([`replicas`]), then what is too many, then the
+//! rolling update from the last to the first. With ordered management each step waits for the pod before it.
+
+mod identity;
+mod replicas;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec, StatefulSetStatus};
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use crate::replicaset::{matching_orphan, owners_of};
+use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::workload::condition::count;
+use crate::workload::history::{self, Current};
+use crate::workload::owner::{claim, selector};
+use crate::workload::pods;
+use identity::{ordinal_of, revision_of};
+
+pub struct StatefulSetController;
+
+pub struct Observed {
+    set: StatefulSet,
+    candidates: Vec<Pod>,
+    claims: Vec<PersistentVolumeClaim>,
+    revisions: Vec<ControllerRevision>,
+}
+
+impl Controller for StatefulSetController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "statefulset-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![
+            Watch::own::<StatefulSet>(),
+            Watch::mapped::<Pod>(of_pod),
+            Watch::mapped::<ControllerRevision>(|_, change| owners_of(change, StatefulSet::KIND)),
+            Watch::read::<PersistentVolumeClaim>(),
+        ]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let set: StatefulSet = view.typed(key)?;
+        let uid = set.metadata.uid.clone()?;
+        let spec = set.spec.as_ref()?;
+        let candidates = view.claimable(&key.namespace, &uid, &selector(&spec.selector));
+        let claims = if spec.volume_claim_templates.is_some() { view.all(&key.namespace) } else { Vec::new() };
+        Some(Observed { candidates, claims, revisions: view.all(&key.namespace), set })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let set = &observed.set;
+        let Some(spec) = &set.spec else { return Plan::nothing() };
+        let claimed = claim(set, &selector(&spec.selector), &observed.candidates);
+        if set.metadata.deletion_timestamp.is_some() {
+            return Plan::nothing();
+        }
+        let collisions = set.status.as_ref().and_then(|status| status.collision_count);
+        let update = match history::current(set, &observed.revisions, collisions) {
+            Current::Is(revision) => *revision,
+            Current::Becomes(action) => return Plan::from(*action),
+            Current::Collides => return count_collision(set),
+        };
+        let history = history::owned(set, &observed.revisions);
+        let current_name = set.status.as_ref().and_then(|status| status.current_revision.clone()).unwrap_or_default();
+        let current = history
+            .iter()
+            .find(|revision| revision.name() == current_name)
+            .map_or(update.clone(), |one| (*one).clone());
+        // A pod that merely has the labels is not a member: its name must say which it is.
+        let mut members = claimed.owned;
+        members.retain(|pod| ordinal_of(set, pod).is_some());
+        members.sort_by_key(|pod| ordinal_of(set, pod));
+        let mut plan = Plan::from(claimed.actions);
+        let pass = Pass { set, spec, claims: &observed.claims, members, current, update, now };
+        pass.tell(&mut plan);
+        pass.run(&mut plan);
+        let live: Vec<String> = [&pass.current, &pass.update]
+            .into_iter()
+            .map(|one| history::hash_of(one))
+            .chain(pass.members.iter().map(hash_label))
+            .collect();
+        plan.actions.extend(history::clean_up(&history, &live, spec.revision_history_limit.unwrap_or(10)));
+        plan
+    }
+}
+
+fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
+    let mut keys = owners_of(change, StatefulSet::KIND);
+    if let Some(pod) = change.new.as_ref().filter(|pod| pod.controller().is_none()) {
+        keys.extend(matching_orphan::<StatefulSet>(view, pod, |set| {
+            set.spec.as_ref().map(|spec| selector(&spec.selector))
+        }));
+    }
+    keys
+}
+
+fn count_collision(set: &StatefulSet) -> Plan {
+    let mut updated = set.clone();
+    let status = updated.status.get_or_insert_default();
+    status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
+    Plan::from(Action::update_status(&updated))
+}
+
+fn hash_label(pod: &Pod) -> String {
+    // Pods carry the whole name of their revision; the hash is what follows the name of the set.
+    revision_of(pod).rsplit('-').next().unwrap_or_default().to_owned()
+}
+
+/// One pass over a StatefulSet.
+struct Pass<'a> {
+    set: &'a StatefulSet,
+    spec: &'a StatefulSetSpec,
+    claims: &'a [PersistentVolumeClaim],
+    /// The pods of the set, by ordinal.
+    members: Vec<Pod>,
+    current: ControllerRevision,
+    update: ControllerRevision,
+    now: Timestamp,
+}
+
+impl Pass<'_> {
+    fn start(&self) -> i32 {
+        self.spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0)
+    }
+
+    fn replicas(&self) -> i32 {
+        self.spec.replicas.unwrap_or(1)
+    }
+
+    /// Whether each step waits for the one before.
+    fn is_ordered(&self) -> bool {
+        self.spec.pod_management_policy.as_deref() != Some("Parallel")
+    }
+
+    fn min_ready(&self) -> i32 {
+        self.spec.min_ready_seconds.unwrap_or(0)
+    }
+
+    fn member(&self, ordinal: i32) -> Option<&Pod> {
+        self.members.iter().find(|pod| ordinal_of(self.set, pod) == Some(ordinal))
+    }
+
+    fn is_available(&self, pod: &Pod) -> bool {
+        pods::is_available(pod, self.min_ready(), self.now) && pods::is_active(pod)
+    }
+
+    /// The first ordinal that a rolling update reaches.
+    fn partition(&self) -> i32 {
+        let rolling = self.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+        rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
+    }
+
+    fn is_rolling(&self) -> bool {
+        self.spec.update_strategy.as_ref().and_then(|strategy| strategy.type_.as_deref()) != Some("OnDelete")
+    }
+
+    fn tell(&self, plan: &mut Plan) {
+        let number = |test: &dyn Fn(&Pod) -> bool| {
+            i32::try_from(self.members.iter().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
+        };
+        let of =
+            |revision: &ControllerRevision| number(&|pod| pods::is_active(pod) && revision_of(pod) == revision.name());
+        let ready = number(&|pod| pods::is_active(pod) && pods::is_ready(pod));
+        let mut status = StatefulSetStatus {
+            observed_generation: self.set.metadata.generation,
+            replicas: number(&|_| true),
+            ready_replicas: count(ready),
+            available_replicas: Some(number(&|pod| self.is_available(pod))),
+            current_replicas: count(of(&self.current)),
+            updated_replicas: count(of(&self.update)),
+            current_revision: Some(self.current.name().to_owned()),
+            update_revision: Some(self.update.name().to_owned()),
+            collision_count: Some(self.set.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0)),
+            conditions: self.set.status.as_ref().and_then(|status| status.conditions.clone()),
+        };
+        // The update is complete when all are of it and ready: it becomes the current revision.
+        let complete = self.is_rolling()
+            && status.updated_replicas == Some(status.replicas)
+            && ready == status.replicas
+            && status.replicas == self.replicas();
+        if complete {
+            status.current_revision = status.update_revision.clone();
+            status.current_replicas = status.updated_replicas;
+        }
+        let soonest = self
+            .members
+            .iter()
+            .filter_map(|pod| pods::available_in(pod, self.min_ready(), self.now))
+            .filter(|wait| !wait.is_zero())
+            .min();
+        if let Some(wait) = soonest {
+            plan.requeue(wait);
+        }
+        if self.set.status.as_ref() != Some(&status) {
+            let mut updated = self.set.clone();
+            updated.status = Some(status);
+            plan.push(Action::update_status(&updated));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The ordinals of a StatefulSet: created from the first, taken away from the last, updated from the last.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::Pass;
+use super::identity::{claims_of, ordinal_of, pod_of, revision_of};
+use crate::deployment::scaled;
+use crate::runtime::{Action, Plan, Reference, Report};
+use crate::workload::pods;
+
+impl Pass<'_> {
+    pub(super) fn run(&self, plan: &mut Plan) {
+        let waits = self.fill(plan);
+        if waits && self.is_ordered() {
+            return;
+        }
+        let shrinks = self.shrink(plan);
+        if !shrinks && self.is_rolling() {
+            self.roll(plan);
+        }
+    }
+
+    /// Every ordinal that should exist; says whether one is not there yet. In order, none is begun before the one
+    /// before it is available.
+    fn fill(&self, plan: &mut Plan) -> bool {
+        let mut waits = false;
+        for ordinal in self.start()..self.start() + self.replicas() {
+            let settled = match self.member(ordinal) {
+                None => {
+                    self.create(plan, ordinal);
+                    false
+                }
+                Some(pod) if pods::is_terminal(pod) => {
+                    if !pods::is_terminating(pod) {
+                        self.delete(plan, pod);
+                    }
+                    false
+                }
+                Some(pod) => {
+                    self.create_claims(plan, ordinal);
+                    self.is_available(pod)
+                }
+            };
+            waits |= !settled;
+            if waits && self.is_ordered() {
+                return true;
+            }
+        }
+        waits
+    }
+
+    fn create(&self, plan: &mut Plan, ordinal: i32) {
+        self.create_claims(plan, ordinal);
+        // Ordinals before the partition come back as they were, also in mid-update.
+        let revision =
+            if self.is_rolling() && ordinal >= self.start() + self.partition() { &self.update } else { &self.current };
+        let begun = self.set.status.as_ref().and_then(|status| status.current_revision.as_ref()).is_some();
+        let pod = pod_of(self.set, if begun { revision } else { &self.update }, ordinal);
+        let what = format!("create Pod {} in StatefulSet {}", pod.name(), self.set.name());
+        plan.push(Action::create_reported(&pod, self.report("FailedCreate", &what)));
+        plan.push(Action::normal(self.set, "SuccessfulCreate", format!("{what} successful")));
+    }
+
+    fn report(&self, reason: &'static str, what: &str) -> Report {
+        Report {
+            about: Reference::to(self.set),
+            success: ("", "".into()),
+            failure: (reason, format!("{what} failed error: ").into()),
+        }
+    }
+
+    fn create_claims(&self, plan: &mut Plan, ordinal: i32) {
+        for claim in claims_of(self.set, ordinal) {
+            if self.claims.iter().any(|present| present.name() == claim.name()) {
+                continue;
+            }
+            let pod = format!("{}-{ordinal}", self.set.name());
+            let what = format!("create Claim {} Pod {pod} in StatefulSet {}", claim.name(), self.set.name());
+            plan.push(Action::create(&claim));
+            plan.push(Action::normal(self.set, "SuccessfulCreate", format!("{what} success")));
+        }
+    }
+
+    fn delete(&self, plan: &mut Plan, pod: &Pod) {
+        let what = format!("delete Pod {} in StatefulSet {}", pod.name(), self.set.name());
+        plan.push(Action::delete_with(pod, None, None, Some(self.report("FailedDelete", &what))));
+        plan.push(Action::normal(self.set, "SuccessfulDelete", format!("{what} successful")));
+    }
+
+    /// Takes away what is out of range, the last first; says whether there is any. In order, one goes at a time, and
+    /// only while all before it are well.
+    fn shrink(&self, plan: &mut Plan) -> bool {
+        let range = self.start()..self.start() + self.replicas();
+        let out = |pod: &&Pod| ordinal_of(self.set, pod).is_some_and(|ordinal| !range.contains(&ordinal));
+        let condemned: Vec<&Pod> = self.members.iter().rev().filter(out).collect();
+        let sick = self.members.iter().find(|pod| !self.is_available(pod)).map(Typed::name);
+        for pod in &condemned {
+            if pods::is_terminating(pod) {
+                if self.is_ordered() {
+                    break;
+                }
+                continue;
+            }
+            // An unhealthy pod may go itself, but holds up the others.
+            if self.is_ordered() && sick.is_some_and(|name| name != pod.name()) {
+                break;
+            }
+            self.delete(plan, pod);
+            if self.is_ordered() {
+                break;
+            }
+        }
+        !condemned.is_empty()
+    }
+
+    /// Replaces pods of an old revision, the last first, as many at a time as may be unavailable.
+    fn roll(&self, plan: &mut Plan) {
+        let rolling =
+            self.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
+        let most =
+            scaled(rolling.max_unavailable.as_ref().or(Some(&IntOrString::Int(1))), self.replicas(), true).max(1);
+        let first = self.start() + self.partition();
+        let mut unavailable = 0;
+        for ordinal in (self.start()..self.start() + self.replicas()).rev() {
+            let Some(pod) = self.member(ordinal) else {
+                unavailable += 1;
+                continue;
+            };
+            if unavailable >= most || ordinal < first {
+                return;
+            }
+            if revision_of(pod) != self.update.name() && !pods::is_terminating(pod) {
+                self.delete(plan, pod);
+                unavailable += 1;
+            } else if !self.is_available(pod) {
+                unavailable += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Volumes and claims in use are not taken away: a finalizer holds them until nothing uses them any more.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
+use crate::workload::pods;
+
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+
+pub struct ClaimProtectionController;
+pub struct VolumeProtectionController;
+
+impl Controller for ClaimProtectionController {
+    type Observed = (PersistentVolumeClaim, bool);
+
+    fn name(&self) -> &'static str {
+        "pvc-protection-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<PersistentVolumeClaim>(), Watch::mapped::<Pod>(of_pod)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed> {
+        let claim: PersistentVolumeClaim = view.typed(key)?;
+        // Only a claim on its way out needs to know who uses it.
+        let leaving = claim.metadata.deletion_timestamp.is_some();
+        let used = leaving && view.all::<Pod>(&key.namespace).iter().any(|pod| uses(pod, &key.name));
+        Some((claim, used))
+    }
+
+    fn reconcile(&self, (claim, used): &Self::Observed, _now: Timestamp) -> Plan {
+        protect(claim, CLAIM_FINALIZER, *used)
+    }
+}
+
+impl Controller for VolumeProtectionController {
+    type Observed = PersistentVolume;
+
+    fn name(&self) -> &'static str {
+        "pv-protection-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<PersistentVolume>()]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<PersistentVolume> {
+        view.typed(key)
+    }
+
+    fn reconcile(&self, volume: &PersistentVolume, _now: Timestamp) -> Plan {
+        let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+        protect(volume, VOLUME_FINALIZER, bound)
+    }
+}
+
+/// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted.
+fn uses(pod: &Pod, claim: &str) -> bool {
+    !pods::node_name(pod).is_empty() && claims_of(pod).any(|name| name == claim)
+}
+
+/// The claims of a pod by name, those of ephemeral volumes included.
+fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", pod.name(), volume.name)),
+        _ => None,
+    })
+}
+
+/// A pod that ended its use may be what a claim waits for.
+fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
+    let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()).and_then(decode::<Pod>) else {
+        return Vec::new();
+    };
+    claims_of(&pod).map(|name| Key::new(change.key.namespace.clone(), name)).collect()
+}
+
+fn protect<K: Typed>(object: &K, finalizer: &str, used: bool) -> Plan {
+    let mut updated = object.clone();
+    let held = updated.meta().finalizers.iter().flatten().any(|name| name == finalizer);
+    let leaving = updated.meta().deletion_timestamp.is_some();
+    let finalizers = updated.meta_mut().finalizers.get_or_insert_default();
+    match (leaving, held) {
+        (false, false) => finalizers.push(finalizer.to_owned()),
+        (true, true) if !used => finalizers.retain(|name| name != finalizer),
+        _ => return Plan::nothing(),
+    }
+    Plan::from(Action::update(&updated))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, converges, mapped, pod};
+    use serde_json::{Value, json};
+
+    fn claim(deleting: bool) -> Value {
+        let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "data"}, "spec": {}});
+        if deleting {
+            claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            claim["metadata"]["finalizers"] = json!([CLAIM_FINALIZER]);
+        }
+        claim
+    }
+
+    fn user(node: &str) -> Value {
+        pod("p")
+            .on(node)
+            .set("/spec/volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]))
+            .value()
+    }
+
+    fn finalizers(model: &Model) -> Value {
+        model.value("PersistentVolumeClaim", "default", "data")["metadata"]["finalizers"].take()
+    }
+
+    #[test]
+    fn a_claim_is_held_while_a_scheduled_pod_uses_it() {
+        let mut model = Model::default();
+        model.put(claim(false));
+        converges(&ClaimProtectionController, &mut model, "default", "data");
+        assert_eq!(finalizers(&model), json!([CLAIM_FINALIZER]));
+        for (node, kept) in [("n", json!([CLAIM_FINALIZER])), ("", json!([]))] {
+            model.put(claim(true));
+            model.put(user(node));
+            converges(&ClaimProtectionController, &mut model, "default", "data");
+            assert_eq!(finalizers(&model), kept, "a pod on {node:?}");
+        }
+        assert_eq!(mapped::<Pod>(&ClaimProtectionController, &model, Some(&user("n")), None), ["default/data"]);
+    }
+
+    #[test]
+    fn a_volume_is_held_while_it_is_bound() {
+        for (phase, kept) in [("Bound", 1), ("Released", 0)] {
+            let mut model = Model::default();
+            model.put(json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [VOLUME_FINALIZER]}, "spec": {}, "status": {"phase": phase}}));
+            converges(&VolumeProtectionController, &mut model, "", "v");
+            assert_eq!(
+                model.value("PersistentVolume", "", "v")["metadata"]["finalizers"].as_array().unwrap().len(),
+                kept,
+                "{phase}"
+            );
+        }
+    }
+}

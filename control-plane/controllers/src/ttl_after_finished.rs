@@ -1,0 +1,75 @@
+//! Finished Jobs with a time to live are deleted when it is over, with everything they own.
+
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::batch::v1::Job;
+use corten_client::Propagation;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use crate::job::finished_condition;
+use crate::runtime::{Action, Controller, Plan, View, Watch};
+
+pub struct TtlAfterFinishedController;
+
+impl Controller for TtlAfterFinishedController {
+    type Observed = Job;
+
+    fn name(&self) -> &'static str {
+        "ttl-after-finished-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<Job>()]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Job> {
+        view.typed(key).filter(|job: &Job| job.metadata.deletion_timestamp.is_none())
+    }
+
+    fn reconcile(&self, job: &Job, now: Timestamp) -> Plan {
+        let ttl = job.spec.as_ref().and_then(|spec| spec.ttl_seconds_after_finished);
+        let finished = finished_condition(job).and_then(|condition| condition.last_transition_time.as_ref());
+        let (Some(ttl), Some(finished)) = (ttl, finished) else { return Plan::nothing() };
+        let passed: Duration = now.duration_since(finished.0).try_into().unwrap_or(Duration::ZERO);
+        let left = Duration::from_secs(u64::try_from(ttl).unwrap_or(0)).saturating_sub(passed);
+        match left.is_zero() {
+            true => Plan::from(Action::delete_with(job, None, Some(Propagation::Foreground), None)),
+            false => Plan { actions: Vec::new(), requeue_after: Some(left) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, NOW, converges, decide};
+    use serde_json::{Value, json};
+
+    fn job(ttl: Value, ended: Option<i64>) -> Model {
+        let mut model = Model::default();
+        let at =
+            |seconds| corten_meta::time::rfc3339(NOW.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap());
+        let conditions: Vec<Value> = ended
+            .iter()
+            .map(|seconds| json!({"type": "Complete", "status": "True", "lastTransitionTime": at(*seconds)}))
+            .collect();
+        model.put(json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "default", "name": "j"}, "spec": {"ttlSecondsAfterFinished": ttl}, "status": {"conditions": conditions}}));
+        model
+    }
+
+    #[test]
+    fn a_job_goes_when_its_time_is_over_and_not_before() {
+        for (name, mut model, kept, wait) in [
+            ("runs", job(json!(5), None), true, None),
+            ("no time to live", job(Value::Null, Some(100)), true, None),
+            ("just finished", job(json!(60), Some(20)), true, Some(Duration::from_secs(40))),
+            ("long finished", job(json!(60), Some(60)), false, None),
+            ("at once", job(json!(0), Some(0)), false, None),
+        ] {
+            assert_eq!(decide(&TtlAfterFinishedController, &model, "default", "j").requeue_after, wait, "{name}");
+            converges(&TtlAfterFinishedController, &mut model, "default", "j");
+            assert_eq!(!model.names("Job").is_empty(), kept, "{name}");
+        }
+    }
+}
