@@ -1,0 +1,169 @@
+//! Pulling from a registry that is made here: an index, two platforms, a gzip layer, and a password.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use corten_runtime::{ImageStore, PullAuth, RegistryConfig};
+use http_body_util::Full;
+use hyper_util::rt::TokioIo;
+use sha2::{Digest, Sha256};
+
+const AUTHORIZATION: &str = "Basic dXNlcjp3b3Jk";
+
+/// A registry with one repository, `team/app`.
+struct Registry {
+    address: String,
+    /// Content by the end of its path.
+    content: HashMap<String, Vec<u8>>,
+    asked: Mutex<Vec<String>>,
+}
+
+fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{:x}", Sha256::digest(bytes))
+}
+
+fn layer() -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(5);
+    header.set_mode(0o644);
+    builder.append_data(&mut header, "hello", b"world".as_slice()).expect("append");
+    builder.into_inner().expect("a layer")
+}
+
+/// The files of a registry; the tag `broken` leads to a layer with another content than its digest.
+fn content() -> HashMap<String, Vec<u8>> {
+    let layer = layer();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&layer).expect("compress");
+    let blob = gzip.finish().expect("compress");
+    let mut content = HashMap::new();
+    let config = serde_json::json!({"config": {"User": "7"}, "rootfs": {"diff_ids": [digest(&layer)]}}).to_string();
+    let manifest = |config: &str, layer: &str| {
+        serde_json::json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(config.as_bytes()), "size": config.len()},
+            "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": layer, "size": blob.len()}],
+        })
+        .to_string()
+    };
+    let good = manifest(&config, &digest(&blob));
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let other = format!("sha256:{}", "0".repeat(64));
+    let index = serde_json::json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [
+            {"digest": other, "size": 1, "platform": {"os": "linux", "architecture": "s390x"}},
+            {"digest": digest(good.as_bytes()), "size": good.len(), "platform": {"os": "linux", "architecture": architecture}},
+        ],
+    })
+    .to_string();
+    let wrong = serde_json::json!({"rootfs": {"diff_ids": [digest(b"something else")]}}).to_string();
+    let broken = manifest(&wrong, &digest(&blob));
+    content.insert(format!("manifests/{}", digest(good.as_bytes())), good.into_bytes());
+    content.insert("manifests/1".into(), index.into_bytes());
+    content.insert("manifests/broken".into(), broken.into_bytes());
+    for bytes in [config.into_bytes(), wrong.into_bytes(), blob.clone()] {
+        content.insert(format!("blobs/{}", digest(&bytes)), bytes);
+    }
+    content
+}
+
+impl Registry {
+    async fn start() -> Arc<Self> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("an address").to_string();
+        let registry = Arc::new(Self { address, content: content(), asked: Mutex::default() });
+        let serving = registry.clone();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let registry = serving.clone();
+                let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                    let answer = registry.answer(&request);
+                    async move { Ok::<_, std::convert::Infallible>(answer) }
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service),
+                );
+            }
+        });
+        registry
+    }
+
+    fn answer(&self, request: &http::Request<hyper::body::Incoming>) -> http::Response<Full<bytes::Bytes>> {
+        let path = request.uri().path();
+        self.asked.lock().expect("the list").push(path.to_string());
+        let authorized = request.headers().get("authorization").is_some_and(|value| value == AUTHORIZATION);
+        let response = http::Response::builder();
+        if !authorized {
+            let asked = response.status(401).header("www-authenticate", "Basic realm=\"test\"");
+            return asked.body(Full::default()).expect("an answer");
+        }
+        let name = path.trim_start_matches("/v2/").trim_start_matches("team/app/");
+        match self.content.get(name) {
+            Some(bytes) => {
+                let kind = serde_json::from_slice::<serde_json::Value>(bytes).ok();
+                let kind = kind.and_then(|value| Some(value.get("mediaType")?.as_str()?.to_string()));
+                response
+                    .header("content-type", kind.unwrap_or_else(|| "application/octet-stream".into()))
+                    .header("docker-content-digest", digest(bytes))
+                    .body(Full::from(bytes.clone()))
+            }
+            None if path == "/v2/" => response.body(Full::default()),
+            None => response.status(404).body(Full::from("{\"errors\":[]}")),
+        }
+        .expect("an answer")
+    }
+
+    fn store(&self, folder: &std::path::Path) -> ImageStore {
+        let settings = RegistryConfig { host: self.address.clone(), plain_http: true, ..RegistryConfig::default() };
+        ImageStore::open(folder).expect("a store").with_registries(vec![settings])
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_pulled_for_this_machine_and_only_once() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: unpacking a layer changes owners, which needs root");
+        return;
+    }
+    let registry = Registry::start().await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let store = registry.store(folder.path());
+    let name = format!("{}/team/app:1", registry.address);
+    let auth = PullAuth::Basic("user".into(), "word".into());
+    let image = store.pull(&name, auth.clone()).await.expect("pull");
+    assert_eq!(image.tags, [name.clone()]);
+    assert_eq!(image.size, 5);
+    assert!(!image.pinned && image.digests[0].starts_with(&format!("{}/team/app@sha256:", registry.address)));
+    assert_eq!(store.find(&image.digests[0]).expect("find").expect("by digest").id, image.id);
+
+    registry.asked.lock().expect("the list").clear();
+    store.pull(&name, auth).await.expect("pull again");
+    let asked = registry.asked.lock().expect("the list").clone();
+    let blobs = asked.iter().filter(|path| path.contains("/blobs/")).count();
+    assert_eq!(blobs, 1, "only the configuration is fetched again: {asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_passwords_missing_tags_and_false_layers_are_refused() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: unpacking a layer changes owners, which needs root");
+        return;
+    }
+    let registry = Registry::start().await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let store = registry.store(folder.path());
+    let right = PullAuth::Basic("user".into(), "word".into());
+    let wrong = PullAuth::Basic("user".into(), "guess".into());
+    for (tag, auth) in [("1", wrong), ("1", PullAuth::Anonymous), ("none", right.clone()), ("broken", right)] {
+        let name = format!("{}/team/app:{tag}", registry.address);
+        let error = store.pull(&name, auth).await.expect_err(tag).to_string();
+        assert!(!error.is_empty());
+    }
+    assert!(store.list().expect("list").is_empty());
+    assert_eq!(std::fs::read_dir(folder.path().join("layers")).expect("layers").count(), 0);
+}
