@@ -170,6 +170,16 @@ impl Runtime {
         gone_is_fine(self.runtime.clone().remove_container(quick(request)).await.map(drop))
     }
 
+    pub async fn update_resources(&self, id: &str, linux: cri::LinuxContainerResources) -> Result<()> {
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..cri::UpdateContainerResourcesRequest::default()
+        };
+        self.runtime.clone().update_container_resources(quick(request)).await?;
+        Ok(())
+    }
+
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
         let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
         self.runtime.clone().reopen_container_log(quick(request)).await?;

@@ -50,6 +50,12 @@ pub struct Pulls {
     backoffs: Backoffs,
 }
 
+impl Drop for Pulls {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
 struct Pulled {
     image: ReadyImage,
 }

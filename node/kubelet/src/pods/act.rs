@@ -30,6 +30,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 const SANDBOX: &str = "/sandbox";
 const VOLUMES: &str = "/volumes";
+const RESIZE: &str = "/resize/";
 
 /// When failed steps may be tried again. The names of steps and containers share one table; a step's begins
 /// with a slash, which no container's can.
@@ -192,6 +193,37 @@ impl Worker {
         self.retries.failed(&start.name, now);
         // The status must show the reason before the next try.
         self.waker.wake();
+    }
+
+    /// Gives running containers their new requests and limits; true if one of them has them now.
+    pub(super) async fn resize_containers(&mut self, resize: &[(String, String)], now: Timestamp) -> bool {
+        let mut resized = false;
+        for (id, name) in resize {
+            let step = format!("{RESIZE}{name}");
+            let Some(declared) = spec::container(&self.pod, name).filter(|_| !self.retries.blocked(&step, now)) else {
+                continue;
+            };
+            let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
+            self.services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
+            let linux = resources::container_resources(&self.pod, &declared.container, self.services.memory_capacity);
+            match self.services.runtime.update_resources(id, linux).await {
+                Ok(()) => {
+                    let given = declared.container.resources.clone().unwrap_or_default();
+                    self.memory.applied.insert(id.clone(), given);
+                    self.retries.succeeded(&step);
+                    resized = true;
+                }
+                Err(error) => {
+                    let message = format!("Pod resize error: {error}");
+                    self.services.events.pod(&self.pod, WARNING, "ResizeError", &message);
+                    self.retries.failed(&step, now);
+                }
+            }
+        }
+        if resized {
+            self.services.events.pod(&self.pod, NORMAL, "ResizeCompleted", "Pod resize completed");
+        }
+        resized
     }
 
     /// Image, configuration, create, start, postStart. False if the image is still on its way.

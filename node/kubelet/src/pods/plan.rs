@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Probe, ResourceRequirements};
 use jiff::Timestamp;
 
 use super::observed::{Instance, InstanceState, Observed, Sandbox};
@@ -28,6 +28,8 @@ pub struct Memory {
     pub verdicts: HashMap<String, Verdict>,
     /// Containers that are being stopped.
     pub stopping: HashSet<String>,
+    /// The requests and limits that running containers were given, by container id.
+    pub applied: HashMap<String, ResourceRequirements>,
     /// Set once the pod must end; it never becomes unset.
     pub termination: Option<Termination>,
 }
@@ -48,6 +50,8 @@ pub struct Plan {
     pub stop: Vec<Stop>,
     pub sandbox: SandboxAction,
     pub start: Vec<Start>,
+    /// Running containers whose requests or limits have changed, by id and name.
+    pub resize: Vec<(String, String)>,
     /// Containers that wait out their crash-loop back-off.
     pub backing_off: Vec<BackingOff>,
     /// Instances that nobody needs any more, by id.
@@ -257,6 +261,7 @@ impl<'a> Planner<'a> {
                 if self.stop_if_unhealthy(container, instance) {
                     return Initialization::Going;
                 }
+                self.resize_if_changed(container, instance);
                 let started = container.startup_probe.is_none() || self.verdict(instance).startup == Some(true);
                 if started { Initialization::Done } else { Initialization::Going }
             }
@@ -280,7 +285,9 @@ impl<'a> Planner<'a> {
             };
             match instance.state {
                 InstanceState::Running if instance.sandbox_id == sandbox.id => {
-                    self.stop_if_unhealthy(container, instance);
+                    if !self.stop_if_unhealthy(container, instance) {
+                        self.resize_if_changed(container, instance);
+                    }
                 }
                 InstanceState::Running => {
                     let message = format!("Stopping container {}", instance.name);
@@ -320,6 +327,23 @@ impl<'a> Planner<'a> {
         let own = probe.and_then(|probe: &Probe| probe.termination_grace_period_seconds);
         self.stop(instance, message, own.unwrap_or_else(|| spec::grace_period_seconds(self.pod)));
         true
+    }
+
+    /// Gives a running container its new requests and limits, or restarts it if it asked for that.
+    fn resize_if_changed(&mut self, container: &Container, instance: &Instance) {
+        let wanted = container.resources.clone().unwrap_or_default();
+        let Some(applied) = self.memory.applied.get(&instance.id).filter(|applied| **applied != wanted) else {
+            return;
+        };
+        let restart = container.resize_policy.iter().flatten().any(|policy| {
+            policy.restart_policy == "RestartContainer" && differs(applied, &wanted, &policy.resource_name)
+        });
+        if restart {
+            let message = format!("Container {} resize requires restart", container.name);
+            self.stop(instance, message, spec::grace_period_seconds(self.pod));
+        } else {
+            self.plan.resize.push((instance.id.clone(), container.name.clone()));
+        }
     }
 
     fn start(&mut self, role: Role, container: &Container) {
@@ -366,6 +390,15 @@ impl<'a> Planner<'a> {
     fn verdict(&self, instance: &Instance) -> Verdict {
         self.memory.verdicts.get(&instance.id).copied().unwrap_or_default()
     }
+}
+
+/// Whether the request or limit of one resource differs.
+fn differs(a: &ResourceRequirements, b: &ResourceRequirements, resource: &str) -> bool {
+    let of = |list: &ResourceRequirements| {
+        let get = |list: &Option<crate::container::resources::ResourceList>| list.as_ref()?.get(resource).cloned();
+        (get(&list.requests), get(&list.limits))
+    };
+    of(a) != of(b)
 }
 
 /// How far the init containers are.

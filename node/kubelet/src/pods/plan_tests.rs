@@ -460,6 +460,27 @@ fn a_changed_image_restarts_the_container() {
 }
 
 #[test]
+fn changed_resources_are_given_or_restart_the_container() {
+    let spec = |policy: &str| {
+        let policies = format!(r#"[{{"resourceName":"memory","restartPolicy":"{policy}"}}]"#);
+        format!(
+            r#"{{"containers":[{{"name":"main","resizePolicy":{policies},"resources":{{"limits":{{"memory":"2Gi"}}}}}}]}}"#
+        )
+    };
+    let pod = fixtures::pod(&spec("NotRequired"));
+    let mut memory = Memory::default();
+    let runtime = observed("s0 ready\n s0 main running");
+    let given = super::spec::spec(&pod).containers[0].resources.clone().unwrap();
+    memory.applied.insert("main1".into(), given);
+    assert_eq!(plan(&pod, &runtime, &memory, at(0)), Plan::default());
+    memory.applied.insert("main1".into(), Default::default());
+    assert_eq!(plan(&pod, &runtime, &memory, at(0)).resize, [("main1".to_owned(), "main".to_owned())]);
+    let restarted = plan(&fixtures::pod(&spec("RestartContainer")), &runtime, &memory, at(0));
+    assert_eq!(restarted.stop[0].message, "Container main resize requires restart");
+    assert!(restarted.resize.is_empty());
+}
+
+#[test]
 fn only_the_newest_two_attempts_are_kept() {
     check(
         ONE,

@@ -158,6 +158,7 @@ impl Worker {
         self.note_termination(&desired, &observed, now);
         self.sync_probes(&observed);
         self.memory.stopping = self.stops.ids();
+        self.note_applied(&observed);
         let plan = plan::plan(&self.pod, &observed, &self.memory, now);
         let ended = self.has_ended(&observed);
         self.note_backing_off(&plan);
@@ -235,6 +236,23 @@ impl Worker {
         plan::usable_sandbox(&self.pod, observed).map(|sandbox| sandbox.ips.clone()).unwrap_or_default()
     }
 
+    /// A container that an earlier kubelet started has the resources that it reported.
+    fn note_applied(&mut self, observed: &Observed) {
+        self.memory.applied.retain(|id, _| observed.running().any(|instance| instance.id == *id));
+        for instance in observed.running() {
+            let pod = &self.pod;
+            self.memory.applied.entry(instance.id.clone()).or_insert_with(|| {
+                let status = spec::status(pod);
+                let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+                let known = all
+                    .into_iter()
+                    .find(|known| known.container_id.as_deref().is_some_and(|id| id.ends_with(&instance.id)));
+                let declared = || spec::container(pod, &instance.name).and_then(|it| it.container.resources.clone());
+                known.and_then(|known| known.resources.clone()).or_else(declared).unwrap_or_default()
+            });
+        }
+    }
+
     fn note_backing_off(&mut self, plan: &Plan) {
         for backing_off in &plan.backing_off {
             let waiting = Waiting { reason: "CrashLoopBackOff".into(), message: backing_off.message.clone() };
@@ -296,6 +314,7 @@ impl Worker {
         if !plan.start.is_empty() {
             acted |= self.start_containers(&plan.start, observed, now).await;
         }
+        acted |= self.resize_containers(&plan.resize, now).await;
         self.refresh_volumes(observed, now).await;
         acted
     }

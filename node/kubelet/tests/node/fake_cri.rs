@@ -298,9 +298,11 @@ impl RuntimeService for FakeCri {
 
     async fn update_container_resources(
         &self,
-        _: Request<cri::UpdateContainerResourcesRequest>,
+        request: Request<cri::UpdateContainerResourcesRequest>,
     ) -> Answer<cri::UpdateContainerResourcesResponse> {
-        Err(Status::unimplemented("not asked"))
+        let request = request.into_inner();
+        self.call(format!("resize {} memory={}", request.container_id, request.linux.unwrap().memory_limit_in_bytes));
+        ok(cri::UpdateContainerResourcesResponse {})
     }
 
     async fn reopen_container_log(

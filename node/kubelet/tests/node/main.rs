@@ -1,6 +1,9 @@
 //! A whole kubelet against a CRI server on a socket and an API server in memory: registering the node, running
 //! pods, reporting, restarting, and deleting them.
 
+// A test fails by panicking, its fakes too.
+#![allow(clippy::unwrap_used)]
+
 mod fake_api;
 mod fake_cri;
 mod node_api;
@@ -357,6 +360,22 @@ async fn a_restarted_kubelet_adopts_its_pods_and_removes_orphans() {
     fixture.pod("stays", "it is still ready", |status| condition(status, "Ready") == "True").await;
     let creates = fixture.cri.calls().iter().filter(|call| call.starts_with("create")).count();
     assert_eq!(creates, 2, "nothing was started again");
+}
+
+#[tokio::test]
+async fn changed_limits_reach_the_running_container() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["containers"][0]["resources"] = json!({"limits": {"memory": "64Mi"}});
+    fixture.create_pod("p", spec);
+    fixture.pod("p", "it runs", |status| condition(status, "Ready") == "True").await;
+    fixture.api.change(&path("p"), |pod| {
+        pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = json!("128Mi");
+    });
+    let given = |status: &Value| status["containerStatuses"][0]["resources"]["limits"]["memory"] == "128Mi";
+    let status = fixture.pod("p", "it is resized", given).await;
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    assert!(fixture.cri.calls().iter().any(|call| call.starts_with("resize") && call.ends_with("memory=134217728")));
 }
 
 #[tokio::test]
