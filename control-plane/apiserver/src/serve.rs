@@ -10,7 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue, header};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,6 +26,10 @@ use crate::server::Server;
 const GZIP_THRESHOLD: usize = 128 * 1024;
 /// How long a client may take for its TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take for the head of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a quiet HTTP/2 connection is asked whether it is still there.
+const PING_PERIOD: Duration = Duration::from_secs(60);
 /// How long connections may finish what they are doing at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -83,6 +87,9 @@ impl Server {
             async move { Ok::<_, Infallible>(server.respond(request, peer).await) }
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        // Pings find out about clients that are gone without a word, which would hold their watches for ever.
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_PERIOD);
         builder.http2().max_concurrent_streams(250).initial_stream_window_size(256 * 1024);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);

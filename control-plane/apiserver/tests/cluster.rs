@@ -319,3 +319,48 @@ async fn a_cluster_begins_with_what_upstream_has() {
     let metrics = s.get("/metrics").await.expect(200);
     assert!(metrics.as_str().unwrap().contains("apiserver_request_total{code=\"200\""));
 }
+
+#[tokio::test]
+async fn a_namespace_asks_for_pod_security() {
+    let s = start().await;
+    let labels =
+        json!({ "pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted" });
+    s.patch("/api/v1/namespaces/default", "merge", json!({ "metadata": { "labels": labels } })).await.expect(200);
+    s.get("/api/v1/namespaces").await.expect(200);
+    let mut body = pod("p");
+    body["spec"]["hostNetwork"] = true.into();
+    let refused = s.post(PODS, body).await.message(403);
+    assert_eq!(
+        refused,
+        "pods \"p\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)"
+    );
+    let warned = s.post(PODS, pod("p")).await;
+    assert!(
+        warned.warnings()[0].contains("would violate PodSecurity \\\"restricted:latest\\\""),
+        "{:?}",
+        warned.warnings()
+    );
+    warned.expect(201);
+}
+
+#[tokio::test]
+async fn secrets_are_sealed_and_events_expire() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = corten_store::Embedded::open(corten_store::Config::new(directory.path())).unwrap();
+    let config = corten_apiserver::Config { encryption_key: Some([9; 32]), ..corten_apiserver::Config::default() };
+    let server = corten_apiserver::Server::new(config, store.clone()).await.unwrap();
+    let admin = server.in_process(corten_apiserver::User::new("admin", &["system:masters"]));
+    let secret = json!({ "metadata": { "name": "s" }, "stringData": { "password": "hunter2" } });
+    call(&admin, "POST", "/api/v1/namespaces/default/secrets", Some(secret), "application/json").await.expect(201);
+    let event = json!({ "metadata": { "name": "e" }, "involvedObject": { "namespace": "default" }, "message": "m" });
+    call(&admin, "POST", "/api/v1/namespaces/default/events", Some(event), "application/json").await.expect(201);
+    let read = async |key: &str| {
+        let store: &dyn corten_store::Store = &*store;
+        store.get(key.as_bytes()).await.unwrap().1.unwrap()
+    };
+    let sealed = read("/registry/secrets/default/s").await;
+    assert!(sealed.value.starts_with(b"k8s:enc:aesgcm:v1:"));
+    assert!(!sealed.value.windows(8).any(|w| w == b"aHVudGVy"), "the secret is readable in the store");
+    let lease = read("/registry/events/default/e").await.lease;
+    assert_ne!(lease, 0, "an event lives by a lease");
+}

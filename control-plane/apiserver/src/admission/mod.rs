@@ -10,6 +10,7 @@ mod default_toleration_seconds;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod pod_security;
 mod priority;
 mod rbac_escalation;
 mod service_account;
@@ -111,6 +112,7 @@ impl Chain {
             Box::new(service_account::ServiceAccount),
             Box::new(node_restriction::NodeRestriction),
             Box::new(taint_nodes_by_condition::TaintNodesByCondition),
+            Box::new(pod_security::PodSecurity),
             Box::new(priority::Priority),
             Box::new(default_toleration_seconds::DefaultTolerationSeconds),
             Box::new(default_storage_class::DefaultStorageClass),
