@@ -314,6 +314,9 @@ async fn a_cluster_begins_with_what_upstream_has() {
     }
     assert_eq!(s.get("/version").await.expect(200)["minor"], "36");
     assert_eq!(s.get("/readyz").await.expect(200), "ok");
+    let components = s.get("/api/v1/componentstatuses").await;
+    assert_eq!(components.warnings(), [r#"299 - "v1 ComponentStatus is deprecated in v1.19+""#]);
+    assert_eq!(components.expect(200)["items"].as_array().unwrap().len(), 3);
     let groups = s.get("/apis").await.expect(200);
     assert!(groups["groups"].as_array().unwrap().len() > 15);
     let metrics = s.get("/metrics").await.expect(200);

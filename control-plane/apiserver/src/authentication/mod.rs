@@ -114,19 +114,19 @@ pub async fn authenticate(
     if let Identity::InProcess(user) = &peer.identity {
         return Ok(user.clone());
     }
-    if let Some(token) = bearer_token(headers) {
-        return match server.tokens.authenticate(server, token, &server.config.audiences).await {
+    if let Identity::Certificate(user) = &peer.identity {
+        return Ok(user.clone());
+    }
+    match bearer_token(headers) {
+        Some(token) => match server.tokens.authenticate(server, token, &server.config.audiences).await {
             Ok(authenticated) => Ok(authenticated.user),
             Err(reason) => {
                 tracing::debug!(reason, "a bearer token was refused");
                 Err(Status::unauthorized())
             }
-        };
-    }
-    match &peer.identity {
-        Identity::Certificate(user) => Ok(user.clone()),
-        _ if may_be_anonymous(info) => Ok(User::anonymous()),
-        _ => Err(Status::unauthorized()),
+        },
+        None if may_be_anonymous(info) => Ok(User::anonymous()),
+        None => Err(Status::unauthorized()),
     }
 }
 

@@ -77,7 +77,12 @@ fn schema(name: &str, level: &str, precedence: i64, distinguisher: Option<&str>,
     if let Some(by) = distinguisher {
         spec["distinguisherMethod"] = json!({ "type": by });
     }
-    Wanted::new(GROUP, "v1", "flowschemas", json!({ "metadata": metadata(name), "spec": spec }))
+    let message =
+        format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists");
+    let condition = json!({ "type": "Dangling", "status": "False", "reason": "Found", "message": message,
+                            "lastTransitionTime": corten_meta::time::rfc3339(jiff::Timestamp::now()) });
+    let status = json!({ "conditions": [condition] });
+    Wanted::new(GROUP, "v1", "flowschemas", json!({ "metadata": metadata(name), "spec": spec, "status": status }))
 }
 
 fn rule(subjects: Vec<Value>, resource_rules: Vec<Value>, urls: Option<(&[&str], &[&str])>) -> Value {

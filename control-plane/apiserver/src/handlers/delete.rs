@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
+use futures::{StreamExt, TryStreamExt};
 use http::StatusCode;
 use serde_json::json;
 
@@ -20,6 +21,8 @@ use crate::response::{self, ListMeta};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 const ATTEMPTS: usize = 64;
+/// How many objects of a collection are deleted at a time.
+const CONCURRENCY: usize = 32;
 
 /// What the client said about the deletion.
 #[derive(Clone, Debug, Default)]
@@ -106,16 +109,22 @@ pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let options = DeleteOptions::read(target, bytes)?;
     let page = list::page(target).await?;
-    let mut deleted = Vec::new();
-    for object in &page.objects {
-        let header = &object.header;
-        let one = Target { namespace: &header.namespace, name: &header.name, ..*target };
-        match delete_object(&one, &options).await {
-            Ok(result) => deleted.push(result.object),
-            Err(status) if status.is_not_found() || status.is_conflict() => {}
-            Err(status) => return Err(status),
+    let one = |object: Arc<Object>| {
+        let options = &options;
+        async move {
+            let header = &object.header;
+            let one = Target { namespace: &header.namespace, name: &header.name, ..*target };
+            match delete_object(&one, options).await {
+                Ok(result) => Ok(Some(result.object)),
+                Err(status) if status.is_not_found() || status.is_conflict() => Ok(None),
+                Err(status) => Err(status),
+            }
         }
-    }
+    };
+    // Several at a time, so that their writes share a commit of the store's log.
+    let results: Vec<Option<Arc<Object>>> =
+        futures::stream::iter(page.objects.into_iter().map(one)).buffered(CONCURRENCY).try_collect().await?;
+    let deleted: Vec<Arc<Object>> = results.into_iter().flatten().collect();
     let meta = ListMeta { resource_version: page.meta.resource_version, ..ListMeta::default() };
     let context = target.context;
     Ok(response::list(context.accept, context.include_object(), &target.resource.kind, &deleted, &meta))

@@ -66,6 +66,9 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         return Err(Status::method_not_allowed(&resource.group_resource(), &info.verb));
     }
     if resource.stored.is_none() {
+        if matches!(info.verb.as_str(), "get" | "list") {
+            return virtual_resources::read(&target);
+        }
         let bytes = body.read(server.config.max_body_bytes).await?;
         return virtual_resources::create(&target, &bytes).await;
     }

@@ -1,6 +1,7 @@
 //! Resources that are answered and never stored: reviews and bindings. One file each, one list entry each.
 
 mod access_review;
+mod component_status;
 mod rules_review;
 mod token_review;
 mod user_review;
@@ -12,6 +13,14 @@ use http::StatusCode;
 use crate::body::Reply;
 use crate::handlers::Target;
 use crate::{response, subresources};
+
+/// Answers a GET of a virtual resource or of one of its objects.
+pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
+    match target.resource.kind.plural.as_str() {
+        "componentstatuses" => component_status::read(target),
+        _ => Err(Status::path_not_found()),
+    }
+}
 
 /// Answers a POST to a virtual resource.
 pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status> {

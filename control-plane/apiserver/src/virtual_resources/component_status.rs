@@ -1,0 +1,29 @@
+//! ComponentStatus: an old view of whether the control plane is well. Who can ask is served, so it is.
+
+use std::sync::Arc;
+
+use corten_meta::{Object, Status};
+use http::StatusCode;
+use serde_json::json;
+
+use crate::body::Reply;
+use crate::handlers::Target;
+use crate::response::{self, ListMeta};
+
+const COMPONENTS: &[&str] = &["controller-manager", "etcd-0", "scheduler"];
+
+pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
+    let (context, kind) = (target.context, &target.resource.kind);
+    context.warn("v1 ComponentStatus is deprecated in v1.19+");
+    let component = |name: &&str| {
+        let object = json!({ "apiVersion": "v1", "kind": kind.kind, "metadata": { "name": name },
+                             "conditions": [{ "type": "Healthy", "status": "True", "message": "ok" }] });
+        Object::from_value(&object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
+    };
+    if context.info.verb == "list" {
+        let objects: Vec<Arc<Object>> = COMPONENTS.iter().map(component).collect::<Result<_, _>>()?;
+        return Ok(response::list(context.accept, context.include_object(), kind, &objects, &ListMeta::default()));
+    }
+    let name = COMPONENTS.iter().find(|name| **name == target.name).ok_or_else(|| target.not_found())?;
+    Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &component(name)?))
+}
