@@ -8,9 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
 
-use super::spdy::Stream;
+use super::spdy::{Incoming, Stream};
 use crate::Error;
 use crate::daemon::Daemon;
 use crate::sandbox::namespaces;
@@ -21,9 +20,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_UNPAIRED: usize = 256;
 
 /// Serves a connection: the client opens an error stream and a data stream for each request.
-pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: mpsc::Receiver<Stream>) {
+pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Incoming) {
     let mut unpaired: HashMap<String, Stream> = HashMap::new();
+    // A connection ends with the last writer to it. This one outlives every request: the client decides when
+    // it has forwarded enough.
+    let mut connection = None;
     while let Some(stream) = streams.recv().await {
+        connection.get_or_insert_with(|| stream.outgoing.clone());
         let request = stream.header("requestid").to_string();
         let (error, data) = match (stream.header("streamtype"), unpaired.remove(&request)) {
             ("error", Some(data)) => (stream, data),
