@@ -169,11 +169,7 @@ impl Resizes {
 }
 
 /// Waits for the streams of a SPDY client and connects them.
-pub(super) async fn from_spdy(
-    mut streams: mpsc::Receiver<spdy::Stream>,
-    wanted: Wanted,
-    version: u8,
-) -> Option<Connection> {
+pub(super) async fn from_spdy(mut streams: spdy::Incoming, wanted: Wanted, version: u8) -> Option<Connection> {
     let mut expected = vec!["error"];
     expected.extend(wanted.stdin.then_some("stdin"));
     expected.extend(wanted.stdout.then_some("stdout"));
@@ -189,7 +185,7 @@ pub(super) async fn from_spdy(
         };
         found.push((channel, stream));
     }
-    Some(bridge(streams, found, version))
+    Some(bridge(streams.complete(), found, version))
 }
 
 fn channel(name: &str) -> Option<Channel> {

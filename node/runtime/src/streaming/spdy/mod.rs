@@ -73,9 +73,28 @@ impl StreamWriter {
     }
 }
 
-/// Serves a connection: streams that the client opens come out of the receiver, until the client is
-/// gone. The connection is closed when the receiver and all streams are dropped.
-pub(super) fn serve<I>(io: I) -> mpsc::Receiver<Stream>
+/// The streams that a client opens, as they come. The connection stays open for more of them for as long as
+/// this is held; without it, it is closed when the last stream is dropped.
+pub(super) struct Incoming {
+    opened: mpsc::Receiver<Stream>,
+    _open: mpsc::Sender<Frame>,
+}
+
+impl Incoming {
+    /// The next stream; `None` when the client is gone.
+    pub async fn recv(&mut self) -> Option<Stream> {
+        self.opened.recv().await
+    }
+
+    /// Expects no further streams: the connection ends with those that are open. What is left tells when the
+    /// client is gone.
+    pub fn complete(self) -> mpsc::Receiver<Stream> {
+        self.opened
+    }
+}
+
+/// Serves a connection until the client is gone, or until nothing of it is held any more.
+pub(super) fn serve<I>(io: I) -> Incoming
 where
     I: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -83,6 +102,7 @@ where
     let (frames, queue) = mpsc::channel(QUEUE);
     let (opened, streams) = mpsc::channel(QUEUE);
     let writing = tokio::spawn(write(writer, queue));
+    let incoming = Incoming { opened: streams, _open: frames.clone() };
     tokio::spawn(async move {
         let mut connection = Connection {
             frames: frames.downgrade(),
@@ -91,7 +111,8 @@ where
             opened,
             last_stream: 0,
         };
-        let reading = connection.read(reader, frames);
+        drop(frames);
+        let reading = connection.read(reader);
         tokio::pin!(reading);
         tokio::select! {
             () = &mut reading => {}
@@ -100,7 +121,7 @@ where
             _ = writing => drop(tokio::time::timeout(LINGER, reading).await),
         }
     });
-    streams
+    incoming
 }
 
 /// Writes frames in their order; ends the connection after the last.
@@ -142,15 +163,14 @@ struct Connection {
 }
 
 impl Connection {
-    /// Reads frames until the client is gone. The sender is held until the first stream holds one.
-    async fn read(&mut self, mut io: impl AsyncRead + Unpin, first: mpsc::Sender<Frame>) {
-        let mut first = Some(first);
+    /// Reads frames until the client is gone.
+    async fn read(&mut self, mut io: impl AsyncRead + Unpin) {
         let mut buffer = BytesMut::with_capacity(MAX_DATA);
         loop {
             loop {
                 match Frame::decode(&mut buffer) {
                     Ok(Some(frame)) => {
-                        if !self.handle(frame, &mut first).await {
+                        if !self.handle(frame).await {
                             return;
                         }
                     }
@@ -169,14 +189,12 @@ impl Connection {
     }
 
     /// Handles one frame; false ends the connection.
-    async fn handle(&mut self, frame: Frame, first: &mut Option<mpsc::Sender<Frame>>) -> bool {
+    async fn handle(&mut self, frame: Frame) -> bool {
         match frame {
             Frame::SynStream { stream, fin, headers } => {
                 let Ok(headers) = self.decoder.decode(&headers) else { return false };
                 let Some(frames) = self.frames.upgrade() else { return false };
-                let opened = self.open_stream(stream, fin, headers, frames).await;
-                *first = None;
-                return opened;
+                return self.open_stream(stream, fin, headers, frames).await;
             }
             // The block must be read, because the next one builds on it.
             Frame::SynReply { headers, .. } | Frame::Headers { headers, .. } => {
@@ -295,6 +313,23 @@ pub(super) mod client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_without_streams_waits_for_more() {
+        let (near, far) = tokio::io::duplex(1024);
+        let mut incoming = serve(far);
+        let mut client = client::Client::new(near);
+        for port in ["80", "81"] {
+            client.open(&[("streamtype", "data"), ("port", port)]).await;
+            let stream = incoming.recv().await.expect("a stream");
+            assert_eq!(stream.header("port"), port);
+            stream.outgoing.finish().await;
+            drop(stream);
+            assert!(client.next().await.is_some_and(|(_, _, fin)| fin));
+            client.ping().await;
+            assert!(client.next().await.is_some_and(|(stream, _, _)| stream == 0), "the connection lives");
+        }
+    }
 
     #[tokio::test]
     async fn streams_carry_headers_and_data_both_ways_and_end_the_connection() {
