@@ -143,14 +143,10 @@ fn node_port_leads_to_pods(cluster: &Cluster) {
         "--target-port=8080",
     ]);
     let port = cluster.kubectl(&["get", "service", "web-node", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
-    let url = format!("http://{}:{port}/", testkit::machine::ADDRESS);
-    let answer = wait::until("the node port", Duration::from_secs(20), || {
-        let output =
-            cluster.machine.command(&tools::busybox()).args(["wget", "-q", "-T", "2", "-O", "-", &url]).output();
-        let output = output.map_err(|error| error.to_string())?;
-        if output.status.success() { Ok(output.stdout) } else { Err(String::from_utf8_lossy(&output.stderr).into()) }
-    });
-    assert!(String::from_utf8_lossy(&answer).starts_with("web-"), "{answer:?}");
+    for address in [testkit::machine::ADDRESS, "127.0.0.1"] {
+        let answer = wait::until("the node port", Duration::from_secs(20), || cluster.machine.fetch(address, &port));
+        assert!(answer.starts_with("web-"), "{answer:?}");
+    }
 }
 
 fn logs_exec_cp(cluster: &Cluster) {
@@ -193,13 +189,8 @@ fn port_forward(cluster: &Cluster) {
     let first = lines.next().unwrap().unwrap();
     assert!(first.contains("Forwarding from"), "{first}");
     for _ in 0..3 {
-        let fetched = cluster
-            .machine
-            .command(&tools::busybox())
-            .args(["wget", "-q", "-T", "5", "-O", "-", "http://127.0.0.1:18080/"])
-            .output()
-            .unwrap();
-        assert!(String::from_utf8_lossy(&fetched.stdout).starts_with("web-"), "{fetched:?}");
+        let answer = cluster.machine.fetch("127.0.0.1", "18080").expect("the port is forwarded");
+        assert!(answer.starts_with("web-"), "{answer:?}");
     }
     forward.kill().unwrap();
     forward.wait().unwrap();

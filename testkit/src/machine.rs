@@ -4,6 +4,7 @@
 //! kernel ends every process in it and takes links, nft tables and mounts along. Only cgroups are shared with the
 //! host: they are removed by name.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -56,6 +57,29 @@ impl Machine {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--mount", "--pid", "--target", &self.init.to_string(), "--"]).arg(program);
         command
+    }
+
+    /// Fetches a page over plain HTTP from the machine itself; `Err` says what came instead.
+    ///
+    /// By hand over `nc`: a static busybox cannot look up the service name that its wget asks for.
+    pub fn fetch(&self, address: &str, port: &str) -> Result<String, String> {
+        let mut nc = self
+            .command(&tools::busybox())
+            .args(["nc", "-w", "5", address, port])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        if let Some(mut stdin) = nc.stdin.take() {
+            let _ = stdin.write_all(b"GET / HTTP/1.0\r\n\r\n");
+        }
+        let output = nc.wait_with_output().map_err(|error| error.to_string())?;
+        let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+        match answer.split_once("\r\n\r\n") {
+            Some((head, body)) if head.contains(" 200 ") => Ok(body.to_owned()),
+            _ => Err(format!("{answer}{}", String::from_utf8_lossy(&output.stderr))),
+        }
     }
 
     /// How many processes live on the machine, its init and this question left out.

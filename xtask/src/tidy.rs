@@ -74,7 +74,8 @@ fn arrow_problems(root: &Path) -> Result<Vec<String>> {
             continue;
         };
         let Some(arrows) = allowed.get(package) else {
-            problems.push(format!("{package}: a package that the diagram does not know; write it into xtask/src/tidy.rs"));
+            problems
+                .push(format!("{package}: a package that the diagram does not know; write it into xtask/src/tidy.rs"));
             continue;
         };
         for used in normal_dependencies(&text) {

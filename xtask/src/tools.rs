@@ -150,7 +150,8 @@ fn host_archive() -> Result<String> {
 fn unpack(package: &Path, dir: &Path) -> Result<PathBuf> {
     let into = dir.join("unpacked").join(package.file_stem().unwrap_or_default());
     std::fs::create_dir_all(&into)?;
-    let status = Command::new("dpkg-deb").arg("-x").arg(package).arg(&into).status().context("dpkg-deb cannot be run")?;
+    let status =
+        Command::new("dpkg-deb").arg("-x").arg(package).arg(&into).status().context("dpkg-deb cannot be run")?;
     ensure!(status.success(), "{} cannot be unpacked", package.display());
     std::fs::remove_file(package)?;
     Ok(into)
