@@ -21,7 +21,7 @@ async fn a_container_runs_logs_answers_exec_and_stops() {
     assert!(log.lines().any(|line| line.ends_with(" stderr F err")), "{log}");
 
     let answer = node.exec(&id, &["sh", "-c", "echo $FROM_IMAGE; pwd; echo oops >&2; exit 3"]).await.expect("exec");
-    assert_eq!((answer.exit_code, answer.stdout.as_slice()), (3, b"yes\n/work\n".as_slice()));
+    assert_eq!((answer.exit_code, answer.stdout.as_slice()), (3, b"yes\n/place\n".as_slice()));
     assert_eq!(answer.stderr, b"oops\n");
 
     let stop = v1::StopContainerRequest { container_id: id.clone(), timeout: 10 };
@@ -45,11 +45,11 @@ async fn exit_codes_and_start_errors_are_told() {
     }
     let mut node = Node::start().await;
     let sandbox = node.run_sandbox(&node.sandbox_config("codes")).await;
-    for (script, code, reason) in [("exit 0", 0, "Completed"), ("exit 42", 42, "Error"), ("kill -9 $$", 137, "Error")] {
+    for (script, code, reason) in
+        [("exit 0", 0, "Completed"), ("exit 42", 42, "Error"), ("sh -c 'kill -9 $$'; exit $?", 137, "Error")]
+    {
         let (status, _) = node.shell(&sandbox, script).await;
-        // The first process of a pid namespace cannot kill itself.
-        let expected = if script.starts_with("kill") { (0, "Completed") } else { (code, reason) };
-        assert_eq!((status.exit_code, status.reason.as_str()), expected, "{script}");
+        assert_eq!((status.exit_code, status.reason.as_str()), (code, reason), "{script}");
     }
     let id = node.create(&sandbox, &container("missing", &["no-such-program"])).await;
     let started = node.runtime.start_container(v1::StartContainerRequest { container_id: id.clone() }).await;
@@ -167,7 +167,7 @@ async fn seccomp_and_capabilities_bite() {
     });
     let (_, output) = node.run_to_end(&sandbox, &dropped).await;
     assert_eq!(output, "CapEff:\t0000000000000000\n");
-    let privileged = secured(shell("privileged", "mount -t tmpfs none /work && ls /dev/ | wc -l"), |security| {
+    let privileged = secured(shell("privileged", "mount -t tmpfs none /place && ls /dev/ | wc -l"), |security| {
         security.privileged = true;
     });
     let (status, output) = node.run_to_end(&sandbox, &privileged).await;
@@ -218,4 +218,103 @@ async fn pods_share_what_they_ask_to_share() {
     assert!(output.contains("Read-only file system"), "{output}");
     assert_eq!(std::fs::read_to_string(volume.join("file")).expect("a file"), "x\n");
     assert!(!volume.join("no").exists());
+}
+
+/// A file system that shares its mounts, unmounted when the test ends.
+struct SharedMount(std::path::PathBuf);
+
+impl SharedMount {
+    fn new(path: std::path::PathBuf) -> Self {
+        use nix::mount::{MsFlags, mount};
+        std::fs::create_dir(&path).expect("a folder");
+        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), None::<&str>).expect("mount");
+        mount(None::<&str>, &path, None::<&str>, MsFlags::MS_SHARED, None::<&str>).expect("share");
+        Self(path)
+    }
+}
+
+impl Drop for SharedMount {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mounts_travel_between_node_and_container_as_asked() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let shared = SharedMount::new(node.path().join("shared"));
+    let sandbox = node.run_sandbox(&node.sandbox_config("mounts")).await;
+    let script = "mkdir /both/inner && mount -t tmpfs none /both/inner && touch /both/inner/made; \
+        mkdir /down/own && mount -t tmpfs none /down/own && touch /down/own/hidden; \
+        while ! test -e /down/later/file; do sleep 0.02; done; test -e /private/later/file; echo $?";
+    let mut config = secured(shell("main", script), |security| security.privileged = true);
+    let mount = |path: &str, propagation: v1::MountPropagation| v1::Mount {
+        container_path: path.into(),
+        host_path: shared.0.display().to_string(),
+        propagation: propagation.into(),
+        ..Default::default()
+    };
+    config.mounts = vec![
+        mount("/both", v1::MountPropagation::PropagationBidirectional),
+        mount("/down", v1::MountPropagation::PropagationHostToContainer),
+        mount("/private", v1::MountPropagation::PropagationPrivate),
+    ];
+    let id = node.run(&sandbox, &config).await;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !shared.0.join("inner/made").exists() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "a mount of the container does not appear: {}",
+            node.log(&id).await
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let later = SharedMount::new(shared.0.join("later"));
+    std::fs::write(later.0.join("file"), "").expect("a file");
+    let status = node.wait(&id).await;
+    assert_eq!((status.exit_code, node.log(&id).await.as_str()), (0, "1\n"), "seen below, not in the private copy");
+    assert!(!shared.0.join("own/hidden").exists(), "what the container mounts downstream stays there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_may_use_the_nodes_network_and_set_sysctls_in_their_own() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let host = v1::NamespaceOption {
+        network: v1::NamespaceMode::Node.into(),
+        ipc: v1::NamespaceMode::Node.into(),
+        pid: v1::NamespaceMode::Node.into(),
+        ..Default::default()
+    };
+    let mut config = node.sandbox_config("node-network");
+    let linux = config.linux.get_or_insert_default();
+    linux.security_context.get_or_insert_default().namespace_options = Some(host.clone());
+    let sandbox = node.run_sandbox(&config).await;
+    let script = secured(shell("main", "readlink /proc/self/ns/net; readlink /proc/self/ns/pid"), |security| {
+        security.namespace_options = Some(host.clone());
+    });
+    let (_, output) = node.run_to_end(&sandbox, &script).await;
+    let own = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).expect("a namespace");
+    assert_eq!(output, format!("{}\n{}\n", own("net").display(), own("pid").display()));
+
+    let lasting = secured(shell("lasting", "sleep 3600 & sleep 3600"), |security| {
+        security.namespace_options = Some(host);
+    });
+    let id = node.run(&sandbox, &lasting).await;
+    let stop = v1::StopContainerRequest { container_id: id.clone(), timeout: 0 };
+    node.runtime.stop_container(stop).await.expect("stop a container without a pid namespace");
+    assert_eq!(node.status(&id).await.exit_code, 137);
+
+    let mut config = node.sandbox_config("sysctls");
+    let sysctls = [("net.ipv4.ip_unprivileged_port_start", "42"), ("kernel.shm_rmid_forced", "1")];
+    config.linux.get_or_insert_default().sysctls =
+        sysctls.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect();
+    let sandbox = node.run_sandbox(&config).await;
+    let script = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/kernel/shm_rmid_forced";
+    assert_eq!(node.shell(&sandbox, script).await.1, "42\n1\n");
 }

@@ -136,7 +136,7 @@ async fn an_image_is_pulled_for_this_machine_and_only_once() {
     let name = format!("{}/team/app:1", registry.address);
     let auth = PullAuth::Basic("user".into(), "word".into());
     let image = store.pull(&name, auth.clone()).await.expect("pull");
-    assert_eq!(image.tags, [name.clone()]);
+    assert_eq!(image.tags, std::slice::from_ref(&name));
     assert_eq!(image.size, 5);
     assert!(!image.pinned && image.digests[0].starts_with(&format!("{}/team/app@sha256:", registry.address)));
     assert_eq!(store.find(&image.digests[0]).expect("find").expect("by digest").id, image.id);

@@ -51,6 +51,16 @@ impl Samples {
         samples.insert(id.to_string(), (Instant::now(), usage));
     }
 
+    /// What was counted last for all containers.
+    fn disk_total(&self) -> DiskUsage {
+        let samples = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let add = |sum: DiskUsage, (_, usage): &(Instant, DiskUsage)| DiskUsage {
+            bytes: sum.bytes + usage.bytes,
+            inodes: sum.inodes + usage.inodes,
+        };
+        samples.values().fold(DiskUsage::default(), add)
+    }
+
     pub fn forget(&self, id: &str) {
         self.cpu.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
@@ -111,7 +121,10 @@ impl Daemon {
         let rate = self.samples.rate(&sandbox.id, at, usage.cpu_nanoseconds);
         let namespace = (!sandbox.uses_node_network()).then(|| self.paths.run_sandbox(&sandbox.id).join("net"));
         let interfaces = blocking(move || interfaces(namespace.as_deref())).await.unwrap_or_default();
-        let processes = containers.len() as u64;
+        let groups: Vec<_> = self.containers_of(&sandbox.id).iter().map(|found| found.record().cgroup).collect();
+        let groups: Vec<_> = groups.iter().map(|path| self.hierarchy.group(path)).collect();
+        let processes =
+            blocking(move || Ok(groups.iter().map(|group| group.processes().len() as u64).sum::<u64>())).await?;
         Ok(v1::PodSandboxStats {
             attributes: Some(v1::PodSandboxAttributes {
                 id: sandbox.id.clone(),
@@ -138,15 +151,16 @@ impl Daemon {
     pub async fn filesystem_usage(&self) -> Result<v1::ImageFsInfoResponse, Error> {
         let images = self.images.clone();
         let used = blocking(move || images.usage()).await?;
-        let usage = |used: u64, path: &Path| v1::FilesystemUsage {
+        let written = self.samples.disk_total();
+        let usage = |bytes: u64, inodes: u64, path: &Path| v1::FilesystemUsage {
             timestamp: now(),
             fs_id: Some(v1::FilesystemIdentifier { mountpoint: mount_point(path) }),
-            used_bytes: number(used),
-            inodes_used: number(0),
+            used_bytes: number(bytes),
+            inodes_used: number(inodes),
         };
         Ok(v1::ImageFsInfoResponse {
-            image_filesystems: vec![usage(used, &self.paths.images())],
-            container_filesystems: vec![usage(used, &self.paths.containers())],
+            image_filesystems: vec![usage(used, 0, &self.paths.images())],
+            container_filesystems: vec![usage(written.bytes, written.inodes, &self.paths.containers())],
         })
     }
 }

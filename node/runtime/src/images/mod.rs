@@ -2,8 +2,9 @@
 //!
 //! One directory serves the daemon and the command line at once: every change happens under a file
 //! lock, is prepared in `tmp/`, and becomes visible by a rename. A crash leaves at most garbage in
-//! `tmp/`, which the next opening removes. Layers are kept unpacked and shared by their digest;
-//! compressed blobs are not kept, because nothing on a node reads them again.
+//! `tmp/`, which a later opening removes when nobody can be working on it any more. Layers are kept
+//! unpacked and shared by their digest; compressed blobs are not kept, because nothing on a node reads
+//! them again.
 
 mod archive;
 mod config;
@@ -28,6 +29,9 @@ pub use reference::Reference;
 use crate::Error;
 use crate::paths::write_atomically;
 
+/// No import or pull takes this long.
+const ABANDONED_AFTER: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+
 /// Images on disk. Cheap to open; any number of processes may have it open.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
@@ -43,7 +47,20 @@ impl ImageStore {
             let path = store.root.join(folder);
             fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
         }
+        store.remove_abandoned();
         Ok(store)
+    }
+
+    /// Removes what crashed imports and pulls left behind.
+    fn remove_abandoned(&self) {
+        let entries = fs::read_dir(self.root.join("tmp")).into_iter().flatten().flatten();
+        for entry in entries {
+            let modified = entry.metadata().and_then(|metadata| metadata.modified());
+            let abandoned = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED_AFTER));
+            if abandoned && let Err(error) = fs::remove_dir_all(entry.path()) {
+                tracing::warn!(path = %entry.path().display(), %error, "an abandoned import could not be removed");
+            }
+        }
     }
 
     /// How to reach registries that are not plain public ones.
@@ -382,6 +399,15 @@ mod tests {
         assert_eq!(layer_count(&store), 0);
         assert!(store.remove("other", &BTreeSet::new()).expect("remove").is_none());
         assert_eq!(fs::read_dir(folder.path().join("tmp")).expect("tmp").count(), 0, "nothing is left behind");
+
+        let (old, new) = (folder.path().join("tmp/old"), folder.path().join("tmp/new"));
+        for path in [&old, &new] {
+            fs::create_dir(path).expect("a folder");
+        }
+        let long_ago = std::time::SystemTime::now() - 2 * ABANDONED_AFTER;
+        fs::File::open(&old).expect("open").set_modified(long_ago).expect("make it old");
+        ImageStore::open(folder.path()).expect("open again");
+        assert!(!old.exists() && new.exists(), "only what is abandoned is removed");
     }
 
     #[test]

@@ -263,7 +263,7 @@ pub fn archive(tag: &str) -> Vec<u8> {
     let config = serde_json::json!({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": ["PATH=/bin", "FROM_IMAGE=yes"], "Cmd": ["/bin/sh"], "WorkingDir": "/work"},
+        "config": {"Env": ["PATH=/bin", "FROM_IMAGE=yes"], "Cmd": ["/bin/sh"], "WorkingDir": "/place"},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{:x}", Sha256::digest(&layer))]},
     });
     let manifest = serde_json::json!([{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]);
