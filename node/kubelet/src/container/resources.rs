@@ -57,8 +57,15 @@ fn get(list: Option<&ResourceList>, name: &str) -> Option<Quantity> {
     list?.get(name).cloned()
 }
 
-/// The QoS class: by the pod's own resources if it has some, else by all of its containers.
+/// The QoS class: the one that was reported, because it never changes; else by the pod's own resources if it
+/// has some, else by all of its containers.
 pub fn qos_class(pod: &Pod) -> QosClass {
+    match spec::status(pod).qos_class.as_deref() {
+        Some("Guaranteed") => return QosClass::Guaranteed,
+        Some("Burstable") => return QosClass::Burstable,
+        Some("BestEffort") => return QosClass::BestEffort,
+        _ => {}
+    }
     let lists: Vec<(Option<ResourceList>, Option<ResourceList>)> = match &spec::spec(pod).resources {
         Some(own) if own.requests.is_some() || own.limits.is_some() => vec![(own.requests.clone(), own.limits.clone())],
         _ => spec::containers(pod)
