@@ -367,3 +367,41 @@ async fn secrets_are_sealed_and_events_expire() {
     let lease = read("/registry/events/default/e").await.lease;
     assert_ne!(lease, 0, "an event lives by a lease");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_never_exceeded() {
+    let s = start().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let hard = json!({ "pods": "3", "requests.cpu": "1", "count/configmaps": "1" });
+    let quota = s.post(quotas, json!({ "metadata": { "name": "q" }, "spec": { "hard": hard } })).await.expect(201);
+    assert_eq!(quota["status"]["used"]["pods"], "0");
+    assert_eq!(
+        s.post(PODS, pod("p")).await.message(403),
+        "pods \"p\" is forbidden: failed quota: q: must specify requests.cpu"
+    );
+    let sized = |name: String| {
+        let mut body = pod(&name);
+        body["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "200m" } });
+        body
+    };
+    let creations = (0..10).map(|i| {
+        let (admin, body) = (s.user("a", &["system:masters"]), sized(format!("p{i}")));
+        tokio::spawn(async move { call(&admin, "POST", PODS, Some(body), "application/json").await })
+    });
+    let mut created = Vec::new();
+    for creation in creations.collect::<Vec<_>>() {
+        let answer = creation.await.unwrap();
+        match answer.code {
+            201 => created.push(answer.body["metadata"]["name"].as_str().unwrap().to_owned()),
+            _ => assert!(
+                answer.message(403).contains("exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3")
+            ),
+        }
+    }
+    assert_eq!(created.len(), 3);
+    let used = async || s.get(&format!("{quotas}/q")).await.expect(200)["status"]["used"].clone();
+    assert_eq!(used().await, json!({ "pods": "3", "requests.cpu": "600m", "count/configmaps": "0" }));
+    s.delete(&format!("{PODS}/{}", created[0]), None).await.expect(200);
+    assert_eq!(used().await["pods"], "2");
+    s.post(PODS, sized("again".to_owned())).await.expect(201);
+}

@@ -13,6 +13,7 @@ mod node_restriction;
 mod pod_security;
 mod priority;
 mod rbac_escalation;
+mod resource_quota;
 mod service_account;
 mod service_allocation;
 mod signing_request;
@@ -95,9 +96,14 @@ pub trait Plugin: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// What an object held that is about to go: to be removed in the same commit.
-    fn released(&self, _target: &Target<'_>, _object: &Value) -> Result<Vec<Op>, Status> {
-        Ok(Vec::new())
+    /// Charges the object, which is final and valid now, to what is limited; adds companions or refuses it.
+    fn charge<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// What an object held that is about to go: to be given back in the same commit.
+    fn released<'a>(&'a self, _target: &'a Target<'_>, _object: &'a Value) -> BoxFuture<'a, Result<Vec<Op>, Status>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 }
 
@@ -121,6 +127,7 @@ impl Chain {
             Box::new(default_ingress_class::DefaultIngressClass),
             Box::new(rbac_escalation::RbacEscalation),
             Box::new(service_allocation::ServiceAllocation),
+            Box::new(resource_quota::ResourceQuota),
         ])
     }
 
@@ -138,10 +145,17 @@ impl Chain {
         Ok(())
     }
 
+    pub async fn charge(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+        for plugin in &self.0 {
+            plugin.charge(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+        }
+        Ok(())
+    }
+
     pub async fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
         let mut operations = Vec::new();
         for plugin in &self.0 {
-            operations.extend(plugin.released(target, object)?);
+            operations.extend(plugin.released(target, object).await?);
         }
         Ok(operations)
     }

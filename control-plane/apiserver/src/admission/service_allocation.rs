@@ -36,14 +36,16 @@ impl Plugin for ServiceAllocation {
         })
     }
 
-    fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
-        if !target.resource.kind.group.is_empty() || target.resource.kind.plural != "services" {
-            return Ok(Vec::new());
-        }
-        let addresses = addresses_of(object).into_iter().map(|ip| release_address(target, &ip));
-        let mut operations: Vec<Op> = addresses.collect::<Result<_, _>>()?;
-        operations.extend(node_ports_of(object).into_iter().map(release_port));
-        Ok(operations)
+    fn released<'a>(&'a self, target: &'a Target<'_>, object: &'a Value) -> BoxFuture<'a, Result<Vec<Op>, Status>> {
+        Box::pin(async move {
+            if !target.resource.kind.group.is_empty() || target.resource.kind.plural != "services" {
+                return Ok(Vec::new());
+            }
+            let addresses = addresses_of(object).into_iter().map(|ip| release_address(target, &ip));
+            let mut operations: Vec<Op> = addresses.collect::<Result<_, _>>()?;
+            operations.extend(node_ports_of(object).into_iter().map(release_port));
+            Ok(operations)
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::registry::Written;
 use crate::response;
 
 /// How often a generated name, or what an object takes with it, is tried anew.
-const ATTEMPTS: usize = 8;
+const ATTEMPTS: usize = 32;
 
 /// Answers with the object that was created.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
@@ -42,6 +42,7 @@ pub async fn create_object(target: &Target<'_>, mut object: Value) -> Result<Arc
         finish(target, &mut attributes.object);
         validate(target, &attributes.object)?;
         target.server.admission.validate(&attributes).await?;
+        target.server.admission.charge(&mut attributes).await?;
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {
             target.context.warn(warning);
         }
