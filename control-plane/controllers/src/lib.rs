@@ -18,6 +18,7 @@ mod serviceaccount;
 mod statefulset;
 mod storage_protection;
 mod ttl_after_finished;
+mod volume_binding;
 mod workload;
 
 #[cfg(test)]
@@ -118,6 +119,8 @@ fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
         Arc::new(clusterrole_aggregation::ClusterRoleAggregationController),
         Arc::new(storage_protection::ClaimProtectionController),
         Arc::new(storage_protection::VolumeProtectionController),
+        Arc::new(volume_binding::ClaimBinder),
+        Arc::new(volume_binding::VolumePhases),
         Arc::new(endpoints::EndpointSliceController),
         Arc::new(endpoints::EndpointsController),
         Arc::new(serviceaccount::ServiceAccountController),

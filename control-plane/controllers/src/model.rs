@@ -186,7 +186,9 @@ pub fn converges(controller: &impl Decide, model: &mut Model, namespace: &str, n
     let mut writes = 0;
     for _ in 0..100 {
         let plan = decide(controller, model, namespace, name);
-        if plan.is_empty() {
+        // What is only told again changes nothing.
+        if plan.actions.iter().all(Action::is_event) {
+            model.apply(&plan);
             return writes;
         }
         writes += plan.actions.iter().filter(|action| !action.is_event()).count();

@@ -1,18 +1,21 @@
 //! The control plane in one process: store, API server, scheduler and controllers, each under its own identity, with a
 //! stand-in for the kubelets. What is decided purely elsewhere is seen here to work against the API it will meet.
 
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use corten_api::k8s_openapi::api::batch::v1::Job;
 use corten_api::k8s_openapi::api::core::v1::{
-    ConfigMap, Endpoints, Event, Namespace, Node, Pod, Service, ServiceAccount,
+    ConfigMap, Endpoints, Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service, ServiceAccount,
 };
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_api::k8s_openapi::api::rbac::v1::ClusterRole;
 use corten_apiserver::{Server, User};
 use corten_client::{Caches, Client, DeleteOptions, ListOptions, Patch, Propagation, Transport};
 use futures::future::BoxFuture;
@@ -350,5 +353,47 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_it_fits() {
     cluster.admin.patch::<Node>("", "n0", &label, None).await.unwrap();
     cluster
         .eventually("the binding", || async { picky().await.spec.unwrap().node_name.as_deref() == Some("n0") })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_get_their_volumes_and_roles_their_rules() {
+    let cluster = Cluster::start(1).await;
+    for number in 0..2 {
+        cluster
+            .create::<PersistentVolume>(json!({
+                "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("disk-{number}")},
+                "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"}},
+            }))
+            .await;
+    }
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    cluster
+        .create::<StatefulSet>(json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"namespace": "default", "name": "db"},
+            "spec": {
+                "replicas": 2, "serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "volumeClaimTemplates": [claim],
+                "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+            },
+        }))
+        .await;
+    cluster
+        .eventually("both members", || async {
+            cluster.admin.get::<StatefulSet>("default", "db").await.unwrap().status.unwrap_or_default().ready_replicas
+                == Some(2)
+        })
+        .await;
+    cluster
+        .eventually("bound claims", || async {
+            let claims = cluster.list::<PersistentVolumeClaim>("default").await;
+            let phase = |claim: &PersistentVolumeClaim| claim.status.clone().unwrap_or_default().phase;
+            claims.len() == 2 && claims.iter().all(|claim| phase(claim).as_deref() == Some("Bound"))
+        })
+        .await;
+    cluster
+        .eventually("the rules of admin", || async {
+            let role = cluster.admin.find::<ClusterRole>("", "admin").await.unwrap();
+            role.is_some_and(|role| role.rules.is_some_and(|rules| rules.len() > 5))
+        })
         .await;
 }

@@ -122,11 +122,11 @@ fn find_feasible(
     let start = rotation.next_start % nodes.len();
     let mut looked_at = 0;
     // A node that a preemption cleared for this pod is tried first: others must not take the pod elsewhere meanwhile.
-    if let Some(node) = snapshot.node(&pod.nominated) {
-        if filter_with_nominated(filters, pod, node, nominated).is_none() {
-            search.feasible.push(node.name.clone());
-            return search;
-        }
+    if let Some(node) = snapshot.node(&pod.nominated)
+        && filter_with_nominated(filters, pod, node, nominated).is_none()
+    {
+        search.feasible.push(node.name.clone());
+        return search;
     }
     for node in nodes[start..].iter().chain(&nodes[..start]) {
         looked_at += 1;

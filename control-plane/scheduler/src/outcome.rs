@@ -139,10 +139,11 @@ impl Outcomes {
     async fn patch_status(&self, pod: &PodRow, status: Value) {
         let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
         let patched = self.client.patch::<Pod>(&pod.key.namespace, &pod.key.name, &patch, Some("status")).await;
-        if let Err(error) = patched.map(drop) {
-            if !error.is_not_found() && !error.is_conflict() {
-                tracing::warn!(pod = %pod.key, %error, "cannot update the status of a pod");
-            }
+        if let Err(error) = patched
+            && !error.is_not_found()
+            && !error.is_conflict()
+        {
+            tracing::warn!(pod = %pod.key, %error, "cannot update the status of a pod");
         }
     }
 

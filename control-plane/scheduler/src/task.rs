@@ -73,13 +73,13 @@ impl Task {
         loop {
             self.hear_all();
             let now = corten_meta::time::now();
-            if self.in_flight.len() < MAX_IN_FLIGHT {
-                if let Some(entry) = self.queue.pop(now) {
-                    self.schedule_one(entry, now);
-                    // Give way, so that a long queue does not keep the bindings waiting.
-                    tokio::task::yield_now().await;
-                    continue;
-                }
+            if self.in_flight.len() < MAX_IN_FLIGHT
+                && let Some(entry) = self.queue.pop(now)
+            {
+                self.schedule_one(entry, now);
+                // Give way, so that a long queue does not keep the bindings waiting.
+                tokio::task::yield_now().await;
+                continue;
             }
             let wait = self.until_deadline(now);
             tokio::select! {
@@ -141,10 +141,10 @@ impl Task {
 
     fn pod_changed(&mut self, change: &Change) {
         let now = corten_meta::time::now();
-        if let Some(old) = &change.old {
-            if change.new.as_ref().is_none_or(|new| new.header.uid != old.header.uid) {
-                self.forget(&old.header.uid, now);
-            }
+        if let Some(old) = &change.old
+            && change.new.as_ref().is_none_or(|new| new.header.uid != old.header.uid)
+        {
+            self.forget(&old.header.uid, now);
         }
         let Some(pod) = change.new.as_ref().and_then(|object| decode_object::<Pod>(object).ok()) else { return };
         let row = Arc::new(PodRow::from_pod(pod));

@@ -102,8 +102,7 @@ impl Controller for DaemonSetController {
         if !pass.manage(&mut plan) {
             pass.update(&mut plan);
         }
-        let live: Vec<String> =
-            pass.by_node.values().flatten().map(|pod| revision_hash(pod)).chain([pass.hash.clone()]).collect();
+        let live: Vec<String> = pass.by_node.values().flatten().map(revision_hash).chain([pass.hash.clone()]).collect();
         let owned = history::owned(set, &observed.revisions);
         plan.actions.extend(history::clean_up(&owned, &live, spec.revision_history_limit.unwrap_or(10)));
         pass.tell(&mut plan);

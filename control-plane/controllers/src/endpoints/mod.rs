@@ -49,7 +49,7 @@ fn is_headless(spec: &ServiceSpec) -> bool {
 fn selected_pods(view: &dyn View, namespace: &str, selector: &BTreeMap<String, String>) -> Vec<Pod> {
     let objects = view.list(ResourceType::of::<Pod>(), namespace);
     let mut pods: Vec<Pod> =
-        objects.iter().filter(|pod| selects(selector, &pod.header.labels)).filter_map(|pod| decode(pod)).collect();
+        objects.iter().filter(|pod| selects(selector, &pod.header.labels)).filter_map(decode).collect();
     pods.sort_by(|a, b| a.name().cmp(b.name()));
     pods
 }

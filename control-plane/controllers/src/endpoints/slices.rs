@@ -69,7 +69,7 @@ impl Controller for EndpointSliceController {
         let mut slices: Vec<EndpointSlice> = slices
             .iter()
             .filter(|slice| ours(&slice.header.labels) && slice.header.deletion_timestamp.is_none())
-            .filter_map(|slice| crate::runtime::decode(slice))
+            .filter_map(crate::runtime::decode)
             .collect();
         slices.sort_by(|a, b| a.name().cmp(b.name()));
         let nodes = view.list(ResourceType::of::<Node>(), "");

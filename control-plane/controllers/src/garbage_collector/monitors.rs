@@ -56,10 +56,7 @@ impl Monitors {
             });
         }
         for (resource, found) in wanted {
-            if !monitors.contains_key(&resource) {
-                let monitor = self.start(found);
-                monitors.insert(resource, monitor);
-            }
+            monitors.entry(resource).or_insert_with(|| self.start(found));
         }
         match failing.first() {
             None => Ok(()),

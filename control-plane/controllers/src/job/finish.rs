@@ -55,10 +55,11 @@ impl Pass<'_> {
         if self.is_past_backoff_limit() {
             return Ending::failure("BackoffLimitExceeded", "Job has reached the specified backoff limit");
         }
-        if let (Some(deadline), Some(started)) = (self.spec.active_deadline_seconds, &self.status.start_time) {
-            if !self.spec.suspend.unwrap_or(false) && self.now.duration_since(started.0).as_secs() >= deadline {
-                return Ending::failure("DeadlineExceeded", "Job was active longer than specified deadline");
-            }
+        if let (Some(deadline), Some(started)) = (self.spec.active_deadline_seconds, &self.status.start_time)
+            && !self.spec.suspend.unwrap_or(false)
+            && self.now.duration_since(started.0).as_secs() >= deadline
+        {
+            return Ending::failure("DeadlineExceeded", "Job was active longer than specified deadline");
         }
         if self.is_indexed() && self.spec.backoff_limit_per_index.is_some() {
             let failed = self.failed_indexes();

@@ -78,10 +78,10 @@ impl Controller for NodeLifecycleController {
         let silence = self.silence(observed, now);
         let grace =
             if ready_condition(&observed.node).is_some() { self.grace_period } else { self.startup_grace_period };
-        if silence > grace {
-            if let Some(plan) = mark_unknown(&observed.node, now) {
-                return plan;
-            }
+        if silence > grace
+            && let Some(plan) = mark_unknown(&observed.node, now)
+        {
+            return plan;
         }
         let mut plan = Plan::nothing();
         set_taints(&mut plan, observed, now);

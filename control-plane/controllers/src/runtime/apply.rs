@@ -134,12 +134,7 @@ impl Applier {
         let (reason, prefix) = &report.success;
         let (Echo::Written { key, .. } | Echo::Deleted { key, .. }) = echo;
         if !reason.is_empty() {
-            self.recorder.event(
-                &object_ref(&report.about),
-                EventType::Normal,
-                reason,
-                &format!("{prefix}{}", key.name),
-            );
+            self.recorder.event(&object_ref(&report.about), EventType::Normal, reason, format!("{prefix}{}", key.name));
         }
     }
 
@@ -148,7 +143,7 @@ impl Applier {
         let (reason, prefix) = report.map_or(("", ""), |report| (report.failure.0, &*report.failure.1));
         let expected = error.to_string().contains("because it is being terminated");
         if let Some(report) = report.filter(|_| !expected && !error.is_already_exists()) {
-            self.recorder.event(&object_ref(&report.about), EventType::Warning, reason, &format!("{prefix}{error}"));
+            self.recorder.event(&object_ref(&report.about), EventType::Warning, reason, format!("{prefix}{error}"));
         }
         Failure { reason: reason.to_owned(), message: error.to_string() }
     }

@@ -84,7 +84,7 @@ impl Controller for StatefulSetController {
         pass.run(&mut plan);
         let live: Vec<String> = [&pass.current, &pass.update]
             .into_iter()
-            .map(|one| history::hash_of(one))
+            .map(history::hash_of)
             .chain(pass.members.iter().map(hash_label))
             .collect();
         plan.actions.extend(history::clean_up(&history, &live, spec.revision_history_limit.unwrap_or(10)));

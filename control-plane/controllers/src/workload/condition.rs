@@ -39,7 +39,7 @@ pub fn set<C: Condition>(conditions: &mut Option<Vec<C>>, mut condition: C) {
             *condition.transition_time() = current.clone().transition_time().take();
         }
     }
-    remove(conditions, &condition.kind().to_owned());
+    remove(conditions, condition.kind());
     conditions.get_or_insert_default().push(condition);
 }
 

@@ -1,0 +1,375 @@
+//! Claims and volumes find each other: the smallest volume that satisfies a claim becomes its own, for good.
+//!
+//! Each side points at the other. The volume is written first, so that no two claims can take it; only then the claim.
+//! Volumes that do not exist yet are somebody else's to make: a claim says which provisioner it waits for.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use corten_api::k8s_openapi::api::storage::v1::StorageClass;
+use corten_client::Change;
+use corten_meta::{Key, Quantity};
+use jiff::Timestamp;
+
+use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
+use crate::workload::owner::selector;
+
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// Binds claims. One at a time: two claims must never choose the same volume.
+pub struct ClaimBinder;
+/// Keeps the phase of volumes.
+pub struct VolumePhases;
+
+pub struct Observed {
+    claim: PersistentVolumeClaim,
+    volumes: Vec<PersistentVolume>,
+    class: Option<StorageClass>,
+}
+
+impl Controller for ClaimBinder {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "persistent-volume-binder"
+    }
+
+    fn component(&self) -> &'static str {
+        "persistentvolume-controller"
+    }
+
+    fn workers(&self) -> usize {
+        1
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![
+            Watch::own::<PersistentVolumeClaim>(),
+            Watch::mapped::<PersistentVolume>(of_volume),
+            Watch::read::<StorageClass>(),
+        ]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let claim: PersistentVolumeClaim = view.typed(key)?;
+        let mut volumes: Vec<PersistentVolume> = view.all("");
+        volumes.sort_by(|a, b| a.name().cmp(b.name()));
+        let class = view
+            .typed(&Key::new("", class_of(claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()))));
+        Some(Observed { claim, volumes, class })
+    }
+
+    fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
+        let claim = &observed.claim;
+        match claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty()) {
+            Some(name) => bound(observed, name),
+            None if claim.metadata.deletion_timestamp.is_some() => Plan::nothing(),
+            None => unbound(observed),
+        }
+    }
+}
+
+fn class_of(name: Option<&str>) -> String {
+    name.unwrap_or_default().to_owned()
+}
+
+/// A volume concerns the claim it points at; a free one every claim that waits.
+fn of_volume(view: &dyn View, change: &Change) -> Vec<Key> {
+    let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolume>);
+    let mut keys: Vec<Key> =
+        versions.filter_map(|volume| volume.spec?.claim_ref).map(|reference| key_of_reference(&reference)).collect();
+    if keys.is_empty() {
+        let waiting =
+            |claim: &&PersistentVolumeClaim| claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none());
+        keys = view.all::<PersistentVolumeClaim>("").iter().filter(waiting).map(key_of).collect();
+    }
+    keys.dedup();
+    keys
+}
+
+fn key_of_reference(reference: &ObjectReference) -> Key {
+    Key::new(reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default())
+}
+
+/// Whether the volume points at this claim: by name, and by uid once that is known.
+fn points_at(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    reference.is_some_and(|reference| {
+        let same_uid =
+            reference.uid.as_ref().is_none_or(|uid| uid.is_empty() || Some(uid) == claim.metadata.uid.as_ref());
+        key_of_reference(reference) == key_of(claim) && same_uid
+    })
+}
+
+/// A claim that names its volume: the volume must name it back, then both are bound.
+fn bound(observed: &Observed, name: &str) -> Plan {
+    let claim = &observed.claim;
+    let Some(volume) = observed.volumes.iter().find(|volume| volume.name() == name) else {
+        return lost(claim, "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
+    };
+    let taken = volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_some());
+    if taken && !points_at(volume, claim) {
+        return lost(claim, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!");
+    }
+    if !is_complete(volume, claim) {
+        return Plan::from(take(volume, claim, false));
+    }
+    if claim.metadata.annotations.as_ref().is_none_or(|all| !all.contains_key(BIND_COMPLETED)) {
+        return Plan::from(name_volume(claim, volume, false));
+    }
+    let mut updated = claim.clone();
+    let status = updated.status.get_or_insert_default();
+    status.phase = Some("Bound".to_owned());
+    status.access_modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.clone());
+    status.capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.clone());
+    if updated == *claim { Plan::nothing() } else { Plan::from(Action::update_status(&updated)) }
+}
+
+fn is_complete(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    points_at(volume, claim) && reference.is_some_and(|reference| reference.uid == claim.metadata.uid)
+}
+
+fn lost(claim: &PersistentVolumeClaim, message: &str) -> Plan {
+    if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost") {
+        return Plan::nothing();
+    }
+    let mut updated = claim.clone();
+    updated.status.get_or_insert_default().phase = Some("Lost".to_owned());
+    Plan::from(vec![Action::update_status(&updated), Action::warning(claim, "ClaimLost", message)])
+}
+
+fn unbound(observed: &Observed) -> Plan {
+    let claim = &observed.claim;
+    let reserved = observed.volumes.iter().find(|volume| points_at(volume, claim));
+    if let Some(volume) = reserved {
+        return match is_complete(volume, claim) {
+            true => Plan::from(name_volume(claim, volume, true)),
+            false => Plan::from(take(volume, claim, false)),
+        };
+    }
+    let waits =
+        observed.class.as_ref().and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
+    let placed = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(SELECTED_NODE));
+    if waits && !placed {
+        return Plan::from(Action::normal(
+            claim,
+            "WaitForFirstConsumer",
+            "waiting for first consumer to be created before binding",
+        ));
+    }
+    match best_match(&observed.volumes, claim) {
+        Some(volume) => Plan::from(take(volume, claim, true)),
+        None => await_provisioner(observed),
+    }
+}
+
+/// The smallest free volume that gives what the claim asks for.
+fn best_match<'a>(volumes: &'a [PersistentVolume], claim: &PersistentVolumeClaim) -> Option<&'a PersistentVolume> {
+    let wanted = claim.spec.clone().unwrap_or_default();
+    let least = wanted.resources.and_then(|resources| resources.requests?.get("storage").cloned());
+    let least = least.and_then(|quantity| Quantity::parse(&quantity.0).ok()).map_or(0, |quantity| quantity.as_milli());
+    let chosen = wanted.selector.as_ref().map(selector);
+    let size = |volume: &PersistentVolume| {
+        let capacity = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
+        Quantity::parse(&capacity.0).ok().map(|quantity| quantity.as_milli())
+    };
+    let fits = |volume: &&PersistentVolume| {
+        let Some(spec) = &volume.spec else { return false };
+        let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+        let offered = spec.access_modes.clone().unwrap_or_default();
+        let none = Default::default();
+        spec.claim_ref.is_none()
+            && volume.metadata.deletion_timestamp.is_none()
+            && class_of(spec.storage_class_name.as_deref()) == class_of(wanted.storage_class_name.as_deref())
+            && mode(&spec.volume_mode) == mode(&wanted.volume_mode)
+            && wanted.access_modes.iter().flatten().all(|mode| offered.contains(mode))
+            && chosen.as_ref().is_none_or(|selector| selector.matches(volume.metadata.labels.as_ref().unwrap_or(&none)))
+            && size(volume).is_some_and(|size| size >= least)
+    };
+    volumes.iter().filter(fits).min_by_key(|volume| (size(volume), volume.name().to_owned()))
+}
+
+/// Makes the volume point at the claim.
+fn take(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_controller: bool) -> Action {
+    let mut updated = volume.clone();
+    updated.spec.get_or_insert_default().claim_ref = Some(ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: claim.metadata.namespace.clone(),
+        name: claim.metadata.name.clone(),
+        uid: claim.metadata.uid.clone(),
+        resource_version: claim.metadata.resource_version.clone(),
+        ..ObjectReference::default()
+    });
+    if by_controller {
+        updated.metadata.annotations.get_or_insert_default().insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
+    }
+    Action::update(&updated)
+}
+
+/// Makes the claim point at its volume, and says that this is settled.
+fn name_volume(claim: &PersistentVolumeClaim, volume: &PersistentVolume, by_controller: bool) -> Action {
+    let mut updated = claim.clone();
+    updated.spec.get_or_insert_default().volume_name = volume.metadata.name.clone();
+    let annotations = updated.metadata.annotations.get_or_insert_default();
+    annotations.insert(BIND_COMPLETED.to_owned(), "yes".to_owned());
+    if by_controller {
+        annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
+    }
+    Action::update(&updated)
+}
+
+fn await_provisioner(observed: &Observed) -> Plan {
+    let claim = &observed.claim;
+    let Some(provisioner) =
+        observed.class.as_ref().map(|class| class.provisioner.clone()).filter(|name| name != NO_PROVISIONER)
+    else {
+        let message = "no persistent volumes available for this claim and no storage class is set";
+        return Plan::from(Action::normal(claim, "FailedBinding", message));
+    };
+    let mut updated = claim.clone();
+    let annotations = updated.metadata.annotations.get_or_insert_default();
+    annotations.extend(PROVISIONER.map(|key| (key.to_owned(), provisioner.clone())));
+    if updated != *claim {
+        return Plan::from(Action::update(&updated));
+    }
+    let message = format!(
+        "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+    );
+    Plan::from(Action::normal(claim, "ExternalProvisioning", message))
+}
+
+impl Controller for VolumePhases {
+    type Observed = (PersistentVolume, Option<PersistentVolumeClaim>);
+
+    fn name(&self) -> &'static str {
+        "persistent-volume-binder"
+    }
+
+    fn component(&self) -> &'static str {
+        "persistentvolume-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<PersistentVolume>(), Watch::mapped::<PersistentVolumeClaim>(volumes_of_claim)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed> {
+        let volume: PersistentVolume = view.typed(key)?;
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()).map(key_of_reference);
+        Some((volume, reference.and_then(|key| view.typed(&key))))
+    }
+
+    fn reconcile(&self, (volume, claim): &Self::Observed, _now: Timestamp) -> Plan {
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let was_bound = reference.is_some_and(|reference| reference.uid.as_ref().is_some_and(|uid| !uid.is_empty()));
+        let phase = match claim {
+            Some(claim) if is_complete(volume, claim) => "Bound",
+            // Its claim is gone, or another one has its name now: what is on it is not for the next.
+            _ if was_bound => "Released",
+            _ => "Available",
+        };
+        let mut updated = volume.clone();
+        updated.status.get_or_insert_default().phase = Some(phase.to_owned());
+        if updated == *volume { Plan::nothing() } else { Plan::from(Action::update_status(&updated)) }
+    }
+}
+
+fn volumes_of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
+    let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolumeClaim>);
+    versions.filter_map(|claim| claim.spec?.volume_name).map(|name| Key::new("", name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, converges};
+    use serde_json::{Value, json};
+
+    fn volume(name: &str, size: &str, extra: Value) -> Value {
+        let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": "slow"}});
+        corten_meta::patch::merge_patch(&mut volume, &extra);
+        volume
+    }
+
+    fn claim(size: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "data", "uid": "c"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "slow", "resources": {"requests": {"storage": size}}}})
+    }
+
+    fn settle(model: &mut Model) {
+        converges(&ClaimBinder, model, "default", "data");
+        for name in model.names("PersistentVolume") {
+            converges(&VolumePhases, model, "", &name);
+        }
+    }
+
+    fn phase(model: &Model, kind: &str, namespace: &str, name: &str) -> Value {
+        model.value(kind, namespace, name)["status"]["phase"].take()
+    }
+
+    #[test]
+    fn a_claim_takes_the_smallest_volume_that_fits() {
+        let mut model = Model::default();
+        model.put(volume("big", "10Gi", json!({})));
+        model.put(volume("fits", "5Gi", json!({})));
+        model.put(volume("small", "1Gi", json!({})));
+        model.put(volume("other-class", "5Gi", json!({"spec": {"storageClassName": "fast"}})));
+        model.put(volume("other-mode", "5Gi", json!({"spec": {"accessModes": ["ReadOnlyMany"]}})));
+        model.put(claim("4Gi"));
+        settle(&mut model);
+        let bound = model.value("PersistentVolumeClaim", "default", "data");
+        assert_eq!(
+            (&bound["spec"]["volumeName"], &bound["status"]["phase"], &bound["status"]["capacity"]["storage"]),
+            (&json!("fits"), &json!("Bound"), &json!("5Gi"))
+        );
+        assert_eq!(phase(&model, "PersistentVolume", "", "fits"), "Bound");
+        assert_eq!(phase(&model, "PersistentVolume", "", "big"), "Available");
+    }
+
+    #[test]
+    fn a_volume_reserved_for_a_claim_is_its_own() {
+        let mut model = Model::default();
+        model.put(volume("a", "5Gi", json!({})));
+        model.put(volume("mine", "50Gi", json!({"spec": {"claimRef": {"namespace": "default", "name": "data"}}})));
+        model.put(claim("4Gi"));
+        settle(&mut model);
+        assert_eq!(model.value("PersistentVolumeClaim", "default", "data")["spec"]["volumeName"], "mine");
+    }
+
+    #[test]
+    fn the_volume_of_a_deleted_claim_is_released_and_a_lost_volume_told() {
+        let mut model = Model::default();
+        model.put(volume("v", "5Gi", json!({})));
+        model.put(claim("4Gi"));
+        settle(&mut model);
+        let bound = model.value("PersistentVolumeClaim", "default", "data");
+        model.remove("PersistentVolumeClaim", "default", "data");
+        converges(&VolumePhases, &mut model, "", "v");
+        assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Released");
+        model.put(bound);
+        model.remove("PersistentVolume", "", "v");
+        settle(&mut model);
+        assert_eq!(phase(&model, "PersistentVolumeClaim", "default", "data"), "Lost");
+    }
+
+    #[test]
+    fn without_a_volume_a_claim_says_what_it_waits_for() {
+        let class = |mode: &str, provisioner: &str| json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "slow"}, "provisioner": provisioner, "volumeBindingMode": mode});
+        for (class, reason) in [
+            (None, "FailedBinding"),
+            (Some(class("Immediate", "example.com/disk")), "ExternalProvisioning"),
+            (Some(class("WaitForFirstConsumer", "example.com/disk")), "WaitForFirstConsumer"),
+        ] {
+            let mut model = Model::default();
+            class.into_iter().for_each(|class| model.put(class));
+            model.put(claim("1Gi"));
+            settle(&mut model);
+            assert!(model.events[0].starts_with(&format!("Normal {reason} ")), "{:?}", model.events);
+        }
+    }
+}
