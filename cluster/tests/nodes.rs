@@ -33,24 +33,26 @@ spec:
     }
     cluster.kubectl(&["wait", "--for=condition=Ready", "pod/on-2", "pod/on-3", "--timeout=60s"]);
     let address = |pod: &str| cluster.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIP}"]);
-    let fetch = |from: &str, url: &str| cluster.kubectl(&["exec", from, "--", "wget", "-q", "-T", "5", "-O", "-", url]);
-    assert_eq!(fetch("on-2", &format!("http://{}/", address("on-3"))), "node-3\n");
-    assert_eq!(fetch("on-3", &format!("http://{}/", address("on-2"))), "node-2\n");
+    // By hand over nc: a static busybox cannot look up the service name that its wget asks for.
+    let fetch = |from: &str, host: &str| {
+        let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} 80");
+        let answer = cluster.kubectl(&["exec", from, "--", "sh", "-c", &script]);
+        answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(fetch("on-2", &address("on-3")), "node-3\n");
+    assert_eq!(fetch("on-3", &address("on-2")), "node-2\n");
 
     cluster.kubectl(&["expose", "pod", "on-3", "--name=remote", "--port=80"]);
     cluster
         .kubectl_until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=remote", "-o", "yaml"], |text| {
             text.contains("ready: true")
         });
-    assert_eq!(fetch("on-2", "http://remote/"), "node-3\n");
+    assert_eq!(fetch("on-2", "remote"), "node-3\n");
 
     // A pod without a wish never lands on the control plane.
     cluster.kubectl(&["create", "deployment", "many", "--image", IMAGE, "--replicas=4", "--", "sleep", "3600"]);
     cluster.kubectl(&["rollout", "status", "deployment/many", "--timeout=60s"]);
     let places = cluster.kubectl(&["get", "pods", "-l", "app=many", "-o", "jsonpath={.items[*].spec.nodeName}"]);
     assert!(places.split_whitespace().all(|node| node != "first"), "{places}");
-    assert!(
-        cluster.corten(&["logs", "--node", "first-2"]).contains("corten")
-            || !cluster.corten(&["logs", "--node", "first-2"]).is_empty()
-    );
+    assert!(cluster.corten(&["logs", "--node", "first-2"]).contains("the container runtime is ready"));
 }

@@ -93,12 +93,13 @@ fn trouble_is_told_in_one_sentence() {
 
     let mut squatter = cluster.machine.command(&tools::busybox()).args(["nc", "-l", "-p", "6443"]).spawn().unwrap();
     wait::until("the squatter", Duration::from_secs(10), || {
-        let output = cluster.machine.command(&tools::busybox()).args(["grep", "-c", ":192B", "/proc/net/tcp"]).output();
-        if output.is_ok_and(|output| output.stdout.starts_with(b"1")) { Ok(()) } else { Err("not listening".into()) }
+        let listens = ["grep", "-q", ":192B", "/proc/net/tcp", "/proc/net/tcp6"];
+        let status = cluster.machine.command(&tools::busybox()).args(listens).status();
+        if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err("not listening".into()) }
     });
     let taken = fails(&["up"]);
     assert!(taken.contains("port 6443 is taken"), "{taken}");
-    let _ = cluster.machine.command(&tools::busybox()).args(["pkill", "nc"]).status();
+    let _ = cluster.machine.command(&tools::busybox()).args(["sh", "-c", "kill $(pidof nc)"]).status();
     squatter.kill().ok();
     squatter.wait().unwrap();
 

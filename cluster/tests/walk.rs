@@ -270,15 +270,8 @@ spec:
     assert!(cgroups.contains("kubepods") || cgroups.contains("0::/"), "{cgroups}");
     let limit = run("cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max");
     assert_eq!(limit.trim(), (64 << 20).to_string());
-    cluster.kubectl(&[
-        "create",
-        "configmap",
-        "settings",
-        "--from-literal=color=green",
-        "--dry-run=server",
-        "-o",
-        "yaml",
-    ]);
+    cluster.kubectl(&["create", "configmap", "unreal", "--dry-run=server"]);
+    assert!(cluster.kubectl_fails(&["get", "configmap", "unreal"]).contains("NotFound"));
 }
 
 fn restarts_and_probes(cluster: &Cluster) {

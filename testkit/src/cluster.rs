@@ -128,8 +128,16 @@ impl Cluster {
     /// Kills the cluster's own processes as a power cut would: without a word, containers left alone.
     pub fn kill_hard(&self) {
         let pid = self.server_pid();
-        let status = self.machine.command(&tools::busybox()).args(["kill", "-9", &pid]).status();
-        assert!(status.expect("kill runs").success());
+        let kill = |signal: &str| {
+            let output = self.machine.command(&tools::busybox()).args(["kill", signal, &pid]).output();
+            output.expect("kill runs").status.success()
+        };
+        assert!(kill("-9"), "the server runs");
+        wait::until(
+            "the server's end",
+            Duration::from_secs(10),
+            || if kill("-0") { Err("alive".into()) } else { Ok(()) },
+        );
     }
 
     fn tell_log(&self) {

@@ -7,10 +7,10 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 /// The applets that tests call by name.
-const APPLETS: [&str; 34] = [
+const APPLETS: [&str; 35] = [
     "sh", "cat", "echo", "sleep", "ls", "env", "id", "true", "false", "test", "grep", "wget", "nc", "httpd",
     "nslookup", "hostname", "mount", "touch", "mkdir", "rm", "stat", "ps", "kill", "tar", "date", "dd", "head", "tail",
-    "sed", "awk", "stty", "seq", "ip", "readlink",
+    "sed", "awk", "stty", "seq", "ip", "readlink", "printf",
 ];
 
 /// Writes a docker archive of the image `name` into `dir` and returns its path.

@@ -22,11 +22,7 @@ const MAX_UNPAIRED: usize = 256;
 /// Serves a connection: the client opens an error stream and a data stream for each request.
 pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Incoming) {
     let mut unpaired: HashMap<String, Stream> = HashMap::new();
-    // A connection ends with the last writer to it. This one outlives every request: the client decides when
-    // it has forwarded enough.
-    let mut connection = None;
     while let Some(stream) = streams.recv().await {
-        connection.get_or_insert_with(|| stream.outgoing.clone());
         let request = stream.header("requestid").to_string();
         let (error, data) = match (stream.header("streamtype"), unpaired.remove(&request)) {
             ("error", Some(data)) => (stream, data),
