@@ -159,32 +159,32 @@ impl Content {
     }
 }
 
-fn status(namespace: &Namespace, content: &Content, now: Timestamp) -> NamespaceStatus {
-    let mut status = NamespaceStatus {
-        phase: Some("Terminating".to_owned()),
-        conditions: namespace.status.clone().and_then(|s| s.conditions),
-    };
+/// A condition as the content decides it: its type, the trouble there is, and what is said without any.
+type Finding = (&'static str, Option<(&'static str, String)>, (&'static str, &'static str));
+
+fn findings(content: &Content) -> [Finding; 5] {
     let listed = |counts: &BTreeMap<String, usize>, verb: &str| {
-        counts
-            .iter()
-            .map(|(name, count)| format!("{name} {verb} {count} resource instances"))
-            .collect::<Vec<_>>()
-            .join(", ")
+        let line = |(name, count): (&String, &usize)| format!("{name} {verb} {count} resource instances");
+        counts.iter().map(line).collect::<Vec<_>>().join(", ")
     };
-    let plain = |all: &[String]| all.join(", ");
-    let conditions = [
+    let trouble = |present: bool, reason, message: String| present.then_some((reason, message));
+    let undiscovered = format!(
+        "Discovery failed for some groups, {} failing: {}",
+        content.undiscovered.len(),
+        content.undiscovered.join(", ")
+    );
+    let failures = format!(
+        "Failed to delete all resource types, {} remaining: {}",
+        content.failures.len(),
+        content.failures.join(", ")
+    );
+    let remaining = format!("Some resources are remaining: {}", listed(&content.remaining, "has"));
+    let finalizers =
+        format!("Some content in the namespace has finalizers remaining: {}", listed(&content.finalizers, "in"));
+    [
         (
             "NamespaceDeletionDiscoveryFailure",
-            (!content.undiscovered.is_empty()).then(|| {
-                (
-                    "DiscoveryFailed",
-                    format!(
-                        "Discovery failed for some groups, {} failing: {}",
-                        content.undiscovered.len(),
-                        plain(&content.undiscovered)
-                    ),
-                )
-            }),
+            trouble(!content.undiscovered.is_empty(), "DiscoveryFailed", undiscovered),
             ("ResourcesDiscovered", "All resources successfully discovered"),
         ),
         (
@@ -194,40 +194,26 @@ fn status(namespace: &Namespace, content: &Content, now: Timestamp) -> Namespace
         ),
         (
             "NamespaceDeletionContentFailure",
-            (!content.failures.is_empty()).then(|| {
-                (
-                    "ContentDeletionFailed",
-                    format!(
-                        "Failed to delete all resource types, {} remaining: {}",
-                        content.failures.len(),
-                        plain(&content.failures)
-                    ),
-                )
-            }),
+            trouble(!content.failures.is_empty(), "ContentDeletionFailed", failures),
             ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
         ),
         (
             "NamespaceContentRemaining",
-            (!content.remaining.is_empty()).then(|| {
-                ("SomeResourcesRemain", format!("Some resources are remaining: {}", listed(&content.remaining, "has")))
-            }),
+            trouble(!content.remaining.is_empty(), "SomeResourcesRemain", remaining),
             ("ContentRemoved", "All content successfully removed"),
         ),
         (
             "NamespaceFinalizersRemaining",
-            (!content.finalizers.is_empty()).then(|| {
-                (
-                    "SomeFinalizersRemain",
-                    format!(
-                        "Some content in the namespace has finalizers remaining: {}",
-                        listed(&content.finalizers, "in")
-                    ),
-                )
-            }),
+            trouble(!content.finalizers.is_empty(), "SomeFinalizersRemain", finalizers),
             ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
         ),
-    ];
-    for (kind, trouble, (reason, message)) in conditions {
+    ]
+}
+
+fn status(namespace: &Namespace, content: &Content, now: Timestamp) -> NamespaceStatus {
+    let conditions = namespace.status.clone().and_then(|status| status.conditions);
+    let mut status = NamespaceStatus { phase: Some("Terminating".to_owned()), conditions };
+    for (kind, trouble, (reason, message)) in findings(content) {
         let condition = match trouble {
             Some((reason, message)) => new_condition(kind, "True", reason, message, now),
             None => new_condition(kind, "False", reason, message.to_owned(), now),

@@ -28,7 +28,7 @@ pub struct Observed {
     replica_set: ReplicaSet,
     /// Own pods and matching orphans.
     candidates: Vec<Pod>,
-    /// Pods of every ReplicaSet with the same owner: a scale-down evens them out over nodes.
+    /// Pods of every ReplicaSet with the same owner, for a scale-down: it evens them out over nodes.
     related: Vec<Pod>,
     failure: Option<Failure>,
 }
@@ -48,8 +48,11 @@ impl Controller for ReplicaSetController {
         let replica_set: ReplicaSet = view.typed(key)?;
         let uid = replica_set.metadata.uid.clone()?;
         let selector = selector(&replica_set.spec.as_ref()?.selector);
-        let candidates = view.claimable(&key.namespace, &uid, &selector);
-        let related = related_pods(view, &replica_set);
+        let candidates: Vec<Pod> = view.claimable(&key.namespace, &uid, &selector);
+        // Only who must give some up needs to know where the others are.
+        let wanted = replica_set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+        let surplus = candidates.len() > usize::try_from(wanted).unwrap_or(0);
+        let related = if surplus { related_pods(view, &replica_set) } else { Vec::new() };
         Some(Observed { replica_set, candidates, related, failure: view.last_failure() })
     }
 

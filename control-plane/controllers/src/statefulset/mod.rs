@@ -17,7 +17,7 @@ use crate::replicaset::{matching_orphan, owners_of};
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 use crate::workload::condition::count;
 use crate::workload::history::{self, Current};
-use crate::workload::owner::{claim, selector};
+use crate::workload::owner::{claim, is_controlled_by, selector};
 use crate::workload::pods;
 use identity::{ordinal_of, revision_of};
 
@@ -50,7 +50,9 @@ impl Controller for StatefulSetController {
         let set: StatefulSet = view.typed(key)?;
         let uid = set.metadata.uid.clone()?;
         let spec = set.spec.as_ref()?;
-        let candidates = view.claimable(&key.namespace, &uid, &selector(&spec.selector));
+        let mut candidates: Vec<Pod> = view.claimable(&key.namespace, &uid, &selector(&spec.selector));
+        // A pod that merely has the labels is not adopted: its name must say which member it is.
+        candidates.retain(|pod| ordinal_of(&set, pod).is_some() || is_controlled_by(&pod.metadata, &uid));
         let claims = if spec.volume_claim_templates.is_some() { view.all(&key.namespace) } else { Vec::new() };
         Some(Observed { candidates, claims, revisions: view.all(&key.namespace), set })
     }
@@ -74,7 +76,6 @@ impl Controller for StatefulSetController {
             .iter()
             .find(|revision| revision.name() == current_name)
             .map_or(update.clone(), |one| (*one).clone());
-        // A pod that merely has the labels is not a member: its name must say which it is.
         let mut members = claimed.owned;
         members.retain(|pod| ordinal_of(set, pod).is_some());
         members.sort_by_key(|pod| ordinal_of(set, pod));

@@ -168,3 +168,11 @@ fn ordinals_may_begin_elsewhere() {
     settle(&mut model, |_| {});
     assert_eq!(model.names("Pod"), ["db-5", "db-6"]);
 }
+
+#[test]
+fn a_pod_that_merely_has_the_labels_is_left_alone() {
+    let mut model = cluster(json!({}));
+    model.put(crate::model::pod("stranger").label("app", "db").value());
+    settle(&mut model, |_| {});
+    assert!(model.value("Pod", "default", "stranger")["metadata"]["ownerReferences"].is_null());
+}
