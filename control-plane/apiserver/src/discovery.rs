@@ -145,7 +145,8 @@ pub fn hash(bytes: &[u8]) -> String {
 /// Groups in order, each with its versions, the preferred one first.
 fn group(resources: &[Arc<Resource>]) -> Vec<(String, Vec<Version>)> {
     let mut groups: Vec<(String, Vec<Version>)> = Vec::new();
-    for kind in resources.iter().map(|r| &r.kind) {
+    // A version that is only stored has no verbs, and is nobody's to see.
+    for kind in resources.iter().map(|r| &r.kind).filter(|kind| !kind.verbs.is_empty()) {
         let at = groups.iter().position(|(name, _)| *name == kind.group).unwrap_or_else(|| {
             groups.push((kind.group.clone(), Vec::new()));
             groups.len() - 1
@@ -157,13 +158,30 @@ fn group(resources: &[Arc<Resource>]) -> Vec<(String, Vec<Version>)> {
         }
     }
     for (_, versions) in &mut groups {
-        versions.sort_by_key(|v| std::cmp::Reverse(v.version.clone()));
+        versions.sort_by_key(|v| std::cmp::Reverse(priority(&v.version)));
         for version in versions {
             version.kinds.sort_by(|a, b| a.plural.cmp(&b.plural));
         }
     }
     groups.sort_by_key(|(name, _)| GROUPS.iter().position(|g| g == name).unwrap_or(GROUPS.len()));
     groups
+}
+
+/// The rank of a version: stable before beta before alpha, then the higher number; odd names last, by name.
+fn priority(version: &str) -> (u8, u32, u32, std::cmp::Reverse<String>) {
+    let name = std::cmp::Reverse(version.to_owned());
+    let split = |text: &str| {
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        Some((text[..end].parse::<u32>().ok()?, text[end..].to_owned()))
+    };
+    let Some((major, rest)) = version.strip_prefix('v').and_then(split) else { return (0, 0, 0, name) };
+    let stage = |word: &str| rest.strip_prefix(word).and_then(|n| n.parse::<u32>().ok());
+    match (rest.is_empty(), stage("beta"), stage("alpha")) {
+        (true, _, _) => (3, major, 0, name),
+        (_, Some(minor), _) => (2, major, minor, name),
+        (_, _, Some(minor)) => (1, major, minor, name),
+        _ => (0, 0, 0, name),
+    }
 }
 
 fn api_group(name: &str, versions: &[Version]) -> Value {
@@ -270,4 +288,16 @@ fn aggregated_resource(kind: &Kind) -> Value {
         entry["subresources"] = json!(subresources);
     }
     entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ranked() {
+        let mut versions = ["foo1", "v1beta1", "v2", "v1", "v11alpha2", "v10", "v2beta1", "foo10", "v1alpha1"];
+        versions.sort_by_key(|v| std::cmp::Reverse(priority(v)));
+        assert_eq!(versions, ["v10", "v2", "v1", "v2beta1", "v1beta1", "v11alpha2", "v1alpha1", "foo1", "foo10"]);
+    }
 }

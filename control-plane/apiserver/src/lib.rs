@@ -14,6 +14,7 @@ mod body;
 mod bootstrap;
 mod cache;
 mod config;
+mod custom_resources;
 mod decode;
 mod discovery;
 mod encryption;

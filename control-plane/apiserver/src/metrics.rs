@@ -100,7 +100,7 @@ impl Metrics {
         line(&mut out, "apiserver_current_inflight_requests", r#"request_kind="readOnly""#, reading as f64);
         line(&mut out, "apiserver_current_inflight_requests", r#"request_kind="mutating""#, writing as f64);
         header(&mut out, "apiserver_storage_objects", "gauge", "Stored objects, by resource.");
-        for resource in server.registry.resources() {
+        for resource in &server.registry.resources().ordered {
             if let Some(stored) = resource.stored.as_ref().filter(|_| !resource.is_converted()) {
                 let kind = &resource.kind;
                 let name =

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_api::{Kind, Storage};
 use corten_meta::{GroupKind, GroupResource, Object, Status, Value};
@@ -80,13 +81,21 @@ pub enum Written {
     CompanionConflict,
 }
 
+/// The table of resources at a moment.
+#[derive(Default)]
+pub struct Resources {
+    by_path: HashMap<(String, String, String), Arc<Resource>>,
+    /// In the order of the kind table, custom resources last.
+    pub ordered: Vec<Arc<Resource>>,
+}
+
 /// All resources and the way to the store.
 pub struct Registry {
     pub store: Arc<dyn Store>,
     pub caches: Arc<Caches>,
     transformer: Arc<Transformer>,
-    by_path: HashMap<(String, String, String), Arc<Resource>>,
-    ordered: Vec<Arc<Resource>>,
+    resources: ArcSwap<Resources>,
+    built_in: Vec<Arc<Kind>>,
     event_ttl: Duration,
     event_lease: EventLease,
 }
@@ -109,38 +118,36 @@ impl Registry {
         event_ttl: Duration,
         shutdown: CancellationToken,
     ) -> Result<Registry, Error> {
-        let hubs = kinds.iter().filter_map(|kind| match &kind.storage {
-            Storage::Stored { prefix, hub: None } => Some((prefix.clone(), Arc::clone(kind))),
-            _ => None,
-        });
-        let hubs: HashMap<String, Arc<Kind>> = hubs.collect();
+        let hubs = hubs(kinds);
         let caches = Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown).await?;
-        let mut ordered = Vec::new();
-        for kind in kinds {
-            let stored = match &kind.storage {
-                Storage::Virtual => None,
-                Storage::Stored { prefix, .. } => {
-                    let missing = || Error::Config(format!("no kind is stored as itself under {prefix}"));
-                    let hub = hubs.get(prefix).cloned().ok_or_else(missing)?;
-                    let cache = caches.of(prefix).ok_or_else(missing)?;
-                    Some(Stored { prefix: prefix.clone(), hub, cache })
-                }
-            };
-            ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored }));
-        }
-        let path = |r: &Arc<Resource>| (r.kind.group.clone(), r.kind.version.clone(), r.kind.plural.clone());
-        let by_path = ordered.iter().map(|r| (path(r), Arc::clone(r))).collect();
+        let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs)?);
+        let built_in = kinds.to_vec();
         let event_lease = EventLease { started: Instant::now(), id: AtomicI64::new(0), minute: AtomicI64::new(-1) };
-        Ok(Registry { store, caches, transformer, by_path, ordered, event_ttl, event_lease })
+        Ok(Registry { store, caches, transformer, resources, built_in, event_ttl, event_lease })
     }
 
-    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
-        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
+        let path = (group.to_owned(), version.to_owned(), plural.to_owned());
+        self.resources.load().by_path.get(&path).cloned()
     }
 
-    /// All resources in the order of the kind table.
-    pub fn resources(&self) -> &[Arc<Resource>] {
-        &self.ordered
+    /// All resources of this moment.
+    pub fn resources(&self) -> Arc<Resources> {
+        self.resources.load_full()
+    }
+
+    /// Serves the built-in kinds and these custom ones from now on.
+    pub async fn set_custom(&self, custom: Vec<Arc<Kind>>) -> Result<(), Status> {
+        // A custom kind never takes the place of a built-in one.
+        let built_in = |kind: &Kind| self.built_in.iter().any(|b| b.group == kind.group && b.plural == kind.plural);
+        let custom: Vec<Arc<Kind>> = custom.into_iter().filter(|kind| !built_in(kind)).collect();
+        let all: Vec<Arc<Kind>> = self.built_in.iter().chain(&custom).cloned().collect();
+        let hubs = hubs(&all);
+        self.caches.hold(&hubs).await?;
+        let resources = table(&self.caches, &all, &hubs).map_err(|e| Status::internal(e.to_string()))?;
+        self.resources.store(Arc::new(resources));
+        self.caches.forget_others(&hubs);
+        Ok(())
     }
 
     fn key(stored: &Stored, namespace: &str, name: &str) -> Bytes {
@@ -267,6 +274,35 @@ impl Registry {
         self.event_lease.minute.store(minute, Ordering::Release);
         Ok(id)
     }
+}
+
+/// The kinds that are stored as themselves, by their prefix.
+fn hubs(kinds: &[Arc<Kind>]) -> HashMap<String, Arc<Kind>> {
+    let hubs = kinds.iter().filter_map(|kind| match &kind.storage {
+        Storage::Stored { prefix, hub: None } => Some((prefix.clone(), Arc::clone(kind))),
+        _ => None,
+    });
+    hubs.collect()
+}
+
+/// The table of these kinds, whose caches are there.
+fn table(caches: &Caches, kinds: &[Arc<Kind>], hubs: &HashMap<String, Arc<Kind>>) -> Result<Resources, Error> {
+    let mut ordered = Vec::new();
+    for kind in kinds {
+        let stored = match &kind.storage {
+            Storage::Virtual => None,
+            Storage::Stored { prefix, .. } => {
+                let missing = || Error::Config(format!("no kind is stored as itself under {prefix}"));
+                let hub = hubs.get(prefix).cloned().ok_or_else(missing)?;
+                let cache = caches.of(prefix).ok_or_else(missing)?;
+                Some(Stored { prefix: prefix.clone(), hub, cache })
+            }
+        };
+        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored }));
+    }
+    let path = |r: &Arc<Resource>| (r.kind.group.clone(), r.kind.version.clone(), r.kind.plural.clone());
+    let by_path = ordered.iter().map(|r| (path(r), Arc::clone(r))).collect();
+    Ok(Resources { by_path, ordered })
 }
 
 /// The answer for a store that cannot.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_meta::Object;
 use corten_store::Store;
@@ -14,6 +15,7 @@ use crate::authorization::rbac::Rbac;
 use crate::body::{Reply, RequestBody};
 use crate::bootstrap;
 use crate::config::Config;
+use crate::custom_resources;
 use crate::discovery::Discovery;
 use crate::encryption::Transformer;
 use crate::error::Error;
@@ -31,7 +33,7 @@ pub struct Server {
     pub(crate) tokens: Tokens,
     pub(crate) rbac: Rbac,
     pub(crate) admission: Chain,
-    pub(crate) discovery: Discovery,
+    pub(crate) discovery: ArcSwap<Discovery>,
     pub(crate) openapi: Arc<OpenApi>,
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
@@ -51,8 +53,8 @@ impl Server {
             tokens: Tokens::new(&config)?,
             rbac: Rbac::new(rbac_caches(&registry)?),
             admission: Chain::new(),
-            discovery: Discovery::new(registry.resources()),
-            openapi: Arc::new(OpenApi::new(registry.resources())),
+            discovery: ArcSwap::from_pointee(Discovery::new(&registry.resources().ordered)),
+            openapi: Arc::new(OpenApi::new(&registry.resources().ordered)),
             health: Health::default(),
             metrics: Metrics::default(),
             limits: Limits::new(&config),
@@ -62,6 +64,8 @@ impl Server {
             shutdown,
         });
         bootstrap::run(&server).await?;
+        custom_resources::reconcile(&server).await.map_err(|status| Error::Bootstrap(status.message))?;
+        tokio::spawn(custom_resources::run(Arc::downgrade(&server), server.shutdown.clone()));
         server.health.mark_ready();
         Ok(server)
     }
@@ -91,7 +95,7 @@ impl Server {
     /// The objects of a namespace (or of all) in the cache, in their stored version.
     pub(crate) fn cached_list(&self, group: &str, version: &str, plural: &str, namespace: &str) -> Vec<Arc<Object>> {
         let resource = self.registry.resource(group, version, plural);
-        resource.and_then(|r| r.stored.as_ref()).map(|s| s.cache.list(namespace)).unwrap_or_default()
+        resource.as_ref().and_then(|r| r.stored.as_ref()).map(|s| s.cache.list(namespace)).unwrap_or_default()
     }
 
     /// A resource that the API always has.
@@ -100,7 +104,7 @@ impl Server {
         group: &str,
         version: &str,
         plural: &str,
-    ) -> Result<&Arc<Resource>, corten_meta::Status> {
+    ) -> Result<Arc<Resource>, corten_meta::Status> {
         self.registry
             .resource(group, version, plural)
             .ok_or_else(|| corten_meta::Status::internal(format!("{plural}.{version}.{group} is not served")))
@@ -117,8 +121,7 @@ fn rbac_caches(registry: &Registry) -> Result<[Arc<crate::cache::ResourceCache>;
     let cache = |plural: &str| {
         let resource = registry.resource("rbac.authorization.k8s.io", "v1", plural);
         resource
-            .and_then(|r| r.stored.as_ref())
-            .map(|s| Arc::clone(&s.cache))
+            .and_then(|r| r.stored.as_ref().map(|s| Arc::clone(&s.cache)))
             .ok_or_else(|| Error::Config(format!("the kind table has no {plural}")))
     };
     Ok([cache("clusterroles")?, cache("roles")?, cache("clusterrolebindings")?, cache("rolebindings")?])

@@ -41,7 +41,7 @@ async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
         Status::not_found(&resource, namespace)
     };
     let resource = server.resource("", "v1", "namespaces")?;
-    let found = server.registry.read(resource, "", namespace).await?.ok_or_else(missing)?;
+    let found = server.registry.read(&resource, "", namespace).await?.ok_or_else(missing)?;
     if found.header.deletion_timestamp.is_some() {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut status = a.forbidden(why);

@@ -47,7 +47,7 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
             Some(class) => class,
             None => {
                 let resource = server.resource(GROUP, "v1", "priorityclasses")?;
-                let found = server.registry.read(resource, "", &name).await?;
+                let found = server.registry.read(&resource, "", &name).await?;
                 found.ok_or_else(|| a.forbidden(format!("no PriorityClass with name {name} was found")))?
             }
         };

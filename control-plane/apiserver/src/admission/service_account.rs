@@ -55,7 +55,7 @@ async fn find_account(a: &Attributes<'_>, name: &str) -> Result<Value, Status> {
         return Ok(account.value());
     }
     let resource = server.resource("", "v1", "serviceaccounts")?;
-    match server.registry.read(resource, namespace, name).await? {
+    match server.registry.read(&resource, namespace, name).await? {
         Some(account) => Ok(account.value()),
         None => Err(a.forbidden(format!(
             "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"

@@ -187,7 +187,7 @@ async fn check_asked(a: &Attributes<'_>, range: &AddressRange, ip: &str) -> Resu
     }
     let server = a.target.server;
     let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
-    if server.registry.read(resource, "", ip).await?.is_some() {
+    if server.registry.read(&resource, "", ip).await?.is_some() {
         return refuse(format!("failed to allocate IP {ip}: provided IP is already allocated"));
     }
     Ok(())
@@ -197,7 +197,7 @@ async fn take_address(a: &Attributes<'_>, ip: &str) -> Result<Op, Status> {
     let object = ip_address(ip, corten_meta::namespace(&a.object), corten_meta::name(&a.object), a.target.context.now);
     let server = a.target.server;
     let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
-    Ok(server.registry.put(resource, &object, Expect::Absent).await?.0)
+    Ok(server.registry.put(&resource, &object, Expect::Absent).await?.0)
 }
 
 /// The IPAddress of a Service's address.
@@ -221,7 +221,7 @@ pub fn ip_address(ip: &str, namespace: &str, service: &str, now: jiff::Timestamp
 
 fn release_address(target: &Target<'_>, ip: &str) -> Result<Op, Status> {
     let resource = target.server.resource("networking.k8s.io", "v1", "ipaddresses")?;
-    target.server.registry.remove(resource, "", ip, Expect::Any)
+    target.server.registry.remove(&resource, "", ip, Expect::Any)
 }
 
 fn release_port(port: u16) -> Op {

@@ -48,9 +48,8 @@ pub fn authorize(server: &Server, _policy: &Policy, a: &Attributes<'_>) -> Decis
 
 /// The pods of a namespace that run on the node.
 fn pods_of(server: &Server, node: &str, namespace: &str) -> Vec<Value> {
-    let Some(stored) = server.registry.resource("", "v1", "pods").and_then(|r| r.stored.as_ref()) else {
-        return Vec::new();
-    };
+    let Some(resource) = server.registry.resource("", "v1", "pods") else { return Vec::new() };
+    let Some(stored) = &resource.stored else { return Vec::new() };
     let filter = Filter {
         namespace: namespace.to_owned(),
         labels: Selector::everything(),

@@ -62,7 +62,7 @@ async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
     let mut wanted = objects::wanted(&server.config);
     wanted.extend(rbac::wanted());
     wanted.extend(flow_control::wanted());
-    wanted.extend(api_services::wanted(server.registry.resources()));
+    wanted.extend(api_services::wanted(&server.registry.resources().ordered));
     wanted.extend(kubernetes_service::wanted(&server.config)?);
     let now = jiff::Timestamp::now();
     let mut operations = Vec::new();
@@ -72,13 +72,13 @@ async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
         let (namespace, name) = (corten_meta::namespace(&wanted.object), corten_meta::name(&wanted.object));
         match stored.cache.get(namespace, name) {
             None => {
-                let object = complete(resource, wanted.object, now);
-                operations.push(server.registry.put(resource, &object, Expect::Absent).await?.0);
+                let object = complete(&resource, wanted.object, now);
+                operations.push(server.registry.put(&resource, &object, Expect::Absent).await?.0);
             }
             Some(present) => {
                 if let Some(object) = (wanted.repair)(&present.value(), &wanted.object) {
                     let expect = Expect::ModRevision(present.revision);
-                    operations.push(server.registry.put(resource, &object, expect).await?.0);
+                    operations.push(server.registry.put(&resource, &object, expect).await?.0);
                 }
             }
         }

@@ -10,13 +10,13 @@ mod resource;
 mod watcher;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use corten_api::Kind;
 use corten_meta::{Object, Status};
 use corten_store::{Entry, EventKind, Range, Revision, Store};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache};
@@ -33,10 +33,18 @@ const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// All resource caches and the progress of their feed.
 pub struct Caches {
-    by_prefix: HashMap<String, Arc<ResourceCache>>,
+    by_prefix: RwLock<HashMap<String, Arc<ResourceCache>>>,
+    additions: mpsc::Sender<Addition>,
     progress: watch::Sender<Revision>,
     store: Arc<dyn Store>,
     transformer: Arc<Transformer>,
+}
+
+/// A kind that is to be held from now on.
+struct Addition {
+    prefix: String,
+    kind: Arc<Kind>,
+    done: oneshot::Sender<()>,
 }
 
 impl Caches {
@@ -48,15 +56,48 @@ impl Caches {
         shutdown: CancellationToken,
     ) -> Result<Arc<Caches>, Error> {
         let by_prefix = hubs.into_iter().map(|(prefix, kind)| (prefix, Arc::new(ResourceCache::new(kind)))).collect();
-        let caches = Arc::new(Caches { by_prefix, progress: watch::Sender::new(0), store, transformer });
+        let (additions, receiver) = mpsc::channel(16);
+        let by_prefix = RwLock::new(by_prefix);
+        let caches = Arc::new(Caches { by_prefix, additions, progress: watch::Sender::new(0), store, transformer });
         let revision = caches.load().await?;
-        tokio::spawn(Arc::clone(&caches).feed(revision, shutdown));
+        tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown));
         Ok(caches)
     }
 
     /// The cache of the resource stored under `prefix`.
     pub fn of(&self, prefix: &str) -> Option<Arc<ResourceCache>> {
-        self.by_prefix.get(prefix).cloned()
+        self.map().get(prefix).cloned()
+    }
+
+    /// Holds these kinds, too, from the feed's present revision on.
+    pub async fn hold(&self, hubs: &HashMap<String, Arc<Kind>>) -> Result<(), Status> {
+        for (prefix, kind) in hubs {
+            if self.of(prefix).is_some() {
+                continue;
+            }
+            let (done, added) = oneshot::channel();
+            let addition = Addition { prefix: prefix.clone(), kind: Arc::clone(kind), done };
+            let stopped = || Status::service_unavailable("the watch cache has stopped");
+            self.additions.send(addition).await.map_err(|_| stopped())?;
+            added.await.map_err(|_| stopped())?;
+        }
+        Ok(())
+    }
+
+    /// Forgets every kind but these, and ends its watches.
+    pub fn forget_others(&self, hubs: &HashMap<String, Arc<Kind>>) {
+        let mut map = self.by_prefix.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        map.retain(|prefix, cache| {
+            let stays = hubs.contains_key(prefix);
+            if !stays {
+                cache.clear();
+            }
+            stays
+        });
+    }
+
+    fn map(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Arc<ResourceCache>>> {
+        self.by_prefix.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The revision that all caches have reached.
@@ -84,7 +125,7 @@ impl Caches {
         for entry in &all.entries {
             self.apply(entry.mod_revision, EventKind::Put, entry);
         }
-        for cache in self.by_prefix.values() {
+        for cache in self.map().values() {
             cache.begin_window(all.revision);
         }
         self.progress.send_replace(all.revision);
@@ -92,11 +133,16 @@ impl Caches {
     }
 
     /// Applies the store's changes until shutdown, and begins again where it stood if a watch ends.
-    async fn feed(self: Arc<Self>, mut revision: Revision, shutdown: CancellationToken) {
+    async fn feed(
+        self: Arc<Self>,
+        mut revision: Revision,
+        mut additions: mpsc::Receiver<Addition>,
+        shutdown: CancellationToken,
+    ) {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                ended = self.follow(&mut revision) => {
+                ended = self.follow(&mut revision, &mut additions) => {
                     tracing::warn!(revision, error = %ended, "the store's watch ended; resuming");
                     if matches!(ended, corten_store::Error::Compacted { .. }) {
                         revision = self.reload(revision).await;
@@ -111,15 +157,25 @@ impl Caches {
         }
     }
 
-    async fn follow(&self, revision: &mut Revision) -> corten_store::Error {
+    async fn follow(&self, revision: &mut Revision, additions: &mut mpsc::Receiver<Addition>) -> corten_store::Error {
         let mut watch = match self.store.watch(REGISTRY.as_bytes(), *revision + 1).await {
             Ok(watch) => watch,
             Err(e) => return e,
         };
-        while let Some(batch) = watch.next().await {
+        loop {
+            let batch = tokio::select! {
+                Some(addition) = additions.recv() => {
+                    if let Err(e) = self.add(addition, *revision).await {
+                        return e;
+                    }
+                    continue;
+                }
+                batch = watch.next() => batch,
+            };
             let batch = match batch {
-                Ok(batch) => batch,
-                Err(e) => return e,
+                Some(Ok(batch)) => batch,
+                Some(Err(e)) => return e,
+                None => return corten_store::Error::Closed,
             };
             for event in batch.events.iter() {
                 self.apply(batch.revision, event.kind, &event.entry);
@@ -127,12 +183,29 @@ impl Caches {
             *revision = batch.revision;
             self.progress.send_replace(batch.revision);
         }
-        corten_store::Error::Closed
+    }
+
+    /// Fills a new cache with what there was at the feed's revision; what comes after, the feed brings.
+    async fn add(&self, addition: Addition, revision: Revision) -> Result<(), corten_store::Error> {
+        let base = format!("{}/", addition.prefix);
+        let all = self.store.range(Range::prefix(base.as_bytes()).at(revision)).await?;
+        let cache = Arc::new(ResourceCache::new(addition.kind));
+        self.by_prefix
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .insert(addition.prefix, Arc::clone(&cache));
+        for entry in &all.entries {
+            self.apply(entry.mod_revision, EventKind::Put, entry);
+        }
+        cache.begin_window(revision);
+        // Whoever asked may have gone; the cache stays until it is forgotten.
+        let _ = addition.done.send(());
+        Ok(())
     }
 
     /// The history between the feed and the store is gone: start over, and end every watch.
     async fn reload(&self, revision: Revision) -> Revision {
-        for cache in self.by_prefix.values() {
+        for cache in self.map().values() {
             cache.clear();
         }
         match self.load().await {
@@ -169,10 +242,11 @@ impl Caches {
     }
 
     /// The cache a key belongs to and the rest of the key. Prefixes have one or two segments.
-    fn route<'a>(&self, key: &'a [u8]) -> Option<(&Arc<ResourceCache>, &'a str)> {
+    fn route<'a>(&self, key: &'a [u8]) -> Option<(Arc<ResourceCache>, &'a str)> {
         let key = std::str::from_utf8(key).ok()?;
         let slashes: Vec<usize> = key.match_indices('/').map(|(at, _)| at).skip(2).take(2).collect();
-        slashes.iter().rev().find_map(|&at| Some((self.by_prefix.get(&key[..at])?, &key[at + 1..])))
+        let map = self.map();
+        slashes.iter().rev().find_map(|&at| Some((Arc::clone(map.get(&key[..at])?), &key[at + 1..])))
     }
 }
 

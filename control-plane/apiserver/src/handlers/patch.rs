@@ -33,8 +33,11 @@ impl Patch {
     /// Reads the patch by its Content-Type.
     pub fn decode(target: &Target<'_>, bytes: &[u8]) -> Result<Patch, Status> {
         let kind = media_type(&target.context.headers);
-        if !matches!(kind, JSON | MERGE | STRATEGIC) {
-            return Err(Status::unsupported_media_type(&[JSON, MERGE, STRATEGIC]));
+        // Only built-in types have the marks that a strategic merge goes by.
+        let accepted: &[&str] =
+            if target.resource.kind.schema.is_empty() { &[JSON, MERGE] } else { &[JSON, MERGE, STRATEGIC] };
+        if !accepted.contains(&kind) {
+            return Err(Status::unsupported_media_type(accepted));
         }
         let value = corten_meta::decode_json(bytes, false)
             .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?

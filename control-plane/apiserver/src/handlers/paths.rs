@@ -14,7 +14,7 @@ use crate::server::Server;
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
     let path = context.info.path.trim_end_matches('/');
     if !matches!(context.method, Method::GET | Method::HEAD) {
-        return Err(match server.discovery.serve(context) {
+        return Err(match server.discovery.load().serve(context) {
             Some(_) => method_not_allowed(),
             None => Status::path_not_found(),
         });
@@ -22,7 +22,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     if let Some(reply) = Health::serve(server, context) {
         return reply;
     }
-    if let Some(reply) = server.discovery.serve(context) {
+    if let Some(reply) = server.discovery.load().serve(context) {
         return reply;
     }
     if let Some(reply) = server.openapi.serve(context).await {
@@ -75,7 +75,8 @@ fn index(server: &Server) -> serde_json::Value {
         "/readyz",
         "/version",
     ];
-    let mut paths: Vec<&str> = server.discovery.paths().chain(own).collect();
+    let discovery = server.discovery.load();
+    let mut paths: Vec<&str> = discovery.paths().chain(own).collect();
     paths.sort_unstable();
     json!({ "paths": paths })
 }

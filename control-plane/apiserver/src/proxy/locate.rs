@@ -115,7 +115,7 @@ fn encode(text: &str) -> String {
 async fn kubelet_of(target: &Target<'_>, node: &str, path_and_query: String) -> Result<Backend, Status> {
     let server = target.server;
     let resource = server.resource("", "v1", "nodes")?;
-    let node = server.registry.get(resource, "", node).await?.value();
+    let node = server.registry.get(&resource, "", node).await?.value();
     let addresses = node.pointer("/status/addresses").and_then(Value::as_array).cloned().unwrap_or_default();
     let of_type = |kind: &str| addresses.iter().find(|a| a["type"] == kind).and_then(|a| a["address"].as_str());
     let host = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"].into_iter().find_map(of_type);

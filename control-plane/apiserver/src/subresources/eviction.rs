@@ -77,11 +77,11 @@ async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result
         }
     };
     let resource = server.resource("policy", "v1", "poddisruptionbudgets")?;
-    let budget = Target { resource, name, ..*target };
+    let budget = Target { resource: &resource, name, ..*target };
     let pod_name = corten_meta::name(pod).to_owned();
     let ready = is_ready(pod);
     if dry_run {
-        let current = server.registry.get(resource, target.namespace, name).await?.value();
+        let current = server.registry.get(&resource, target.namespace, name).await?.value();
         return disrupt(target, &current, &pod_name, ready).map(|_| ());
     }
     change(&budget, Part::Whole, None, &|old| disrupt(target, old, &pod_name, ready)).await.map(|_| ())

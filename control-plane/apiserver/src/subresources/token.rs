@@ -92,7 +92,7 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
     };
     let server = target.server;
     let resource = server.resource("", "v1", plural)?;
-    let object = server.registry.get(resource, namespace, text("name")).await?;
+    let object = server.registry.get(&resource, namespace, text("name")).await?;
     let uid = object.header.uid.clone();
     if !text("uid").is_empty() && text("uid") != uid {
         let why = format!(

@@ -27,7 +27,7 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
     let plural = target.resource.kind.plural.as_str();
     if plural == "bindings" {
         let pods = target.server.resource("", "v1", "pods")?;
-        let pod = Target { resource: pods, name: "", ..*target };
+        let pod = Target { resource: &pods, name: "", ..*target };
         return subresources::binding::create(&pod, bytes).await;
     }
     let mut review = target.decode(bytes)?;

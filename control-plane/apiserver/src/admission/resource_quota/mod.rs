@@ -123,7 +123,7 @@ async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> 
     target.server.registry.caches.fresh().await?;
     let hard = amounts(quota.pointer("/spec/hard"));
     let mut used: Amounts = hard.keys().map(|name| (name.clone(), corten_meta::Quantity::zero())).collect();
-    for resource in target.server.registry.resources() {
+    for resource in &target.server.registry.resources().ordered {
         let kind = &resource.kind;
         let Some(stored) = resource.stored.as_ref().filter(|_| kind.namespaced && !resource.is_converted()) else {
             continue;
@@ -158,6 +158,6 @@ fn write_status(quota: &mut Value, used: &Amounts) {
 /// The write of the quota, if it changed.
 async fn put(target: &Target<'_>, quota: &Arc<Object>, value: &Value) -> Result<Option<Op>, Status> {
     let resource = target.server.resource("", "v1", "resourcequotas")?;
-    let (operation, bytes) = target.server.registry.put(resource, value, Expect::ModRevision(quota.revision)).await?;
+    let (operation, bytes) = target.server.registry.put(&resource, value, Expect::ModRevision(quota.revision)).await?;
     Ok((bytes != quota.bytes).then_some(operation))
 }

@@ -1,0 +1,145 @@
+//! The logic of a custom resource: its schema prunes, defaults and validates; its columns are paths into it.
+
+use corten_api::{Behaviour, Column, ScalePaths};
+use corten_meta::{FieldError, Path, Value};
+use jiff::Timestamp;
+
+use super::schema;
+
+/// A column and where its value is.
+pub struct PrinterColumn {
+    name: String,
+    kind: String,
+    path: String,
+    priority: i32,
+    format: String,
+    description: String,
+}
+
+impl PrinterColumn {
+    pub fn new(name: &str, kind: &str, path: &str, priority: i32, format: &str, description: &str) -> PrinterColumn {
+        PrinterColumn {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            path: path.to_owned(),
+            priority,
+            format: format.to_owned(),
+            description: description.to_owned(),
+        }
+    }
+
+    pub fn column(&self) -> Column {
+        let mut column = Column::new(&self.name, &self.kind).format(&self.format).describe(&self.description);
+        column.priority = self.priority;
+        column
+    }
+
+    fn cell(&self, object: &Value, now: Timestamp) -> Value {
+        let Some(found) = find(object, &self.path) else { return Value::Null };
+        match (self.kind.as_str(), found) {
+            ("date", Value::String(text)) => match corten_meta::time::parse(text) {
+                Ok(at) => corten_meta::time::human_duration(now.duration_since(at)).into(),
+                Err(_) => "<invalid>".into(),
+            },
+            ("string", Value::String(text)) => text.clone().into(),
+            ("string", other) => other.to_string().into(),
+            ("integer", Value::Number(n)) => n.clone().into(),
+            ("number", Value::Number(n)) => n.clone().into(),
+            ("boolean", Value::Bool(b)) => (*b).into(),
+            _ => Value::Null,
+        }
+    }
+}
+
+/// Follows a simple JSON path: `.a.b`, `.a['b.c']`, `.a[0]`, `.conditions[?(@.type=="Ready")].status`.
+fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut here = object;
+    let mut rest = path;
+    while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix('[') {
+            let (inside, after) = after.split_once(']')?;
+            here = match inside.strip_prefix("?(@.").and_then(|f| f.strip_suffix(')')) {
+                Some(filter) => {
+                    let (key, wanted) = filter.split_once("==")?;
+                    let wanted = wanted.trim().trim_matches(['"', '\'']);
+                    here.as_array()?.iter().find(|item| item[key.trim()] == wanted)?
+                }
+                None => match inside.parse::<usize>() {
+                    Ok(index) => here.get(index)?,
+                    Err(_) => here.get(inside.trim_matches(['"', '\'']))?,
+                },
+            };
+            rest = after;
+        } else {
+            let step = rest.strip_prefix('.').unwrap_or(rest);
+            let end = step.find(['.', '[']).unwrap_or(step.len());
+            here = here.get(step.get(..end).filter(|s| !s.is_empty())?)?;
+            rest = step.get(end..)?;
+        }
+    }
+    Some(here)
+}
+
+/// The behaviour of one version.
+pub struct CustomResource {
+    pub schema: Value,
+    pub columns: Vec<PrinterColumn>,
+    pub scale: Option<ScalePaths>,
+    pub has_status: bool,
+}
+
+impl Behaviour for CustomResource {
+    fn default(&self, object: &mut Value) {
+        schema::prune_root(&self.schema, object);
+        schema::default(&self.schema, object);
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        if self.has_status
+            && let Some(object) = object.as_object_mut()
+        {
+            object.remove("status");
+        }
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        schema::validate(&self.schema, object, None, &mut errors);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if let (Some(schema), Some(status)) = (self.schema.pointer("/properties/status"), new.get("status")) {
+            schema::validate(schema, status, Some(Path::root("status")), &mut errors);
+        }
+        errors
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let name = Value::from(corten_meta::name(object));
+        std::iter::once(name).chain(self.columns.iter().map(|column| column.cell(object, now))).collect()
+    }
+
+    fn scale(&self) -> Option<ScalePaths> {
+        self.scale.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn paths_lead_to_values() {
+        let object = json!({ "spec": { "a.b": 1, "list": [{ "x": "y" }] },
+                             "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        let at = |path: &str| find(&object, path).cloned();
+        assert_eq!(at(".spec['a.b']"), Some(json!(1)));
+        assert_eq!(at(".spec.list[0].x"), Some(json!("y")));
+        assert_eq!(at(".status.conditions[?(@.type==\"Ready\")].status"), Some(json!("True")));
+        assert_eq!(at(".spec.none"), None);
+        assert_eq!(at("..x["), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! Custom resources: a definition becomes a kind, and the kind takes the same path as all others.
+//!
+//! One task follows the definitions: it accepts their names, makes kinds of their served versions, and swaps the
+//! resource table and discovery. It never handles requests; those see only the table.
+
+mod behaviour;
+mod definition;
+mod schema;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use corten_api::Kind;
+use corten_meta::{Object, Status, Value};
+use corten_store::{Expect, Op, Range};
+use tokio_util::sync::CancellationToken;
+
+use crate::discovery::Discovery;
+use crate::registry::{Resource, Written, store_status};
+use crate::server::Server;
+
+const GROUP: &str = "apiextensions.k8s.io";
+const PLURAL: &str = "customresourcedefinitions";
+
+/// Follows the definitions until shutdown.
+pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
+    let Some(mut changes) = server.upgrade().and_then(|s| {
+        let resource = s.registry.resource(GROUP, "v1", PLURAL)?;
+        resource.stored.as_ref().map(|stored| stored.cache.changes())
+    }) else {
+        return;
+    };
+    loop {
+        changes.mark_unchanged();
+        let reconciled = match server.upgrade() {
+            Some(server) => reconcile(&server).await,
+            None => return,
+        };
+        let again = reconciled.is_err();
+        if let Err(status) = reconciled {
+            tracing::warn!(message = status.message, "custom resources could not be brought up to date; trying again");
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(Duration::from_secs(1)), if again => {}
+        }
+    }
+}
+
+/// Brings status, resource table and discovery in line with the definitions. Doing it twice is harmless.
+pub async fn reconcile(server: &Server) -> Result<(), Status> {
+    let resource = server.resource(GROUP, "v1", PLURAL)?;
+    let mut kinds: BTreeMap<String, Arc<Kind>> = BTreeMap::new();
+    for object in server.cached_list(GROUP, "v1", PLURAL, "") {
+        let definition = object.value();
+        if object.header.deletion_timestamp.is_some() {
+            clean_up(server, &resource, &object, &definition).await?;
+            continue;
+        }
+        accept(server, &resource, &object, &definition).await?;
+        for kind in definition::kinds(&definition) {
+            kinds.insert(format!("{}/{}/{}", kind.group, kind.version, kind.plural), Arc::new(kind));
+        }
+    }
+    server.registry.set_custom(kinds.into_values().collect()).await?;
+    server.discovery.store(Arc::new(Discovery::new(&server.registry.resources().ordered)));
+    Ok(())
+}
+
+/// Writes the conditions and the finalizer that a served definition has.
+async fn accept(server: &Server, resource: &Resource, object: &Object, definition: &Value) -> Result<(), Status> {
+    let Some(accepted) = definition::accepted(definition, jiff::Timestamp::now()) else { return Ok(()) };
+    let expect = Expect::ModRevision(object.revision);
+    match server.registry.write(resource, &accepted, expect, Vec::new()).await? {
+        Written::Done(_) => Ok(()),
+        // Somebody changed it meanwhile, which is a change that is seen here again.
+        Written::Conflict | Written::CompanionConflict => Ok(()),
+    }
+}
+
+/// A definition goes after all its objects have: both in one commit.
+async fn clean_up(server: &Server, resource: &Resource, object: &Object, definition: &Value) -> Result<(), Status> {
+    let mut waiting: Vec<&str> = corten_meta::finalizers(definition);
+    waiting.retain(|finalizer| *finalizer != definition::FINALIZER);
+    let prefix = format!("{}/", definition::prefix(definition));
+    let store = &server.registry.store;
+    let instances = store.range(Range::prefix(prefix.as_bytes()).keys_only()).await.map_err(store_status)?;
+    let gone: Vec<Op> = instances.entries.into_iter().map(|entry| Op::delete(entry.key, Expect::Any)).collect();
+    if waiting.is_empty() {
+        server.registry.erase(resource, "", &object.header.name, object.revision, gone).await?;
+        return Ok(());
+    }
+    let mut rest = definition.clone();
+    corten_meta::set(&mut rest, "/metadata/finalizers", serde_json::json!(waiting));
+    if rest != *definition {
+        server.registry.write(resource, &rest, Expect::ModRevision(object.revision), gone).await?;
+    }
+    Ok(())
+}

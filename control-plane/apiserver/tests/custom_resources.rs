@@ -1,0 +1,96 @@
+//! Custom resources take the path of built-in ones, from their definition to its deletion.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use serde_json::{Value, json};
+use server::{TestServer, next, send};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+
+fn definition() -> Value {
+    let schema = json!({ "type": "object", "properties": {
+        "spec": { "type": "object", "required": ["size"], "properties": {
+            "size": { "type": "integer", "minimum": 1 }, "color": { "type": "string", "default": "red" } } },
+        "status": { "type": "object", "properties": { "size": { "type": "integer" } } } } });
+    let version = |name: &str, storage: bool| {
+        json!({
+        "name": name, "served": true, "storage": storage, "schema": { "openAPIV3Schema": schema },
+        "subresources": { "status": {}, "scale": { "specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size" } },
+        "additionalPrinterColumns": [{ "name": "Size", "type": "integer", "jsonPath": ".spec.size" }] })
+    };
+    json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "widgets.example.com" },
+        "spec": { "group": "example.com", "scope": "Namespaced", "versions": [version("v1", true), version("v1beta1", false)],
+            "names": { "plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList", "shortNames": ["wd"] } } })
+}
+
+/// Waits until a path answers with this code.
+async fn until(s: &TestServer, path: &str, code: u16) -> Value {
+    for _ in 0..500 {
+        let answer = s.get(path).await;
+        if answer.code == code {
+            return answer.body;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{path} does not answer {code}");
+}
+
+#[tokio::test]
+async fn a_definition_makes_a_resource() {
+    let s = TestServer::start().await;
+    assert_eq!(s.get(WIDGETS).await.code, 404);
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let established = s.get(&format!("{DEFINITIONS}/widgets.example.com")).await.expect(200);
+    assert_eq!(established["status"]["acceptedNames"]["kind"], "Widget");
+    let resources = s.get("/apis/example.com/v1").await.expect(200);
+    assert_eq!(
+        (&resources["resources"][0]["name"], &resources["resources"][0]["shortNames"]),
+        (&json!("widgets"), &json!(["wd"]))
+    );
+
+    let mut events = s.watch(&format!("{WIDGETS}?watch=1")).await;
+    let body = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" },
+                       "spec": { "size": 2, "odd": 1 }, "status": { "size": 9 } });
+    let created = s.post(WIDGETS, body.clone()).await.expect(201);
+    assert_eq!((&created["spec"], created.get("status")), (&json!({ "size": 2, "color": "red" }), None));
+    assert_eq!(next(&mut events).await, "ADDED w");
+    let mut wrong = body;
+    wrong["metadata"]["name"] = "x".into();
+    wrong["spec"] = json!({ "size": 0 });
+    assert!(s.post(WIDGETS, wrong).await.message(422).contains("should be greater than or equal to 1"));
+
+    let other = s.get("/apis/example.com/v1beta1/namespaces/default/widgets/w").await.expect(200);
+    assert_eq!((&other["apiVersion"], &other["spec"]["size"]), (&json!("example.com/v1beta1"), &json!(2)));
+    let path = format!("{WIDGETS}/w");
+    let patched = s.patch(&path, "merge", json!({ "spec": { "size": 3 }, "status": { "size": 3 } })).await.expect(200);
+    assert_eq!((&patched["metadata"]["generation"], patched.get("status")), (&json!(2), None));
+    assert_eq!(s.patch(&path, "strategic", json!({})).await.code, 415);
+    s.patch(&format!("{path}/status"), "merge", json!({ "status": { "size": 3 } })).await.expect(200);
+    assert_eq!(s.get(&format!("{path}/scale")).await.expect(200)["status"]["replicas"], 3);
+    let admin = s.user("a", &["system:masters"]);
+    let table =
+        send(&admin, "GET", WIDGETS, Default::default(), &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")])
+            .await;
+    assert_eq!(table.expect(200)["rows"][0]["cells"], json!(["w", 3]));
+}
+
+#[tokio::test]
+async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
+    let s = TestServer::start().await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    s.post(WIDGETS, json!({ "metadata": { "name": "w" }, "spec": { "size": 1 } })).await.expect(201);
+    let s = s.restart().await;
+    s.get(&format!("{WIDGETS}/w")).await.expect(200);
+    assert_eq!(s.get(WIDGETS).await.expect(200)["items"].as_array().unwrap().len(), 1);
+    s.delete(&format!("{DEFINITIONS}/widgets.example.com"), None).await.expect(200);
+    until(&s, &format!("{DEFINITIONS}/widgets.example.com"), 404).await;
+    until(&s, WIDGETS, 404).await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    assert_eq!(until(&s, WIDGETS, 200).await["items"], json!([]));
+}
