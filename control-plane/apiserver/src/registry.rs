@@ -176,6 +176,13 @@ impl Registry {
         Object::parse(bytes, entry.mod_revision).map_err(|e| broken(e.to_string()))
     }
 
+    /// Whether a namespace holds no object of the resource, as the store has it now.
+    pub async fn is_empty(&self, resource: &Resource, namespace: &str) -> Result<bool, Status> {
+        let prefix = format!("{}/{namespace}/", resource.storage()?.prefix);
+        let range = Range::prefix(prefix.as_bytes()).keys_only().limit(1);
+        Ok(self.store.range(range).await.map_err(store_status)?.entries.is_empty())
+    }
+
     /// Objects of a resource at a past revision, from `start` (a key inside the resource) on.
     pub async fn range_at(
         &self,

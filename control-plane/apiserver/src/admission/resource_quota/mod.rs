@@ -70,8 +70,10 @@ impl Plugin for ResourceQuota {
 
 /// The quotas of the namespace, as they are after everything that was acknowledged.
 async fn quotas(target: &Target<'_>) -> Result<Vec<Arc<Object>>, Status> {
-    // A namespace without quotas, which is most of them, costs nothing but this look.
-    if target.server.cached_list("", "v1", "resourcequotas", target.namespace).is_empty() {
+    // A namespace without quotas, which is most of them, costs nothing but this look. The store is asked, since
+    // the caches may not have seen a quota that was just made.
+    let resource = target.server.resource("", "v1", "resourcequotas")?;
+    if target.server.registry.is_empty(&resource, target.namespace).await? {
         return Ok(Vec::new());
     }
     target.server.registry.caches.fresh().await?;
