@@ -75,11 +75,14 @@ pub fn root() -> PathBuf {
 /// Runs cargo at the root and passes its output through.
 pub fn cargo(arguments: &[&str]) -> Result<()> {
     println!("$ cargo {}", arguments.join(" "));
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(arguments)
-        .current_dir(root())
-        .status()
-        .context("cargo cannot be run")?;
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    // Facts of upstream to compare with, where they lie beside the checkout; tests that want them say when they skip.
+    let facts = root().join("../shared/kubernetes-v1.36");
+    if facts.is_dir() {
+        command.env("KUBERNETES_FACTS", facts);
+    }
+    let status = command.status().context("cargo cannot be run")?;
     ensure!(status.success(), "cargo {} failed", arguments.join(" "));
     Ok(())
 }
