@@ -26,6 +26,9 @@ pub enum Part {
     Status,
     /// Whatever the transformation changed: subresources that check on their own what they touch.
     Whole,
+    /// The same, for a decision about the object such as its node: nothing else is wanted than before, so the
+    /// generation stays.
+    Decision,
 }
 
 /// A change: from the object as it stands to the object as wanted.
@@ -129,7 +132,9 @@ async fn attempt(
     target.server.admission.admit(&mut attributes).await?;
     let old = attributes.old.clone().unwrap_or_default();
     create::finish(target, &mut attributes.object);
-    bump_generation(target, &mut attributes.object, &old);
+    if part != Part::Decision {
+        bump_generation(target, &mut attributes.object, &old);
+    }
     validate(target, part, &attributes.object, &old)?;
     target.server.admission.validate(&attributes).await?;
     if part == Part::Main {
@@ -252,7 +257,7 @@ fn validate(target: &Target<'_>, part: Part, new: &Value, old: &Value) -> Result
     let errors = match part {
         Part::Main => kind.validate_update(new, old),
         Part::Status => kind.validate_status_update(new, old),
-        Part::Whole => Vec::new(),
+        Part::Whole | Part::Decision => Vec::new(),
     };
     if errors.is_empty() {
         return Ok(());

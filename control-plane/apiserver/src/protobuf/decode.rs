@@ -259,6 +259,9 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
     Ok(if is_string { word.into() } else { number.into() })
 }
 
+/// The first moment of the year one, which typed clients hold for no time.
+const ZERO_TIME: i64 = -62_135_596_800;
+
 /// Seconds and nanoseconds since the epoch; an empty message is no time.
 fn time(bytes: &[u8], show: fn(jiff::Timestamp) -> String) -> Result<Value, Error> {
     if bytes.is_empty() {
@@ -273,8 +276,7 @@ fn time(bytes: &[u8], show: fn(jiff::Timestamp) -> String) -> Result<Value, Erro
             _ => {}
         }
     }
-    // The zero time of typed clients is the year one.
-    if seconds < 0 {
+    if (seconds, nanoseconds) == (ZERO_TIME, 0) {
         return Ok(Value::Null);
     }
     jiff::Timestamp::new(seconds, nanoseconds).map(|at| show(at).into()).map_err(|_| Error::WireType)
@@ -303,6 +305,28 @@ mod tests {
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cm" }, "data": { "key": "value" } })
         );
         assert_eq!(super::super::object(b"{}", "io.k8s.api.core.v1.ConfigMap"), Err(Error::Envelope));
+    }
+
+    #[test]
+    fn only_the_zero_time_is_no_time() {
+        let encoded = |seconds: i64| {
+            let mut bytes = vec![1 << 3];
+            let mut rest = seconds as u64;
+            while rest > 0x7f {
+                bytes.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            bytes.push(rest as u8);
+            bytes
+        };
+        for (seconds, expected) in [
+            (ZERO_TIME, Value::Null),
+            (ZERO_TIME + 2, json!("0001-01-01T00:00:02Z")),
+            (-1, json!("1969-12-31T23:59:59Z")),
+        ] {
+            assert_eq!(time(&encoded(seconds), |at| at.to_string()), Ok(expected));
+        }
+        assert_eq!(time(b"", |at| at.to_string()), Ok(Value::Null));
     }
 
     /// Upstream's golden objects of every type, where they are at hand.

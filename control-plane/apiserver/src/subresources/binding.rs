@@ -23,7 +23,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     }
     let name = if target.name.is_empty() { name } else { target.name };
     let target = Target { name, ..*target };
-    change(&target, Part::Whole, None, &|pod| bind(&target, pod, &binding)).await?;
+    change(&target, Part::Decision, None, &|pod| bind(&target, pod, &binding)).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
 }
 
