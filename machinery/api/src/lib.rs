@@ -8,6 +8,7 @@
 pub mod kind;
 pub mod objectmeta;
 pub mod openapi;
+pub mod placement;
 pub mod schema;
 pub mod typed;
 

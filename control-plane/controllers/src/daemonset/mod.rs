@@ -13,6 +13,7 @@ use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Daem
 use corten_api::k8s_openapi::api::core::v1::{
     Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Toleration,
 };
+use corten_api::placement::{selects_node, tolerates_all};
 use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
@@ -21,7 +22,6 @@ use crate::replicaset::{matching_orphan, owners_of};
 use crate::runtime::{Action, Controller, Plan, Report, View, Watch, key_of};
 use crate::workload::condition::count;
 use crate::workload::history::{self, Current, REVISION_HASH_LABEL};
-use crate::workload::node_fit::{selects_node, tolerates_all};
 use crate::workload::owner::{claim, selector};
 use crate::workload::{pods, template};
 
@@ -201,7 +201,11 @@ impl Pass<'_> {
         let spec = self.set.spec.as_ref().and_then(|spec| spec.template.spec.clone()).unwrap_or_default();
         let tolerations = tolerations(&spec);
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-        if !selects_node(&spec, node) {
+        let none = BTreeMap::new();
+        let (labels, wanted) = (node.metadata.labels.as_ref(), spec.node_selector.as_ref());
+        let named = spec.node_name.as_deref().is_none_or(|name| name.is_empty() || name == node.name());
+        let (labels, wanted) = (labels.unwrap_or(&none), wanted.unwrap_or(&none));
+        if !named || !selects_node(wanted, spec.affinity.as_ref(), node.name(), labels) {
             return (false, false);
         }
         let stays = tolerates_all(&tolerations, &taints, &["NoExecute"]);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use corten_api::placement::tolerates;
 use corten_client::Change;
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
 use super::{disruption_target, mark_pod};
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
-use crate::workload::node_fit::tolerates;
 use crate::workload::pods;
 
 #[derive(Default)]

@@ -4,7 +4,6 @@
 
 pub mod condition;
 pub mod history;
-pub mod node_fit;
 pub mod owner;
 pub mod pods;
 pub mod template;

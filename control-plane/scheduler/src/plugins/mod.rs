@@ -13,9 +13,6 @@ mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
 
-pub use node_affinity::matches_node;
-pub use taint_toleration::tolerates;
-
 use crate::framework::Plugin;
 
 /// The default profile: a plugin and the weight of its score.

@@ -1,8 +1,8 @@
 //! NodeUnschedulable: a cordoned node takes only pods that tolerate being there.
 
 use corten_api::k8s_openapi::api::core::v1::Taint;
+use corten_api::placement::tolerates;
 
-use super::tolerates;
 use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use corten_api::k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use corten_api::placement::{selects_node, tolerates};
 use corten_meta::Selector;
 
 use super::inter_pod_affinity::selector;
-use super::{matches_node, tolerates};
 use crate::framework::{MAX_SCORE, Plugin, PreFilter, PreScore, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
@@ -147,7 +147,7 @@ fn spread_selector(pod: &PodRow, constraint: &TopologySpreadConstraint) -> Selec
 /// Whether a node counts: by default one that the pod's affinity allows, whatever its taints.
 fn included(pod: &PodRow, constraint: &TopologySpreadConstraint, node: &NodeRow) -> bool {
     let affinity = constraint.node_affinity_policy.as_deref() == Some("Ignore")
-        || matches_node(&pod.node_selector, pod.affinity.as_deref(), &node.name, &node.labels);
+        || selects_node(&pod.node_selector, pod.affinity.as_deref(), &node.name, &node.labels);
     let tolerated = || {
         let mut hard = node.taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
         hard.all(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
