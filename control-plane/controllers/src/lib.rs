@@ -2,11 +2,14 @@
 //!
 //! Every controller is a client of the API under its own identity. None knows another; they meet in the objects.
 
+mod bootstrap_token;
 mod clusterrole_aggregation;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod disruption;
 mod endpoints;
+mod ephemeral_volume;
 mod garbage_collector;
 mod job;
 mod namespace;
@@ -14,6 +17,7 @@ mod node;
 mod replicaset;
 mod root_ca;
 pub mod runtime;
+mod service_cidr;
 mod serviceaccount;
 mod statefulset;
 mod storage_protection;
@@ -110,7 +114,8 @@ fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
     let started = corten_meta::time::now();
     let mut all: Vec<Arc<dyn Decide>> = vec![
         Arc::new(deployment::DeploymentController),
-        Arc::new(replicaset::ReplicaSetController),
+        Arc::new(replicaset::REPLICA_SETS),
+        Arc::new(replicaset::REPLICATION_CONTROLLERS),
         Arc::new(daemonset::DaemonSetController),
         Arc::new(job::JobController),
         Arc::new(statefulset::StatefulSetController),
@@ -123,6 +128,13 @@ fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
         Arc::new(volume_binding::VolumePhases),
         Arc::new(endpoints::EndpointSliceController),
         Arc::new(endpoints::EndpointsController),
+        Arc::new(endpoints::EndpointSliceMirroringController),
+        Arc::new(disruption::DisruptionController),
+        Arc::new(disruption::StaleDisruptionController),
+        Arc::new(ephemeral_volume::EphemeralVolumeController),
+        Arc::new(service_cidr::ServiceCidrController),
+        Arc::new(bootstrap_token::TokenCleaner),
+        Arc::new(bootstrap_token::BootstrapSigner),
         Arc::new(serviceaccount::ServiceAccountController),
         Arc::new(root_ca::RootCaPublisher { root_ca: config.root_ca.clone() }),
         Arc::new(node::lifecycle::NodeLifecycleController {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{Model, NOW, converges, decide};
-use crate::replicaset::ReplicaSetController;
+use crate::replicaset::REPLICA_SETS;
 use crate::workload::pods;
 use corten_api::k8s_openapi::api::core::v1::PodCondition;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -58,7 +58,7 @@ fn settle(model: &mut Model, ready: bool, mut check: impl FnMut(&Model)) {
         quiet &= plan.is_empty();
         model.apply(&plan);
         for name in model.names("ReplicaSet") {
-            let plan = decide(&ReplicaSetController, model, "default", &name);
+            let plan = decide(&REPLICA_SETS, model, "default", &name);
             quiet &= plan.is_empty();
             model.apply(&plan);
         }

@@ -4,9 +4,11 @@
 //! selector: its endpoints belong to whoever wrote them.
 
 mod legacy;
+mod mirroring;
 mod slices;
 
 pub use legacy::EndpointsController;
+pub use mirroring::EndpointSliceMirroringController;
 pub use slices::EndpointSliceController;
 
 use std::collections::BTreeMap;
@@ -20,6 +22,8 @@ use corten_meta::{Key, Object};
 use crate::runtime::{ResourceType, View, decode};
 use crate::workload::pods;
 
+/// When what led to the present endpoints happened: how long their spreading took is measured from there.
+const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 /// One port of a backend, resolved for a pod.

@@ -21,8 +21,8 @@ use super::{
 use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch};
 use crate::workload::{owner, pods};
 
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const MAX_ENDPOINTS: usize = 100;
@@ -37,7 +37,7 @@ pub struct Observed {
 }
 
 /// What the endpoints of one slice have in common.
-type Group = (String, Vec<Port>);
+pub(super) type Group = (String, Vec<Port>);
 
 impl Controller for EndpointSliceController {
     type Observed = Observed;
@@ -105,10 +105,19 @@ impl Controller for EndpointSliceController {
 }
 
 fn of_slice(_: &dyn View, change: &Change) -> Vec<Key> {
-    let labels = change.new.as_ref().or(change.old.as_ref()).map(|slice| &slice.header.labels);
-    let managed = labels.filter(|labels| labels.get(MANAGED_BY).map(String::as_str) == Some(MANAGER));
-    let service = managed.and_then(|labels| labels.get(SERVICE_NAME));
-    service.map(|name| Key { namespace: change.key.namespace.clone(), name: name.clone() }).into_iter().collect()
+    of_managed_slice(change, MANAGER)
+}
+
+/// The Service of a slice, before or after, that this manager wrote.
+pub(super) fn of_managed_slice(change: &Change, manager: &str) -> Vec<Key> {
+    let versions = [&change.old, &change.new].into_iter().flatten().map(|slice| &slice.header.labels);
+    let managed = versions.filter(|labels| labels.get(MANAGED_BY).map(String::as_str) == Some(manager));
+    let mut keys: Vec<Key> = managed
+        .filter_map(|labels| labels.get(SERVICE_NAME))
+        .map(|name| Key { namespace: change.key.namespace.clone(), name: name.clone() })
+        .collect();
+    keys.dedup();
+    keys
 }
 
 /// The endpoints that should be, by what slices them and by what they are.
@@ -218,7 +227,7 @@ fn leave_placeholder(plan: &mut Plan, observed: &Observed) {
     }
 }
 
-fn slice_ports(slice: &EndpointSlice) -> Vec<Port> {
+pub(super) fn slice_ports(slice: &EndpointSlice) -> Vec<Port> {
     let port = |port: &EndpointPort| Port {
         name: port.name.clone().unwrap_or_default(),
         port: port.port.unwrap_or(0),

@@ -1,10 +1,11 @@
 //! StatefulSet: pods with a name, an order and volumes of their own.
 //!
 //! The steps: revisions of the template, then every ordinal in order ([`replicas`]), then what is too many, then the
-//! rolling update from the last to the first. With ordered management each step waits for the pod before it.
+//! rolling update from the last to the first; claims have the owners that [`retention`] says. With ordered management each step waits for the pod before it.
 
 mod identity;
 mod replicas;
+mod retention;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec, StatefulSetStatus};
@@ -42,7 +43,7 @@ impl Controller for StatefulSetController {
             Watch::own::<StatefulSet>(),
             Watch::mapped::<Pod>(of_pod),
             Watch::mapped::<ControllerRevision>(|_, change| owners_of(change, StatefulSet::KIND)),
-            Watch::read::<PersistentVolumeClaim>(),
+            Watch::mapped::<PersistentVolumeClaim>(retention::of_claim),
         ]
     }
 

@@ -28,6 +28,7 @@ impl Pass<'_> {
         let mut waits = false;
         for ordinal in self.start()..self.start() + self.replicas() {
             let settled = match self.member(ordinal) {
+                None if self.has_stale_claim(ordinal) => false,
                 None => {
                     self.create(plan, ordinal);
                     false
@@ -40,6 +41,7 @@ impl Pass<'_> {
                 }
                 Some(pod) => {
                     self.create_claims(plan, ordinal);
+                    self.align_claims(plan, pod);
                     self.is_available(pod)
                 }
             };
@@ -72,7 +74,8 @@ impl Pass<'_> {
     }
 
     fn create_claims(&self, plan: &mut Plan, ordinal: i32) {
-        for claim in claims_of(self.set, ordinal) {
+        for mut claim in claims_of(self.set, ordinal) {
+            claim.metadata.owner_references = self.owners_of_new_claim();
             if self.claims.iter().any(|present| present.name() == claim.name()) {
                 continue;
             }
@@ -95,6 +98,7 @@ impl Pass<'_> {
         let range = self.start()..self.start() + self.replicas();
         let out = |pod: &&Pod| ordinal_of(self.set, pod).is_some_and(|ordinal| !range.contains(&ordinal));
         let condemned: Vec<&Pod> = self.members.iter().rev().filter(out).collect();
+        condemned.iter().for_each(|pod| self.align_claims(plan, pod));
         let sick = self.members.iter().find(|pod| !self.is_available(pod)).map(Typed::name);
         for pod in &condemned {
             if pods::is_terminating(pod) {

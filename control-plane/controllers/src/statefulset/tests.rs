@@ -176,3 +176,46 @@ fn a_pod_that_merely_has_the_labels_is_left_alone() {
     settle(&mut model, |_| {});
     assert!(model.value("Pod", "default", "stranger")["metadata"]["ownerReferences"].is_null());
 }
+
+fn claim_owners(model: &Model, name: &str) -> Vec<String> {
+    let claim = model.value("PersistentVolumeClaim", "default", name);
+    let owners = claim["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+    owners.iter().map(|owner| owner["kind"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn claims_have_the_owners_that_the_retention_policy_asks_for() {
+    for (deleted, scaled, kept, gone) in [
+        ("Retain", "Retain", &[][..], &[][..]),
+        ("Delete", "Retain", &["StatefulSet"], &["StatefulSet"]),
+        ("Retain", "Delete", &[], &["Pod"]),
+        ("Delete", "Delete", &["StatefulSet"], &["Pod"]),
+    ] {
+        let policy = json!({"whenDeleted": deleted, "whenScaled": scaled});
+        let mut model = cluster(json!({"spec": {"persistentVolumeClaimRetentionPolicy": policy}}));
+        settle(&mut model, |_| {});
+        assert_eq!(claim_owners(&model, "data-db-2"), kept, "whenDeleted {deleted}");
+        change(&mut model, "/spec/replicas", json!(2));
+        settle(&mut model, |_| {});
+        assert_eq!(claim_owners(&model, "data-db-2"), gone, "whenScaled {scaled}");
+        assert_eq!(claim_owners(&model, "data-db-1"), kept, "one that stays");
+    }
+}
+
+#[test]
+fn a_pod_does_not_come_back_to_a_claim_that_is_about_to_go() {
+    let policy = json!({"whenScaled": "Delete"});
+    let mut model = cluster(json!({"spec": {"persistentVolumeClaimRetentionPolicy": policy}}));
+    settle(&mut model, |_| {});
+    change(&mut model, "/spec/replicas", json!(2));
+    settle(&mut model, |_| {});
+    change(&mut model, "/spec/replicas", json!(3));
+    settle(&mut model, |_| {});
+    assert_eq!(model.names("Pod"), ["db-0", "db-1"]);
+    let claim = model.value("PersistentVolumeClaim", "default", "data-db-2");
+    model.remove("PersistentVolumeClaim", "default", "data-db-2");
+    let woken = crate::model::mapped::<PersistentVolumeClaim>(&StatefulSetController, &model, Some(&claim), None);
+    assert_eq!(woken, ["default/db"]);
+    settle(&mut model, |_| {});
+    assert_eq!(model.names("Pod"), ["db-0", "db-1", "db-2"]);
+}

@@ -3,7 +3,8 @@
 use corten_api::k8s_openapi::api::apps::v1::{DeploymentCondition, ReplicaSetCondition};
 use corten_api::k8s_openapi::api::batch::v1::JobCondition;
 use corten_api::k8s_openapi::api::core::v1::{NamespaceCondition, NodeCondition, PodCondition};
-use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as StandardCondition, Time};
+use jiff::Timestamp;
 
 /// The fields that all condition types share.
 pub trait Condition: Clone {
@@ -55,4 +56,36 @@ pub fn remove<C: Condition>(conditions: &mut Option<Vec<C>>, kind: &str) {
 /// A count as Go writes it: zero is left out.
 pub fn count(value: i32) -> Option<i32> {
     (value != 0).then_some(value)
+}
+
+/// A condition of the common kind, without its times.
+pub struct StatusCondition<'a> {
+    pub kind: &'a str,
+    pub status: &'a str,
+    pub reason: &'a str,
+    pub message: &'a str,
+}
+
+/// Sets a condition of the common kind; the transition time moves only when the status does.
+pub fn set_status(
+    conditions: &mut Option<Vec<StandardCondition>>,
+    new: &StatusCondition<'_>,
+    observed_generation: Option<i64>,
+    now: Timestamp,
+) {
+    let all = conditions.get_or_insert_default();
+    let place = all.iter().position(|condition| condition.type_ == new.kind);
+    let since = place.map(|place| &all[place]).filter(|old| old.status == new.status);
+    let condition = StandardCondition {
+        type_: new.kind.to_owned(),
+        status: new.status.to_owned(),
+        reason: new.reason.to_owned(),
+        message: new.message.to_owned(),
+        observed_generation,
+        last_transition_time: since.map_or(Time(now), |old| old.last_transition_time.clone()),
+    };
+    match place {
+        Some(place) => all[place] = condition,
+        None => all.push(condition),
+    }
 }

@@ -76,7 +76,12 @@ fn references_patch<T: Typed>(
     add: Option<OwnerReference>,
 ) -> Action {
     let kept = object.meta().owner_references.iter().flatten().filter(|reference| keep(reference)).cloned();
-    let references: Vec<Value> = kept.chain(add).map(|reference| reference_value(&reference)).collect();
+    set_references(object, kept.chain(add).collect())
+}
+
+/// Replaces the owner references of exactly the version that was looked at.
+pub fn set_references<T: Typed>(object: &T, references: Vec<OwnerReference>) -> Action {
+    let references: Vec<Value> = references.iter().map(reference_value).collect();
     let version = &object.meta().resource_version;
     Action::patch(object, json!({"metadata": {"resourceVersion": version, "ownerReferences": references}}))
 }

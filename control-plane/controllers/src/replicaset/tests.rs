@@ -32,7 +32,7 @@ fn own(name: &str) -> crate::model::PodBuilder {
 #[test]
 fn missing_pods_are_created_and_counted() {
     let mut model = cluster(3);
-    converges(&ReplicaSetController, &mut model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
     assert_eq!(model.names("Pod").len(), 3);
     let created = &model.typed::<Pod>()[0];
     assert_eq!(created.metadata.generate_name.as_deref(), Some("web-"));
@@ -50,7 +50,7 @@ fn a_scale_down_gives_up_the_worst_pods() {
     model.put(own("good").phase("Running").on("n").ready(100).value());
     model.put(own("pending").phase("Pending").on("n").value());
     model.put(own("nowhere").phase("Pending").value());
-    converges(&ReplicaSetController, &mut model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
     assert_eq!(model.names("Pod"), ["good"]);
 }
 
@@ -59,7 +59,7 @@ fn ended_and_leaving_pods_do_not_count() {
     let mut model = cluster(2);
     model.put(own("failed").phase("Failed").value());
     model.put(own("leaving").phase("Running").deleting().set("/metadata/finalizers", json!(["keep"])).value());
-    converges(&ReplicaSetController, &mut model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
     assert_eq!(model.names("Pod").len(), 4);
     assert_eq!(model.value("ReplicaSet", "default", "web")["status"]["terminatingReplicas"], 1);
 }
@@ -69,7 +69,7 @@ fn orphans_are_adopted_and_strangers_released() {
     let mut model = cluster(1);
     model.put(pod("orphan").label("app", "web").value());
     model.put(own("stranger").set("/metadata/labels", json!({"app": "other"})).value());
-    converges(&ReplicaSetController, &mut model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
     assert_eq!(model.names("Pod"), ["orphan", "stranger"]);
     assert_eq!(model.value("Pod", "default", "orphan")["metadata"]["ownerReferences"][0]["uid"], "web-uid");
     assert_eq!(model.value("Pod", "default", "stranger")["metadata"]["ownerReferences"], json!([]));
@@ -80,7 +80,7 @@ fn pods_of_others_are_left_alone() {
     let mut model = cluster(0);
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": true}]);
     model.put(pod("theirs").label("app", "web").set("/metadata/ownerReferences", owner).value());
-    converges(&ReplicaSetController, &mut model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
     assert_eq!(model.names("Pod"), ["theirs"]);
 }
 
@@ -88,7 +88,7 @@ fn pods_of_others_are_left_alone() {
 fn a_refusal_is_told_in_a_condition_and_forgotten_after() {
     let mut model = cluster(1);
     model.failure = Some(Failure { reason: "FailedCreate".into(), message: "exceeded quota".into() });
-    let plan = decide(&ReplicaSetController, &model, "default", "web");
+    let plan = decide(&REPLICA_SETS, &model, "default", "web");
     let Some(Action::UpdateStatus { object, .. }) = plan.actions.first() else {
         panic!("the status comes first: {plan:?}")
     };
@@ -96,7 +96,7 @@ fn a_refusal_is_told_in_a_condition_and_forgotten_after() {
     assert_eq!(object["status"]["conditions"][0]["message"], "exceeded quota");
     model.apply(&plan);
     model.failure = None;
-    converges(&ReplicaSetController, &mut model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
     assert!(model.value("ReplicaSet", "default", "web")["status"]["conditions"].is_null());
 }
 
@@ -107,8 +107,8 @@ fn a_pod_becoming_available_is_looked_at_in_time() {
     set["spec"]["minReadySeconds"] = json!(10);
     model.put(set);
     model.put(own("p").phase("Running").on("n").ready(4).value());
-    converges(&ReplicaSetController, &mut model, "default", "web");
-    let plan = decide(&ReplicaSetController, &model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
+    let plan = decide(&REPLICA_SETS, &model, "default", "web");
     assert_eq!(plan.requeue_after, Some(Duration::from_secs(6)));
     assert!(model.value("ReplicaSet", "default", "web")["status"]["availableReplicas"].is_null());
 }
@@ -119,20 +119,45 @@ fn one_that_is_being_deleted_creates_nothing() {
     let mut set = replica_set(3);
     set["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     model.put(set);
-    converges(&ReplicaSetController, &mut model, "default", "web");
+    converges(&REPLICA_SETS, &mut model, "default", "web");
     assert!(model.names("Pod").is_empty());
 }
 
 #[test]
 fn a_pod_wakes_its_owner_and_whoever_would_take_it() {
     let model = cluster(1);
-    assert_eq!(mapped::<Pod>(&ReplicaSetController, &model, None, Some(&own("p").value())), ["default/web"]);
+    assert_eq!(mapped::<Pod>(&REPLICA_SETS, &model, None, Some(&own("p").value())), ["default/web"]);
     assert_eq!(
-        mapped::<Pod>(&ReplicaSetController, &model, None, Some(&pod("p").label("app", "web").value())),
+        mapped::<Pod>(&REPLICA_SETS, &model, None, Some(&pod("p").label("app", "web").value())),
         ["default/web"]
     );
-    assert!(mapped::<Pod>(&ReplicaSetController, &model, None, Some(&pod("p").label("app", "db").value())).is_empty());
-    assert_eq!(mapped::<Pod>(&ReplicaSetController, &model, Some(&own("p").value()), None), ["default/web"]);
+    assert!(mapped::<Pod>(&REPLICA_SETS, &model, None, Some(&pod("p").label("app", "db").value())).is_empty());
+    assert_eq!(mapped::<Pod>(&REPLICA_SETS, &model, Some(&own("p").value()), None), ["default/web"]);
+}
+
+#[test]
+fn a_replication_controller_does_the_same_under_its_own_name() {
+    let mut model = Model::default();
+    model.put(json!({
+        "apiVersion": "v1", "kind": "ReplicationController",
+        "metadata": {"namespace": "default", "name": "web", "uid": "rc-uid", "generation": 1},
+        "spec": {
+            "replicas": 2, "selector": {"app": "web"},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        },
+    }));
+    model.put(pod("orphan").label("app", "web").value());
+    converges(&REPLICATION_CONTROLLERS, &mut model, "default", "web");
+    let owners: Vec<Value> =
+        model.typed::<Pod>().iter().map(|pod| pod.to_value()["metadata"]["ownerReferences"][0].take()).collect();
+    assert_eq!(owners.len(), 2);
+    assert!(owners.iter().all(|owner| owner["kind"] == "ReplicationController" && owner["apiVersion"] == "v1"));
+    let status = &model.value("ReplicationController", "default", "web")["status"];
+    assert_eq!(*status, json!({"replicas": 2, "fullyLabeledReplicas": 2, "observedGeneration": 1}));
+    model.failure = Some(Failure { reason: "FailedCreate".into(), message: "exceeded quota".into() });
+    converges(&REPLICATION_CONTROLLERS, &mut model, "default", "web");
+    let condition = &model.value("ReplicationController", "default", "web")["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["reason"]), (&json!("ReplicaFailure"), &json!("FailedCreate")));
 }
 
 proptest! {
@@ -147,7 +172,7 @@ proptest! {
             if *ready { builder = builder.ready(i64::try_from(number).unwrap() * 7); }
             model.put(builder.value());
         }
-        converges(&ReplicaSetController, &mut model, "default", "web");
+        converges(&REPLICA_SETS, &mut model, "default", "web");
         let active = model.typed::<Pod>().iter().filter(|pod| pods::is_active(pod)).count();
         prop_assert_eq!(active, usize::try_from(replicas).unwrap());
         let _ = *NOW;

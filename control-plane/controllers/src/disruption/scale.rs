@@ -1,0 +1,60 @@
+//! How many pods the controller of a pod wants: the denominator of a budget in percent.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use corten_api::k8s_openapi::api::core::v1::ReplicationController;
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use corten_meta::Key;
+
+use crate::runtime::View;
+use crate::workload::owner::controller_of;
+
+pub enum Scale {
+    /// The controller that decides, and what it wants.
+    Of { uid: String, replicas: i32 },
+    /// The controller is gone, or another one has its name.
+    Unknown,
+}
+
+pub fn scale_of(view: &dyn View, namespace: &str, owner: &OwnerReference) -> Result<Scale, String> {
+    let key = Key::new(namespace, owner.name.clone());
+    let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    Ok(match (group, owner.kind.as_str()) {
+        ("apps", "ReplicaSet") => of_replica_set(view, &key, &owner.uid),
+        ("apps", "Deployment") => {
+            found::<Deployment>(view, &key, &owner.uid, |d| d.spec.as_ref().and_then(|spec| spec.replicas))
+        }
+        ("apps", "StatefulSet") => {
+            found::<StatefulSet>(view, &key, &owner.uid, |s| s.spec.as_ref().and_then(|spec| spec.replicas))
+        }
+        ("", "ReplicationController") => {
+            found::<ReplicationController>(view, &key, &owner.uid, |r| r.spec.as_ref().and_then(|spec| spec.replicas))
+        }
+        (group, kind) => {
+            let plural = format!("{}s", kind.to_lowercase());
+            let resource = if group.is_empty() { plural } else { format!("{plural}.{group}") };
+            return Err(format!("{resource} does not implement the scale subresource"));
+        }
+    })
+}
+
+/// A ReplicaSet of a Deployment wants what the Deployment wants.
+fn of_replica_set(view: &dyn View, key: &Key, uid: &str) -> Scale {
+    let Some(set) = view.typed::<ReplicaSet>(key).filter(|set| set.metadata.uid.as_deref() == Some(uid)) else {
+        return Scale::Unknown;
+    };
+    match controller_of(&set.metadata).filter(|owner| owner.kind == Deployment::KIND) {
+        Some(owner) => {
+            let above = Key::new(key.namespace.clone(), owner.name.clone());
+            found::<Deployment>(view, &above, &owner.uid, |d| d.spec.as_ref().and_then(|spec| spec.replicas))
+        }
+        None => Scale::Of { uid: uid.to_owned(), replicas: set.spec.and_then(|spec| spec.replicas).unwrap_or(1) },
+    }
+}
+
+fn found<K: Typed>(view: &dyn View, key: &Key, uid: &str, replicas: fn(&K) -> Option<i32>) -> Scale {
+    match view.typed::<K>(key).filter(|found| found.meta().uid.as_deref() == Some(uid)) {
+        Some(found) => Scale::Of { uid: uid.to_owned(), replicas: replicas(&found).unwrap_or(1) },
+        None => Scale::Unknown,
+    }
+}

@@ -1,0 +1,79 @@
+//! A pod marked for disruption that was never deleted loses the mark: whoever meant to take it down did not.
+
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::{Pod, PodCondition};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use crate::node::mark_pod;
+use crate::runtime::{Controller, Plan, View, Watch};
+use crate::workload::pods;
+
+const TIMEOUT: Duration = Duration::from_secs(2 * 60);
+const MARK: &str = "DisruptionTarget";
+
+pub struct StaleDisruptionController;
+
+impl Controller for StaleDisruptionController {
+    type Observed = Pod;
+
+    fn name(&self) -> &'static str {
+        "disruption-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<Pod>()]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Pod> {
+        view.typed(key)
+    }
+
+    fn reconcile(&self, pod: &Pod, now: Timestamp) -> Plan {
+        let marked = pods::condition(pod, MARK).filter(|mark| mark.status == "True");
+        let Some(mark) = marked.filter(|_| pods::is_active(pod)) else { return Plan::nothing() };
+        // The kubelet may take as long as it needs between the mark and the end.
+        if mark.reason.as_deref() == Some("TerminationByKubelet") {
+            return Plan::nothing();
+        }
+        let since = mark.last_transition_time.as_ref().map_or(now, |time| time.0);
+        let passed: Duration = now.duration_since(since).try_into().unwrap_or(Duration::ZERO);
+        match TIMEOUT.checked_sub(passed).filter(|left| !left.is_zero()) {
+            Some(left) => Plan { actions: Vec::new(), requeue_after: Some(left) },
+            None => {
+                let cleared = PodCondition {
+                    type_: MARK.to_owned(),
+                    status: "False".to_owned(),
+                    last_transition_time: Some(Time(now)),
+                    ..PodCondition::default()
+                };
+                Plan::from(mark_pod(pod, cleared, None))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, converges, decide, pod};
+    use serde_json::json;
+
+    #[test]
+    fn a_mark_goes_when_the_pod_has_stayed_for_two_minutes() {
+        for (since, reason, writes, waits) in [
+            ("2026-01-02T03:00:00Z", "EvictionByEvictionAPI", 1, None),
+            ("2026-01-02T03:03:05Z", "EvictionByEvictionAPI", 0, Some(Duration::from_secs(60))),
+            ("2026-01-02T03:00:00Z", "TerminationByKubelet", 0, None),
+        ] {
+            let mut model = Model::default();
+            let mark = json!([{"type": MARK, "status": "True", "reason": reason, "lastTransitionTime": since}]);
+            model.put(pod("p").phase("Running").set("/status/conditions", mark).value());
+            let plan = decide(&StaleDisruptionController, &model, "default", "p");
+            assert_eq!(plan.requeue_after, waits, "{since} {reason}");
+            assert_eq!(converges(&StaleDisruptionController, &mut model, "default", "p"), writes, "{since} {reason}");
+        }
+    }
+}

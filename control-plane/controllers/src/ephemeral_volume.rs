@@ -1,0 +1,147 @@
+//! Ephemeral volumes: the claim that a pod's volume describes, made for the pod and owned by it.
+//!
+//! A claim of that name that is not the pod's own is never taken: the pod must wait until somebody clears it away.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use crate::replicaset::owners_of;
+use crate::runtime::{Action, Controller, Plan, Reference, Report, View, Watch};
+use crate::workload::owner::{controller_reference, is_controlled_by};
+
+pub struct EphemeralVolumeController;
+
+pub struct Observed {
+    pod: Pod,
+    /// The claims that have the names of the pod's ephemeral volumes.
+    claims: Vec<PersistentVolumeClaim>,
+}
+
+impl Controller for EphemeralVolumeController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "ephemeral-volume-controller"
+    }
+
+    fn component(&self) -> &'static str {
+        "ephemeral_volume"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<Pod>(), Watch::mapped::<PersistentVolumeClaim>(of_claim)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let pod: Pod = view.typed(key).filter(|pod: &Pod| pod.metadata.deletion_timestamp.is_none())?;
+        let claim = |volume: &Volume| view.typed(&Key::new(key.namespace.clone(), claim_name(&pod, volume)));
+        let claims: Vec<PersistentVolumeClaim> = ephemeral(&pod).filter_map(claim).collect();
+        Some(Observed { claims, pod })
+    }
+
+    fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
+        let pod = &observed.pod;
+        let mut plan = Plan::nothing();
+        for volume in ephemeral(pod) {
+            let name = claim_name(pod, volume);
+            match observed.claims.iter().find(|claim| claim.name() == name) {
+                Some(claim) if is_controlled_by(&claim.metadata, pod.metadata.uid.as_deref().unwrap_or_default()) => {}
+                Some(claim) => {
+                    let message = format!(
+                        "ephemeral volume {}: PVC {}/{name} was not created for pod {}/{} (pod is not owner)",
+                        volume.name,
+                        claim.namespace(),
+                        pod.namespace(),
+                        pod.name()
+                    );
+                    plan.push(Action::warning(pod, "FailedBinding", message));
+                    // The volumes after it wait: a pod that cannot start should not take up storage.
+                    return plan;
+                }
+                None => plan.actions.extend(new_claim(pod, volume, name)),
+            }
+        }
+        plan
+    }
+}
+
+fn ephemeral(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).filter(|volume| volume.ephemeral.is_some())
+}
+
+fn claim_name(pod: &Pod, volume: &Volume) -> String {
+    format!("{}-{}", pod.name(), volume.name)
+}
+
+/// Only a claim that is gone must be made again.
+fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
+    if change.new.is_some() { Vec::new() } else { owners_of(change, Pod::KIND) }
+}
+
+fn new_claim(pod: &Pod, volume: &Volume, name: String) -> Option<Action> {
+    let template = volume.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
+    let from = template.metadata.clone().unwrap_or_default();
+    let report = Report {
+        about: Reference::to(pod),
+        success: ("", "".into()),
+        failure: ("FailedBinding", format!("ephemeral volume {}: create PVC {name}: ", volume.name).into()),
+    };
+    let claim = PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: pod.metadata.namespace.clone(),
+            labels: from.labels,
+            annotations: from.annotations,
+            owner_references: Some(vec![controller_reference(pod)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(template.spec.clone()),
+        status: None,
+    };
+    Some(Action::create_reported(&claim, report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, converges, mapped, pod};
+    use serde_json::{Value, json};
+
+    fn user() -> Value {
+        let template = json!({"metadata": {"labels": {"of": "p"}}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+        let volumes =
+            json!([{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}, {"name": "x", "emptyDir": {}}]);
+        pod("p").set("/spec/volumes", volumes).value()
+    }
+
+    #[test]
+    fn a_claim_is_made_for_the_pod_and_made_again_when_it_is_gone() {
+        let mut model = Model::default();
+        model.put(user());
+        assert_eq!(converges(&EphemeralVolumeController, &mut model, "default", "p"), 1);
+        let claim = model.value("PersistentVolumeClaim", "default", "p-scratch");
+        assert_eq!(claim["metadata"]["ownerReferences"][0]["uid"], "uid-of-p");
+        assert_eq!(claim["metadata"]["labels"], json!({"of": "p"}));
+        assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "1Gi");
+        assert_eq!(
+            mapped::<PersistentVolumeClaim>(&EphemeralVolumeController, &model, Some(&claim), None),
+            ["default/p"]
+        );
+    }
+
+    #[test]
+    fn the_claim_of_another_is_not_taken() {
+        let mut model = Model::default();
+        model.put(user());
+        model.put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "p-scratch"}, "spec": {}}));
+        assert_eq!(converges(&EphemeralVolumeController, &mut model, "default", "p"), 0);
+        assert_eq!(
+            model.events[0],
+            "Warning FailedBinding ephemeral volume scratch: PVC default/p-scratch was not created for pod default/p (pod is not owner)"
+        );
+    }
+}
