@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use corten_api::openapi::{openapi_v2, openapi_v3};
+use corten_api::openapi::{encode_v2, openapi_v2, openapi_v3};
 use corten_descriptions::Descriptions;
 use corten_meta::Value;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::json;
 
 use crate::body::{Body, Reply};
@@ -20,10 +20,22 @@ use crate::registry::Resource;
 use crate::response;
 use crate::serve::{accepts_gzip, gunzip, gzip};
 
+/// The version 2 document as protobuf: what client-go asks for, what others may ask for, and what both get.
+const ASKED_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const JSON: &str = "application/json";
+
 /// A document and its hash.
 struct Document {
+    media_type: &'static str,
     gzip: Bytes,
     hash: String,
+}
+
+/// The version 2 document in both forms.
+struct Version2 {
+    json: Document,
+    protobuf: Document,
 }
 
 /// The documents, made on demand.
@@ -31,7 +43,7 @@ pub struct OpenApi {
     /// The group version of each path below `/openapi/v3/`: `api/v1` is `v1`, `apis/apps/v1` is `apps/v1`.
     paths: BTreeMap<String, String>,
     v3: OnceLock<BTreeMap<String, Document>>,
-    v2: OnceLock<Document>,
+    v2: OnceLock<Version2>,
 }
 
 impl OpenApi {
@@ -48,7 +60,9 @@ impl OpenApi {
         let path = context.info.path.trim_end_matches('/').strip_prefix("/openapi/")?;
         self.make(path == "v2").await;
         if path == "v2" {
-            return Some(self.v2.get()?.reply(context));
+            let documents = self.v2.get()?;
+            let document = if wants_protobuf(&context.headers) { &documents.protobuf } else { &documents.json };
+            return Some(document.reply(context));
         }
         let documents = self.v3.get()?;
         if path == "v3" {
@@ -82,21 +96,34 @@ impl OpenApi {
     }
 }
 
-fn make_v2() -> Document {
+/// Whether the first form that the client lists and we speak is protobuf.
+fn wants_protobuf(headers: &HeaderMap) -> bool {
+    let header = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let clauses = header.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim());
+    let spoken = [ASKED_PROTOBUF, PROTOBUF, JSON, "application/*", "*/*"];
+    let first = clauses.into_iter().find(|clause| spoken.contains(clause));
+    first.is_some_and(|clause| clause == ASKED_PROTOBUF || clause == PROTOBUF)
+}
+
+fn make_v2() -> Version2 {
     let descriptions = Descriptions::load();
-    Document::new(&openapi_v2(&|of, field| descriptions.get(of, field)))
+    let document = openapi_v2(&|of, field| descriptions.get(of, field));
+    Version2 { json: Document::json(&document), protobuf: Document::new(PROTOBUF, &encode_v2(&document)) }
 }
 
 fn make_v3(paths: &BTreeMap<String, String>) -> BTreeMap<String, Document> {
     let descriptions = Descriptions::load();
     let document = |group_version: &str| openapi_v3(group_version, &|of, field| descriptions.get(of, field));
-    paths.iter().filter_map(|(path, gv)| Some((path.clone(), Document::new(&document(gv)?)))).collect()
+    paths.iter().filter_map(|(path, gv)| Some((path.clone(), Document::json(&document(gv)?)))).collect()
 }
 
 impl Document {
-    fn new(value: &Value) -> Document {
-        let text = value.to_string();
-        Document { hash: hash(text.as_bytes()), gzip: gzip(text.as_bytes()).into() }
+    fn json(value: &Value) -> Document {
+        Document::new(JSON, value.to_string().as_bytes())
+    }
+
+    fn new(media_type: &'static str, bytes: &[u8]) -> Document {
+        Document { media_type, hash: hash(bytes), gzip: gzip(bytes).into() }
     }
 
     fn reply(&self, context: &Context) -> Reply {
@@ -107,11 +134,11 @@ impl Document {
             *reply.status_mut() = StatusCode::NOT_MODIFIED;
             reply
         } else if accepts_gzip(&context.headers) {
-            let mut reply = response::full(StatusCode::OK, "application/json", self.gzip.clone());
+            let mut reply = response::full(StatusCode::OK, self.media_type, self.gzip.clone());
             reply.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             reply
         } else {
-            response::full(StatusCode::OK, "application/json", gunzip(&self.gzip).into())
+            response::full(StatusCode::OK, self.media_type, gunzip(&self.gzip).into())
         };
         let headers = reply.headers_mut();
         headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
@@ -123,5 +150,27 @@ impl Document {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
         }
         reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_version_2_is_negotiated() {
+        for (accept, protobuf) in [
+            ("", false),
+            ("*/*", false),
+            ("application/json", false),
+            (ASKED_PROTOBUF, true),
+            (PROTOBUF, true),
+            ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", false),
+            ("text/plain, application/com.github.proto-openapi.spec.v2@v1.0+protobuf;q=0.9, */*", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
+            assert_eq!(wants_protobuf(&headers), protobuf, "{accept:?}");
+        }
     }
 }

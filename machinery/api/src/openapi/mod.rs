@@ -6,6 +6,7 @@
 
 mod parameters;
 mod paths;
+mod protobuf;
 mod schemas;
 mod v2;
 
@@ -17,6 +18,8 @@ use serde_json::{Map, json};
 use crate::kind::Kind;
 use crate::kinds;
 use crate::schema::schema;
+
+pub use protobuf::encode_v2;
 
 /// The description of a field of a type, or with an empty field that of the type.
 pub type Describe<'a> = dyn Fn(&str, &str) -> Option<&'a str> + 'a;
