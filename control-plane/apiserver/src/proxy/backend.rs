@@ -1,11 +1,12 @@
 //! Passing one request on to its backend, and joining the two connections if it is upgraded.
 
 use bytes::Bytes;
+use corten_api::Role;
 use corten_meta::Status;
 use futures::StreamExt;
 use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, BodyStream, Full};
+use http_body_util::{BodyExt, BodyStream, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
@@ -32,7 +33,7 @@ const NOT_PASSED: &[&str] = &[
 type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Sends the request to the backend and answers with what it answers.
-pub async fn forward(target: &Target<'_>, backend: Backend, body: RequestBody) -> Result<Reply, Status> {
+pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: RequestBody) -> Result<Reply, Status> {
     let kubelets = &target.server.kubelets;
     let stream = if backend.kubelet {
         kubelets.connect(&backend.host, backend.port).await?
@@ -53,7 +54,28 @@ pub async fn forward(target: &Target<'_>, backend: Backend, body: RequestBody) -
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return join(target, response);
     }
+    // The errors of a stream or a proxied page are the client's to read as they are.
+    if role == Role::Log && !response.status().is_success() {
+        return Err(refused(target, response).await);
+    }
     Ok(passed(response))
+}
+
+/// How much of a kubelet's error is read.
+const ERROR_BYTES: usize = 50_000;
+
+/// What a kubelet says in plain text, as the `Status` that clients expect of the API.
+async fn refused(target: &Target<'_>, response: Response<Incoming>) -> Status {
+    let code = response.status();
+    let text = match Limited::new(response.into_body(), ERROR_BYTES).collect().await {
+        Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim_end().to_owned(),
+        Err(e) => return Status::internal(e),
+    };
+    match code {
+        StatusCode::INTERNAL_SERVER_ERROR => Status::internal(text),
+        StatusCode::BAD_REQUEST => Status::bad_request(text),
+        code => Status::generic(code.as_u16(), "", &target.resource.group_resource(), target.name, &text),
+    }
 }
 
 fn is_upgrade(headers: &HeaderMap) -> bool {

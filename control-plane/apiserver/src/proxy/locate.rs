@@ -16,10 +16,13 @@ pub struct Backend {
     pub path_and_query: String,
 }
 
-/// The kubelet's endpoint for logs, exec, attach or port-forward of a pod.
-pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Backend, Status> {
+/// The kubelet's endpoint for logs, exec, attach or port-forward of a pod; none for the logs of a pod without a node.
+pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Option<Backend>, Status> {
     let pod = target.server.registry.get(target.resource, target.namespace, target.name).await?.value();
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    if node.is_empty() && role == Role::Log {
+        return container(target, &pod).map(|_| None);
+    }
     if node.is_empty() {
         return Err(Status::bad_request(format!("pod {} does not have a host assigned", target.name)));
     }
@@ -40,7 +43,7 @@ pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Backend, Status> 
             with_query(format!("/portForward/{namespace}/{name}"), &ports)
         }
     };
-    kubelet_of(target, node, path).await
+    kubelet_of(target, node, path).await.map(Some)
 }
 
 /// The container that the query names, or the only one.

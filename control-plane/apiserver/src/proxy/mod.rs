@@ -9,17 +9,28 @@ mod locate;
 
 use corten_api::Role;
 use corten_meta::Status;
+use http::StatusCode;
 
 pub use kubelet::Kubelets;
 
-use crate::body::{Reply, RequestBody};
+use crate::body::{Body, Reply, RequestBody};
 use crate::handlers::Target;
 
 /// Finds the backend of the request and passes it on.
 pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Result<Reply, Status> {
     let backend = match role {
         Role::Proxy => locate::proxied(target).await?,
-        _ => locate::of_pod(target, role).await?,
+        _ => match locate::of_pod(target, role).await? {
+            Some(backend) => backend,
+            // A pod that no node has taken yet has logged nothing.
+            None => return Ok(nothing()),
+        },
     };
-    backend::forward(target, backend, body).await
+    backend::forward(target, backend, role, body).await
+}
+
+fn nothing() -> Reply {
+    let mut reply = Reply::new(Body::empty());
+    *reply.status_mut() = StatusCode::NO_CONTENT;
+    reply
 }
