@@ -35,11 +35,7 @@ type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
 /// Sends the request to the backend and answers with what it answers.
 pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: RequestBody) -> Result<Reply, Status> {
     let kubelets = &target.server.kubelets;
-    let stream = if backend.kubelet {
-        kubelets.connect(&backend.host, backend.port).await?
-    } else {
-        kubelets.connect_plain(&backend.host, backend.port).await?
-    };
+    let stream = kubelets.connect(backend.via, &backend.host, backend.port).await?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     // The connection drives itself until both sides are done with it.

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::config::KubeletClient;
 use crate::error::Error;
+use crate::proxy::locate::Via;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -18,22 +19,30 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// How to reach kubelets.
+/// How to reach kubelets and what else is proxied.
 pub struct Kubelets {
-    tls: Option<Arc<rustls::ClientConfig>>,
+    kubelet: Option<Arc<rustls::ClientConfig>>,
+    unverified: Arc<rustls::ClientConfig>,
 }
 
 impl Kubelets {
     pub fn new(config: Option<&KubeletClient>) -> Result<Kubelets, Error> {
-        Ok(Kubelets { tls: config.map(client_config).transpose()?.map(Arc::new) })
+        Ok(Kubelets {
+            kubelet: config.map(client_config).transpose()?.map(Arc::new),
+            unverified: Arc::new(super::unverified::client_config()?),
+        })
     }
 
-    /// Connects to a kubelet, which must prove that it is the host.
-    pub async fn connect(&self, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
-        let tls = self
-            .tls
-            .as_ref()
-            .ok_or_else(|| Status::service_unavailable("this server has no kubelet client certificate"))?;
+    /// Connects to a backend; a kubelet must prove that it is the host.
+    pub async fn connect(&self, via: Via, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
+        let tls = match via {
+            Via::Plain => return Ok(Box::new(dial(host, port).await?)),
+            Via::Tls => &self.unverified,
+            Via::Kubelet => self
+                .kubelet
+                .as_ref()
+                .ok_or_else(|| Status::service_unavailable("this server has no kubelet client certificate"))?,
+        };
         let stream = dial(host, port).await?;
         let name = ServerName::try_from(host.to_owned()).map_err(|e| dial_failed(host, port, &e))?;
         let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
@@ -42,11 +51,6 @@ impl Kubelets {
             .map_err(|_| dial_failed(host, port, &"TLS handshake timeout"))?
             .map_err(|e| dial_failed(host, port, &e))?;
         Ok(Box::new(stream))
-    }
-
-    /// Connects without TLS, for proxied pods and services.
-    pub async fn connect_plain(&self, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
-        Ok(Box::new(dial(host, port).await?))
     }
 }
 

@@ -11,9 +11,29 @@ use crate::request::Query;
 pub struct Backend {
     pub host: String,
     pub port: u16,
-    /// Whether it is a kubelet, which is spoken to over TLS with a client certificate.
-    pub kubelet: bool,
+    pub via: Via,
     pub path_and_query: String,
+}
+
+/// How a backend is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// A kubelet: over TLS, with our client certificate, and it must prove who it is.
+    Kubelet,
+    /// A pod or service by `https:`: over TLS, its certificate unread, as nobody could have signed it for us.
+    Tls,
+    /// A pod or service: plain HTTP.
+    Plain,
+}
+
+impl Via {
+    fn of_scheme(scheme: &str) -> Result<Via, Status> {
+        match scheme {
+            "" | "http" => Ok(Via::Plain),
+            "https" => Ok(Via::Tls),
+            other => Err(Status::bad_request(format!("invalid scheme {other:?}"))),
+        }
+    }
 }
 
 /// The kubelet's endpoint for logs, exec, attach or port-forward of a pod; none for the logs of a pod without a node.
@@ -126,7 +146,7 @@ async fn kubelet_of(target: &Target<'_>, node: &str, path_and_query: String) -> 
         Status::internal(format!("no preferred addresses found for node {:?}", corten_meta::name(&node)))
     })?;
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64).unwrap_or(10250);
-    Ok(Backend { host: host.to_owned(), port: port as u16, kubelet: true, path_and_query })
+    Ok(Backend { host: host.to_owned(), port: port as u16, via: Via::Kubelet, path_and_query })
 }
 
 /// The backend of `…/proxy`: a node's kubelet, a pod, or an endpoint of a service.
@@ -140,13 +160,11 @@ pub async fn proxied(target: &Target<'_>) -> Result<Backend, Status> {
     let raw = target.context.raw_query.as_str();
     let path_and_query = if raw.is_empty() { path } else { format!("{path}?{raw}") };
     let (scheme, name, port) = split_name(target.name);
-    if scheme == "https" && target.resource.kind.namespaced {
-        return Err(Status::bad_request("proxying to https pods and services is not supported"));
-    }
+    let via = Via::of_scheme(scheme)?;
     match target.resource.kind.plural.as_str() {
         "nodes" => kubelet_of(target, name, path_and_query).await,
-        "pods" => pod_backend(target, name, port, path_and_query).await,
-        _ => service_backend(target, name, port, path_and_query).await,
+        "pods" => pod_backend(target, name, port, via, path_and_query).await,
+        _ => service_backend(target, name, port, via, path_and_query).await,
     }
 }
 
@@ -160,7 +178,13 @@ fn split_name(name: &str) -> (&str, &str, &str) {
     }
 }
 
-async fn pod_backend(target: &Target<'_>, name: &str, port: &str, path_and_query: String) -> Result<Backend, Status> {
+async fn pod_backend(
+    target: &Target<'_>,
+    name: &str,
+    port: &str,
+    via: Via,
+    path_and_query: String,
+) -> Result<Backend, Status> {
     let pod = target.server.registry.get(target.resource, target.namespace, name).await?.value();
     let host = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
     if host.is_empty() {
@@ -176,13 +200,14 @@ async fn pod_backend(target: &Target<'_>, name: &str, port: &str, path_and_query
         }
     };
     let port = number.ok_or_else(|| Status::bad_request(format!("no port {port:?} on pod {name:?}")))?;
-    Ok(Backend { host: host.to_owned(), port, kubelet: false, path_and_query })
+    Ok(Backend { host: host.to_owned(), port, via, path_and_query })
 }
 
 async fn service_backend(
     target: &Target<'_>,
     name: &str,
     port: &str,
+    via: Via,
     path_and_query: String,
 ) -> Result<Backend, Status> {
     let service = target.server.registry.get(target.resource, target.namespace, name).await?.value();
@@ -207,7 +232,7 @@ async fn service_backend(
         let ready = |e: &&Value| e.pointer("/conditions/ready").and_then(Value::as_bool).unwrap_or(true);
         let endpoint = slice["endpoints"].as_array().into_iter().flatten().find(ready);
         if let Some(host) = endpoint.and_then(|e| e.pointer("/addresses/0")).and_then(Value::as_str) {
-            return Ok(Backend { host: host.to_owned(), port: number as u16, kubelet: false, path_and_query });
+            return Ok(Backend { host: host.to_owned(), port: number as u16, via, path_and_query });
         }
     }
     Err(unavailable())
@@ -222,6 +247,9 @@ mod tests {
         assert_eq!(split_name("web"), ("", "web", ""));
         assert_eq!(split_name("web:80"), ("", "web", "80"));
         assert_eq!(split_name("https:web:443"), ("https", "web", "443"));
+        assert_eq!(Via::of_scheme("https").ok(), Some(Via::Tls));
+        assert_eq!(Via::of_scheme("").ok(), Some(Via::Plain));
+        assert!(Via::of_scheme("ftp").is_err());
     }
 
     #[test]

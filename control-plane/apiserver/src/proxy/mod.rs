@@ -6,6 +6,7 @@
 mod backend;
 mod kubelet;
 mod locate;
+mod unverified;
 
 use corten_api::Role;
 use corten_meta::Status;

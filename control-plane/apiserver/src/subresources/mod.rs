@@ -13,14 +13,18 @@ use corten_meta::Status;
 use crate::authorization::{Attributes, authorize, forbidden};
 use crate::body::{Reply, RequestBody};
 use crate::handlers::Target;
-use crate::handlers::patch::Patch;
-use crate::handlers::update::{Part, Transform, change, check_name, reply};
+use crate::handlers::apply::Apply;
+use crate::handlers::ownership::{Ownership, check_options, managers_of, set_managers};
+use crate::handlers::patch::{Patch, is_apply};
+use crate::handlers::update::{Change, Part, Transform, check_name, reply};
 use crate::{handlers, proxy};
 
 /// Hands the request to the handler of the subresource's role.
 pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: RequestBody) -> Result<Reply, Status> {
     let verb = target.context.info.verb.as_str();
-    if !subresource.verbs.contains(&verb) {
+    // What is proxied understands methods of its own, such as OPTIONS, that are no verb of the API.
+    let foreign = subresource.role == Role::Proxy && verb.is_empty();
+    if !foreign && !subresource.verbs.contains(&verb) {
         return Err(Status::method_not_allowed(&target.resource.group_resource(), verb));
     }
     if target.resource.kind.namespaced && target.namespace.is_empty() {
@@ -66,13 +70,27 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
         "update" => {
             let body = target.decode(bytes)?;
             check_name(target, &body)?;
+            check_options(target.context, "UpdateOptions", false)?;
             let transform: &Transform<'_> = &|old| merge(body.clone(), old);
-            Ok(reply(target, &change(target, part, None, transform).await?))
+            Ok(reply(target, &Change::new(part, transform).carry_out(target).await?))
+        }
+        _ if is_apply(target) => {
+            let kind = &target.resource.kind;
+            let apply = Apply::decode(target, bytes, &kind.api_version(), &kind.kind)?;
+            let transform: &Transform<'_> = &|old| {
+                let applied = apply.transform(target, part, old)?;
+                let managers = managers_of(&applied);
+                let mut object = merge(applied, old)?;
+                set_managers(&mut object, managers);
+                Ok(object)
+            };
+            let change = Change::new(part, transform).owning(Ownership::Given);
+            Ok(reply(target, &change.carry_out(target).await?))
         }
         _ => {
             let patch = Patch::decode(target, bytes)?;
             let transform: &Transform<'_> = &|old| merge(patch.apply_checked(target, old)?, old);
-            Ok(reply(target, &change(target, part, None, transform).await?))
+            Ok(reply(target, &Change::new(part, transform).carry_out(target).await?))
         }
     }
 }
