@@ -49,9 +49,6 @@ fn copy(file: &mut File) -> Result<()> {
         if read == 0 {
             return Ok(stdout.flush()?);
         }
-        if stdout.write_all(&buffer[..read]).is_err() {
-            // The reader of our output has gone: that ends the command, not in an error.
-            std::process::exit(0);
-        }
+        stdout.write_all(&buffer[..read])?;
     }
 }

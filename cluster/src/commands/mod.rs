@@ -20,6 +20,12 @@ use crate::{components, instance, preflight};
 pub fn run(cli: Cli) -> Result<()> {
     // One provider for all of TLS, chosen in one place.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    if matches!(
+        cli.command,
+        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Logs(_) | Command::Image(_)
+    ) {
+        end_with_the_reader();
+    }
     match cli.command {
         Command::Up(flags) => up::run(&flags, &cli.log),
         Command::Down(flags) => down::run(&flags),
@@ -70,6 +76,12 @@ pub fn run(cli: Cli) -> Result<()> {
             until_signal(|shutdown| components::alone::dns(flags, shutdown))
         }
     }
+}
+
+/// Lets a command for people end quietly when the reader of its output goes away, as `head` does.
+fn end_with_the_reader() {
+    // SAFETY: nothing runs in this process yet that could rely on the signal being ignored.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 fn server(cluster: &Result<Cluster>, progress: &Progress) -> Result<()> {

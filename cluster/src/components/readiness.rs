@@ -4,14 +4,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use corten_api::k8s_openapi::api::coordination::v1::Lease;
 use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::Caches;
 use corten_meta::{Key, Value};
+use jiff::Timestamp;
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
 use super::network::gateway;
 use crate::progress::Progress;
+
+/// How long an answer of a server on this machine may take.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Reports each milestone as it comes: the nodes, then DNS, then the whole.
 pub async fn report(
@@ -21,8 +26,9 @@ pub async fn report(
     progress: Progress,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    let started = corten_meta::time::now();
     let ranges = tokio::select! {
-        ranges = all_ready(&caches, &names) => ranges,
+        ranges = all_ready(&caches, &names, started) => ranges,
         () = shutdown.cancelled() => return Ok(()),
     };
     progress.reached("node");
@@ -37,26 +43,32 @@ pub async fn report(
     Ok(())
 }
 
-/// Waits until every named node is Ready, and returns their pod ranges in the same order.
-async fn all_ready(caches: &Caches, names: &[String]) -> Vec<String> {
-    let nodes = caches.of::<Node>();
+/// Waits until every named node is Ready and has renewed its Lease since `started`, and returns their pod ranges in
+/// the same order. The Lease tells a living kubelet from what the last run left behind.
+async fn all_ready(caches: &Caches, names: &[String], started: Timestamp) -> Vec<String> {
+    let (nodes, leases) = (caches.of::<Node>(), caches.of::<Lease>());
     nodes.synced().await;
-    let mut changes = nodes.subscribe();
+    leases.synced().await;
+    let (mut node_changes, mut lease_changes) = (nodes.subscribe(), leases.subscribe());
     loop {
-        let ranges: Option<Vec<String>> = names
-            .iter()
-            .map(|name| {
-                let node = nodes.get(&Key { namespace: String::new(), name: name.clone() })?.value();
-                if is_ready(&node) { Some(node.pointer("/spec/podCIDR")?.as_str()?.to_owned()) } else { None }
-            })
-            .collect();
-        match ranges {
-            Some(ranges) => return ranges,
-            None => {
-                changes.next().await;
-            }
+        let range = |name: &String| {
+            let node = nodes.get(&Key { namespace: String::new(), name: name.clone() })?.value();
+            let lease = leases.get(&Key { namespace: "kube-node-lease".into(), name: name.clone() })?.value();
+            let ready = is_ready(&node) && renewed(&lease)? >= started;
+            if ready { Some(node.pointer("/spec/podCIDR")?.as_str()?.to_owned()) } else { None }
+        };
+        if let Some(ranges) = names.iter().map(range).collect() {
+            return ranges;
+        }
+        tokio::select! {
+            _ = node_changes.next() => {}
+            _ = lease_changes.next() => {}
         }
     }
+}
+
+fn renewed(lease: &Value) -> Option<Timestamp> {
+    lease.pointer("/spec/renewTime")?.as_str()?.parse().ok()
 }
 
 /// Whether the Node's condition Ready is True.
@@ -67,7 +79,7 @@ pub fn is_ready(node: &Value) -> bool {
 
 /// Waits until the server at `address` knows the API server's own Service.
 async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
-    const TRIES: u32 = 200;
+    const TRIES: u32 = 400;
     for _ in 0..TRIES {
         match ask(address, &format!("kubernetes.default.svc.{domain}")).await {
             Ok(()) => return Ok(()),
@@ -84,7 +96,7 @@ pub async fn ask(server: SocketAddr, name: &str) -> Result<()> {
     socket.connect(server).await?;
     socket.send(&question(name)).await?;
     let mut buffer = [0; 512];
-    let read = tokio::time::timeout(Duration::from_millis(500), socket.recv(&mut buffer)).await??;
+    let read = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await??;
     ensure!(read >= 12, "a short answer");
     let (code, count) = (buffer[3] & 0x0f, u16::from_be_bytes([buffer[6], buffer[7]]));
     ensure!(code == 0 && count > 0, "{name}: response code {code}, {count} answers");
