@@ -60,7 +60,17 @@ fn pods_of(server: &Server, node: &str, namespace: &str) -> Vec<Value> {
 
 fn is_referenced(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
     !a.name.is_empty()
-        && pods_of(server, node, a.namespace).iter().any(|pod| refers_to(&pod["spec"], a.resource, a.name))
+        && pods_of(server, node, a.namespace).iter().any(|pod| {
+            refers_to(&pod["spec"], a.resource, a.name)
+                || (a.resource == "persistentvolumeclaims" && is_ephemeral_claim(pod, a.name))
+        })
+}
+
+/// Whether it is the claim of an `ephemeral` volume, which is named after the pod and the volume.
+fn is_ephemeral_claim(pod: &Value, claim: &str) -> bool {
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+    let named = |volume: &Value| Some(format!("{}-{}", corten_meta::name(pod), volume["name"].as_str()?));
+    volumes.filter(|volume| !volume["ephemeral"].is_null()).filter_map(named).any(|name| name == claim)
 }
 
 fn is_account_of_pod(server: &Server, node: &str, a: &Attributes<'_>) -> bool {

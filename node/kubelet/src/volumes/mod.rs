@@ -10,6 +10,7 @@ mod downward_api;
 mod empty_dir;
 mod host_path;
 pub mod ownership;
+mod persistent_volume_claim;
 mod projected;
 mod secret;
 pub mod sub_path;
@@ -103,13 +104,17 @@ async fn set_up_volume(context: &Context<'_>, volume: &Volume, refresh_at: &mut 
         let payload = projected::payload(context, source, refresh_at).await?;
         return write_payload(context, "kubernetes.io~projected", name, Medium::Memory, &payload);
     }
+    if let Some(source) = &volume.persistent_volume_claim {
+        return persistent_volume_claim::set_up(context, source).await;
+    }
+    if volume.ephemeral.is_some() {
+        return persistent_volume_claim::set_up_ephemeral(context, name).await;
+    }
     Err(Error::pod(format!("no volume plugin matched: {}", unsupported_type(volume))))
 }
 
 fn unsupported_type(volume: &Volume) -> &'static str {
-    if volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() {
-        "persistentVolumeClaim volumes are not supported by this node"
-    } else if volume.csi.is_some() {
+    if volume.csi.is_some() {
         "csi volumes are not supported by this node"
     } else if volume.image.is_some() {
         "image volumes are not supported by this node"
