@@ -2,7 +2,9 @@
 //! never fails: events tell, they do not decide.
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
-use corten_client::{Client, EventRecorder, EventType, ObjectRef};
+use corten_client::{Client, EventRecorder, ObjectRef};
+
+pub use corten_client::EventType;
 
 use crate::pods::spec::{self, Role};
 

@@ -60,7 +60,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let assigned = ListOptions::fields(format!("spec.nodeName={}", config.node_name));
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
-    let services = services(&config, &client, runtime, runtime_name, &host, &caches, &stop);
+    let services = services(&config, &client, (runtime, runtime_name), &host, &caches, own_node.clone(), &stop);
     let views = Views::default();
     let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
 
@@ -83,10 +83,10 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
 fn services(
     config: &Config,
     client: &Client,
-    runtime: Runtime,
-    runtime_name: String,
+    (runtime, runtime_name): (Runtime, String),
     host: &Host,
     caches: &Caches,
+    own_node: Arc<corten_client::Cache>,
     stop: &CancellationToken,
 ) -> Arc<Services> {
     Arc::new(Services {
@@ -97,6 +97,8 @@ fn services(
         services: caches.of::<Service>(),
         allocatable: RwLock::new(node::allocatable(config, host)),
         memory_capacity: i64::try_from(host.memory_bytes).unwrap_or(i64::MAX),
+        allocations: pods::Allocations::default(),
+        own_node,
         client: client.clone(),
         config: config.clone(),
         runtime,

@@ -62,15 +62,15 @@ fn is_referenced(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
     !a.name.is_empty()
         && pods_of(server, node, a.namespace).iter().any(|pod| {
             refers_to(&pod["spec"], a.resource, a.name)
-                || (a.resource == "persistentvolumeclaims" && is_ephemeral_claim(pod, a.name))
+                || (a.resource == "persistentvolumeclaims" && has_ephemeral_claim(pod, a.name))
         })
 }
 
-/// Whether it is the claim of an `ephemeral` volume, which is named after the pod and the volume.
-fn is_ephemeral_claim(pod: &Value, claim: &str) -> bool {
-    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
-    let named = |volume: &Value| Some(format!("{}-{}", corten_meta::name(pod), volume["name"].as_str()?));
-    volumes.filter(|volume| !volume["ephemeral"].is_null()).filter_map(named).any(|name| name == claim)
+/// Whether the claim is made for one of the pod's ephemeral volumes: it bears the names of both.
+fn has_ephemeral_claim(pod: &Value, claim: &str) -> bool {
+    let volume = claim.strip_prefix(corten_meta::name(pod)).and_then(|rest| rest.strip_prefix('-'));
+    let mut volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+    volume.is_some_and(|name| volumes.any(|volume| volume["name"] == name && volume.get("ephemeral").is_some()))
 }
 
 fn is_account_of_pod(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
@@ -105,5 +105,23 @@ fn walk(value: &Value, found: &mut dyn FnMut(&str, &Value) -> bool) -> bool {
         }),
         Value::Array(items) => items.iter().any(|item| walk(item, found)),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_ephemeral_volumes_claim_belongs_to_its_pod() {
+        let pod = json!({
+            "metadata": {"name": "p"},
+            "spec": {"volumes": [{"name": "scratch", "ephemeral": {}}, {"name": "tmp", "emptyDir": {}}]},
+        });
+        for (claim, expected) in [("p-scratch", true), ("p-tmp", false), ("q-scratch", false), ("p", false)] {
+            assert_eq!(has_ephemeral_claim(&pod, claim), expected, "{claim}");
+        }
     }
 }

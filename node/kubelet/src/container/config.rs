@@ -1,5 +1,6 @@
 //! Puts a sandbox's or a container's configuration together from the parts that the other files make.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -75,6 +76,8 @@ pub struct Parts<'a> {
     pub restart_count: u32,
     pub environment: &'a Environment,
     pub volumes: &'a MountedVolumes,
+    /// The images that are mounted as volumes, by the volume's name.
+    pub image_volumes: &'a HashMap<String, String>,
     pub image_ref: &'a str,
     pub image_user: &'a ImageUser,
     pub pod_ips: &'a [String],
@@ -90,7 +93,13 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
     make_log_directory(parts, &container.name)?;
     let hosts_file = hosts::write(parts.pod, &pod_dir, parts.pod_ips, &parts.config.cluster_domain)?;
     let termination_file = make_termination_file(parts, &container.name)?;
-    let places = mounts::Places { pod_dir: &pod_dir, hosts_file: &hosts_file, termination_file: &termination_file };
+    let places = mounts::Places {
+        volumes: parts.volumes,
+        image_volumes: parts.image_volumes,
+        pod_dir: &pod_dir,
+        hosts_file: &hosts_file,
+        termination_file: &termination_file,
+    };
     let expand =
         |list: &Option<Vec<String>>| expansion::expand_all(list.as_deref().unwrap_or_default(), parts.environment);
     Ok(cri::ContainerConfig {
@@ -108,7 +117,7 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
             .iter()
             .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into() })
             .collect(),
-        mounts: mounts::mounts(container, parts.volumes, parts.environment, &places)?,
+        mounts: mounts::mounts(container, parts.environment, &places)?,
         labels: labels::container_labels(parts.pod, container),
         annotations: labels::container_annotations(parts.pod, container, parts.restart_count),
         log_path: format!("{}/{}.log", container.name, parts.restart_count),

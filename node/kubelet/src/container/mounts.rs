@@ -1,6 +1,7 @@
 //! The mounts of a container: its volumes with subPath and propagation, the hosts file, the file of its
 //! termination message.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use corten_api::k8s_openapi::api::core::v1::{Container, VolumeMount};
@@ -16,21 +17,22 @@ const DEFAULT_TERMINATION_PATH: &str = "/dev/termination-log";
 
 /// Where the parts of a container's mounts are on the node.
 pub struct Places<'a> {
+    pub volumes: &'a MountedVolumes,
+    /// The images that are mounted as volumes, by the volume's name.
+    pub image_volumes: &'a HashMap<String, String>,
     pub pod_dir: &'a Path,
     pub hosts_file: &'a Path,
     pub termination_file: &'a Path,
 }
 
 /// All mounts of the container.
-pub fn mounts(
-    container: &Container,
-    volumes: &MountedVolumes,
-    environment: &Environment,
-    places: &Places<'_>,
-) -> Result<Vec<cri::Mount>> {
+pub fn mounts(container: &Container, environment: &Environment, places: &Places<'_>) -> Result<Vec<cri::Mount>> {
     let mut mounts = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        mounts.push(volume_mount(container, mount, index, volumes, environment, places)?);
+        mounts.push(match places.image_volumes.get(&mount.name) {
+            Some(image) => image_mount(mount, image, environment)?,
+            None => volume_mount(container, mount, index, environment, places)?,
+        });
     }
     if !mounts.iter().any(|mount| mount.container_path == HOSTS_PATH) {
         mounts.push(file_mount(HOSTS_PATH, places.hosts_file));
@@ -48,15 +50,25 @@ fn file_mount(container_path: &str, host_path: &Path) -> cri::Mount {
     }
 }
 
+/// The files of an image; the runtime finds them, and nobody may write to them.
+fn image_mount(mount: &VolumeMount, image: &str, environment: &Environment) -> Result<cri::Mount> {
+    Ok(cri::Mount {
+        container_path: absolute(&mount.mount_path),
+        image: Some(cri::ImageSpec { image: image.to_owned(), ..cri::ImageSpec::default() }),
+        image_sub_path: sub_path_of(mount, environment)?.unwrap_or_default(),
+        readonly: true,
+        ..cri::Mount::default()
+    })
+}
+
 fn volume_mount(
     container: &Container,
     mount: &VolumeMount,
     index: usize,
-    volumes: &MountedVolumes,
     environment: &Environment,
     places: &Places<'_>,
 ) -> Result<cri::Mount> {
-    let volume = volumes.by_name.get(&mount.name).ok_or_else(|| {
+    let volume = places.volumes.by_name.get(&mount.name).ok_or_else(|| {
         Error::pod(format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name))
     })?;
     let host_path = match sub_path_of(mount, environment)? {

@@ -183,6 +183,49 @@ pub fn pod_resources(pod: &Pod) -> cri::LinuxContainerResources {
     }
 }
 
+/// A quantity as it is counted: CPU in thousandths, everything else in units.
+pub fn amount(name: &str, quantity: &Quantity) -> i64 {
+    if name == "cpu" { milli(quantity) } else { value(quantity) }
+}
+
+/// What the pod asks of its node, all its containers and its overhead together. Init containers run before the
+/// main ones but beside the sidecars that were started before them, so the larger of the two times counts.
+pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
+    let amounts = |list: Option<&ResourceList>| -> BTreeMap<String, i64> {
+        list.into_iter().flatten().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
+    };
+    let mut sidecars = BTreeMap::new();
+    let mut peak = BTreeMap::new();
+    for (role, container) in spec::init_containers(pod) {
+        let own = amounts(requests(container));
+        if role == Role::Sidecar {
+            combine(&mut sidecars, &own, |a, b| a + b);
+            combine(&mut peak, &sidecars, i64::max);
+        } else {
+            let mut together = sidecars.clone();
+            combine(&mut together, &own, |a, b| a + b);
+            combine(&mut peak, &together, i64::max);
+        }
+    }
+    let mut total = sidecars;
+    for container in &spec::spec(pod).containers {
+        combine(&mut total, &amounts(requests(container)), |a, b| a + b);
+    }
+    combine(&mut total, &peak, i64::max);
+    // What the pod asks for as a whole stands in place of the sum.
+    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    total.extend(amounts(whole));
+    combine(&mut total, &amounts(spec::spec(pod).overhead.as_ref()), |a, b| a + b);
+    total
+}
+
+fn combine(into: &mut BTreeMap<String, i64>, other: &BTreeMap<String, i64>, how: fn(i64, i64) -> i64) {
+    for (name, amount) in other {
+        let entry = into.entry(name.clone()).or_default();
+        *entry = how(*entry, *amount);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,5 +262,27 @@ mod tests {
         assert_eq!((resources.cpu_quota, resources.memory_limit_in_bytes), (25_000, 64 << 20));
         assert_eq!(resources.oom_score_adj, 500);
         assert_eq!(pod_cgroup("", &pod), "/kubepods/burstable/podpod-uid");
+    }
+
+    #[test]
+    fn a_pod_asks_for_the_largest_moment_of_its_life() {
+        let container = |name: &str, cpu: &str, more: &str| {
+            format!(r#"{{"name":"{name}","resources":{{"requests":{{"cpu":"{cpu}"}}}}{more}}}"#)
+        };
+        let sidecar = container("s", "100m", r#","restartPolicy":"Always""#);
+        let (small, large) = (container("i", "1", ""), container("i", "3", ""));
+        let main = container("c", "2", "");
+        for (init, more, expected) in [
+            ("", "", 2000),
+            (small.as_str(), "", 2000),
+            (large.as_str(), "", 3000),
+            (&format!("{sidecar},{large}"), "", 3100),
+            (&format!("{large},{sidecar}"), "", 3000),
+            (&sidecar, "", 2100),
+            ("", r#","resources":{"requests":{"cpu":"5"}},"overhead":{"cpu":"1m"}"#, 5001),
+        ] {
+            let pod = fixtures::pod(&format!(r#"{{"initContainers":[{init}],"containers":[{main}]{more}}}"#));
+            assert_eq!(pod_requests(&pod)["cpu"], expected, "{init} {more}");
+        }
     }
 }

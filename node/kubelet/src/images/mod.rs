@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Secret, Volume};
 use corten_client::Client;
 use corten_cri::v1 as cri;
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use crate::backoff::{Backoffs, go_millis};
 use crate::container::security::ImageUser;
 use crate::cri::Runtime;
 use crate::error::{Error, Result};
-use crate::events::{Events, NORMAL, WARNING};
+use crate::events::{EventType, Events, NORMAL, WARNING};
 use crate::pods::spec;
 use crate::pods::status::Waiting;
 use crate::pods::waker::Waker;
@@ -42,10 +42,45 @@ pub struct ReadyImage {
     pub user: ImageUser,
 }
 
-/// The pulls of one pod, by container.
+/// An image that a container needs: its own, or one that it mounts as a volume.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Tells the images of a pod apart: the container, and the volume if it is one's.
+    key: String,
+    /// Whom the events concern.
+    container: String,
+    image: String,
+    policy: String,
+}
+
+impl Wanted {
+    pub fn of_container(container: &Container) -> Wanted {
+        Wanted {
+            key: container.name.clone(),
+            container: container.name.clone(),
+            image: container.image.clone().unwrap_or_default(),
+            policy: container.image_pull_policy.clone().unwrap_or_else(|| "IfNotPresent".into()),
+        }
+    }
+
+    /// The image of an image volume, if it is one.
+    pub fn of_volume(container: &Container, volume: &Volume) -> Option<Wanted> {
+        let source = volume.image.as_ref()?;
+        Some(Wanted {
+            key: format!("{}/{}", container.name, volume.name),
+            container: container.name.clone(),
+            image: source.reference.clone().unwrap_or_default(),
+            policy: source.pull_policy.clone().unwrap_or_else(|| "IfNotPresent".into()),
+        })
+    }
+}
+
+/// The pulls of one pod, by what they are for.
 #[derive(Default)]
 pub struct Pulls {
     going: HashMap<String, JoinHandle<Result<Pulled>>>,
+    /// Images that are there for a start which waits for others.
+    done: HashMap<String, ReadyImage>,
     failures: HashMap<String, Failure>,
     backoffs: Backoffs,
 }
@@ -74,38 +109,51 @@ pub struct Request<'a> {
     pub events: &'a Events,
     pub waker: &'a Waker,
     pub pod: &'a Arc<Pod>,
-    pub container: &'a Container,
+    pub wanted: &'a Wanted,
     pub sandbox_config: &'a cri::PodSandboxConfig,
     pub now: Timestamp,
+}
+
+impl Request<'_> {
+    fn tell(&self, type_: EventType, reason: &str, message: &str) {
+        self.events.container(self.pod, &self.wanted.container, type_, reason, message);
+    }
 }
 
 impl Pulls {
     /// The image if it is there; otherwise sees to it that it is on its way.
     pub async fn ensure(&mut self, request: &Request<'_>) -> Progress {
-        let name = &request.container.name;
-        if let Some(pull) = self.going.remove(name) {
+        let Wanted { key, image, policy, .. } = request.wanted;
+        if let Some(image) = self.done.get(key) {
+            return Progress::Ready(image.clone());
+        }
+        if let Some(pull) = self.going.remove(key) {
             if !pull.is_finished() {
-                self.going.insert(name.clone(), pull);
+                self.going.insert(key.clone(), pull);
                 return Progress::Pulling;
             }
             let result = pull.await.unwrap_or_else(|error| Err(Error::pod(format!("pull ended: {error}"))));
             return self.conclude(request, result);
         }
-        let image = request.container.image.clone().unwrap_or_default();
-        let policy = request.container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
         if policy != "Always" {
-            match find(request.runtime, &image).await {
-                Ok(Some(ready)) => return self.already_present(request, &image, ready),
-                Ok(None) if policy == "Never" => return never_pulled(request, &image),
+            match find(request.runtime, image).await {
+                Ok(Some(ready)) => return self.already_present(request, ready),
+                Ok(None) if policy == "Never" => return never_pulled(request),
                 Ok(None) => {}
-                Err(error) => return inspect_failed(request, &image, &error),
+                Err(error) => return inspect_failed(request, &error),
             }
         }
-        if let Some(backing_off) = self.backing_off(request, &image) {
+        if let Some(backing_off) = self.backing_off(request) {
             return backing_off;
         }
-        self.start(request, image);
+        self.start(request);
         Progress::Pulling
+    }
+
+    /// The container was made from its images: its next start asks for them anew.
+    pub fn used(&mut self, container: &str) {
+        let volumes = format!("{container}/");
+        self.done.retain(|key, _| key != container && !key.starts_with(&volumes));
     }
 
     /// Stops every pull of the pod.
@@ -115,37 +163,37 @@ impl Pulls {
         }
     }
 
-    fn already_present(&mut self, request: &Request<'_>, image: &str, ready: ReadyImage) -> Progress {
+    fn already_present(&mut self, request: &Request<'_>, ready: ReadyImage) -> Progress {
+        let image = &request.wanted.image;
         let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
-        request.events.container(request.pod, &request.container.name, NORMAL, "Pulled", &message);
-        self.failures.remove(&request.container.name);
+        request.tell(NORMAL, "Pulled", &message);
+        self.failures.remove(&request.wanted.key);
+        self.done.insert(request.wanted.key.clone(), ready.clone());
         Progress::Ready(ready)
     }
 
-    fn backing_off(&mut self, request: &Request<'_>, image: &str) -> Option<Progress> {
-        let name = &request.container.name;
-        let failure = self.failures.get_mut(name)?;
-        let until = self.backoffs.until(name, failure.at, request.now)?;
+    fn backing_off(&mut self, request: &Request<'_>) -> Option<Progress> {
+        let Wanted { key, image, .. } = request.wanted;
+        let failure = self.failures.get_mut(key)?;
+        let until = self.backoffs.until(key, failure.at, request.now)?;
         let message = format!("Back-off pulling image {image:?}");
         if !failure.told {
             failure.told = true;
-            request.events.container(request.pod, name, NORMAL, "BackOff", &message);
-            request.events.container(request.pod, name, WARNING, "Failed", "Error: ImagePullBackOff");
+            request.tell(NORMAL, "BackOff", &message);
+            request.tell(WARNING, "Failed", "Error: ImagePullBackOff");
         }
         let waiting = Waiting { reason: "ImagePullBackOff".into(), message: format!("{message}: {}", failure.error) };
         Some(Progress::Failed { waiting, retry_at: Some(until) })
     }
 
-    fn start(&mut self, request: &Request<'_>, image: String) {
-        let name = request.container.name.clone();
-        request.events.container(request.pod, &name, NORMAL, "Pulling", &format!("Pulling image {image:?}"));
+    fn start(&mut self, request: &Request<'_>) {
+        request.tell(NORMAL, "Pulling", &format!("Pulling image {:?}", request.wanted.image));
         let pull = Pull {
             runtime: request.runtime.clone(),
             client: request.client.clone(),
             events: request.events.clone(),
             pod: request.pod.clone(),
-            container: name.clone(),
-            image,
+            wanted: request.wanted.clone(),
             sandbox_config: request.sandbox_config.clone(),
         };
         let waker = request.waker.clone();
@@ -154,44 +202,43 @@ impl Pulls {
             waker.wake();
             result
         });
-        self.going.insert(name, task);
+        self.going.insert(request.wanted.key.clone(), task);
     }
 
     fn conclude(&mut self, request: &Request<'_>, result: Result<Pulled>) -> Progress {
-        let name = &request.container.name;
+        let Wanted { key, image, .. } = request.wanted;
         match result {
             Ok(pulled) => {
-                self.failures.remove(name);
-                self.backoffs.forget(name);
+                self.failures.remove(key);
+                self.backoffs.forget(key);
+                self.done.insert(key.clone(), pulled.image.clone());
                 Progress::Ready(pulled.image)
             }
             Err(error) => {
-                let image = request.container.image.clone().unwrap_or_default();
                 let message = error.to_string();
                 let told = format!("Failed to pull image {image:?}: {message}");
-                request.events.container(request.pod, name, WARNING, "Failed", &told);
-                request.events.container(request.pod, name, WARNING, "Failed", "Error: ErrImagePull");
-                self.backoffs.next(name, request.now);
+                request.tell(WARNING, "Failed", &told);
+                request.tell(WARNING, "Failed", "Error: ErrImagePull");
+                self.backoffs.next(key, request.now);
                 let error = format!("ErrImagePull: {message}");
-                self.failures.insert(name.clone(), Failure { at: request.now, error, told: false });
+                self.failures.insert(key.clone(), Failure { at: request.now, error, told: false });
                 let waiting = Waiting { reason: "ErrImagePull".into(), message };
-                Progress::Failed { waiting, retry_at: self.backoffs.until(name, request.now, request.now) }
+                Progress::Failed { waiting, retry_at: self.backoffs.until(key, request.now, request.now) }
             }
         }
     }
 }
 
-fn never_pulled(request: &Request<'_>, image: &str) -> Progress {
-    let message = format!("Container image {image:?} is not present with pull policy of Never");
-    let name = &request.container.name;
-    request.events.container(request.pod, name, WARNING, "ErrImageNeverPull", &message);
-    request.events.container(request.pod, name, WARNING, "Failed", "Error: ErrImageNeverPull");
+fn never_pulled(request: &Request<'_>) -> Progress {
+    let message = format!("Container image {:?} is not present with pull policy of Never", request.wanted.image);
+    request.tell(WARNING, "ErrImageNeverPull", &message);
+    request.tell(WARNING, "Failed", "Error: ErrImageNeverPull");
     Progress::Failed { waiting: Waiting { reason: "ErrImageNeverPull".into(), message }, retry_at: None }
 }
 
-fn inspect_failed(request: &Request<'_>, image: &str, error: &Error) -> Progress {
-    let message = format!("Failed to inspect image {image:?}: {error}");
-    request.events.container(request.pod, &request.container.name, WARNING, "InspectFailed", &message);
+fn inspect_failed(request: &Request<'_>, error: &Error) -> Progress {
+    let message = format!("Failed to inspect image {:?}: {error}", request.wanted.image);
+    request.tell(WARNING, "InspectFailed", &message);
     Progress::Failed { waiting: Waiting { reason: "ImageInspectError".into(), message }, retry_at: None }
 }
 
@@ -216,24 +263,23 @@ struct Pull {
     client: Client,
     events: Events,
     pod: Arc<Pod>,
-    container: String,
-    image: String,
+    wanted: Wanted,
     sandbox_config: cri::PodSandboxConfig,
 }
 
 impl Pull {
     async fn run(&self) -> Result<Pulled> {
         let begun = Instant::now();
-        let candidates = credentials::lookup(&self.secrets().await, &self.image);
+        let candidates = credentials::lookup(&self.secrets().await, &self.wanted.image);
         let reference = self.try_each(candidates).await?;
-        let image = self.runtime.image(image_spec(&self.image)).await?;
+        let image = self.runtime.image(image_spec(&self.wanted.image)).await?;
         let took = go_millis(begun.elapsed());
         let size = image.as_ref().map_or(0, |image| image.size);
         let message = format!(
             "Successfully pulled image {:?} in {took} ({took} including waiting). Image size: {size} bytes.",
-            self.image
+            self.wanted.image
         );
-        self.events.container(&self.pod, &self.container, NORMAL, "Pulled", &message);
+        self.events.container(&self.pod, &self.wanted.container, NORMAL, "Pulled", &message);
         let image = image.map(ready).unwrap_or(ReadyImage { reference, user: ImageUser::default() });
         Ok(Pulled { image })
     }
@@ -246,7 +292,7 @@ impl Pull {
         }
         let mut last = Err(Error::pod("no attempt was made"));
         for auth in attempts {
-            last = self.runtime.pull_image(image_spec(&self.image), auth, self.sandbox_config.clone()).await;
+            last = self.runtime.pull_image(image_spec(&self.wanted.image), auth, self.sandbox_config.clone()).await;
             if last.is_ok() {
                 break;
             }

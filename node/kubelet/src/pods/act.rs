@@ -15,14 +15,14 @@ use super::observed::{InstanceState, Observed};
 use super::plan::{Start, Stop, usable_sandbox};
 use super::spec::{self, Declared};
 use super::status::Waiting;
-use super::worker::Worker;
+use super::worker::{Desired, Worker};
 use crate::container::config::{self, Parts};
 use crate::container::environment::{self, Environment, Objects};
 use crate::container::fields::Downward;
 use crate::container::resources;
 use crate::error::{Error, Result};
 use crate::events::{NORMAL, WARNING};
-use crate::images::{Progress, ReadyImage, Request};
+use crate::images::{Progress, ReadyImage, Request, Wanted};
 use crate::lifecycle;
 use crate::volumes;
 
@@ -110,8 +110,7 @@ impl Worker {
         }
         let config = config::sandbox(&services.config, &self.pod, attempt);
         fs::create_dir_all(&config.log_directory).map_err(Error::file("create", config.log_directory.as_ref()))?;
-        let cgroup = resources::pod_cgroup(&services.config.cgroup_root, &self.pod);
-        services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
+        self.set_pod_cgroup();
         let handler = runtime_handler(services, &self.pod).await?;
         services.runtime.run_sandbox(config, handler).await
     }
@@ -198,13 +197,15 @@ impl Worker {
     /// Gives running containers their new requests and limits; true if one of them has them now.
     pub(super) async fn resize_containers(&mut self, resize: &[(String, String)], now: Timestamp) -> bool {
         let mut resized = false;
+        if !resize.is_empty() {
+            // A larger pod: no container may have more than it.
+            self.set_pod_cgroup();
+        }
         for (id, name) in resize {
             let step = format!("{RESIZE}{name}");
             let Some(declared) = spec::container(&self.pod, name).filter(|_| !self.retries.blocked(&step, now)) else {
                 continue;
             };
-            let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
-            self.services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
             let linux = resources::container_resources(&self.pod, &declared.container, self.services.memory_capacity);
             match self.services.runtime.update_resources(id, linux).await {
                 Ok(()) => {
@@ -214,16 +215,22 @@ impl Worker {
                     resized = true;
                 }
                 Err(error) => {
-                    let message = format!("Pod resize error: {error}");
-                    self.services.events.pod(&self.pod, WARNING, "ResizeError", &message);
+                    self.resize_failed(&error.to_string());
                     self.retries.failed(&step, now);
                 }
             }
         }
         if resized {
-            self.services.events.pod(&self.pod, NORMAL, "ResizeCompleted", "Pod resize completed");
+            // A smaller pod: its limits can shrink only after its containers' have.
+            self.set_pod_cgroup();
         }
         resized
+    }
+
+    /// Makes the pod's cgroup or gives it the limits that the pod now has.
+    fn set_pod_cgroup(&self) {
+        let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
+        self.services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
     }
 
     /// Image, configuration, create, start, postStart. False if the image is still on its way.
@@ -237,12 +244,15 @@ impl Worker {
         let Some(sandbox) = usable_sandbox(&pod, observed) else { return Ok(false) };
         let Some(declared) = spec::container(&pod, &start.name) else { return Ok(false) };
         let sandbox_config = config::sandbox(&self.services.config, &pod, sandbox.attempt);
-        let Some(image) = self.image(&declared.container, &sandbox_config, now).await else { return Ok(false) };
+        let own = Wanted::of_container(&declared.container);
+        let Some(image) = self.image(&declared.container, &own, &sandbox_config, now).await else { return Ok(false) };
+        let image_volumes = self.image_volumes(&declared.container, &sandbox_config, now).await;
+        let Some(image_volumes) = image_volumes else { return Ok(false) };
         let environment = self.environment(&declared.container, observed).await;
         let environment = environment.map_err(Failed::new("CreateContainerConfigError"))?;
         let restart_count = self.restart_count(start, observed);
         let config = self
-            .container_config(&declared, restart_count, &environment, &image, observed)
+            .container_config(&declared, restart_count, &environment, &image, &image_volumes, observed)
             .map_err(Failed::new("CreateContainerConfigError"))?;
         if observed.newest(&start.name).is_some_and(|before| before.state == InstanceState::Exited) {
             self.memory.backoffs.next(&start.name, now);
@@ -250,19 +260,40 @@ impl Worker {
         let log = format!("{}/{}", sandbox_config.log_directory, config.log_path);
         let runtime = self.services.runtime.clone();
         let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;
+        self.pulls.used(&start.name);
         let id = created.map_err(Failed::new("CreateContainerError"))?;
         self.services.events.container(&pod, &start.name, NORMAL, "Created", "Container created");
         runtime.start_container(&id).await.map_err(Failed::new("RunContainerError"))?;
         self.services.events.container(&pod, &start.name, NORMAL, "Started", "Container started");
+        self.memory.applied.insert(id.clone(), declared.container.resources.clone().unwrap_or_default());
         self.link_log(&start.name, &id, &log);
         self.post_start(&declared, &id, observed).await?;
         Ok(true)
+    }
+
+    /// The images that the container mounts as volumes, or `None` if one of them is not there yet.
+    async fn image_volumes(
+        &mut self,
+        container: &Container,
+        sandbox_config: &corten_cri::v1::PodSandboxConfig,
+        now: Timestamp,
+    ) -> Option<HashMap<String, String>> {
+        let pod = self.pod.clone();
+        let mut images = HashMap::new();
+        for mount in container.volume_mounts.iter().flatten() {
+            let volume = spec::spec(&pod).volumes.iter().flatten().find(|volume| volume.name == mount.name);
+            let Some(wanted) = volume.and_then(|volume| Wanted::of_volume(container, volume)) else { continue };
+            let image = self.image(container, &wanted, sandbox_config, now).await?;
+            images.insert(mount.name.clone(), image.reference);
+        }
+        Some(images)
     }
 
     /// The image, or `None` with its reason in `waiting` and the time of the next try noted.
     async fn image(
         &mut self,
         container: &Container,
+        wanted: &Wanted,
         sandbox_config: &corten_cri::v1::PodSandboxConfig,
         now: Timestamp,
     ) -> Option<ReadyImage> {
@@ -272,7 +303,7 @@ impl Worker {
             events: &self.services.events,
             waker: &self.waker,
             pod: &self.pod,
-            container,
+            wanted,
             sandbox_config,
             now,
         };
@@ -322,6 +353,7 @@ impl Worker {
         restart_count: u32,
         environment: &Environment,
         image: &ReadyImage,
+        image_volumes: &HashMap<String, String>,
         observed: &Observed,
     ) -> Result<corten_cri::v1::ContainerConfig> {
         let target = match declared.target {
@@ -343,6 +375,7 @@ impl Worker {
             restart_count,
             environment,
             volumes: self.volumes.as_ref().unwrap_or(&no_volumes),
+            image_volumes,
             image_ref: &image.reference,
             image_user: &image.user,
             pod_ips: &self.pod_ips(observed),
@@ -383,9 +416,13 @@ impl Worker {
         let handler = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         let Some(handler) = handler else { return Ok(()) };
         let ip = self.pod_ip(observed);
-        let Err(error) = lifecycle::run(&self.services.runtime, handler, container, id, &ip).await else {
-            return Ok(());
+        let mut desired = self.desired.clone();
+        let done = tokio::select! {
+            done = lifecycle::run(&self.services.runtime, handler, container, id, &ip) => done,
+            // A hook that hangs must not hold up the pod's end; the container is stopped with all others.
+            _ = desired.wait_for(Desired::must_end) => return Ok(()),
         };
+        let Err(error) = done else { return Ok(()) };
         warn!(%error, container = container.name, pod = %spec::describe(&self.pod), "postStart hook failed");
         self.services.events.container(
             &self.pod,
@@ -399,6 +436,7 @@ impl Worker {
             name: container.name.clone(),
             message: "FailedPostStartHook".into(),
             grace: spec::grace_period_seconds(&self.pod),
+            restart: false,
         };
         self.stops.begin(&self.services, &self.waker, &self.pod, &ip, stop);
         Err(Failed { reason: "PostStartHookError", message: error.to_string() })

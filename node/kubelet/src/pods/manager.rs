@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Services;
 use super::view::Views;
 use super::waker::Waker;
 use super::worker::{Desired, Worker};
+use super::{Services, admit};
 use crate::container::labels;
 use crate::cri::Runtime;
 use crate::error::Result;
@@ -63,6 +63,7 @@ impl Manager {
             () = self.shutdown.cancelled() => return,
             () = pods.synced() => {}
         }
+        self.hold_allocations(&pods);
         self.remove_orphans(&pods).await;
         let mut changes = pods.subscribe();
         let mut relist = tokio::time::interval(self.services.config.relist_interval);
@@ -81,6 +82,12 @@ impl Manager {
         }
         while self.tasks.join_next().await.is_some() {}
         listener.abort();
+    }
+
+    /// Pods that were here before this kubelet keep their place, whichever worker begins first.
+    fn hold_allocations(&self, pods: &Cache) {
+        let known = pods.all().into_iter().filter_map(|object| decode_object::<Pod>(&object).ok());
+        known.filter(admit::was_admitted).for_each(|pod| self.services.allocations.hold(&pod));
     }
 
     fn pod_changed(&mut self, change: &Change) {

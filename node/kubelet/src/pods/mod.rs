@@ -1,11 +1,16 @@
 //! The pods of the node. `manager` follows the API and the runtime and keeps one `worker` per pod; a worker
+//! has the pod taken (`admit`, `resize`: what the node can give is decided in `admission`, held in `allocation`),
 //! looks (`observed`), decides (`plan`), acts (`act`), and reports (`status`, `publisher`).
 
 mod act;
+mod admission;
+mod admit;
+mod allocation;
 pub mod manager;
 pub mod observed;
 pub mod plan;
 mod publisher;
+mod resize;
 mod services;
 pub mod spec;
 pub mod status;
@@ -15,6 +20,7 @@ pub mod view;
 pub mod waker;
 mod worker;
 
+pub use allocation::Allocations;
 pub use services::Services;
 
 #[cfg(test)]

@@ -32,6 +32,16 @@ pub struct Memory {
     pub applied: HashMap<String, ResourceRequirements>,
     /// Set once the pod must end; it never becomes unset.
     pub termination: Option<Termination>,
+    pub resize: Resize,
+}
+
+/// What stands in the way of new requests and limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resize {
+    /// The node has no room for them yet, and says so.
+    pub deferred: Option<String>,
+    /// The runtime would not take them.
+    pub error: Option<String>,
 }
 
 /// The pod must end, since when, and what its status says about it.
@@ -42,6 +52,8 @@ pub struct Termination {
     pub grace: i64,
     /// The phase is forced to Failed with this reason and message (deadline, rejection).
     pub failed: Option<(String, String)>,
+    /// The node did not take the pod: nothing of it was ever made here.
+    pub rejected: bool,
 }
 
 /// What to do now. Everything in it may be done in one pass.
@@ -77,6 +89,8 @@ pub struct Stop {
     /// The text of the Killing event.
     pub message: String,
     pub grace: i64,
+    /// The container is started again as soon as it has ended.
+    pub restart: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,8 +173,17 @@ impl<'a> Planner<'a> {
     }
 
     fn stop(&mut self, instance: &Instance, message: String, grace: i64) {
+        self.push_stop(instance, message, grace, false);
+    }
+
+    fn stop_to_restart(&mut self, instance: &Instance, message: String, grace: i64) {
+        self.push_stop(instance, message, grace, true);
+    }
+
+    fn push_stop(&mut self, instance: &Instance, message: String, grace: i64, restart: bool) {
         if !self.memory.stopping.contains(&instance.id) {
-            self.plan.stop.push(Stop { id: instance.id.clone(), name: instance.name.clone(), message, grace });
+            let (id, name) = (instance.id.clone(), instance.name.clone());
+            self.plan.stop.push(Stop { id, name, message, grace, restart });
         }
     }
 
@@ -325,7 +348,7 @@ impl<'a> Planner<'a> {
             return false;
         };
         let own = probe.and_then(|probe: &Probe| probe.termination_grace_period_seconds);
-        self.stop(instance, message, own.unwrap_or_else(|| spec::grace_period_seconds(self.pod)));
+        self.stop_to_restart(instance, message, own.unwrap_or_else(|| spec::grace_period_seconds(self.pod)));
         true
     }
 
@@ -340,7 +363,7 @@ impl<'a> Planner<'a> {
         });
         if restart {
             let message = format!("Container {} resize requires restart", container.name);
-            self.stop(instance, message, spec::grace_period_seconds(self.pod));
+            self.stop_to_restart(instance, message, spec::grace_period_seconds(self.pod));
         } else {
             self.plan.resize.push((instance.id.clone(), container.name.clone()));
         }
@@ -390,6 +413,16 @@ impl<'a> Planner<'a> {
     fn verdict(&self, instance: &Instance) -> Verdict {
         self.memory.verdicts.get(&instance.id).copied().unwrap_or_default()
     }
+}
+
+/// Whether a running container has not yet got the requests and limits that the pod was given.
+pub fn is_resizing(pod: &Pod, observed: &Observed, memory: &Memory) -> bool {
+    observed.running().any(|instance| {
+        let Some(declared) = spec::container(pod, &instance.name) else { return false };
+        let resizable = matches!(declared.role, Role::Main | Role::Sidecar);
+        let wanted = declared.container.resources.clone().unwrap_or_default();
+        resizable && memory.applied.get(&instance.id).is_some_and(|applied| *applied != wanted)
+    })
 }
 
 /// Whether the request or limit of one resource differs.

@@ -5,6 +5,7 @@ use std::sync::{Arc, RwLock};
 
 use corten_client::{Cache, Client};
 
+use super::Allocations;
 use crate::config::Config;
 use crate::container::cgroups::Cgroups;
 use crate::container::resources::ResourceList;
@@ -28,6 +29,10 @@ pub struct Services {
     /// What the node can give to pods.
     pub allocatable: RwLock<ResourceList>,
     pub memory_capacity: i64,
+    /// What its pods have been promised.
+    pub allocations: Allocations,
+    /// This node's own object.
+    pub own_node: Arc<Cache>,
 }
 
 impl Services {

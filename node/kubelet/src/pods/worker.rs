@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 use super::observed::Observed;
 use super::plan::{self, Memory, Plan, SandboxAction, Termination};
 use super::publisher::Publisher;
+use super::resize::Allocated;
 use super::spec;
 use super::status::{self, Facts, Waiting};
 use super::stop::Stops;
@@ -46,9 +47,15 @@ pub struct Desired {
     pub gone: bool,
 }
 
+impl Desired {
+    pub fn must_end(&self) -> bool {
+        self.gone || self.pod.metadata.deletion_timestamp.is_some()
+    }
+}
+
 pub struct Worker {
     pub(super) services: Arc<Services>,
-    desired: watch::Receiver<Desired>,
+    pub(super) desired: watch::Receiver<Desired>,
     pub(super) waker: Waker,
     view: watch::Sender<View>,
     shutdown: CancellationToken,
@@ -63,6 +70,12 @@ pub struct Worker {
     pub(super) volumes_stale: bool,
     pub(super) pulls: Pulls,
     pub(super) stops: Stops,
+    /// What the node has promised the pod's containers; `None` until it has taken the pod.
+    pub(super) allocated: Option<Allocated>,
+    /// A resize was promised and its end is not yet told.
+    pub(super) resizing: bool,
+    /// Containers that were stopped in order to start them again.
+    restarting: HashSet<String>,
     probes: Probes,
     messages: Messages,
     publisher: Publisher,
@@ -103,6 +116,9 @@ impl Worker {
             volumes_stale: false,
             pulls: Pulls::default(),
             stops: Stops::default(),
+            allocated: None,
+            resizing: false,
+            restarting: HashSet::new(),
             messages: Messages::default(),
         };
         (worker, viewer)
@@ -130,6 +146,7 @@ impl Worker {
                 Next::Again | Next::Sleep(_) => return,
             }
         }
+        self.services.allocations.release(spec::uid(&self.pod));
         self.services.objects.forget(spec::uid(&self.pod));
         self.services.tokens.forget(spec::uid(&self.pod));
     }
@@ -156,13 +173,17 @@ impl Worker {
         let mut observed = self.services.runtime.observe(spec::uid(&self.pod)).await?;
         self.messages.fill(&self.services.config, &self.pod, &mut observed);
         self.note_termination(&desired, &observed, now);
+        self.admit(&observed, now).await?;
         self.sync_probes(&observed);
         self.memory.stopping = self.stops.ids();
         self.note_applied(&observed);
+        self.note_resized(&observed);
         let plan = plan::plan(&self.pod, &observed, &self.memory, now);
         let ended = self.has_ended(&observed);
         self.note_backing_off(&plan);
-        self.report(&observed, ended, now);
+        if !self.is_restarting(&plan, &observed) {
+            self.report(&observed, ended, now);
+        }
         if ended {
             return self.end(&desired, &observed).await;
         }
@@ -179,13 +200,25 @@ impl Worker {
             self.volumes_stale = true;
             self.retries.clear();
         }
-        self.pod = desired.pod.clone();
+        self.pod = self.allocate(&desired.pod);
         desired
+    }
+
+    /// Whether the plan is the second half of a restart that was decided here. What lies between stop and start is
+    /// not reported: the container did not fail, and its pod does not stop serving because it is restarted.
+    fn is_restarting(&mut self, plan: &Plan, observed: &Observed) -> bool {
+        self.restarting.extend(plan.stop.iter().filter(|stop| stop.restart).map(|stop| stop.id.clone()));
+        let mut restarted = false;
+        for start in &plan.start {
+            let ended = observed.newest(&start.name);
+            restarted |= ended.is_some_and(|ended| self.restarting.remove(&ended.id));
+        }
+        restarted
     }
 
     /// Decides whether, since when and why the pod must end. Once set, it only gets more urgent.
     fn note_termination(&mut self, desired: &Desired, observed: &Observed, now: Timestamp) {
-        let deleted = desired.gone || self.pod.metadata.deletion_timestamp.is_some();
+        let deleted = desired.must_end();
         let reported = spec::status(&self.pod).phase.as_deref().is_some_and(status::is_terminal);
         let overdue = self.deadline().is_some_and(|deadline| deadline <= now) && !deleted && !reported;
         let grace = spec::grace_period_seconds(&self.pod);
@@ -197,7 +230,7 @@ impl Worker {
                     ("DeadlineExceeded".to_owned(), message.to_owned())
                 });
                 self.pulls.abort();
-                self.memory.termination = Some(Termination { since: now, grace, failed });
+                self.memory.termination = Some(Termination { since: now, grace, failed, rejected: false });
             }
             Some(termination) if deleted && grace < termination.grace => {
                 termination.grace = grace;
@@ -337,6 +370,7 @@ impl Worker {
     /// The pod has ended: the API is told, then everything it had on this node goes.
     async fn end(&mut self, desired: &Desired, observed: &Observed) -> Result<Next> {
         self.publisher.flushed().await;
+        self.services.allocations.release(spec::uid(&self.pod));
         if !desired.gone && self.pod.metadata.deletion_timestamp.is_none() {
             // It stays readable, with its logs, until somebody deletes it.
             return Ok(Next::Sleep(None));

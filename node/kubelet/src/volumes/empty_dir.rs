@@ -13,9 +13,10 @@ use crate::error::{Error, Result};
 
 pub fn set_up(context: &Context<'_>, name: &str, source: &EmptyDirVolumeSource) -> Result<Mounted> {
     let path = volume_dir(context, "kubernetes.io~empty-dir", name);
+    let missing = !path.exists();
     fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
     let new = match source.medium.as_deref().unwrap_or_default() {
-        "" => true,
+        "" => missing,
         "Memory" => mount_tmpfs(&path, source.size_limit.as_ref().map(resources::value))?,
         other => return Err(Error::pod(format!("unknown storage medium {other:?}"))),
     };

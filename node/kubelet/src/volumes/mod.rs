@@ -70,7 +70,8 @@ pub struct Context<'a> {
 /// Puts every volume of the pod in place, or says which one cannot be.
 pub async fn set_up(context: &Context<'_>) -> Result<MountedVolumes> {
     let mut result = MountedVolumes::default();
-    for volume in spec::spec(context.pod).volumes.iter().flatten() {
+    // The content of an image volume is the runtime's: it is fetched with the images of the containers.
+    for volume in spec::spec(context.pod).volumes.iter().flatten().filter(|volume| volume.image.is_none()) {
         let mounted = set_up_volume(context, volume, &mut result.refresh_at)
             .await
             .map_err(|error| Error::pod(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name)))?;
@@ -105,10 +106,11 @@ async fn set_up_volume(context: &Context<'_>, volume: &Volume, refresh_at: &mut 
         return write_payload(context, "kubernetes.io~projected", name, Medium::Memory, &payload);
     }
     if let Some(source) = &volume.persistent_volume_claim {
-        return persistent_volume_claim::set_up(context, source).await;
+        return persistent_volume_claim::set_up(context, &source.claim_name, source.read_only == Some(true)).await;
     }
     if volume.ephemeral.is_some() {
-        return persistent_volume_claim::set_up_ephemeral(context, name).await;
+        let claim = persistent_volume_claim::ephemeral_claim(context, name);
+        return persistent_volume_claim::set_up(context, &claim, false).await;
     }
     Err(Error::pod(format!("no volume plugin matched: {}", unsupported_type(volume))))
 }
@@ -116,8 +118,6 @@ async fn set_up_volume(context: &Context<'_>, volume: &Volume, refresh_at: &mut 
 fn unsupported_type(volume: &Volume) -> &'static str {
     if volume.csi.is_some() {
         "csi volumes are not supported by this node"
-    } else if volume.image.is_some() {
-        "image volumes are not supported by this node"
     } else if volume.nfs.is_some() {
         "nfs volumes are not supported by this node"
     } else {

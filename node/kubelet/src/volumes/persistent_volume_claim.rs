@@ -1,95 +1,95 @@
-//! `persistentVolumeClaim` and `ephemeral`: the claim leads to its volume, and the volume to a path of the node.
-//!
-//! The controllers bind claims to volumes; here a claim that is not bound is only an error that the worker tries
-//! again. The volumes of this node are `hostPath` and `local`; all others are refused with their name.
+//! `persistentVolumeClaim` and `ephemeral`: the volume that the claim is bound to, as far as it lies on this node
+//! (`hostPath` and `local`). It never binds a claim and never waits for one: the worker tries again.
 
+use std::fs;
 use std::path::PathBuf;
 
-use corten_api::k8s_openapi::api::core::v1::{
-    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, PersistentVolumeSpec,
-};
+use corten_api::k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, PersistentVolumeClaim};
 
-use super::{Context, Mounted, host_path, ownership};
+use super::{Context, Mounted, host_path, ownership, volume_dir};
 use crate::error::{Error, Result};
 use crate::pods::spec;
 
-pub async fn set_up(context: &Context<'_>, source: &PersistentVolumeClaimVolumeSource) -> Result<Mounted> {
+/// The name of the claim that is made for an ephemeral volume.
+pub fn ephemeral_claim(context: &Context<'_>, volume: &str) -> String {
+    format!("{}-{volume}", spec::name(context.pod))
+}
+
+pub async fn set_up(context: &Context<'_>, claim: &str, read_only: bool) -> Result<Mounted> {
     let namespace = spec::namespace(context.pod);
-    let claim: PersistentVolumeClaim = context.client.get(namespace, &source.claim_name).await?;
-    let volume: PersistentVolume = context.client.get("", &bound_volume(namespace, &claim)?).await?;
-    let mut mounted = mount(context, &volume.spec.unwrap_or_default())?;
-    mounted.writable &= source.read_only != Some(true);
+    let volume = bound_volume(context, claim)
+        .await
+        .map_err(|error| Error::pod(format!("error processing PVC {namespace}/{claim}: {error}")))?;
+    let name = volume.metadata.name.clone().unwrap_or_default();
+    let source = volume.spec.unwrap_or_default();
+    let mut mounted = if let Some(source) = &source.host_path {
+        host_path::set_up(source)?
+    } else if let Some(source) = &source.local {
+        set_up_local(context, &name, source)?
+    } else {
+        return Err(Error::pod(format!("no volume plugin matched: persistent volume {name:?} is not on this node")));
+    };
+    mounted.writable &= !read_only;
     Ok(mounted)
 }
 
-/// The claim of an `ephemeral` volume, which a controller makes for this one pod.
-pub async fn set_up_ephemeral(context: &Context<'_>, volume_name: &str) -> Result<Mounted> {
-    let claim_name = format!("{}-{volume_name}", spec::name(context.pod));
-    set_up(context, &PersistentVolumeClaimVolumeSource { claim_name, read_only: None }).await
+/// The volume, once claim and volume agree that they belong together.
+async fn bound_volume(context: &Context<'_>, claim: &str) -> Result<PersistentVolume> {
+    let namespace = spec::namespace(context.pod);
+    let claim = context.client.get::<PersistentVolumeClaim>(namespace, claim).await?;
+    let name = bound_name(&claim)?;
+    let volume = context.client.get::<PersistentVolume>("", name).await?;
+    let holder = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+    if holder != claim.metadata.uid {
+        return Err(Error::pod(format!("PV {name:?} is bound to another claim")));
+    }
+    Ok(volume)
 }
 
-fn bound_volume(namespace: &str, claim: &PersistentVolumeClaim) -> Result<String> {
-    let name = claim.metadata.name.as_deref().unwrap_or_default();
-    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
-    if phase != "Bound" || volume.is_empty() {
-        let message = "has non-bound phase or empty pvc.Spec.VolumeName";
-        return Err(Error::pod(format!("PVC {namespace}/{name} {message} ({phase:?}, {volume:?})")));
+fn bound_name(claim: &PersistentVolumeClaim) -> Result<&str> {
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(Error::pod("PVC is being deleted"));
     }
-    Ok(volume.to_owned())
+    let bound = claim.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"));
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
+    name.filter(|_| bound).ok_or_else(|| Error::pod("PVC is not bound"))
 }
 
-fn mount(context: &Context<'_>, volume: &PersistentVolumeSpec) -> Result<Mounted> {
-    if volume.volume_mode.as_deref() == Some("Block") {
-        return Err(Error::pod("block volumes are not supported by this node".to_owned()));
+/// A directory or file system of this node. The first time a pod sees it, it is given to the pod's group.
+fn set_up_local(context: &Context<'_>, name: &str, source: &LocalVolumeSource) -> Result<Mounted> {
+    let path = PathBuf::from(&source.path);
+    if !path.exists() {
+        return Err(Error::pod(format!("path {:?} does not exist", source.path)));
     }
-    if let Some(source) = &volume.host_path {
-        return host_path::set_up(source);
-    }
-    if let Some(source) = &volume.local {
-        let path = PathBuf::from(&source.path);
-        std::fs::metadata(&path).map_err(Error::file("stat", &path))?;
+    let seen = volume_dir(context, "kubernetes.io~local-volume", name);
+    if !seen.exists() {
         ownership::give_to_group(context.pod, &path)?;
-        return Ok(Mounted { path, writable: true });
+        fs::create_dir_all(&seen).map_err(Error::file("create", &seen))?;
     }
-    let what = if volume.csi.is_some() {
-        "csi"
-    } else if volume.nfs.is_some() {
-        "nfs"
-    } else {
-        "other"
-    };
-    Err(Error::pod(format!("no volume plugin matched: {what} persistent volumes are not supported by this node")))
+    Ok(Mounted { path, writable: true })
 }
 
 #[cfg(test)]
 mod tests {
-    use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaimSpec, PersistentVolumeClaimStatus};
+    use corten_api::Typed;
+    use serde_json::json;
 
     use super::*;
 
-    fn claim(phase: &str, volume: Option<&str>) -> PersistentVolumeClaim {
-        let mut claim = PersistentVolumeClaim {
-            spec: Some(PersistentVolumeClaimSpec {
-                volume_name: volume.map(str::to_owned),
-                ..PersistentVolumeClaimSpec::default()
-            }),
-            status: Some(PersistentVolumeClaimStatus {
-                phase: Some(phase.to_owned()),
-                ..PersistentVolumeClaimStatus::default()
-            }),
-            ..PersistentVolumeClaim::default()
-        };
-        claim.metadata.name = Some("data".to_owned());
-        claim
-    }
-
     #[test]
-    fn only_a_bound_claim_leads_to_a_volume() {
-        assert_eq!(bound_volume("ns", &claim("Bound", Some("pv"))).unwrap(), "pv");
-        let refused = bound_volume("ns", &claim("Pending", Some("pv"))).unwrap_err().to_string();
-        assert!(refused.starts_with("PVC ns/data has non-bound phase"), "{refused}");
-        assert!(bound_volume("ns", &claim("Bound", None)).is_err());
-        assert!(bound_volume("ns", &claim("Lost", Some("pv"))).is_err());
+    fn only_a_bound_claim_names_its_volume() {
+        for (claim, expected) in [
+            (json!({"spec": {"volumeName": "v"}, "status": {"phase": "Bound"}}), "v"),
+            (json!({"spec": {"volumeName": "v"}, "status": {"phase": "Pending"}}), "PVC is not bound"),
+            (json!({"spec": {}, "status": {"phase": "Bound"}}), "PVC is not bound"),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"volumeName": "v"},
+                       "status": {"phase": "Bound"}}),
+                "PVC is being deleted",
+            ),
+        ] {
+            let claim = PersistentVolumeClaim::from_value(claim).unwrap();
+            assert_eq!(bound_name(&claim).map_or_else(|error| error.to_string(), str::to_owned), expected);
+        }
     }
 }

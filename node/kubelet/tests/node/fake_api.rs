@@ -215,8 +215,18 @@ fn object(value: &Value) -> Arc<Object> {
     Arc::new(Object::from_value(value, revision).unwrap())
 }
 
-const PLURALS: [&str; 8] =
-    ["pods", "nodes", "services", "configmaps", "secrets", "leases", "events", "serviceaccounts"];
+const PLURALS: [&str; 10] = [
+    "pods",
+    "nodes",
+    "services",
+    "configmaps",
+    "secrets",
+    "leases",
+    "events",
+    "serviceaccounts",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+];
 
 fn is_collection(path: &str) -> bool {
     PLURALS.contains(&path.rsplit('/').next().unwrap())
@@ -256,6 +266,10 @@ fn merge(value: &mut Value, patch: &Value) {
             Value::Array(new) if name == "conditions" => {
                 let mut old = value[name].as_array().cloned().unwrap_or_default();
                 for condition in new {
+                    if condition["$patch"] == "delete" {
+                        old.retain(|old| old["type"] != condition["type"]);
+                        continue;
+                    }
                     match old.iter_mut().find(|old| old["type"] == condition["type"]) {
                         Some(old) => merge(old, condition),
                         None => old.push(condition.clone()),

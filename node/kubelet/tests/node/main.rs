@@ -325,10 +325,101 @@ async fn volumes_are_written_and_follow_their_source() {
 }
 
 #[tokio::test]
+async fn a_bound_claim_and_an_image_are_mounted() {
+    let fixture = Fixture::start().await;
+    let directory = fixture.root.path().join("disk");
+    std::fs::create_dir(&directory).unwrap();
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "claim", "namespace": "ns", "uid": "claim-uid"},
+        "spec": {"volumeName": "disk"}, "status": {"phase": "Bound"}});
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
+        "spec": {"local": {"path": directory}, "claimRef": {"name": "claim", "namespace": "ns", "uid": "claim-uid"}}});
+    fixture.api.put("/api/v1/namespaces/ns/persistentvolumeclaims/claim", claim);
+    fixture.api.put("/api/v1/persistentvolumes/disk", volume);
+    let uid = |path: &str| fixture.api.get(path).unwrap()["metadata"]["uid"].clone();
+    let uid = uid("/api/v1/namespaces/ns/persistentvolumeclaims/claim");
+    fixture.api.change("/api/v1/persistentvolumes/disk", |volume| volume["spec"]["claimRef"]["uid"] = uid);
+    let mut spec = one("present");
+    spec["volumes"] = json!([
+        {"name": "disk", "persistentVolumeClaim": {"claimName": "claim", "readOnly": true}},
+        {"name": "files", "image": {"reference": "exits:0"}}]);
+    spec["containers"][0]["volumeMounts"] =
+        json!([{"name": "disk", "mountPath": "/disk"}, {"name": "files", "mountPath": "/files", "subPath": "sub"}]);
+    fixture.create_pod("p", spec);
+    fixture.pod("p", "it runs", |status| status["phase"] == "Running").await;
+    let mounts = fixture.cri.with(|inner| inner.containers.values().next().unwrap().1.mounts.clone());
+    let mount = |path: &str| mounts.iter().find(|mount| mount.container_path == path).unwrap();
+    assert_eq!((mount("/disk").host_path.as_str(), mount("/disk").readonly), (directory.to_str().unwrap(), true));
+    let files = mount("/files");
+    assert_eq!((files.image_sub_path.as_str(), files.host_path.as_str()), ("sub", ""));
+    assert!(files.image.as_ref().is_some_and(|image| image.image.contains("exits:0")), "{files:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_fit_is_rejected_and_nothing_is_made() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["nodeSelector"] = json!({"disk": "tape"});
+    fixture.create_pod("p", spec);
+    let status = fixture.pod("p", "it fails", |status| status["phase"] == "Failed").await;
+    assert_eq!(status["reason"], "NodeAffinity");
+    assert_eq!(
+        status["message"],
+        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+    );
+    assert_eq!(status["containerStatuses"], Value::Null, "a waiting container would hide the reason");
+    fixture.event("NodeAffinity: Predicate NodeAffinity failed").await;
+    assert!(fixture.cri.calls().is_empty(), "nothing was started");
+}
+
+#[tokio::test]
+async fn a_resize_waits_for_room() {
+    let fixture = Fixture::start().await;
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let asking = |cpu: &str| {
+        let mut spec = one("present");
+        spec["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+        spec
+    };
+    fixture.create_pod("small", asking("1m"));
+    fixture.create_pod("large", asking("2m"));
+    for name in ["small", "large"] {
+        fixture.pod(name, "it runs", |status| condition(status, "Ready") == "True").await;
+    }
+    let all = format!("{}m", cpus * 1000 - 1);
+    fixture.api.change(&path("small"), |pod| {
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(all);
+        pod["metadata"]["generation"] = json!(2);
+    });
+    let status = fixture.pod("small", "it waits", |status| condition(status, "PodResizePending") == "True").await;
+    assert_eq!(status["containerStatuses"][0]["allocatedResources"]["cpu"], "1m");
+    fixture.delete_pod("large", 0);
+    let status = fixture
+        .pod("small", "it is resized", |status| {
+            condition(status, "PodResizePending").is_empty() && condition(status, "PodResizeInProgress").is_empty()
+        })
+        .await;
+    assert_eq!(status["containerStatuses"][0]["allocatedResources"]["cpu"], json!(all));
+    fixture.event("ResizeCompleted: Pod resize completed").await;
+}
+
+#[tokio::test]
+async fn a_hook_that_hangs_does_not_hold_up_the_end() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["containers"][0]["lifecycle"] = json!({"postStart": {"sleep": {"seconds": 600}}});
+    fixture.create_pod("p", spec);
+    let started = || fixture.cri.calls().iter().any(|call| call.starts_with("start main")).then_some(());
+    eventually("the container starts", started, || fixture.cri.calls().join("\n")).await;
+    fixture.delete_pod("p", 0);
+    eventually("the pod goes", || fixture.api.get(&path("p")).is_none().then_some(()), String::new).await;
+}
+
+#[tokio::test]
 async fn an_unsupported_volume_is_refused_by_an_event() {
     let fixture = Fixture::start().await;
     let mut spec = one("present");
-    spec["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+    spec["volumes"] = json!([{"name": "data", "nfs": {"server": "s", "path": "/"}}]);
     fixture.create_pod("p", spec);
     fixture.event("FailedMount: MountVolume.SetUp failed for volume \"data\"").await;
     assert!(fixture.cri.calls().is_empty(), "nothing was started");

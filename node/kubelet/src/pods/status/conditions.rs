@@ -4,11 +4,19 @@ use corten_api::k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodS
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Facts;
-use crate::pods::plan::usable_sandbox;
+use crate::pods::plan::{is_resizing, usable_sandbox};
 use crate::pods::spec::{self, Role};
 
-/// The conditions that the kubelet alone writes.
-pub const OWNED: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+/// The conditions that the kubelet alone writes, on every pod.
+const ALWAYS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+/// Those that are there only while they are true.
+const RESIZE_PENDING: &str = "PodResizePending";
+const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+
+/// Whether only the kubelet writes conditions of this type.
+pub fn is_owned(type_: &str) -> bool {
+    ALWAYS.contains(&type_) || [RESIZE_PENDING, RESIZE_IN_PROGRESS].contains(&type_)
+}
 
 /// Status, reason, message of a condition.
 type Verdict = (bool, &'static str, String);
@@ -17,15 +25,34 @@ const GOOD: fn() -> Verdict = || (true, "", String::new());
 
 pub fn conditions(facts: &Facts<'_>, new: &PodStatus) -> Vec<PodCondition> {
     let old = spec::status(facts.pod).conditions.as_deref().unwrap_or_default();
-    let mut all: Vec<PodCondition> =
-        old.iter().filter(|condition| !OWNED.contains(&condition.type_.as_str())).cloned().collect();
+    let mut all: Vec<PodCondition> = old.iter().filter(|condition| !is_owned(&condition.type_)).cloned().collect();
     let containers_ready = containers_ready(facts, new);
     let ready = if containers_ready.0 { readiness_gates(facts, &all) } else { containers_ready.clone() };
     let verdicts = [ready_to_start(facts), initialized(facts, new), ready, containers_ready, GOOD()];
-    for (type_, verdict) in OWNED.into_iter().zip(verdicts) {
+    for (type_, verdict) in ALWAYS.into_iter().zip(verdicts) {
         all.push(condition(facts, old, type_, verdict));
     }
+    all.extend(resize(facts).into_iter().map(|(type_, verdict)| condition(facts, old, type_, verdict)));
     all
+}
+
+/// What stands between the pod and its new requests and limits.
+fn resize(facts: &Facts<'_>) -> Vec<(&'static str, Verdict)> {
+    let mut conditions = Vec::new();
+    if facts.memory.termination.is_some() {
+        return conditions;
+    }
+    if let Some(message) = &facts.memory.resize.deferred {
+        conditions.push((RESIZE_PENDING, (true, "Deferred", message.clone())));
+    }
+    if is_resizing(facts.pod, facts.observed, facts.memory) {
+        let verdict = match &facts.memory.resize.error {
+            Some(error) => (true, "Error", error.clone()),
+            None => GOOD(),
+        };
+        conditions.push((RESIZE_IN_PROGRESS, verdict));
+    }
+    conditions
 }
 
 fn condition(facts: &Facts<'_>, old: &[PodCondition], type_: &str, verdict: Verdict) -> PodCondition {

@@ -45,6 +45,9 @@ pub struct Facts<'a> {
 /// The status to report.
 pub fn status(facts: &Facts<'_>) -> PodStatus {
     let old = spec::status(facts.pod);
+    if was_rejected(facts, old) {
+        return rejected(facts, old);
+    }
     let mut new = PodStatus {
         start_time: old.start_time.clone().or(Some(Time(facts.now))),
         qos_class: Some(resources::qos_class(facts.pod).to_string()),
@@ -59,6 +62,25 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     set_addresses(facts, old, &mut new);
     set_phase(facts, old, &mut new);
     new.conditions = Some(conditions::conditions(facts, &new));
+    new
+}
+
+/// A pod that this node, or somebody else in its stead, has failed before it had any container.
+fn was_rejected(facts: &Facts<'_>, old: &PodStatus) -> bool {
+    let ended_untouched = old.phase.as_deref().is_some_and(is_terminal) && old.container_statuses.is_none();
+    let rejected = facts.memory.termination.as_ref().is_some_and(|termination| termination.rejected);
+    rejected || (ended_untouched && facts.observed.instances.is_empty())
+}
+
+/// There is nothing to tell of its containers: a waiting one would hide the reason.
+fn rejected(facts: &Facts<'_>, old: &PodStatus) -> PodStatus {
+    let mut new = PodStatus {
+        start_time: old.start_time.clone().or(Some(Time(facts.now))),
+        qos_class: Some(resources::qos_class(facts.pod).to_string()),
+        observed_generation: facts.pod.metadata.generation,
+        ..old.clone()
+    };
+    set_phase(facts, old, &mut new);
     new
 }
 

@@ -6,7 +6,7 @@ use corten_api::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use corten_meta::Value;
 use serde_json::{Map, json};
 
-use super::conditions::OWNED;
+use super::conditions::is_owned;
 
 /// The patch for `pods/status`, or `None` when nothing changed. The uid makes it fail on a namesake.
 pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
@@ -39,10 +39,10 @@ pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
     (!changed.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": changed}))
 }
 
-/// Conditions merge by type: only those that differ are sent.
+/// Conditions merge by type: only those that differ are sent, and those that ended are named.
 fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
     let old: Vec<&Value> = old.and_then(Value::as_array).into_iter().flatten().collect();
-    let owned = |condition: &Value| condition["type"].as_str().is_some_and(|type_| OWNED.contains(&type_));
+    let owned = |condition: &Value| condition["type"].as_str().is_some_and(is_owned);
     let changed = new.as_array().into_iter().flatten().filter(|condition| owned(condition) && !old.contains(condition));
     let changed = changed.map(|condition| {
         let mut condition = condition.clone();
@@ -56,7 +56,10 @@ fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
         }
         condition
     });
-    Value::Array(changed.collect())
+    let remains = |condition: &Value| new.as_array().into_iter().flatten().any(|one| one["type"] == condition["type"]);
+    let ended = old.iter().filter(|condition| owned(condition) && !remains(condition));
+    let ended = ended.map(|condition| json!({"$patch": "delete", "type": condition["type"]}));
+    Value::Array(changed.chain(ended).collect())
 }
 
 fn fields(status: &PodStatus) -> Map<String, Value> {
@@ -90,6 +93,7 @@ mod tests {
             pod_ips: Some(vec![PodIP { ip: "10.0.0.1".into() }]),
             conditions: Some(vec![
                 condition("Ready", "False", Some("ContainersNotReady")),
+                condition("PodResizeInProgress", "True", None),
                 condition("Other", "True", None),
             ]),
             ..PodStatus::default()
@@ -107,7 +111,10 @@ mod tests {
                 "phase": "Running",
                 "reason": null,
                 "podIPs": [{"$patch": "replace"}, {"ip": "10.0.0.2"}],
-                "conditions": [{"type": "Ready", "status": "True", "reason": null}],
+                "conditions": [
+                    {"type": "Ready", "status": "True", "reason": null},
+                    {"$patch": "delete", "type": "PodResizeInProgress"},
+                ],
             },
         });
         assert_eq!(status_patch("u", &old, &new), Some(expected));

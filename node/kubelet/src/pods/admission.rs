@@ -1,0 +1,297 @@
+//! Whether this node takes a pod: the last word after the scheduler's, for pods that were placed by hand, by a
+//! DaemonSet, or on figures that have changed since. Pure: the pod, what other pods hold, and the node go in.
+//!
+//! It looks only at what the pod asks for, never at what containers use, and it never ends another pod to
+//! make room.
+
+use std::collections::BTreeMap;
+
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use corten_api::placement;
+
+use super::spec;
+use crate::container::resources::{self, ResourceList};
+
+/// Why a pod is refused, in the words of its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: String,
+    pub message: String,
+}
+
+impl Rejection {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Rejection {
+        Rejection { reason: reason.into(), message: message.into() }
+    }
+
+    fn predicate(name: &str, why: &str) -> Rejection {
+        Rejection::new(name, format!("Predicate {name} failed: {why}"))
+    }
+
+    /// Whether the labels of the node are the only obstacle; they may have changed since they were read.
+    pub fn is_node_affinity(&self) -> bool {
+        self.reason == NODE_AFFINITY
+    }
+}
+
+const NODE_AFFINITY: &str = "NodeAffinity";
+
+/// A port of the node that a pod has for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    pub protocol: String,
+    pub address: String,
+    pub port: i32,
+}
+
+/// What a pod on this node holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// CPU in thousandths, everything else in units.
+    pub requests: BTreeMap<String, i64>,
+    pub ports: Vec<HostPort>,
+}
+
+impl Holding {
+    pub fn of(pod: &Pod) -> Holding {
+        Holding { requests: resources::pod_requests(pod), ports: host_ports(pod) }
+    }
+}
+
+/// What admission needs to know of the node.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    pub allocatable: ResourceList,
+}
+
+impl Place {
+    pub fn new(node: &Node, allocatable: ResourceList) -> Place {
+        Place {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints: node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default(),
+            allocatable,
+        }
+    }
+}
+
+/// Takes the pod, or gives the first reason not to.
+pub fn admit(pod: &Pod, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
+    sysctls(pod)?;
+    operating_system(pod)?;
+    let wanted = Holding::of(pod);
+    room(&wanted, others, place)?;
+    node_affinity(pod, place)?;
+    ports(&wanted, others)?;
+    taints(pod, place)
+}
+
+/// Whether a pod that is here may have other requests.
+pub fn resize(pod: &Pod, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
+    room(&Holding::of(pod), others, place)
+}
+
+/// Sysctls that belong to a namespace of the pod and touch no other pod.
+const SAFE_IPC_SYSCTLS: [&str; 1] = ["kernel.shm_rmid_forced"];
+const SAFE_NETWORK_SYSCTLS: [&str; 13] = [
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_notsent_lowat",
+];
+
+fn sysctls(pod: &Pod) -> Result<(), Rejection> {
+    let security = spec::spec(pod).security_context.as_ref();
+    for sysctl in security.and_then(|security| security.sysctls.as_ref()).into_iter().flatten() {
+        let name = sysctl.name.replace('/', ".");
+        let forbidden =
+            |why: String| Err(Rejection::new("SysctlForbidden", format!("forbidden sysctl: {name:?} {why}")));
+        let with_host = |namespace: &str| forbidden(format!("not allowed with host {namespace} enabled"));
+        match name.as_str() {
+            ipc if SAFE_IPC_SYSCTLS.contains(&ipc) => {
+                if spec::spec(pod).host_ipc == Some(true) {
+                    return with_host("IPC");
+                }
+            }
+            network if SAFE_NETWORK_SYSCTLS.contains(&network) => {
+                if spec::host_network(pod) {
+                    return with_host("network");
+                }
+            }
+            _ => return forbidden("not allowlisted".into()),
+        }
+    }
+    Ok(())
+}
+
+fn operating_system(pod: &Pod) -> Result<(), Rejection> {
+    match spec::spec(pod).os.as_ref().map(|os| os.name.as_str()) {
+        None | Some("linux") => Ok(()),
+        Some(_) => {
+            Err(Rejection::new("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"))
+        }
+    }
+}
+
+fn room(wanted: &Holding, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
+    let capacity = |name: &str| place.allocatable.get(name).map(|quantity| resources::amount(name, quantity));
+    let lacks = |name: &str, requested: i64, used: i64, capacity: i64| {
+        let message = format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        Err(Rejection::new(format!("OutOf{name}"), message))
+    };
+    let pods = i64::try_from(others.len()).unwrap_or(i64::MAX);
+    if let Some(most) = capacity("pods").filter(|most| pods >= *most) {
+        return lacks("pods", 1, pods, most);
+    }
+    for (name, requested) in wanted.requests.iter().filter(|(_, requested)| **requested > 0) {
+        // A resource that the node does not know is counted for the whole cluster, not here.
+        let Some(capacity) = capacity(name) else { continue };
+        let used: i64 = others.iter().filter_map(|other| other.requests.get(name)).sum();
+        if *requested > capacity - used {
+            return lacks(name, *requested, used, capacity);
+        }
+    }
+    Ok(())
+}
+
+fn node_affinity(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+    let nothing = BTreeMap::new();
+    let selector = spec::spec(pod).node_selector.as_ref().unwrap_or(&nothing);
+    if placement::selects_node(selector, spec::spec(pod).affinity.as_ref(), &place.name, &place.labels) {
+        return Ok(());
+    }
+    Err(Rejection::predicate(NODE_AFFINITY, "node(s) didn't match Pod's node affinity/selector"))
+}
+
+fn ports(wanted: &Holding, others: &[&Holding]) -> Result<(), Rejection> {
+    let any = |address: &str| address.is_empty() || address == "0.0.0.0";
+    let clash = |a: &HostPort, b: &HostPort| {
+        a.port == b.port && a.protocol == b.protocol && (any(&a.address) || any(&b.address) || a.address == b.address)
+    };
+    let taken = others.iter().flat_map(|other| &other.ports);
+    if taken.into_iter().any(|taken| wanted.ports.iter().any(|wanted| clash(wanted, taken))) {
+        return Err(Rejection::predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"));
+    }
+    Ok(())
+}
+
+fn taints(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+    let tolerations = spec::spec(pod).tolerations.as_deref().unwrap_or_default();
+    if placement::tolerates_all(tolerations, &place.taints, &["NoExecute"]) {
+        return Ok(());
+    }
+    Err(Rejection::predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
+}
+
+fn host_ports(pod: &Pod) -> Vec<HostPort> {
+    let containers = spec::containers(pod);
+    let ports = containers.flat_map(|declared| declared.container.ports.clone().unwrap_or_default());
+    ports
+        .filter_map(|port| {
+            Some(HostPort {
+                protocol: port.protocol.unwrap_or_else(|| "TCP".into()),
+                address: port.host_ip.unwrap_or_default(),
+                port: port.host_port.filter(|number| *number > 0)?,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use corten_api::Typed;
+    use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures;
+
+    fn place() -> Place {
+        let node = Node::from_value(json!({
+            "metadata": {"name": "n", "labels": {"disk": "ssd"}},
+            "spec": {"taints": [{"key": "gone", "effect": "NoExecute"}, {"key": "full", "effect": "NoSchedule"}]},
+        }));
+        let allocatable = [("cpu", "2"), ("memory", "1Gi"), ("pods", "2")];
+        let allocatable = allocatable.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
+        Place::new(&node.unwrap(), allocatable.into())
+    }
+
+    const TOLERANT: &str = r#""tolerations":[{"operator":"Exists"}]"#;
+
+    fn verdict(fields: &str, others: &[&str]) -> String {
+        let others: Vec<Holding> = others.iter().map(|fields| Holding::of(&fixtures::pod(fields))).collect();
+        let pod = fixtures::pod(&format!("{{{fields}}}"));
+        match admit(&pod, &others.iter().collect::<Vec<_>>(), &place()) {
+            Ok(()) => "admitted".into(),
+            Err(rejection) => format!("{}: {}", rejection.reason, rejection.message),
+        }
+    }
+
+    #[test]
+    fn pods_are_taken_or_refused_with_upstreams_words() {
+        let one_cpu = r#"{"containers":[{"name":"c","resources":{"requests":{"cpu":"1500m"}}}]}"#;
+        let with_port = r#"{"containers":[{"name":"c","ports":[{"containerPort":80,"hostPort":8080}]}]}"#;
+        let large = r#""containers":[{"name":"c","resources":{"requests":{"cpu":"1"}}}]"#;
+        let port = r#""containers":[{"name":"c","ports":[{"containerPort":1,"hostPort":8080,"hostIP":"10.0.0.1"}]}]"#;
+        let sysctl =
+            |name: &str| format!(r#"{TOLERANT},"securityContext":{{"sysctls":[{{"name":"{name}","value":"1"}}]}}"#);
+        for (fields, others, expected) in [
+            (TOLERANT.to_owned(), &[][..], "admitted"),
+            (format!("{TOLERANT},{large}"), &[], "admitted"),
+            (
+                format!("{TOLERANT},{large}"),
+                &[one_cpu],
+                "OutOfcpu: Node didn't have enough resource: cpu, requested: 1000, used: 1500, capacity: 2000",
+            ),
+            (
+                TOLERANT.to_owned(),
+                &["{}", "{}"],
+                "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2",
+            ),
+            (format!(r#"{TOLERANT},"nodeSelector":{{"disk":"ssd"}}"#), &[], "admitted"),
+            (
+                format!(r#"{TOLERANT},"nodeSelector":{{"disk":"tape"}}"#),
+                &[],
+                "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+            ),
+            (
+                format!("{TOLERANT},{port}"),
+                &[with_port],
+                "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+            ),
+            (
+                String::new(),
+                &[],
+                "TaintToleration: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+            ),
+            (
+                format!(r#"{TOLERANT},"os":{{"name":"windows"}}"#),
+                &[],
+                "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS",
+            ),
+            (sysctl("kernel.shm_rmid_forced"), &[], "admitted"),
+            (sysctl("kernel.msgmax"), &[], "SysctlForbidden: forbidden sysctl: \"kernel.msgmax\" not allowlisted"),
+            (
+                sysctl("net.ipv4.tcp_syncookies") + r#","hostNetwork":true"#,
+                &[],
+                "SysctlForbidden: forbidden sysctl: \"net.ipv4.tcp_syncookies\" not allowed with host network enabled",
+            ),
+        ] {
+            assert_eq!(verdict(&fields, others), expected, "{fields}");
+        }
+    }
+}

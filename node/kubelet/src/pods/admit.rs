@@ -1,0 +1,66 @@
+//! The worker's first step: having its pod taken by the node. A pod that was here before is taken without a
+//! question; a new one that does not fit has failed, and nothing is made for it.
+
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use super::admission::{Place, Rejection};
+use super::observed::Observed;
+use super::plan::Termination;
+use super::worker::Worker;
+use super::{resize, spec, status};
+use crate::error::Result;
+use crate::events::WARNING;
+
+/// Whether the pod has been on this node for some time.
+pub fn was_admitted(pod: &Pod) -> bool {
+    spec::status(pod).start_time.is_some() && !is_over(pod)
+}
+
+fn is_over(pod: &Pod) -> bool {
+    spec::status(pod).phase.as_deref().is_some_and(status::is_terminal)
+}
+
+impl Worker {
+    /// Has the pod taken once; afterwards this does nothing.
+    pub(super) async fn admit(&mut self, observed: &Observed, now: Timestamp) -> Result<()> {
+        if self.allocated.is_some() || self.memory.termination.is_some() || is_over(&self.pod) {
+            return Ok(());
+        }
+        let known = was_admitted(&self.pod) || !observed.sandboxes.is_empty();
+        if known || self.pod.metadata.deletion_timestamp.is_some() {
+            self.allocated = Some(resize::last_given(&self.pod));
+            self.pod = resize::with_resources(&self.pod, self.allocated.as_ref());
+            self.services.allocations.hold(&self.pod);
+            return Ok(());
+        }
+        match self.ask_node().await? {
+            Ok(()) => self.allocated = Some(resize::resources_of(&self.pod)),
+            Err(rejection) => self.reject(rejection, now),
+        }
+        Ok(())
+    }
+
+    /// The cached node may be behind; before its labels are held against the pod, they are read anew.
+    async fn ask_node(&self) -> Result<std::result::Result<(), Rejection>> {
+        let services = &self.services;
+        let name = services.config.node_name.as_str();
+        let cached: Option<Node> = services.own_node.typed(&Key { namespace: String::new(), name: name.to_owned() });
+        if let Some(node) = cached {
+            let verdict = services.allocations.admit(&self.pod, &Place::new(&node, services.allocatable()));
+            if !verdict.as_ref().is_err_and(Rejection::is_node_affinity) {
+                return Ok(verdict);
+            }
+        }
+        let node = services.client.get::<Node>("", name).await?;
+        Ok(services.allocations.admit(&self.pod, &Place::new(&node, services.allocatable())))
+    }
+
+    fn reject(&mut self, rejection: Rejection, now: Timestamp) {
+        let Rejection { reason, message } = rejection;
+        self.services.events.pod(&self.pod, WARNING, &reason, &message);
+        let failed = Some((reason, format!("Pod was rejected: {message}")));
+        self.memory.termination = Some(Termination { since: now, grace: 0, failed, rejected: true });
+    }
+}

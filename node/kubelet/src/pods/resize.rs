@@ -1,0 +1,165 @@
+//! New requests and limits for a pod that runs. The node may have no room for them yet; until it has, the worker
+//! goes on with the pod as it was promised. The promise comes first, the containers follow.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use corten_meta::Value;
+use serde_json::json;
+
+use super::admission::Place;
+use super::observed::Observed;
+use super::plan::is_resizing;
+use super::spec;
+use super::worker::Worker;
+use crate::events::{NORMAL, WARNING};
+
+/// What each container was promised, by name.
+pub type Allocated = BTreeMap<String, ResourceRequirements>;
+
+/// What the containers of the spec ask for.
+pub fn resources_of(pod: &Pod) -> Allocated {
+    let init = spec::spec(pod).init_containers.iter().flatten();
+    let all = spec::spec(pod).containers.iter().chain(init);
+    all.map(|container| (container.name.clone(), container.resources.clone().unwrap_or_default())).collect()
+}
+
+/// What an earlier kubelet had promised: what the spec asks for, unless it reported that this must wait.
+pub fn last_given(pod: &Pod) -> Allocated {
+    let mut given = resources_of(pod);
+    let status = spec::status(pod);
+    let waits = status.conditions.iter().flatten().any(|condition| condition.type_ == "PodResizePending");
+    if waits {
+        for container in status.container_statuses.iter().chain(&status.init_container_statuses).flatten() {
+            if let (Some(entry), Some(reported)) = (given.get_mut(&container.name), &container.resources) {
+                *entry = reported.clone();
+            }
+        }
+    }
+    given
+}
+
+/// The pod with the promised requests and limits in place of those that it asks for.
+pub fn with_resources(pod: &Arc<Pod>, allocated: Option<&Allocated>) -> Arc<Pod> {
+    let Some(allocated) = allocated.filter(|allocated| **allocated != resources_of(pod)) else { return pod.clone() };
+    let mut pod = Pod::clone(pod);
+    let set = |container: &mut Container| {
+        if let Some(given) = allocated.get(&container.name) {
+            container.resources = Some(given.clone());
+        }
+    };
+    if let Some(spec) = &mut pod.spec {
+        spec.containers.iter_mut().for_each(set);
+        spec.init_containers.iter_mut().flatten().for_each(set);
+    }
+    Arc::new(pod)
+}
+
+impl Worker {
+    /// Asks for what a changed spec wants, and takes the pod as far as it was promised.
+    pub(super) fn allocate(&mut self, wanted: &Arc<Pod>) -> Arc<Pod> {
+        let Some(allocated) = &self.allocated else { return wanted.clone() };
+        let resources = resources_of(wanted);
+        if *allocated == resources || self.memory.termination.is_some() {
+            self.memory.resize.deferred = None;
+            return with_resources(wanted, self.allocated.as_ref());
+        }
+        let place = Place { allocatable: self.services.allocatable(), ..Place::default() };
+        match self.services.allocations.resize(wanted, &place, &self.waker) {
+            Ok(()) => {
+                self.allocated = Some(resources);
+                self.memory.resize = super::plan::Resize::default();
+                self.services.events.pod(wanted, NORMAL, "ResizeStarted", &message("Pod resize started", wanted, None));
+                self.resizing = true;
+            }
+            Err(rejection) => {
+                if self.memory.resize.deferred.as_ref() != Some(&rejection.message) {
+                    let text = message(&format!("Pod resize {}", rejection.reason), wanted, Some(&rejection.message));
+                    self.services.events.pod(wanted, WARNING, "ResizeDeferred", &text);
+                }
+                self.memory.resize.deferred = Some(rejection.message);
+            }
+        }
+        with_resources(wanted, self.allocated.as_ref())
+    }
+
+    /// Tells once that the containers have what was promised.
+    pub(super) fn note_resized(&mut self, observed: &Observed) {
+        if self.resizing && !is_resizing(&self.pod, observed, &self.memory) {
+            self.resizing = false;
+            let text = message("Pod resize completed", &self.pod, None);
+            self.services.events.pod(&self.pod, NORMAL, "ResizeCompleted", &text);
+        }
+    }
+
+    pub(super) fn resize_failed(&mut self, error: &str) {
+        let text = message("Pod resize error", &self.pod, Some(error));
+        self.services.events.pod(&self.pod, WARNING, "ResizeError", &text);
+        self.memory.resize.error = Some(error.to_owned());
+    }
+}
+
+/// The text of an event, with all requests and limits as upstream appends them.
+fn message(what: &str, pod: &Pod, error: Option<&str>) -> String {
+    let spec = Pod { spec: pod.spec.clone(), ..Pod::default() }.to_value();
+    let list = |field: &str| -> Option<Value> {
+        let containers = spec.pointer(&format!("/spec/{field}"))?.as_array()?;
+        let short = containers
+            .iter()
+            .map(|one| json!({"name": one["name"], "resources": one.get("resources").cloned().unwrap_or(json!({}))}));
+        Some(short.collect())
+    };
+    let mut summary = json!({"generation": pod.metadata.generation});
+    for field in ["initContainers", "containers"] {
+        if let Some(list) = list(field) {
+            summary[field] = list;
+        }
+    }
+    if let Some(error) = error {
+        summary["error"] = error.into();
+    }
+    format!("{what}: {summary}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    fn pod(cpu: &str) -> Pod {
+        let resources = format!(r#"{{"requests":{{"cpu":"{cpu}"}}}}"#);
+        fixtures::pod(&format!(r#"{{"containers":[{{"name":"c","resources":{resources}}},{{"name":"d"}}]}}"#))
+    }
+
+    #[test]
+    fn a_pod_is_seen_as_it_was_promised() {
+        let (wanted, promised) = (Arc::new(pod("2")), resources_of(&pod("1")));
+        assert_eq!(resources_of(&with_resources(&wanted, Some(&promised))), promised);
+        assert!(Arc::ptr_eq(&with_resources(&wanted, Some(&resources_of(&wanted))), &wanted));
+        assert!(Arc::ptr_eq(&with_resources(&wanted, None), &wanted));
+    }
+
+    #[test]
+    fn a_deferred_resize_survives_a_restart() {
+        let mut pod = pod("2");
+        let status = json!({
+            "conditions": [{"type": "PodResizePending", "status": "True"}],
+            "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                                   "resources": {"requests": {"cpu": "1"}}}],
+        });
+        let with_status = Pod::from_value(json!({"metadata": {}, "status": status})).unwrap();
+        assert_eq!(last_given(&pod), resources_of(&pod));
+        pod.status = with_status.status;
+        assert_eq!(last_given(&pod), resources_of(&self::pod("1")));
+    }
+
+    #[test]
+    fn events_name_all_resources() {
+        assert_eq!(
+            message("Pod resize started", &pod("2"), None),
+            r#"Pod resize started: {"containers":[{"name":"c","resources":{"requests":{"cpu":"2"}}},{"name":"d","resources":{}}],"generation":1}"#
+        );
+    }
+}
