@@ -160,12 +160,20 @@ pub trait Behaviour: Send + Sync {
     fn validate(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
     }
+    /// Errors of a new object that an object which already is there may have.
+    fn validate_create(&self, _object: &Value) -> Vec<FieldError> {
+        Vec::new()
+    }
     /// Errors of the change alone: immutable fields and forbidden transitions.
     fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
         Vec::new()
     }
     /// Errors of a write to the status subresource.
     fn validate_status_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
+        Vec::new()
+    }
+    /// Errors of a write to a subresource that changes one part of the object; the object is whole on both sides.
+    fn validate_part_update(&self, _role: Role, _new: &Value, _old: &Value) -> Vec<FieldError> {
         Vec::new()
     }
     /// The row of `kubectl get`, in the order of [`Kind::columns`].
@@ -178,6 +186,10 @@ pub trait Behaviour: Send + Sync {
     }
     /// Where the scale subresource finds its numbers.
     fn scale(&self) -> Option<ScalePaths> {
+        None
+    }
+    /// The OpenAPI schema of a kind that the table does not know: a custom resource.
+    fn structural_schema(&self) -> Option<&Value> {
         None
     }
     /// Warnings for the client that wrote this object.
@@ -248,6 +260,7 @@ impl Kind {
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = crate::objectmeta::validate(self, object);
         errors.extend(self.behaviour.validate(object));
+        errors.extend(self.behaviour.validate_create(object));
         errors
     }
 
@@ -263,6 +276,13 @@ impl Kind {
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = crate::objectmeta::validate_update(new, old);
         errors.extend(self.behaviour.validate_status_update(new, old));
+        errors
+    }
+
+    /// Every error of a write to a subresource that changes one part of the object.
+    pub fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = crate::objectmeta::validate_update(new, old);
+        errors.extend(self.behaviour.validate_part_update(role, new, old));
         errors
     }
 }

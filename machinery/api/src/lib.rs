@@ -13,6 +13,7 @@ pub mod schema;
 pub mod typed;
 
 mod cells;
+mod check;
 mod defaulting;
 mod error;
 mod registry;

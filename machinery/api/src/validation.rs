@@ -4,6 +4,7 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::{Quantity, Value, names};
 
 use crate::cells::list;
+use crate::check::{At, Errors, TextRule};
 
 /// One error per message, at the same field.
 pub(crate) fn invalid_each(path: &Path, value: &str, messages: Vec<String>) -> Vec<FieldError> {
@@ -104,6 +105,51 @@ pub(crate) fn label_selector(selector: &Value, path: &Path) -> Vec<FieldError> {
         }
     }
     errors
+}
+
+/// `domain/name`: a domain of two labels or more, and a path of subdomains.
+pub(crate) fn signer_name(at: &At<'_>, errors: &mut Errors) {
+    const MAX_DOMAIN: usize = 253;
+    const MAX_NAME: usize = MAX_DOMAIN + 1 + 253 + 63 + 1;
+    if !at.must(errors) {
+        return;
+    }
+    let Some((domain, path)) = at.text().split_once('/').filter(|(_, path)| !path.contains('/')) else {
+        errors.push(at.invalid("must be a fully qualified domain and path of the form 'example.com/signer-name'"));
+        return;
+    };
+    if domain.len() > MAX_DOMAIN {
+        errors.push(FieldError::too_long(&at.path, MAX_DOMAIN));
+    }
+    signer_name_part(at, domain, names::dns1123_label, errors);
+    if !domain.contains('.') {
+        let detail = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(&at.path, domain, detail));
+    }
+    signer_name_part(at, path, names::dns1123_subdomain, errors);
+    at.at_most_bytes(errors, MAX_NAME);
+}
+
+/// The first label of a part that breaks the rule.
+fn signer_name_part(at: &At<'_>, part: &str, rule: TextRule, errors: &mut Errors) {
+    let wrong = part.split('.').map(|label| (label, rule(label))).find(|(_, messages)| !messages.is_empty());
+    let Some((label, messages)) = wrong else { return };
+    let error = |message| FieldError::invalid(&at.path, part, format!("validating label {label:?}: {message}"));
+    errors.extend(messages.into_iter().map(error));
+}
+
+/// An address in a field that is older than the rule of canonical form: only new values must follow it.
+pub(crate) fn legacy_ip(at: &At<'_>, old: &[&str], errors: &mut Errors) {
+    if !old.contains(&at.text()) {
+        at.follows_also_empty(errors, names::address::ip_legacy);
+    }
+}
+
+/// The same for a network.
+pub(crate) fn legacy_cidr(at: &At<'_>, old: &[&str], errors: &mut Errors) {
+    if !old.contains(&at.text()) {
+        at.follows_also_empty(errors, names::address::cidr_legacy);
+    }
 }
 
 /// A field that may not change.

@@ -26,6 +26,12 @@ impl Behaviour for ControllerRevision {
         Vec::new()
     }
 
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        let data = &object["data"];
+        let detail = if data.is_null() { "data is mandatory" } else { "data must be a valid JSON object" };
+        if data.is_object() { Vec::new() } else { vec![FieldError::required(&Path::root("data"), detail)] }
+    }
+
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         if new["data"] == old["data"] {
             return Vec::new();

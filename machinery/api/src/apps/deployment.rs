@@ -48,13 +48,17 @@ impl Behaviour for Deployment {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = validation::validate_workload(object, &["Always"]);
-        errors.extend(validation::validate_deployment_strategy(object));
-        errors
+        validation::validate_deployment(object)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validation::validate_selector_immutable(new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        const COUNTS: &[&str] =
+            &["replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas"];
+        validation::validate_replica_status(new, old, COUNTS)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -32,11 +32,16 @@ impl Behaviour for ReplicaSet {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_workload(object, &["Always"])
+        validation::validate_replica_set(object)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validation::validate_selector_immutable(new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        const COUNTS: &[&str] = &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+        validation::validate_replica_status(new, old, COUNTS)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

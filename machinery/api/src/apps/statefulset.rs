@@ -51,13 +51,21 @@ impl Behaviour for StatefulSet {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = validation::validate_workload(object, &["Always"]);
-        errors.extend(validation::validate_stateful_set(object));
-        errors
+        validation::validate_stateful_set(object)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validation::validate_stateful_set_update(new, old)
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_stateful_set_create(object)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        const COUNTS: &[&str] =
+            &["replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+        validation::validate_replica_status(new, old, COUNTS)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

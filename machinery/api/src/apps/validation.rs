@@ -4,166 +4,242 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::labels::Selector;
 use corten_meta::{Value, names};
 
-use crate::cells::{list, number, text};
+use crate::check::{At, Errors};
+use crate::core::claim_validation::validate_claim_spec;
+use crate::core::pod_update::equal;
 use crate::core::pod_validation::validate_template;
-use crate::defaulting::absent;
-use crate::validation::{immutable, int_or_percent, invalid_each, is_zero, label_selector, nonnegative, supported};
+use crate::validation::{int_or_percent, is_zero, label_selector};
 
-/// What Deployment, ReplicaSet, DaemonSet and StatefulSet share.
-pub(super) fn validate_workload(object: &Value, restart_policies: &[&str]) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let spec = &object["spec"];
-    let mut errors = Vec::new();
+/// The numbers of a spec that may not be negative.
+fn counts(spec: &At<'_>, errors: &mut Errors) {
     for field in ["replicas", "minReadySeconds", "revisionHistoryLimit"] {
-        errors.extend(nonnegative(&spec[field], &path.child(field)));
+        spec.get(field).nonnegative(errors);
     }
-    errors.extend(validate_selector(object, &path));
-    let claims: Vec<&str> = list(spec, "/volumeClaimTemplates").iter().map(|c| text(c, "/metadata/name")).collect();
-    errors.extend(validate_template(&spec["template"], &claims, &path.child("template")));
-    errors.extend(validate_restart_policy(spec, restart_policies, &path));
+}
+
+/// A selector that selects something, and the template with it. `word` is how upstream calls the kind here.
+fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
+    let selector = spec.get("selector");
+    if !selector.is_object() {
+        errors.push(selector.required(""));
+        return;
+    }
+    errors.extend(label_selector(selector.value, &selector.path));
+    if selector.get("matchLabels").is_empty() && selector.get("matchExpressions").is_empty() {
+        errors.push(selector.invalid(format!("empty selector is invalid for {word}")));
+    }
+}
+
+/// The template is one of pods that never end, and the selector selects them. `kind` is the kind's name.
+fn validate_workload_template(spec: &At<'_>, template: &At<'_>, kind: &str, errors: &mut Errors) {
+    if let Ok(selector) = Selector::from_label_selector(spec.get("selector").value)
+        && spec.get("selector").is_object()
+        && !selector.is_empty()
+        && !selector.matches(&corten_meta::labels(template.value))
+    {
+        let labels = template.get("metadata").get("labels");
+        errors.push(labels.invalid("`selector` does not match template `labels`"));
+    }
+    errors.extend(validate_template(template.value, &template.path));
+    validate_endless(template, kind, errors);
+}
+
+fn validate_endless(template: &At<'_>, kind: &str, errors: &mut Errors) {
+    let pod = template.get("spec");
+    if pod.get("restartPolicy").text() != "Always" {
+        errors.push(pod.get("restartPolicy").not_supported(&["Always"]));
+    }
+    if pod.get("activeDeadlineSeconds").is_set() {
+        let detail = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.push(pod.get("activeDeadlineSeconds").forbidden(detail));
+    }
+}
+
+pub(super) fn validate_deployment(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let mut errors = Errors::new();
+    counts(&spec, &mut errors);
+    validate_selector(&spec, "deployment", &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), "ReplicaSet", &mut errors);
+    validate_deployment_strategy(&spec.get("strategy"), &mut errors);
+    let deadline = spec.get("progressDeadlineSeconds");
+    deadline.nonnegative(&mut errors);
+    if deadline.number().is_some_and(|d| d <= spec.get("minReadySeconds").number().unwrap_or_default()) {
+        errors.push(deadline.invalid("must be greater than minReadySeconds"));
+    }
     errors
 }
 
-fn validate_restart_policy(spec: &Value, allowed: &[&str], path: &Path) -> Option<FieldError> {
-    let policy = text(spec, "/template/spec/restartPolicy");
-    let path = path.child("template").child("spec").child("restartPolicy");
-    (!allowed.contains(&policy)).then(|| FieldError::not_supported(&path, policy, allowed))
+fn validate_deployment_strategy(strategy: &At<'_>, errors: &mut Errors) {
+    let rolling = strategy.get("rollingUpdate");
+    match strategy.get("type").text() {
+        "Recreate" if rolling.is_object() => {
+            errors.push(rolling.forbidden("may not be specified when strategy `type` is 'Recreate'"));
+        }
+        "Recreate" => {}
+        "RollingUpdate" => {
+            let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
+            errors.extend(int_or_percent(unavailable.value, &unavailable.path));
+            errors.extend(int_or_percent(surge.value, &surge.path));
+            if is_zero(unavailable.value) && is_zero(surge.value) {
+                errors.push(unavailable.invalid("may not be 0 when `maxSurge` is 0"));
+            }
+            at_most_all(&unavailable, errors);
+        }
+        _ => errors.push(strategy.not_supported(&["Recreate", "RollingUpdate"])),
+    }
 }
 
-fn validate_selector(object: &Value, path: &Path) -> Vec<FieldError> {
-    let selector = &object["spec"]["selector"];
-    let selector_path = path.child("selector");
-    if !selector.is_object() {
-        return vec![FieldError::required(&selector_path, "")];
+/// A percentage is at most the whole.
+fn at_most_all(at: &At<'_>, errors: &mut Errors) {
+    let percent = at.text().strip_suffix('%').and_then(|number| number.parse::<i64>().ok());
+    if percent.is_some_and(|p| p > 100) {
+        errors.push(at.invalid("must not be greater than 100%"));
     }
-    let mut errors = label_selector(selector, &selector_path);
-    let Ok(parsed) = Selector::from_label_selector(selector) else { return errors };
-    let template = object.pointer("/spec/template").cloned().unwrap_or_default();
-    if parsed.is_empty() {
-        let kind = text(object, "/kind").to_lowercase();
-        let detail = format!("empty selector is invalid for {kind}");
-        errors.push(FieldError::invalid(&selector_path, selector.clone(), detail));
-    } else if !parsed.matches(&corten_meta::labels(&template)) {
-        let labels = template.pointer("/metadata/labels").cloned().unwrap_or_default();
-        let path = path.child("template").child("metadata").child("labels");
-        errors.push(FieldError::invalid(&path, labels, "`selector` does not match template `labels`"));
-    }
+}
+
+pub(super) fn validate_replica_set(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let mut errors = Errors::new();
+    counts(&spec, &mut errors);
+    validate_selector(&spec, "deployment", &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), "ReplicaSet", &mut errors);
     errors
 }
 
 /// A ReplicationController's selector is a plain map.
-pub(crate) fn validate_plain_selector_workload(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let spec = &object["spec"];
-    let mut errors = Vec::new();
-    for field in ["replicas", "minReadySeconds"] {
-        errors.extend(nonnegative(&spec[field], &path.child(field)));
+pub(crate) fn validate_replication_controller(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let (selector, template) = (spec.get("selector"), spec.get("template"));
+    let mut errors = Errors::new();
+    spec.get("minReadySeconds").nonnegative(&mut errors);
+    selector.must(&mut errors);
+    spec.get("replicas").nonnegative(&mut errors);
+    if !template.is_object() {
+        errors.push(template.required(""));
+        return errors;
     }
-    let selector = spec["selector"].as_object().filter(|s| !s.is_empty());
-    let labels = spec.pointer("/template/metadata/labels").and_then(Value::as_object);
-    match selector {
-        None => errors.push(FieldError::required(&path.child("selector"), "")),
-        Some(selector) if !selector.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v)) => {
-            let path = path.child("template").child("metadata").child("labels");
-            let value = labels.cloned().map_or(Value::Null, Value::Object);
-            errors.push(FieldError::invalid(&path, value, "`selector` does not match template `labels`"));
+    let labels = template.get("metadata").get("labels");
+    if selector.entries().any(|(key, wanted)| labels.value.get(key) != Some(wanted.value)) {
+        errors.push(labels.invalid("`selector` does not match template `labels`"));
+    }
+    errors.extend(validate_template(template.value, &template.path));
+    validate_endless(&template, "ReplicationController", &mut errors);
+    errors
+}
+
+pub(super) fn validate_daemon_set(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let mut errors = Errors::new();
+    counts(&spec, &mut errors);
+    validate_selector(&spec, "daemonset", &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), "DaemonSet", &mut errors);
+    let strategy = spec.get("updateStrategy");
+    match strategy.get("type").text() {
+        "OnDelete" => {}
+        "RollingUpdate" if !strategy.get("rollingUpdate").is_object() => {
+            errors.push(strategy.get("rollingUpdate").required(""));
         }
-        Some(_) => {}
-    }
-    if spec["template"].is_object() {
-        errors.extend(validate_template(&spec["template"], &[], &path.child("template")));
-        errors.extend(validate_restart_policy(spec, &["Always"], &path));
-    } else {
-        errors.push(FieldError::required(&path.child("template"), ""));
+        "RollingUpdate" => validate_daemon_set_rolling(&strategy.get("rollingUpdate"), &mut errors),
+        _ => errors.push(strategy.not_supported(&["RollingUpdate", "OnDelete"])),
     }
     errors
 }
 
-pub(super) fn validate_selector_immutable(new: &Value, old: &Value) -> Vec<FieldError> {
-    immutable(new, old, "/spec/selector", &Path::root("spec").child("selector")).into_iter().collect()
+fn validate_daemon_set_rolling(rolling: &At<'_>, errors: &mut Errors) {
+    let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
+    for at in [&unavailable, &surge] {
+        errors.extend(int_or_percent(at.value, &at.path));
+    }
+    for at in [&unavailable, &surge] {
+        at_most_all(at, errors);
+    }
+    match (is_zero(unavailable.value), is_zero(surge.value)) {
+        (false, false) => errors.push(surge.invalid("may not be set when maxUnavailable is non-zero")),
+        (true, true) => errors.push(unavailable.required("cannot be 0 when maxSurge is 0")),
+        _ => {}
+    }
 }
 
-pub(super) fn validate_deployment_strategy(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let strategy = &object["spec"]["strategy"];
-    let strategy_path = path.child("strategy");
-    let rolling_path = strategy_path.child("rollingUpdate");
-    let mut errors = Vec::new();
-    match text(strategy, "/type") {
-        "Recreate" if strategy["rollingUpdate"].is_object() => {
-            let detail = "may not be specified when strategy `type` is 'Recreate'";
-            errors.push(FieldError::forbidden(&rolling_path, detail));
-        }
-        "Recreate" => {}
-        "RollingUpdate" => {
-            let (unavailable, surge) =
-                (&strategy["rollingUpdate"]["maxUnavailable"], &strategy["rollingUpdate"]["maxSurge"]);
-            let unavailable_path = rolling_path.child("maxUnavailable");
-            errors.extend(int_or_percent(unavailable, &unavailable_path));
-            errors.extend(int_or_percent(surge, &rolling_path.child("maxSurge")));
-            if is_zero(unavailable) && is_zero(surge) {
-                let detail = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&unavailable_path, unavailable.clone(), detail));
-            }
-            let percent = unavailable.as_str().and_then(|t| t.trim_end_matches('%').parse::<i64>().ok());
-            if percent.is_some_and(|p| p > 100) {
-                errors.push(FieldError::invalid(
-                    &unavailable_path,
-                    unavailable.clone(),
-                    "must not be greater than 100%",
-                ));
-            }
-        }
-        _ => errors.push(FieldError::not_supported(&strategy_path, strategy.clone(), &["Recreate", "RollingUpdate"])),
+pub(super) fn validate_stateful_set(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let mut errors = Errors::new();
+    let policy = spec.get("podManagementPolicy");
+    if policy.must(&mut errors) && !["OrderedReady", "Parallel"].contains(&policy.text()) {
+        errors.push(policy.invalid("must be 'OrderedReady' or 'Parallel'"));
     }
-    let (deadline, ready) = (number(object, "/spec/progressDeadlineSeconds"), number(object, "/spec/minReadySeconds"));
-    let deadline_path = path.child("progressDeadlineSeconds");
-    errors.extend(nonnegative(&object["spec"]["progressDeadlineSeconds"], &deadline_path));
-    if !absent(object, "/spec/progressDeadlineSeconds") && deadline <= ready {
-        errors.push(FieldError::invalid(&deadline_path, deadline, "must be greater than minReadySeconds"));
+    validate_stateful_set_strategy(&spec.get("updateStrategy"), &mut errors);
+    let retention = spec.get("persistentVolumeClaimRetentionPolicy");
+    for field in ["whenDeleted", "whenScaled"] {
+        retention.get(field).one_of(&mut errors, &["Retain", "Delete"]);
     }
+    counts(&spec, &mut errors);
+    spec.get("ordinals").get("start").nonnegative(&mut errors);
+    validate_selector(&spec, "statefulset", &mut errors);
+    let template = template_with_claims(&spec);
+    let template = At::new(&template, &spec.path.child("template"));
+    validate_workload_template(&spec, &template, "StatefulSet", &mut errors);
     errors
 }
 
-pub(super) fn validate_stateful_set(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let mut errors = Vec::new();
-    let policy = text(object, "/spec/podManagementPolicy");
-    if !["OrderedReady", "Parallel"].contains(&policy) {
-        let detail = "must be 'OrderedReady' or 'Parallel'";
-        errors.push(FieldError::invalid(&path.child("podManagementPolicy"), policy, detail));
-    }
-    let strategy = &object["spec"]["updateStrategy"];
-    let strategy_path = path.child("updateStrategy");
-    match text(strategy, "/type") {
-        "RollingUpdate" => {
-            let partition = strategy_path.child("rollingUpdate").child("partition");
-            errors.extend(nonnegative(&strategy["rollingUpdate"]["partition"], &partition));
-        }
-        "OnDelete" if strategy["rollingUpdate"].is_object() => {
-            let detail = "only allowed for updateStrategy 'RollingUpdate'";
-            let path = strategy_path.child("rollingUpdate");
-            errors.push(FieldError::invalid(&path, strategy["rollingUpdate"].clone(), detail));
+/// What is fixed once the set is there, and so is judged only once.
+pub(super) fn validate_stateful_set_create(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let mut errors = Errors::new();
+    spec.get("volumeClaimTemplates").each(&mut errors, |claim, e| validate_claim_spec(&claim.get("spec"), e));
+    spec.get("serviceName").follows(&mut errors, names::dns1123_label);
+    errors
+}
+
+fn validate_stateful_set_strategy(strategy: &At<'_>, errors: &mut Errors) {
+    let rolling = strategy.get("rollingUpdate");
+    match strategy.get("type").text() {
+        "" => errors.push(strategy.required("")),
+        "OnDelete" if rolling.is_object() => {
+            errors.push(rolling.invalid("only allowed for updateStrategy 'RollingUpdate'"));
         }
         "OnDelete" => {}
-        _ => {
-            let detail = "must be 'RollingUpdate' or 'OnDelete'";
-            errors.push(FieldError::invalid(&strategy_path, strategy.clone(), detail));
+        "RollingUpdate" => {
+            rolling.get("partition").nonnegative(errors);
+            let unavailable = rolling.get("maxUnavailable");
+            if unavailable.is_set() {
+                errors.extend(int_or_percent(unavailable.value, &unavailable.path));
+                if is_zero(unavailable.value) {
+                    errors.push(unavailable.invalid("cannot be 0"));
+                }
+                at_most_all(&unavailable, errors);
+            }
         }
+        _ => errors.push(strategy.invalid("must be 'RollingUpdate' or 'OnDelete'")),
     }
-    for field in ["whenDeleted", "whenScaled"] {
-        let retention = &object["spec"]["persistentVolumeClaimRetentionPolicy"][field];
-        let path = path.child("persistentVolumeClaimRetentionPolicy").child(field);
-        errors.extend(supported(retention, &path, &["Retain", "Delete"]));
+}
+
+/// The template as its pods will be: the set names them, and gives them the volumes it claims.
+fn template_with_claims(spec: &At<'_>) -> Value {
+    let mut template = spec.get("template").value.clone();
+    let claims: Vec<&str> =
+        spec.get("volumeClaimTemplates").items().map(|c| c.get("metadata").get("name").text()).collect();
+    let Some(pod) = template.get_mut("spec").and_then(Value::as_object_mut) else { return template };
+    pod.remove("subdomain");
+    pod.remove("hostname");
+    if !claims.is_empty() {
+        let claimed = |name: &&str| serde_json::json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+        let mut volumes: Vec<Value> = claims.iter().map(claimed).collect();
+        let own = pod.get("volumes").and_then(Value::as_array).cloned().unwrap_or_default();
+        volumes.extend(own.into_iter().filter(|v| !claims.contains(&v["name"].as_str().unwrap_or_default())));
+        pod.insert("volumes".to_string(), volumes.into());
     }
-    let service = text(object, "/spec/serviceName");
-    if !service.is_empty() {
-        errors.extend(invalid_each(&path.child("serviceName"), service, names::dns1123_label(service)));
-    }
+    template
+}
+
+pub(super) fn validate_selector_immutable(new: &Value, old: &Value) -> Errors {
+    let mut errors = Errors::new();
+    let selector = |object| At::object(object).get("spec").get("selector");
+    selector(new).unchanged(&mut errors, &selector(old));
     errors
 }
 
-pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
+pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Errors {
     const MUTABLE: [&str; 7] = [
         "replicas",
         "ordinals",
@@ -176,53 +252,176 @@ pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Vec<Fiel
     let fixed = |object: &Value| {
         let mut spec = object["spec"].as_object().cloned().unwrap_or_default();
         spec.retain(|field, _| !MUTABLE.contains(&field.as_str()));
-        spec
+        Value::from(spec)
     };
-    if fixed(new) == fixed(old) {
-        return Vec::new();
+    if equal(&fixed(new), &fixed(old)) {
+        return Errors::new();
     }
     let detail = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', \
                   'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
     vec![FieldError::forbidden(&Path::root("spec"), detail)]
 }
 
+/// The counts of a status: none is negative, none exceeds the whole, and a collision counted stays counted.
+pub(crate) fn validate_replica_status(new: &Value, old: &Value, fields: &[&str]) -> Errors {
+    let (status, before) = (At::object(new).get("status"), At::object(old).get("status"));
+    let mut errors = Errors::new();
+    for field in fields.iter().chain(&["observedGeneration", "collisionCount", "terminatingReplicas"]) {
+        status.get(field).nonnegative(&mut errors);
+    }
+    let count = |field: &str| status.get(field).number().unwrap_or_default();
+    let whole = fields.first().filter(|field| **field == "replicas");
+    for field in fields.iter().skip(1).filter(|_| whole.is_some()) {
+        if *field != "unavailableReplicas" && count(field) > count("replicas") {
+            errors.push(status.get(field).invalid("cannot be greater than status.replicas"));
+        }
+    }
+    if whole.is_some() && count("availableReplicas") > count("readyReplicas") {
+        let word = if fields.contains(&"currentReplicas") { "status.readyReplicas" } else { "readyReplicas" };
+        errors.push(status.get("availableReplicas").invalid(format!("cannot be greater than {word}")));
+    }
+    let collisions = before.get("collisionCount").number();
+    if collisions.is_some_and(|then| count("collisionCount") < then) {
+        let path = status.path.child("collisionCount");
+        errors.push(FieldError::invalid(&path, count("collisionCount"), "cannot be decremented"));
+    }
+    errors
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    fn check(plural: &str, spec: serde_json::Value) -> Vec<String> {
-        let kind = crate::lookup("apps", "v1", plural).expect("kind");
+    use super::*;
+
+    fn workload(plural: &str, spec: Value) -> (std::sync::Arc<crate::Kind>, Value) {
+        let kind = crate::lookup("apps", "v1", plural).expect("kind").clone();
         let mut object = json!({"kind": kind.kind, "metadata": {"name": "x", "namespace": "d"}, "spec": spec});
         kind.default(&mut object);
+        (kind, object)
+    }
+
+    fn check(plural: &str, spec: Value) -> Vec<String> {
+        let (kind, object) = workload(plural, spec);
         kind.validate(&object).iter().map(ToString::to_string).collect()
     }
 
+    fn good() -> Value {
+        json!({"selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}})
+    }
+
+    fn with(pointer: &str, value: Value) -> Value {
+        let mut spec = good();
+        crate::defaulting::put(&mut spec, pointer, value);
+        spec
+    }
+
     #[test]
-    fn selectors_and_strategies() {
-        let template =
-            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-        let good = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+    fn workloads() {
         for plural in ["deployments", "replicasets", "daemonsets", "statefulsets"] {
-            assert_eq!(check(plural, good.clone()), Vec::<String>::new(), "{plural}");
+            assert_eq!(check(plural, good()), Vec::<String>::new(), "{plural}");
         }
-        assert_eq!(check("deployments", json!({"template": template})), ["spec.selector: Required value"]);
+        let cases: Vec<(&str, Value, &[&str])> = vec![
+            ("deployments", with("/selector", Value::Null), &["spec.selector: Required value"]),
+            (
+                "deployments",
+                with("/selector", json!({"matchLabels": {"a": "c"}})),
+                &[
+                    "spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: `selector` does not match template `labels`",
+                ],
+            ),
+            (
+                "deployments",
+                with("/strategy", json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}})),
+                &["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0"],
+            ),
+            (
+                "deployments",
+                with("/minReadySeconds", json!(600)),
+                &["spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds"],
+            ),
+            (
+                "deployments",
+                with("/selector", json!({})),
+                &["spec.selector: Invalid value: {}: empty selector is invalid for deployment"],
+            ),
+            (
+                "replicasets",
+                with("/template/spec/restartPolicy", json!("Never")),
+                &["spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\""],
+            ),
+            (
+                "daemonsets",
+                with("/template/spec/activeDeadlineSeconds", json!(5)),
+                &[
+                    "spec.template.spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds in DaemonSet is not Supported",
+                ],
+            ),
+            (
+                "daemonsets",
+                with("/updateStrategy", json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}})),
+                &[
+                    "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero",
+                ],
+            ),
+            (
+                "statefulsets",
+                with("/podManagementPolicy", json!("Random")),
+                &["spec.podManagementPolicy: Invalid value: \"Random\": must be 'OrderedReady' or 'Parallel'"],
+            ),
+            (
+                "statefulsets",
+                with(
+                    "/volumeClaimTemplates",
+                    json!([{"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]),
+                ),
+                &["spec.volumeClaimTemplates[0].spec.resources[storage]: Required value"],
+            ),
+        ];
+        for (plural, spec, wanted) in cases {
+            assert_eq!(check(plural, spec.clone()), wanted, "{plural} {spec}");
+        }
+    }
+
+    #[test]
+    fn a_set_mounts_what_it_claims() {
+        let mut spec = good();
+        spec["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}]);
+        spec["template"]["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        assert_eq!(check("statefulsets", spec), Vec::<String>::new());
+    }
+
+    #[test]
+    fn updates() {
+        let (kind, old) = workload("deployments", good());
+        let mut new = old.clone();
+        new["spec"]["replicas"] = 5.into();
+        assert_eq!(kind.validate_update(&new, &old), []);
+        new["spec"]["selector"]["matchLabels"] = json!({"a": "b", "c": "d"});
+        new["spec"]["template"]["metadata"]["labels"] = json!({"a": "b", "c": "d"});
         assert_eq!(
-            check("deployments", json!({"selector": {"matchLabels": {"a": "c"}}, "template": template})),
+            crate::check::messages(&kind.validate_update(&new, &old)),
+            ["spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\",\"c\":\"d\"}}: field is immutable"]
+        );
+        let (kind, old) = workload("statefulsets", good());
+        let mut new = old.clone();
+        new["spec"]["serviceName"] = "other".into();
+        assert_eq!(kind.validate_update(&new, &old).len(), 1);
+    }
+
+    #[test]
+    fn statuses() {
+        let (kind, old) = workload("deployments", good());
+        let mut new = old.clone();
+        new["status"] = json!({"replicas": 1, "readyReplicas": 2, "availableReplicas": 1, "observedGeneration": -1});
+        assert_eq!(
+            crate::check::messages(&kind.validate_status_update(&new, &old)),
             [
-                "spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: `selector` does not match template `labels`"
+                "status.observedGeneration: Invalid value: -1: must be greater than or equal to 0",
+                "status.readyReplicas: Invalid value: 2: cannot be greater than status.replicas",
             ]
-        );
-        let mut odd = good.clone();
-        odd["strategy"] = json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}});
-        assert_eq!(
-            check("deployments", odd),
-            ["spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0"]
-        );
-        let mut never = good;
-        never["template"]["spec"]["restartPolicy"] = "Never".into();
-        assert_eq!(
-            check("replicasets", never),
-            ["spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\""]
         );
     }
 }

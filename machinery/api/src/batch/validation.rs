@@ -51,7 +51,7 @@ fn validate_job_spec(spec: &Value, path: &Path) -> Vec<FieldError> {
             errors.push(FieldError::not_supported(&path.child("completionMode"), other, &["NonIndexed", "Indexed"]));
         }
     }
-    errors.extend(validate_template(&spec["template"], &[], &path.child("template")));
+    errors.extend(validate_template(&spec["template"], &path.child("template")));
     let policy = text(spec, "/template/spec/restartPolicy");
     let policy_path = path.child("template").child("spec").child("restartPolicy");
     match policy {

@@ -1,106 +1,285 @@
-//! The rules of a PersistentVolumeClaim.
+//! The rules of a PersistentVolumeClaim, and of templates for one.
 
-use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
-use serde_json::json;
+use corten_meta::{Value, names};
 
-use crate::cells::{list, text};
-use crate::validation::{label_selector, quantity, supported};
+use super::pod_update::equal;
+use super::resource_validation::{is_native, validate_amount};
+use crate::cells::text;
+use crate::check::{At, Errors};
+use crate::validation::{label_selector, labels, quantity};
 
-/// The access modes a claim may ask for.
-const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+/// The old place of the storage class's name.
+const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
-pub(super) fn validate_claim(claim: &Value) -> Vec<FieldError> {
-    validate_claim_spec(&claim["spec"], &Path::root("spec"))
+pub(super) fn validate_claim(claim: &Value) -> Errors {
+    let mut errors = Errors::new();
+    validate_claim_spec(&At::object(claim).get("spec"), &mut errors);
+    errors
+}
+
+/// A template that a pod or a StatefulSet makes claims from; only labels and annotations may be set beside the spec.
+pub(super) fn validate_claim_template(template: &At<'_>, errors: &mut Errors) {
+    let metadata = template.get("metadata");
+    errors.extend(crate::objectmeta::validate_annotations(
+        metadata.get("annotations").value,
+        &metadata.path.child("annotations"),
+    ));
+    errors.extend(labels(metadata.get("labels").value, &metadata.path.child("labels")));
+    for (field, _) in metadata.entries().filter(|(field, _)| !["annotations", "labels"].contains(field)) {
+        let set = metadata.get(field);
+        if set.is_set() && !set.is_empty() {
+            errors.push(set.forbidden("cannot be set"));
+        }
+    }
+    validate_claim_spec(&template.get("spec"), errors);
+}
+
+/// The modes of a claim or a volume: known ones, and the exclusive one alone.
+pub(super) fn validate_access_modes(modes: &At<'_>, errors: &mut Errors) {
+    const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+    for mode in modes.items() {
+        mode.with(modes.path.clone()).one_of(errors, MODES);
+    }
+    let exclusive = modes.texts().any(|mode| mode == "ReadWriteOncePod");
+    if exclusive && modes.texts().any(|mode| mode != "ReadWriteOncePod" && MODES.contains(&mode)) {
+        errors.push(modes.forbidden("may not use ReadWriteOncePod with other access modes"));
+    }
 }
 
 /// The spec of a claim, also of a template for one.
-pub(crate) fn validate_claim_spec(spec: &Value, path: &Path) -> Vec<FieldError> {
-    let mut errors = label_selector(&spec["selector"], &path.child("selector"));
-    let modes = list(spec, "/accessModes");
-    let modes_path = path.child("accessModes");
-    if modes.is_empty() {
-        errors.push(FieldError::required(&modes_path, "at least 1 access mode is required"));
-    }
-    errors.extend(modes.iter().filter_map(|m| supported(m, &modes_path, MODES)));
-    if modes.len() > 1 && modes.iter().any(|m| m == "ReadWriteOncePod") {
-        let detail = "may not use ReadWriteOncePod with other access modes";
-        errors.push(FieldError::forbidden(&modes_path, detail));
-    }
-    let storage = path.child("resources").key("storage");
-    match spec.pointer("/resources/requests/storage") {
-        None => errors.push(FieldError::required(&storage, "")),
-        Some(amount) if quantity(amount).is_some_and(|q| q.as_milli() <= 0) => {
-            let storage = path.child("resources").child("requests").key("storage");
-            errors.push(FieldError::invalid(&storage, amount.clone(), "must be greater than zero"));
+pub(crate) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
+    spec.get("accessModes").must_say(errors, "at least 1 access mode is required");
+    errors.extend(label_selector(spec.get("selector").value, &spec.path.child("selector")));
+    validate_access_modes(&spec.get("accessModes"), errors);
+    let storage = spec.get("resources").get("requests").get("storage");
+    let storage = storage.with(spec.path.child("resources").key("storage"));
+    match storage.quantity() {
+        None => errors.push(storage.required("")),
+        Some(size) if size.sign() <= 0 => {
+            errors.push(FieldError::invalid(&storage.path, size.to_string(), "must be greater than zero"));
         }
-        Some(_) => {}
+        Some(_) => validate_amount("storage", &storage, errors),
     }
-    errors.extend(supported(&spec["volumeMode"], &path.child("volumeMode"), &["Block", "Filesystem"]));
+    spec.get("storageClassName").follows(errors, names::dns1123_subdomain);
+    spec.get("volumeMode").one_of(errors, &["Block", "Filesystem"]);
+    validate_data_source(spec, errors);
+    spec.get("volumeAttributesClassName").follows(errors, names::dns1123_subdomain);
+}
+
+fn validate_data_source(spec: &At<'_>, errors: &mut Errors) {
+    let (source, reference) = (spec.get("dataSource"), spec.get("dataSourceRef"));
+    for at in [&source, &reference].into_iter().filter(|at| at.is_object()) {
+        at.get("name").must(errors);
+        at.get("kind").must(errors);
+        let (group, kind) = (at.get("apiGroup"), at.get("kind").text());
+        if group.is_empty() && kind != "PersistentVolumeClaim" {
+            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            errors.push(FieldError::invalid(&at.path, kind, detail));
+        }
+        group.follows(errors, names::dns1123_subdomain);
+    }
+    reference.get("namespace").follows(errors, names::dns1123_label);
+    if !source.is_object() || !reference.is_object() {
+        return;
+    }
+    let same = ["apiGroup", "kind", "name"].iter().all(|f| source.get(f).value == reference.get(f).value);
+    let detail = match (reference.get("namespace").is_empty(), same) {
+        (false, _) => "may not be specified when dataSourceRef.namespace is specified",
+        (true, false) => "must match dataSourceRef",
+        (true, true) => return,
+    };
+    errors.push(FieldError::invalid(&spec.path, serde_json::json!({}), detail));
+}
+
+/// Once made, only the size may grow, the class of attributes change, and the volume be bound.
+pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
+    let path = Path::root("spec");
+    let mut errors = Errors::new();
+    let class_moved = validate_class_annotation(new, old, &mut errors);
+    if !equal(&comparable(new, old, class_moved), &before(new, old)) {
+        let detail = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n";
+        errors.push(FieldError::forbidden(&path, detail));
+    }
+    let size = |claim: &Value, pointer: &str| claim.pointer(pointer).and_then(quantity);
+    let requested = "/spec/resources/requests/storage";
+    if let (Some(now), Some(then)) = (size(new, requested), size(old, requested)) {
+        // A size above what the volume has undoes an expansion that failed.
+        let held = size(old, "/status/capacity/storage");
+        if now < then && held.is_some_and(|held| now <= held) {
+            let path = path.child("resources").child("requests").child("storage");
+            errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
+        }
+    }
+    let (new, old) = (At::object(new), At::object(old));
+    let mode = new.get("spec").get("volumeMode").with(Path::root("volumeMode"));
+    mode.unchanged(&mut errors, &old.get("spec").get("volumeMode"));
+    let class = new.get("spec").get("volumeAttributesClassName");
+    let changed = class.value != old.get("spec").get("volumeAttributesClassName").value;
+    if changed && old.get("status").get("currentVolumeAttributesClassName").is_set() && class.is_empty() {
+        let to = if class.is_set() { "empty string" } else { "nil" };
+        let detail = format!("update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil");
+        errors.push(class.forbidden(detail));
+    }
     errors
 }
 
-/// Once made, only the size may grow and the volume be bound.
-pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let mut comparable = new["spec"].clone();
-    for field in ["resources", "volumeAttributesClassName"] {
-        comparable[field] = old["spec"][field].clone();
+/// The class may move from the annotation to the field; otherwise the annotation stays. Says whether it moved.
+fn validate_class_annotation(new: &Value, old: &Value, errors: &mut Errors) -> bool {
+    let annotation = |claim: &Value| {
+        claim.pointer("/metadata/annotations")?.get(CLASS_ANNOTATION).and_then(Value::as_str).map(str::to_string)
+    };
+    let (now, then) = (annotation(new), annotation(old));
+    let unset = old["spec"]["storageClassName"].is_null();
+    let class = new["spec"]["storageClassName"].as_str();
+    let moved = unset && then.is_some() && class == then.as_deref() && (now.is_none() || now == then);
+    if !moved && now != then {
+        let path = Path::root("metadata").child("annotations").key(CLASS_ANNOTATION);
+        errors.push(FieldError::invalid(&path, now.unwrap_or_default(), "field is immutable"));
     }
-    if text(old, "/spec/volumeName").is_empty() {
-        comparable["volumeName"] = old["spec"]["volumeName"].clone();
+    // A claim that was made before there was a default class may be given one.
+    moved || (unset && class.is_some() && then.is_none_or(|then| Some(then.as_str()) == class))
+}
+
+/// The new spec with what may change put back.
+fn comparable(new: &Value, old: &Value, class_moved: bool) -> Value {
+    let mut spec = new["spec"].clone();
+    let Some(object) = spec.as_object_mut() else { return spec };
+    let mut restore = |field: &str| {
+        object.insert(field.to_string(), old["spec"][field].clone());
+    };
+    if class_moved {
+        restore("storageClassName");
     }
-    let mut before = old["spec"].clone();
-    for field in ["resources", "volumeAttributesClassName", "volumeName"] {
-        before[field] = old["spec"][field].clone();
+    if text(new, "/status/phase") == "Bound" {
+        restore("volumeAttributesClassName");
+        if let Some(requests) = spec.pointer_mut("/resources/requests").and_then(Value::as_object_mut) {
+            let before = old.pointer("/spec/resources/requests/storage").cloned().unwrap_or_default();
+            requests.insert("storage".to_string(), before);
+        }
     }
-    comparable["volumeName"] = comparable.get("volumeName").cloned().unwrap_or(json!(null));
-    let mut errors = Vec::new();
-    if comparable != before {
-        let detail =
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        errors.push(FieldError::forbidden(&path, detail));
+    spec
+}
+
+/// The old spec, bound as the new one is when it was not bound before.
+fn before(new: &Value, old: &Value) -> Value {
+    let mut spec = old["spec"].clone();
+    if text(old, "/spec/volumeName").is_empty()
+        && let Some(object) = spec.as_object_mut()
+    {
+        object.insert("volumeName".to_string(), new["spec"]["volumeName"].clone());
     }
-    let size = |claim: &Value| claim.pointer("/spec/resources/requests/storage").and_then(quantity);
-    if let (Some(new_size), Some(old_size)) = (size(new), size(old)) {
-        let path = path.child("resources").child("requests").child("storage");
-        if new_size < old_size {
-            errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
-        } else if new_size != old_size && text(old, "/status/phase") != "Bound" {
-            let detail = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-            errors.push(FieldError::forbidden(&Path::root("spec"), detail));
+    spec
+}
+
+/// A write of status.
+pub(super) fn validate_claim_status_update(new: &Value) -> Errors {
+    const STATES: &[&str] = &[
+        "ControllerResizeInProgress",
+        "ControllerResizeInfeasible",
+        "NodeResizePending",
+        "NodeResizeInProgress",
+        "NodeResizeInfeasible",
+    ];
+    let status = At::object(new).get("status");
+    let mut errors = Errors::new();
+    for (_, amount) in status.get("capacity").entries() {
+        validate_basic(&amount, &mut errors);
+    }
+    let states = status.get("allocatedResourceStatuses");
+    for (resource, state) in states.entries() {
+        validate_claim_resource(resource, &states, &mut errors);
+        if !STATES.contains(&state.text()) {
+            errors.push(FieldError::not_supported(&states.path, resource, STATES));
+        }
+    }
+    let allocated = status.get("allocatedResources");
+    for (resource, amount) in allocated.entries() {
+        if validate_claim_resource(resource, &allocated, &mut errors) {
+            validate_basic(&amount, &mut errors);
         }
     }
     errors
+}
+
+fn validate_basic(amount: &At<'_>, errors: &mut Errors) {
+    if let Some(quantity) = amount.quantity().filter(|q| q.sign() < 0) {
+        let detail = "must be a valid resource quantity";
+        errors.push(FieldError::invalid(&amount.path, quantity.as_i64(), detail));
+    }
+}
+
+fn validate_claim_resource(resource: &str, at: &At<'_>, errors: &mut Errors) -> bool {
+    let before = errors.len();
+    let messages = names::qualified_name(resource).into_iter();
+    errors.extend(messages.map(|m| FieldError::invalid(&at.path, resource, m)));
+    if errors.len() == before && is_native(resource) && resource != "storage" {
+        errors.push(FieldError::not_supported(&at.path, resource, &["storage"]));
+    }
+    errors.len() == before
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::check::messages;
+
+    fn claim(spec: Value) -> Value {
+        json!({"metadata": {"name": "c", "namespace": "d"}, "spec": spec, "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}})
+    }
 
     #[test]
-    fn a_claim_needs_modes_and_a_size() {
-        let errors = validate_claim(&json!({"spec": {}}));
-        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            texts,
-            [
-                "spec.accessModes: Required value: at least 1 access mode is required",
-                "spec.resources[storage]: Required value",
-            ]
-        );
+    fn claims() {
+        let size = json!({"requests": {"storage": "1Gi"}});
+        let cases: Vec<(Value, &[&str])> = vec![
+            (json!({"accessModes": ["ReadWriteOnce"], "resources": size}), &[]),
+            (
+                json!({}),
+                &[
+                    "spec.accessModes: Required value: at least 1 access mode is required",
+                    "spec.resources[storage]: Required value",
+                ],
+            ),
+            (
+                json!({"accessModes": ["ReadWriteOncePod", "ReadWriteOnce"], "resources": size}),
+                &["spec.accessModes: Forbidden: may not use ReadWriteOncePod with other access modes"],
+            ),
+            (
+                json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "0"}}}),
+                &["spec.resources[storage]: Invalid value: \"0\": must be greater than zero"],
+            ),
+            (
+                json!({"accessModes": ["ReadWriteOnce"], "resources": size, "dataSource": {"kind": "Pod", "name": "p"}}),
+                &[
+                    "spec.dataSource: Invalid value: \"Pod\": must be 'PersistentVolumeClaim' when referencing the default apiGroup",
+                ],
+            ),
+        ];
+        for (spec, wanted) in cases {
+            assert_eq!(messages(&validate_claim(&claim(spec.clone()))), wanted, "{spec}");
+        }
     }
 
     #[test]
     fn only_binding_and_growth_are_changes() {
-        let claim = |spec: Value| json!({"spec": spec, "status": {"phase": "Bound"}});
         let old = claim(json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}));
         let bound = claim(
             json!({"accessModes": ["ReadWriteOnce"], "volumeName": "v", "resources": {"requests": {"storage": "2Gi"}}}),
         );
-        assert!(validate_claim_update(&bound, &old).is_empty());
+        assert_eq!(validate_claim_update(&bound, &old), []);
         let other = claim(json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}));
         assert_eq!(validate_claim_update(&other, &old).len(), 1);
-        assert_eq!(validate_claim_update(&old, &bound).len(), 2);
+        assert_eq!(
+            messages(&validate_claim_update(&old, &bound)),
+            [
+                "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n",
+                "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity",
+            ]
+        );
+        let mut pending = bound.clone();
+        pending["status"] = json!({"phase": "Pending"});
+        assert_eq!(validate_claim_update(&pending, &old).len(), 1, "an unbound claim does not grow");
     }
 }

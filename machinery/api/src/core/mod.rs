@@ -3,33 +3,43 @@
 use crate::kind::Kind;
 
 mod binding;
-mod claim_validation;
+pub(crate) mod claim_validation;
 mod componentstatus;
 mod configmap;
 mod container_validation;
 mod data;
 mod endpoints;
+mod env_validation;
 pub(crate) mod event;
 mod limitrange;
+mod mount_validation;
 mod namespace;
 mod node;
 mod persistentvolume;
-mod persistentvolume_validation;
+pub(crate) mod persistentvolume_validation;
 pub(crate) mod persistentvolumeclaim;
 mod pod;
 mod pod_cells;
 mod pod_qos;
+mod pod_resize;
 pub(crate) mod pod_spec;
+pub(crate) mod pod_update;
 pub(crate) mod pod_validation;
 mod podtemplate;
+mod probe_validation;
+mod projected_validation;
 mod quota_validation;
 mod replicationcontroller;
+pub(crate) mod resource_validation;
 mod resourcequota;
+pub(crate) mod scheduling_validation;
 mod secret;
+mod security_validation;
 pub(crate) mod service;
 mod service_validation;
 mod serviceaccount;
 pub(crate) mod volume_cells;
+pub(crate) mod volume_source;
 mod volume_validation;
 
 /// Its kinds, in the order of discovery.

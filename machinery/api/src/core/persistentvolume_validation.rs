@@ -1,10 +1,13 @@
-//! The rules of a PersistentVolume.
+//! The rules of a PersistentVolume, also of one that is written inside another object.
 
-use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 
-use crate::cells::{list, text};
-use crate::validation::{immutable, quantity, supported};
+use super::claim_validation::validate_access_modes;
+use super::pod_update::equal;
+use super::scheduling_validation::validate_node_selector;
+use super::volume_source::{Holder, validate_source};
+use crate::check::{At, Errors};
 
 /// Fields of the spec that are not a volume source.
 const NOT_SOURCES: [&str; 9] = [
@@ -19,82 +22,167 @@ const NOT_SOURCES: [&str; 9] = [
     "volumeMode",
 ];
 
-pub(super) fn validate_volume(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let spec = &object["spec"];
-    let mut errors = Vec::new();
-    let modes = list(spec, "/accessModes");
-    if modes.is_empty() {
-        errors.push(FieldError::required(&path.child("accessModes"), ""));
-    }
-    const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-    errors.extend(modes.iter().filter_map(|m| supported(m, &path.child("accessModes"), MODES)));
-    errors.extend(validate_capacity(spec, &path.child("capacity")));
-    errors.extend(supported(
-        &spec["persistentVolumeReclaimPolicy"],
-        &path.child("persistentVolumeReclaimPolicy"),
-        &["Delete", "Recycle", "Retain"],
-    ));
-    errors.extend(supported(&spec["volumeMode"], &path.child("volumeMode"), &["Block", "Filesystem"]));
-    errors.extend(validate_source(spec, &path));
+pub(super) fn validate_volume(object: &Value) -> Errors {
+    let object = At::object(object);
+    let mut errors = Errors::new();
+    validate_volume_spec(&object.get("spec"), object.get("metadata").get("name").text(), false, &mut errors);
     errors
 }
 
-fn validate_capacity(spec: &Value, path: &Path) -> Vec<FieldError> {
-    let capacity = spec["capacity"].as_object().filter(|c| !c.is_empty());
-    let Some(capacity) = capacity else { return vec![FieldError::required(path, "")] };
-    if capacity.len() != 1 || !capacity.contains_key("storage") {
-        let value = spec["capacity"].clone();
-        return vec![FieldError::not_supported(path, value, &["storage"])];
-    }
-    let amount = &capacity["storage"];
-    match quantity(amount) {
-        Some(q) if q.as_milli() <= 0 => {
-            vec![FieldError::invalid(&path.key("storage"), amount.clone(), "must be greater than zero")]
+/// The spec of a volume. `inline` is one that a VolumeAttachment carries instead of a name.
+pub(crate) fn validate_volume_spec(spec: &At<'_>, name: &str, inline: bool, errors: &mut Errors) {
+    if inline {
+        const DETAIL: &str = "may not be specified in the context of inline volumes";
+        spec.forbids(errors, &["claimRef", "capacity"], DETAIL);
+        if !spec.get("csi").is_object() {
+            errors.push(spec.get("csi").required("has to be specified in the context of inline volumes"));
         }
-        _ => Vec::new(),
+    }
+    spec.get("accessModes").must(errors);
+    validate_access_modes(&spec.get("accessModes"), errors);
+    if !inline {
+        validate_capacity(&spec.get("capacity"), errors);
+    }
+    validate_policy_and_affinity(spec, inline, errors);
+    validate_volume_source(spec, name, errors);
+    validate_classes(spec, inline, errors);
+}
+
+fn validate_capacity(capacity: &At<'_>, errors: &mut Errors) {
+    capacity.must(errors);
+    if capacity.value.get("storage").is_none() || capacity.len() > 1 {
+        errors.push(FieldError::not_supported(&capacity.path, capacity.value.clone(), &["storage"]));
+    }
+    for (_, amount) in capacity.entries() {
+        let Some(quantity) = amount.quantity() else { continue };
+        if quantity.sign() < 0 {
+            let detail = "must be a valid resource quantity";
+            errors.push(FieldError::invalid(&amount.path, quantity.as_i64(), detail));
+        }
+        if quantity.sign() <= 0 {
+            errors.push(FieldError::invalid(&amount.path, quantity.to_string(), "must be greater than zero"));
+        }
     }
 }
 
-fn validate_source(spec: &Value, path: &Path) -> Vec<FieldError> {
-    let sources: Vec<&String> = spec
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(name, value)| !NOT_SOURCES.contains(&name.as_str()) && value.is_object())
-        .map(|(name, _)| name)
-        .collect();
-    let Some(first) = sources.first() else {
-        return vec![FieldError::required(path, "must specify a volume type")];
-    };
-    let mut errors: Vec<FieldError> = sources[1..]
-        .iter()
-        .map(|other| FieldError::forbidden(&path.child(other), "may not specify more than 1 volume type"))
-        .collect();
-    if *first == "hostPath" && text(spec, "/hostPath/path").is_empty() {
-        errors.push(FieldError::required(&path.child("hostPath").child("path"), ""));
+fn validate_policy_and_affinity(spec: &At<'_>, inline: bool, errors: &mut Errors) {
+    let policy = spec.get("persistentVolumeReclaimPolicy");
+    if inline && !["", "Retain"].contains(&policy.text()) {
+        errors.push(policy.forbidden("may only be Retain in the context of inline volumes"));
+    } else if !inline && !policy.is_empty() {
+        policy.one_of(errors, &["Delete", "Recycle", "Retain"]);
     }
-    if *first == "local" && !spec["nodeAffinity"].is_object() {
-        errors.push(FieldError::required(&path.child("nodeAffinity"), "Local volume requires node affinity"));
+    let affinity = spec.get("nodeAffinity");
+    if inline && affinity.is_object() {
+        errors.push(affinity.forbidden("may not be specified in the context of inline volumes"));
+    } else if affinity.is_object() {
+        let required = affinity.get("required");
+        if required.is_object() {
+            validate_node_selector(&required, true, errors);
+        } else {
+            errors.push(required.required("must specify required node constraints"));
+        }
     }
-    errors
+}
+
+fn validate_volume_source(spec: &At<'_>, name: &str, errors: &mut Errors) {
+    let source = validate_source(spec, Holder::PersistentVolume, errors);
+    let affinity = spec.get("nodeAffinity").get("required").is_object();
+    if source == Some("local") && !affinity {
+        errors.push(spec.get("nodeAffinity").required("Local volume requires node affinity"));
+    }
+    let iscsi = spec.get("iscsi");
+    let portal = iscsi.get("targetPortal");
+    if iscsi.get("initiatorName").is_set() && name.len() + 1 + portal.text().len() > 64 {
+        let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
+        errors.push(portal.with(iscsi.path.child("targetportal")).invalid(detail));
+    }
+    let path = spec.get("hostPath").get("path");
+    let root = !path.is_empty() && path.text().split('/').all(|part| part.is_empty() || part == ".");
+    if root && spec.get("persistentVolumeReclaimPolicy").text() == "Recycle" {
+        let detail = "may not be 'recycle' for a hostPath mount of '/'";
+        errors.push(spec.get("persistentVolumeReclaimPolicy").forbidden(detail));
+    }
+}
+
+fn validate_classes(spec: &At<'_>, inline: bool, errors: &mut Errors) {
+    let (class, mode) = (spec.get("storageClassName"), spec.get("volumeMode"));
+    if inline {
+        if !class.is_empty() {
+            errors.push(class.forbidden("may not be specified in the context of inline volumes"));
+        }
+        if !["", "Filesystem"].contains(&mode.text()) {
+            let detail = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+            errors.push(mode.forbidden(detail));
+        }
+    } else {
+        class.follows(errors, names::dns1123_subdomain);
+        mode.one_of(errors, &["Block", "Filesystem"]);
+    }
+    let attributes = spec.get("volumeAttributesClassName");
+    if attributes.is_set() {
+        if attributes.must_say(errors, "an empty string is disallowed") {
+            attributes.follows(errors, names::dns1123_subdomain);
+        }
+        if !spec.get("csi").is_object() {
+            errors.push(spec.get("csi").required("has to be specified when using volumeAttributesClassName"));
+        }
+    }
 }
 
 /// What holds the data is fixed; who may use it is not.
-pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
+pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
+    let spec = Path::root("spec");
     let source = |object: &Value| {
         let mut spec = object["spec"].as_object().cloned().unwrap_or_default();
         spec.retain(|name, value| !NOT_SOURCES.contains(&name.as_str()) && !value.is_null());
-        spec
+        Value::from(spec)
     };
-    let mut errors = Vec::new();
-    if source(new) != source(old) {
-        let detail = "spec.persistentvolumesource is immutable after creation";
-        errors.push(FieldError::forbidden(&path.child("persistentvolumesource"), detail));
+    let mut errors = Errors::new();
+    let (mut now, then) = (source(new), source(old));
+    // The secret for growing a volume may be added later.
+    if then["csi"].is_object()
+        && then["csi"]["controllerExpandSecretRef"].is_null()
+        && let Some(csi) = now["csi"].as_object_mut()
+    {
+        csi.remove("controllerExpandSecretRef");
     }
-    errors.extend(immutable(new, old, "/spec/volumeMode", &path.child("volumeMode")));
+    if !equal(&now, &then) {
+        let detail = "spec.persistentvolumesource is immutable after creation\n";
+        errors.push(FieldError::forbidden(&spec.child("persistentvolumesource"), detail));
+    }
+    let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    new.get("volumeMode").with(Path::root("volumeMode")).unchanged(&mut errors, &old.get("volumeMode"));
+    if old.get("nodeAffinity").is_object() && !equal(&affinity(&new), &affinity(&old)) {
+        let detail = "field is immutable, except for updating from beta label to GA";
+        errors.push(new.get("nodeAffinity").with(Path::root("nodeAffinity")).invalid(detail));
+    }
+    let class = "volumeAttributesClassName";
+    if old.get(class).is_set() && !new.get(class).is_set() {
+        errors.push(new.get(class).forbidden("update from non-nil value to nil is forbidden"));
+    }
     errors
+}
+
+/// The node affinity with the labels of today's names.
+fn affinity(spec: &At<'_>) -> Value {
+    const RENAMED: [(&str, &str); 5] = [
+        ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+        ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+        ("beta.kubernetes.io/os", "kubernetes.io/os"),
+        ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+        ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+    ];
+    let mut affinity = spec.get("nodeAffinity").value.clone();
+    for term in crate::defaulting::items(&mut affinity, "/required/nodeSelectorTerms") {
+        for expression in crate::defaulting::items(term, "/matchExpressions") {
+            let renamed = RENAMED.iter().find(|(old, _)| expression["key"] == *old);
+            if let Some((_, new)) = renamed {
+                expression["key"] = (*new).into();
+            }
+        }
+    }
+    affinity
 }
 
 #[cfg(test)]
@@ -102,26 +190,57 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::check::messages;
 
     #[test]
     fn volumes() {
-        let check = |spec: Value| -> Vec<String> {
-            validate_volume(&json!({ "spec": spec })).iter().map(ToString::to_string).collect()
+        let check = |spec: Value| messages(&validate_volume(&json!({ "spec": spec })));
+        let good = |extra: Value| {
+            let mut spec =
+                json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}});
+            for (key, value) in extra.as_object().unwrap() {
+                spec[key] = value.clone();
+            }
+            spec
         };
-        let good =
-            json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}});
-        assert_eq!(check(good.clone()), Vec::<String>::new());
+        let cases: Vec<(Value, &[&str])> = vec![
+            (good(json!({})), &[]),
+            (
+                json!({}),
+                &[
+                    "spec.accessModes: Required value",
+                    "spec.capacity: Required value",
+                    "spec.capacity: Unsupported value: null: supported values: \"storage\"",
+                    "spec: Required value: must specify a volume type",
+                ],
+            ),
+            (
+                good(json!({"nfs": {"server": "s", "path": "/"}})),
+                &["spec.nfs: Forbidden: may not specify more than 1 volume type"],
+            ),
+            (
+                good(json!({"hostPath": {"path": "/"}, "persistentVolumeReclaimPolicy": "Recycle"})),
+                &["spec.persistentVolumeReclaimPolicy: Forbidden: may not be 'recycle' for a hostPath mount of '/'"],
+            ),
+            (
+                good(json!({"hostPath": null, "local": {"path": "/x"}})),
+                &["spec.nodeAffinity: Required value: Local volume requires node affinity"],
+            ),
+            (
+                good(json!({"hostPath": null, "csi": {"driver": "a_b", "volumeHandle": ""}})),
+                &[
+                    "spec.csi.driver: Invalid value: \"a_b\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+                    "spec.csi.volumeHandle: Required value",
+                ],
+            ),
+        ];
+        for (spec, wanted) in cases {
+            assert_eq!(check(spec.clone()), wanted, "{spec}");
+        }
+        let other = good(json!({"hostPath": {"path": "/y"}}));
         assert_eq!(
-            check(json!({})),
-            [
-                "spec.accessModes: Required value",
-                "spec.capacity: Required value",
-                "spec: Required value: must specify a volume type",
-            ]
+            messages(&validate_volume_update(&json!({"spec": other}), &json!({"spec": good(json!({}))}))),
+            ["spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n"]
         );
-        let mut two = good.clone();
-        two["nfs"] = json!({"server": "s", "path": "/"});
-        assert_eq!(check(two.clone()), ["spec.nfs: Forbidden: may not specify more than 1 volume type"]);
-        assert_eq!(validate_volume_update(&json!({"spec": two}), &json!({"spec": good})).len(), 1);
     }
 }

@@ -60,6 +60,10 @@ impl Behaviour for PersistentVolumeClaim {
         claim_validation::validate_claim_update(new, old)
     }
 
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        claim_validation::validate_claim_status_update(new)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let bound = !text(object, "/spec/volumeName").is_empty();
         let phase =

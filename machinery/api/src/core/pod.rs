@@ -5,7 +5,7 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{pod_cells, pod_spec, pod_validation};
+use super::{pod_cells, pod_resize, pod_spec, pod_update, pod_validation};
 use crate::cells::{list, text};
 use crate::defaulting::put;
 use crate::kind::{Behaviour, Kind, Role};
@@ -76,11 +76,25 @@ impl Behaviour for Pod {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        pod_validation::validate_pod_update(new, old)
+        pod_update::validate_pod_update(new, old)
+    }
+
+    fn validate_create(&self, pod: &Value) -> Vec<FieldError> {
+        pod_validation::validate_pod_create(pod)
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        pod_validation::validate_pod_status_update(new, old)
+        pod_update::validate_pod_status_update(new, old)
+    }
+
+    fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = pod_validation::validate_pod(new);
+        match role {
+            Role::EphemeralContainers => errors.extend(pod_update::validate_ephemeral_update(new, old)),
+            Role::Resize => errors.extend(pod_resize::validate_resize(new, old)),
+            _ => {}
+        }
+        errors
     }
 
     fn cells(&self, pod: &Value, now: Timestamp) -> Vec<Value> {

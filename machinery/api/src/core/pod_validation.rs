@@ -1,404 +1,323 @@
-//! The rules of a pod and of a pod template.
+//! The rules of a pod and of a pod template: the list of what is checked, and the checks too small for a file.
 
 use std::collections::BTreeSet;
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
-use serde_json::json;
 
-use super::container_validation::{validate_common, validate_handler, validate_probe};
+use super::container_validation::{
+    Pod, validate_containers, validate_ephemeral_containers, validate_image_of_pod, validate_init_containers,
+};
+use super::probe_validation::Hooks;
+use super::resource_validation::{Of, validate_pod_resources, validate_resources};
+use super::scheduling_validation::{validate_affinity, validate_gates, validate_tolerations, validate_topology_spread};
+use super::security_validation::{
+    containers, validate_host_process, validate_host_users, validate_os, validate_pod_security,
+    validate_profile_annotations,
+};
+use super::volume_source::Holder;
 use super::volume_validation::validate_volumes;
-use crate::cells::{list, text, truth};
-use crate::defaulting::absent;
-use crate::validation::{immutable, invalid_each, labels, nonnegative, required_word, supported};
+use crate::check::{At, Errors};
+use crate::validation::{labels, legacy_ip};
 
-pub(super) fn validate_pod(pod: &Value) -> Vec<FieldError> {
-    validate_pod_spec(&pod["spec"], &[], &Path::root("spec"))
+/// The annotation of a pod that mirrors one the node's kubelet has from elsewhere.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Everything about a pod that does not depend on what it was before.
+pub(super) fn validate_pod(pod: &Value) -> Errors {
+    let pod = At::object(pod);
+    let (metadata, spec) = (pod.get("metadata"), pod.get("spec"));
+    let mut errors = Errors::new();
+    validate_annotations(&metadata.get("annotations"), &spec, &mut errors);
+    validate_pod_spec(&spec, Some(&metadata), &mut errors);
+    if spec.get("serviceAccountName").is_empty() {
+        validate_no_tokens(&spec, &mut errors);
+    }
+    for list in ["containers", "initContainers"] {
+        spec.get(list).each(&mut errors, validate_image_of_pod);
+    }
+    errors
 }
 
-/// A template at a path: its labels, annotations and spec. `claims` are volumes that come from elsewhere.
-pub(crate) fn validate_template(template: &Value, claims: &[&str], path: &Path) -> Vec<FieldError> {
-    let mut errors = labels(&template["metadata"]["labels"], &path.child("labels"));
-    errors.extend(crate::objectmeta::validate_annotations(
-        &template["metadata"]["annotations"],
-        &path.child("annotations"),
-    ));
-    errors.extend(validate_pod_spec(&template["spec"], claims, &path.child("spec")));
-    if !list(template, "/spec/ephemeralContainers").is_empty() {
+/// What a new pod may not have.
+pub(super) fn validate_pod_create(pod: &Value) -> Errors {
+    let pod = At::object(pod);
+    let spec = pod.get("spec");
+    let mut errors = Errors::new();
+    if !spec.get("ephemeralContainers").is_empty() {
+        errors.push(spec.get("ephemeralContainers").forbidden("cannot be set on create"));
+    }
+    if !spec.get("nodeName").is_empty() && !spec.get("schedulingGates").is_empty() {
+        errors.push(spec.get("nodeName").forbidden("cannot be set until all schedulingGates have been cleared"));
+    }
+    errors
+}
+
+/// The labels and annotations of a template.
+pub(crate) fn validate_template_metadata(template: &Value, path: &Path) -> Errors {
+    let template = At::new(template, path);
+    let mut errors = labels(template.get("metadata").get("labels").value, &path.child("labels"));
+    let annotations = template.get("metadata").get("annotations").with(path.child("annotations"));
+    errors.extend(crate::objectmeta::validate_annotations(annotations.value, &annotations.path));
+    validate_annotations(&annotations, &template.get("spec"), &mut errors);
+    errors
+}
+
+/// A template at a path: its labels, annotations and spec.
+pub(crate) fn validate_template(template: &Value, path: &Path) -> Errors {
+    let mut errors = validate_template_metadata(template, path);
+    let spec = At::new(template, path).get("spec");
+    validate_pod_spec(&spec, None, &mut errors);
+    if !spec.get("ephemeralContainers").is_empty() {
         let detail = "ephemeral containers not allowed in pod template";
-        errors.push(FieldError::forbidden(&path.child("spec").child("ephemeralContainers"), detail));
+        errors.push(spec.get("ephemeralContainers").forbidden(detail));
     }
     errors
 }
 
-fn validate_pod_spec(spec: &Value, claims: &[&str], path: &Path) -> Vec<FieldError> {
-    let (mut volumes, mut errors) = validate_volumes(list(spec, "/volumes"), &path.child("volumes"));
-    volumes.extend(claims.iter().copied());
-    errors.extend(validate_containers(spec, &volumes, path));
-    errors.extend(validate_init_containers(spec, &volumes, path));
-    errors.extend(validate_ephemeral_containers(spec, &volumes, path));
-    errors.extend(required_word(
-        &spec["restartPolicy"],
-        &path.child("restartPolicy"),
-        &["Always", "OnFailure", "Never"],
-    ));
-    errors.extend(required_word(
-        &spec["dnsPolicy"],
-        &path.child("dnsPolicy"),
-        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
-    ));
-    errors.extend(labels(&spec["nodeSelector"], &path.child("nodeSelector")));
-    errors.extend(validate_host_network(spec, path));
-    errors.extend(validate_names(spec, path));
-    errors.extend(validate_tolerations(list(spec, "/tolerations"), &path.child("tolerations")));
-    if let Some(seconds) = spec["activeDeadlineSeconds"].as_i64().filter(|s| *s < 1) {
-        let detail = names::inclusive_range_message(1, i64::from(i32::MAX));
-        errors.push(FieldError::invalid(&path.child("activeDeadlineSeconds"), seconds, detail));
+/// The spec, in upstream's order of checks. `metadata` is the pod's, when it is one.
+fn validate_pod_spec(spec: &At<'_>, metadata: Option<&At<'_>>, errors: &mut Errors) {
+    let holder = if metadata.is_some() { Holder::Pod } else { Holder::Template };
+    let pod_name = metadata.map_or("", |m| m.get("name").text());
+    if !spec.get("terminationGracePeriodSeconds").is_set() {
+        errors.push(spec.get("terminationGracePeriodSeconds").required(""));
     }
-    errors.extend(nonnegative(&spec["terminationGracePeriodSeconds"], &path.child("terminationGracePeriodSeconds")));
-    errors.extend(supported(
-        &spec["preemptionPolicy"],
-        &path.child("preemptionPolicy"),
-        &["Never", "PreemptLowerPriority"],
-    ));
-    errors
+    let pod = Pod {
+        volumes: validate_volumes(&spec.get("volumes"), holder, pod_name, errors),
+        claims: validate_claims(&spec.get("resourceClaims"), metadata, errors),
+        hooks: Hooks {
+            grace: spec.get("terminationGracePeriodSeconds").number(),
+            os: spec.get("os").get("name").text(),
+        },
+        restart_policy: spec.get("restartPolicy").text(),
+        host_users: spec.get("hostUsers").value != &Value::Bool(false),
+    };
+    validate_containers(spec, &pod, errors);
+    validate_init_containers(spec, &pod, errors);
+    validate_ephemeral_containers(spec, &pod, errors);
+    validate_pod_resources(spec, &pod.claims, errors);
+    validate_host_network(spec, holder, errors);
+    spec.get("restartPolicy").must_be_one_of(errors, &["Always", "OnFailure", "Never"]);
+    const DNS_POLICIES: &[&str] = &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    spec.get("dnsPolicy").must_be_one_of(errors, DNS_POLICIES);
+    errors.extend(labels(spec.get("nodeSelector").value, &spec.path.child("nodeSelector")));
+    validate_pod_security(spec, errors);
+    validate_affinity(&spec.get("affinity"), errors);
+    validate_dns_config(spec, errors);
+    validate_gates(spec, errors);
+    validate_topology_spread(&spec.get("topologySpreadConstraints"), errors);
+    validate_host_process(spec, errors);
+    validate_host_users(spec, errors);
+    validate_host_name(spec, errors);
+    validate_names(spec, errors);
+    validate_tolerations(&spec.get("tolerations"), errors);
+    validate_host_aliases(&spec.get("hostAliases"), errors);
+    validate_classes(spec, errors);
+    validate_os(spec, errors);
+    validate_file_keys(spec, errors);
 }
 
-fn validate_containers(spec: &Value, volumes: &BTreeSet<&str>, path: &Path) -> Vec<FieldError> {
-    let containers = list(spec, "/containers");
-    let path = path.child("containers");
-    if containers.is_empty() {
-        return vec![FieldError::required(&path, "")];
+/// Annotations of a pod that mean something.
+pub(super) fn validate_annotations(annotations: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+    if let Some(value) = annotations.value.get(MIRROR)
+        && spec.get("nodeName").is_empty()
+    {
+        let detail = "must set spec.nodeName if mirror pod annotation is set";
+        errors.push(FieldError::invalid(&annotations.path.key(MIRROR), value.clone(), detail));
     }
-    let mut errors = Vec::new();
-    let mut names = BTreeSet::new();
-    for (at, container) in containers.iter().enumerate() {
-        let path = path.index(at);
-        errors.extend(validate_common(container, volumes, &path));
-        let name = text(container, "/name");
-        if !names.insert(name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
+    if let Some(cost) = annotations.value.get(DELETION_COST).and_then(Value::as_str) {
+        // A number as people write it: without a plus and without leading zeros.
+        let digits = cost.strip_prefix('-').unwrap_or(cost);
+        let plain = cost == "0" || (!digits.starts_with('0') && !digits.starts_with('+'));
+        if !plain || cost.parse::<i32>().is_err() {
+            errors.push(FieldError::invalid(&annotations.path.key(DELETION_COST), cost, "must be a 32bit integer"));
         }
-        errors.extend(validate_hooks(container, &path));
     }
-    errors
+    validate_profile_annotations(annotations, spec, errors);
 }
 
-fn validate_hooks(container: &Value, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for hook in ["postStart", "preStop"] {
-        if let Some(handler) = container.pointer(&format!("/lifecycle/{hook}")).filter(|h| h.is_object()) {
-            errors.extend(validate_handler(handler, &path.child("lifecycle").child(hook)));
+/// A token is of an account; without one there is none to project.
+fn validate_no_tokens(spec: &At<'_>, errors: &mut Errors) {
+    for volume in spec.get("volumes").items() {
+        for source in volume.get("projected").get("sources").items() {
+            source.get("serviceAccountToken").when_object(errors, |at, e| {
+                e.push(at.forbidden("must not be specified when serviceAccountName is not set"));
+            });
         }
     }
-    errors.extend(validate_probe(&container["livenessProbe"], &path.child("livenessProbe"), true));
-    errors.extend(validate_probe(&container["readinessProbe"], &path.child("readinessProbe"), false));
-    errors.extend(validate_probe(&container["startupProbe"], &path.child("startupProbe"), true));
-    errors
 }
 
-fn validate_init_containers(spec: &Value, volumes: &BTreeSet<&str>, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut names: BTreeSet<&str> = list(spec, "/containers").iter().map(|c| text(c, "/name")).collect();
-    for (at, container) in list(spec, "/initContainers").iter().enumerate() {
-        let path = path.child("initContainers").index(at);
-        errors.extend(validate_common(container, volumes, &path));
-        let name = text(container, "/name");
-        if !names.insert(name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
-        }
-        if text(container, "/restartPolicy") == "Always" {
-            errors.extend(validate_hooks(container, &path));
+/// The claims of a pod on devices; returns the names by which its containers know them.
+fn validate_claims<'a>(claims: &At<'a>, metadata: Option<&At<'_>>, errors: &mut Errors) -> BTreeSet<&'a str> {
+    let mirror = metadata.is_some_and(|m| m.get("annotations").value.get(MIRROR).is_some());
+    let mut seen = BTreeSet::new();
+    for claim in claims.items() {
+        if mirror {
+            let detail = "static pods do not support resource claims";
+            errors.push(FieldError::forbidden(&Path::root(""), detail));
             continue;
         }
-        for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
-            if container.get(field).is_some_and(Value::is_object) {
-                let detail = "may not be set for init containers without restartPolicy=Always";
-                errors.push(FieldError::forbidden(&path.child(field), detail));
+        let name = claim.get("name");
+        if !name.must(errors) {
+        } else if seen.insert(name.text()) {
+            name.follows(errors, names::dns1123_label);
+        } else {
+            errors.push(name.duplicate());
+        }
+        let (direct, template) = (claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName"));
+        match (direct.is_set(), template.is_set()) {
+            (true, true) => {
+                let detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
+                errors.push(claim.invalid(detail));
             }
+            (false, false) => {
+                let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
+                errors.push(claim.invalid(detail));
+            }
+            _ => {}
+        }
+        for reference in [direct, template].iter().filter(|r| r.is_set()) {
+            reference.follows_also_empty(errors, names::dns1123_subdomain);
         }
     }
-    errors
-}
-
-/// Containers that are added to debug a running pod: they have a name and an image, and nothing to keep them.
-fn validate_ephemeral_containers(spec: &Value, volumes: &BTreeSet<&str>, path: &Path) -> Vec<FieldError> {
-    const FORBIDDEN: [&str; 7] =
-        ["ports", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "resources", "resizePolicy"];
-    let others = ["/containers", "/initContainers"].iter().flat_map(|l| list(spec, l));
-    let mut names: BTreeSet<&str> = others.map(|c| text(c, "/name")).collect();
-    let mut errors = Vec::new();
-    for (at, container) in list(spec, "/ephemeralContainers").iter().enumerate() {
-        let path = path.child("ephemeralContainers").index(at);
-        errors.extend(validate_common(container, volumes, &path));
-        let name = text(container, "/name");
-        if !names.insert(name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
-        }
-        let target = text(container, "/targetContainerName");
-        if !target.is_empty() && !list(spec, "/containers").iter().any(|c| text(c, "/name") == target) {
-            errors.push(FieldError::not_found(&path.child("targetContainerName"), target));
-        }
-        let set = |field: &str| match &container[field] {
-            Value::Object(map) => !map.is_empty(),
-            Value::Array(list) => !list.is_empty(),
-            _ => false,
-        };
-        for field in FORBIDDEN.into_iter().filter(|f| set(f)) {
-            errors.push(FieldError::forbidden(&path.child(field), "cannot be set for an Ephemeral Container"));
-        }
-    }
-    errors
+    claims.items().map(|claim| claim.get("name").text()).filter(|name| !name.is_empty()).collect()
 }
 
 /// On the host's network a container port is a host port.
-fn validate_host_network(spec: &Value, path: &Path) -> Vec<FieldError> {
-    if !truth(spec, "/hostNetwork") {
-        return Vec::new();
+fn validate_host_network(spec: &At<'_>, holder: Holder, errors: &mut Errors) {
+    if !spec.get("hostNetwork").is_true() {
+        return;
     }
-    let mut errors = Vec::new();
-    for (at, container) in list(spec, "/containers").iter().enumerate() {
-        for (port_at, port) in list(container, "/ports").iter().enumerate() {
-            let host = &port["hostPort"];
-            if !host.is_null() && *host != 0 && *host != port["containerPort"] {
-                let path = path.child("containers").index(at).child("ports").index(port_at).child("hostPort");
-                let detail = "must match `containerPort` when `hostNetwork` is true";
-                errors.push(FieldError::invalid(&path, host.clone(), detail));
-            }
+    for port in spec.get("containers").items().flat_map(|c| c.get("ports").items()) {
+        let (host, own) = (port.get("hostPort").number().unwrap_or_default(), port.get("containerPort").number());
+        if (holder == Holder::Pod || host != 0) && Some(host) != own {
+            let detail = "must match `containerPort` when `hostNetwork` is true";
+            errors.push(FieldError::invalid(&port.path.child("hostPort"), host, detail));
         }
     }
-    errors
 }
 
-fn validate_names(spec: &Value, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut check = |field: &str, rule: fn(&str) -> Vec<String>| {
-        let name = text(spec, &format!("/{field}"));
-        if !name.is_empty() {
-            errors.extend(invalid_each(&path.child(field), name, rule(name)));
+fn validate_dns_config(spec: &At<'_>, errors: &mut Errors) {
+    const MAX_SERVERS: usize = 3;
+    const MAX_SEARCHES: usize = 32;
+    const MAX_SEARCH_TEXT: usize = 2048;
+    let config = spec.get("dnsConfig");
+    let (servers, searches) = (config.get("nameservers"), config.get("searches"));
+    if spec.get("dnsPolicy").text() == "None" {
+        if !config.is_object() {
+            errors.push(config.required("must provide `dnsConfig` when `dnsPolicy` is None"));
+            return;
         }
+        if !servers.must_say(errors, "must provide at least one DNS nameserver when `dnsPolicy` is None") {
+            return;
+        }
+    }
+    if servers.len() > MAX_SERVERS {
+        errors.push(servers.invalid(format!("must not have more than {MAX_SERVERS} nameservers")));
+    }
+    servers.each(errors, |server, e| legacy_ip(server, &[], e));
+    if searches.len() > MAX_SEARCHES {
+        errors.push(searches.invalid(format!("must not have more than {MAX_SEARCHES} search paths")));
+    }
+    if searches.texts().collect::<Vec<_>>().join(" ").len() > MAX_SEARCH_TEXT {
+        let detail =
+            format!("must not have more than {MAX_SEARCH_TEXT} characters (including spaces) in the search list");
+        errors.push(searches.invalid(detail));
+    }
+    for search in searches.items().filter(|search| search.text() != ".") {
+        let domain = search.text().strip_suffix('.').unwrap_or(search.text());
+        let messages = search_domain(domain).into_iter();
+        errors.extend(messages.map(|m| FieldError::invalid(&search.path, domain, m)));
+    }
+    for option in config.get("options").items().filter(|option| option.get("name").is_empty()) {
+        errors.push(option.required("must not be empty"));
+    }
+}
+
+/// A subdomain whose labels may also hold underscores, as names of services in DNS do.
+fn search_domain(text: &str) -> Vec<String> {
+    const PATTERN: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*";
+    let mut messages = Vec::new();
+    if text.len() > 253 {
+        messages.push(names::max_length_message(253));
+    }
+    let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let label = |part: &str| {
+        let part = part.strip_prefix('_').unwrap_or(part);
+        let end = |b: Option<u8>| b.is_some_and(letter);
+        let inner = |b: u8| letter(b) || b == b'-' || b == b'_';
+        end(part.bytes().next()) && end(part.bytes().last()) && part.bytes().all(inner)
     };
-    check("serviceAccountName", names::dns1123_subdomain);
-    check("nodeName", names::dns1123_subdomain);
-    check("hostname", names::dns1123_label);
-    check("subdomain", names::dns1123_label);
-    check("priorityClassName", names::dns1123_subdomain);
-    check("runtimeClassName", names::dns1123_subdomain);
-    errors
+    if !text.split('.').all(label) {
+        let message = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character";
+        messages.push(names::regex_message(message, PATTERN, &["example.com"]));
+    }
+    messages
 }
 
-fn validate_tolerations(tolerations: &[Value], path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for (at, toleration) in tolerations.iter().enumerate() {
-        let path = path.index(at);
-        let (key, operator, value) =
-            (text(toleration, "/key"), text(toleration, "/operator"), text(toleration, "/value"));
-        if key.is_empty() && operator != "Exists" {
-            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(FieldError::invalid(&path.child("operator"), operator, detail));
-        } else if !key.is_empty() {
-            errors.extend(invalid_each(&path.child("key"), key, names::qualified_name(key)));
+fn validate_host_name(spec: &At<'_>, errors: &mut Errors) {
+    let name = spec.get("hostnameOverride");
+    if !name.is_set() {
+        return;
+    }
+    for (field, value) in [("setHostnameAsFQDN", "setHostnameAsFQDN"), ("hostNetwork", "hostNetwork")] {
+        if spec.get(field).is_true() {
+            errors.push(name.forbidden(format!("may not be specified when {value} is true")));
         }
-        if !absent(toleration, "/tolerationSeconds") && text(toleration, "/effect") != "NoExecute" {
-            let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(FieldError::invalid(&path.child("effect"), text(toleration, "/effect"), detail));
+    }
+    name.at_most_bytes(errors, 64);
+    name.follows_also_empty(errors, names::dns1123_subdomain);
+}
+
+fn validate_names(spec: &At<'_>, errors: &mut Errors) {
+    spec.get("serviceAccountName").follows(errors, names::dns1123_subdomain);
+    spec.get("nodeName").follows(errors, names::dns1123_subdomain);
+    spec.get("activeDeadlineSeconds").within(errors, 1, i64::from(i32::MAX));
+    spec.get("hostname").follows(errors, names::dns1123_label);
+    spec.get("subdomain").follows(errors, names::dns1123_label);
+}
+
+fn validate_host_aliases(aliases: &At<'_>, errors: &mut Errors) {
+    for alias in aliases.items() {
+        legacy_ip(&alias.get("ip"), &[], errors);
+        alias.get("hostnames").each(errors, |name, e| name.follows_also_empty(e, names::dns1123_subdomain));
+    }
+}
+
+fn validate_classes(spec: &At<'_>, errors: &mut Errors) {
+    spec.get("priorityClassName").follows(errors, names::dns1123_subdomain);
+    if spec.get("runtimeClassName").is_set() {
+        spec.get("runtimeClassName").follows_also_empty(errors, names::dns1123_subdomain);
+    }
+    if spec.get("preemptionPolicy").is_set() {
+        spec.get("preemptionPolicy").must_be_one_of(errors, &["PreemptLowerPriority", "Never"]);
+    }
+    validate_overhead(&spec.get("overhead"), errors);
+}
+
+/// What running the pod costs beside its containers: limits by another name.
+pub(crate) fn validate_overhead(overhead: &At<'_>, errors: &mut Errors) {
+    if overhead.is_object() {
+        let limits = serde_json::json!({"limits": overhead.value});
+        validate_resources(&At::new(&limits, &overhead.path), Of::Container, &BTreeSet::new(), errors);
+    }
+}
+
+/// Variables from a file need the volume the file is in, which another container fills.
+fn validate_file_keys(spec: &At<'_>, errors: &mut Errors) {
+    for variable in containers(spec).flat_map(|c| c.get("env").items()) {
+        let reference = variable.get("valueFrom").get("fileKeyRef");
+        if !reference.is_object() {
+            continue;
         }
-        match operator {
-            "" | "Equal" => {
-                let messages = names::label_value(value);
-                if !messages.is_empty() {
-                    errors.push(FieldError::invalid(&path.child("operator"), value, messages.join(";")));
-                }
+        let name = reference.get("volumeName");
+        match spec.get("volumes").items().find(|v| v.get("name").text() == name.text()) {
+            None => errors.push(FieldError::not_found(&name.path, name.text())),
+            Some(volume) if !volume.get("emptyDir").is_object() => {
+                errors.push(name.invalid("referenced volume must be of type emptyDir"));
             }
-            "Exists" if !value.is_empty() => {
-                let detail = "value must be empty when `operator` is 'Exists'";
-                errors.push(FieldError::invalid(&path.child("operator"), value, detail));
-            }
-            "Exists" => {}
-            other => {
-                errors.push(FieldError::not_supported(&path.child("operator"), other, &["Equal", "Exists"]));
-            }
+            Some(_) => {}
         }
-        const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
-        errors.extend(supported(&toleration["effect"], &path.child("effect"), EFFECTS));
-    }
-    errors
-}
-
-/// A running pod changes little: images, a shorter deadline, more tolerations, fewer scheduling gates.
-pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
-                             `spec.tolerations` (only additions to existing tolerations),\
-                             `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-    let path = Path::root("spec");
-    let mut errors = Vec::new();
-    for field in ["containers", "initContainers"] {
-        if list(&new["spec"], &format!("/{field}")).len() != list(&old["spec"], &format!("/{field}")).len() {
-            let detail = "pod updates may not add or remove containers";
-            errors.push(FieldError::forbidden(&path.child(field), detail));
-            return errors;
-        }
-    }
-    let (deadline, before) =
-        (new["spec"]["activeDeadlineSeconds"].as_i64(), old["spec"]["activeDeadlineSeconds"].as_i64());
-    let deadline_path = path.child("activeDeadlineSeconds");
-    match (deadline, before) {
-        (Some(now), Some(before)) if now > before => {
-            let detail = "must be less than or equal to previous value";
-            errors.push(FieldError::invalid(&deadline_path, now, detail));
-        }
-        (None, Some(_)) => {
-            let detail = "must not update from a positive integer to nil value";
-            errors.push(FieldError::invalid(&deadline_path, Value::Null, detail));
-        }
-        _ => {}
-    }
-    errors.extend(only_added_tolerations(new, old, &path));
-    errors.extend(only_removed_gates(new, old, &path));
-    if comparable(&new["spec"], &old["spec"]) != old["spec"] {
-        errors
-            .push(FieldError::forbidden(&path, format!("pod updates may not change fields other than {UPDATABLE}\n")));
-    }
-    errors
-}
-
-/// The new spec with everything that may change put back.
-fn comparable(new: &Value, old: &Value) -> Value {
-    let mut spec = new.clone();
-    for field in ["containers", "initContainers"] {
-        for (at, container) in crate::defaulting::items(&mut spec, &format!("/{field}")).enumerate() {
-            container["image"] = old[field][at]["image"].clone();
-        }
-    }
-    let mut restore = |field: &str| match (old.get(field), spec.as_object_mut()) {
-        (Some(value), Some(object)) => {
-            object.insert(field.to_string(), value.clone());
-        }
-        (None, Some(object)) => {
-            object.remove(field);
-        }
-        _ => {}
-    };
-    for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
-        restore(field);
-    }
-    if old["terminationGracePeriodSeconds"].as_i64().is_some_and(|s| s < 0) {
-        restore("terminationGracePeriodSeconds");
-    }
-    if !list(old, "/schedulingGates").is_empty() {
-        restore("nodeSelector");
-        restore("affinity");
-    }
-    spec
-}
-
-fn only_added_tolerations(new: &Value, old: &Value, path: &Path) -> Option<FieldError> {
-    let now = list(new, "/spec/tolerations");
-    let bare = |toleration: &Value| {
-        let mut bare = toleration.clone();
-        bare["tolerationSeconds"] = json!(null);
-        bare
-    };
-    let kept = list(old, "/spec/tolerations").iter().all(|t| now.iter().any(|n| bare(n) == bare(t)));
-    let detail = "existing toleration can not be modified except its tolerationSeconds";
-    (!kept).then(|| FieldError::forbidden(&path.child("tolerations"), detail))
-}
-
-fn only_removed_gates(new: &Value, old: &Value, path: &Path) -> Vec<FieldError> {
-    let before = list(old, "/spec/schedulingGates");
-    list(new, "/spec/schedulingGates")
-        .iter()
-        .enumerate()
-        .filter(|(_, gate)| !before.contains(gate))
-        .map(|(at, gate)| {
-            let path = path.child("schedulingGates").index(at).child("name");
-            FieldError::forbidden(
-                &path,
-                format!("only deletion is allowed, but found new scheduling gate '{}'", text(gate, "/name")),
-            )
-        })
-        .collect()
-}
-
-pub(super) fn validate_pod_status_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let path = Path::root("status");
-    let mut errors = Vec::new();
-    if text(new, "/spec/nodeName") != text(old, "/spec/nodeName") {
-        errors.push(FieldError::forbidden(&path.child("nodeName"), "may not be changed directly"));
-    }
-    if !absent(old, "/status/qosClass") {
-        errors.extend(immutable(new, old, "/status/qosClass", &path.child("qosClass")));
-    }
-    errors
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod(spec: Value) -> Value {
-        let mut pod = json!({"metadata": {"name": "p", "namespace": "d"}, "spec": spec});
-        super::super::pod::kind().default(&mut pod);
-        pod
-    }
-
-    fn check(spec: Value) -> Vec<String> {
-        validate_pod(&pod(spec)).iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn pods() {
-        let cases: [(Value, &[&str]); 8] = [
-            (json!({"containers": [{"name": "a", "image": "i"}]}), &[]),
-            (json!({}), &["spec.containers: Required value"]),
-            (
-                json!({"containers": [{"name": "a", "image": "i"}, {"name": "a"}]}),
-                &["spec.containers[1].image: Required value", "spec.containers[1].name: Duplicate value: \"a\""],
-            ),
-            (
-                json!({"containers": [{"name": "a", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/x"}]}]}),
-                &["spec.containers[0].volumeMounts[0].name: Not found: \"v\""],
-            ),
-            (
-                json!({"containers": [{"name": "a", "image": "i", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}}]}),
-                &[
-                    "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
-                ],
-            ),
-            (
-                json!({"containers": [{"name": "a", "image": "i"}], "restartPolicy": "Sometimes"}),
-                &[
-                    "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\"",
-                ],
-            ),
-            (
-                json!({"containers": [{"name": "a", "image": "i", "livenessProbe": {}}]}),
-                &["spec.containers[0].livenessProbe: Required value: must specify a handler type"],
-            ),
-            (
-                json!({"containers": [{"name": "a", "image": "i"}], "volumes": [{"name": "v", "hostPath": {}, "emptyDir": {}}]}),
-                &["spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"],
-            ),
-        ];
-        for (spec, wanted) in cases {
-            assert_eq!(check(spec.clone()), wanted, "{spec}");
-        }
-    }
-
-    #[test]
-    fn a_running_pod_changes_little() {
-        let old = pod(
-            json!({"containers": [{"name": "a", "image": "i"}], "tolerations": [{"key": "k", "operator": "Exists"}]}),
-        );
-        let with = |pointer: &str, value: Value| {
-            let mut new = old.clone();
-            crate::defaulting::put(&mut new, pointer, value);
-            validate_pod_update(&new, &old).len()
-        };
-        assert_eq!(with("/spec/containers/0/image", json!("j")), 0);
-        assert_eq!(with("/spec/activeDeadlineSeconds", json!(5)), 0);
-        assert_eq!(with("/spec/nodeName", json!("n")), 1);
-        assert_eq!(with("/spec/tolerations", json!([])), 1);
-        assert_eq!(with("/spec/containers", json!([])), 1);
     }
 }

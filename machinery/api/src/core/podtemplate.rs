@@ -1,6 +1,7 @@
 //! PodTemplate.
 
 use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
 use crate::cells::{containers, format_labels, name};
@@ -19,6 +20,10 @@ pub fn kind() -> Kind {
 impl Behaviour for PodTemplate {
     fn default(&self, object: &mut Value) {
         super::pod_spec::default_template(object, "/template");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        super::pod_validation::validate_template(&object["template"], &Path::root("template"))
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {

@@ -40,7 +40,12 @@ impl Behaviour for ReplicationController {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        crate::apps::validation::validate_plain_selector_workload(object)
+        crate::apps::validation::validate_replication_controller(object)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        const COUNTS: &[&str] = &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+        crate::apps::validation::validate_replica_status(new, old, COUNTS)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,0 +1,237 @@
+//! The rules of environment variables, and of the references to fields and resources that files share with them.
+
+use corten_meta::field::FieldError;
+use corten_meta::names;
+
+use crate::check::{At, Errors, no_backsteps};
+
+/// The fields of a pod that a variable may hold.
+const ENV_FIELDS: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+/// What `fieldRef` understands at all, before the place of use narrows it.
+const KNOWN_FIELDS: &[&str] = &[
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "status.phase",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+const RESOURCES: &[&str] = &[
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+
+pub(super) fn validate_env(env: &At<'_>, errors: &mut Errors) {
+    for variable in env.items() {
+        variable.get("name").must_follow(errors, names::relaxed_env_var_name);
+        let from = variable.get("valueFrom");
+        if from.is_object() {
+            validate_value_from(&from, !variable.get("value").is_empty(), errors);
+        }
+    }
+}
+
+fn validate_value_from(from: &At<'_>, has_value: bool, errors: &mut Errors) {
+    let mut sources = 0;
+    let mut source = |field: &str, errors: &mut Errors, rule: &dyn Fn(&At<'_>, &mut Errors)| {
+        let at = from.get(field);
+        if at.is_object() {
+            sources += 1;
+            rule(&at, errors);
+        }
+    };
+    source("fieldRef", errors, &|at, e| validate_field_reference(at, ENV_FIELDS, e));
+    source("resourceFieldRef", errors, &|at, e| validate_resource_reference(at, false, e));
+    source("configMapKeyRef", errors, &validate_key_reference);
+    source("secretKeyRef", errors, &validate_key_reference);
+    source("fileKeyRef", errors, &validate_file_key_reference);
+    let detail = match sources {
+        0 => "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+        _ if has_value => "may not be specified when `value` is not empty",
+        1 => return,
+        _ => "may not have more than one field specified at a time",
+    };
+    errors.push(FieldError::invalid(&from.path, "", detail));
+}
+
+fn validate_key_reference(at: &At<'_>, errors: &mut Errors) {
+    at.get("name").follows_also_empty(errors, names::dns1123_subdomain);
+    at.get("key").must_follow(errors, names::config_map_key);
+}
+
+fn validate_file_key_reference(at: &At<'_>, errors: &mut Errors) {
+    at.get("key").must_follow(errors, names::relaxed_env_var_name);
+    at.get("volumeName").must_follow(errors, names::dns1123_label);
+    if at.get("path").must(errors) {
+        no_backsteps(&at.get("path"), errors);
+    }
+}
+
+/// A field of the pod; a map may be asked for one key: `metadata.labels['key']`.
+pub(super) fn validate_field_reference(at: &At<'_>, allowed: &[&str], errors: &mut Errors) {
+    let field = at.get("fieldPath");
+    if !at.get("apiVersion").must(errors) || !field.must(errors) {
+        return;
+    }
+    let subscripted = field.text().strip_suffix("']").and_then(|text| text.split_once("['"));
+    let (path, subscript) = subscripted.map_or((field.text(), None), |(path, key)| (path, Some(key)));
+    // `spec.host` is what the first versions called the node's name.
+    let path = if path == "spec.host" { "spec.nodeName" } else { path };
+    let unknown = match subscript {
+        Some(_) => !["metadata.annotations", "metadata.labels"].contains(&path),
+        None => !KNOWN_FIELDS.contains(&path),
+    };
+    if at.get("apiVersion").text() != "v1" {
+        let detail = format!("error converting fieldPath: unsupported pod version: {}", at.get("apiVersion").text());
+        errors.push(field.invalid(detail));
+    } else if unknown {
+        let detail = match subscript {
+            Some(_) => format!("error converting fieldPath: field label does not support subscript: {}", field.text()),
+            None => format!("error converting fieldPath: field label not supported: {path}"),
+        };
+        errors.push(field.invalid(detail));
+    } else if let Some(key) = subscript {
+        let key = if path == "metadata.annotations" { key.to_lowercase() } else { key.to_string() };
+        let messages = names::qualified_name(&key).into_iter();
+        errors.extend(messages.map(|m| FieldError::invalid(&at.path, key.as_str(), m)));
+    } else if !allowed.contains(&path) {
+        errors.push(FieldError::not_supported(&field.path, path, allowed));
+    }
+}
+
+/// A request or limit of a container; a file must say which container.
+pub(super) fn validate_resource_reference(at: &At<'_>, in_volume: bool, errors: &mut Errors) {
+    let (container, resource) = (at.get("containerName"), at.get("resource"));
+    let huge = ["requests.hugepages-", "limits.hugepages-"].iter().any(|p| resource.text().starts_with(p));
+    if in_volume && container.is_empty() {
+        container.must(errors);
+    } else if resource.must(errors) && !huge {
+        resource.one_of(errors, RESOURCES);
+    }
+    validate_divisor(at, resource.text(), errors);
+}
+
+fn validate_divisor(at: &At<'_>, resource: &str, errors: &mut Errors) {
+    const SIZES: &[&str] = &["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+    let Some(divisor) = at.get("divisor").quantity().filter(|q| !q.is_zero()) else { return };
+    let (allowed, what): (&[&str], &str) = match resource.split_once('.').map_or("", |(_, name)| name) {
+        "cpu" => (&["1m", "1"], "cpu"),
+        "memory" => (SIZES, "memory"),
+        "ephemeral-storage" => (SIZES, "local ephemeral storage"),
+        huge if huge.starts_with("hugepages-") => (SIZES, "hugepages"),
+        _ => return,
+    };
+    if !allowed.contains(&divisor.to_string().as_str()) {
+        let values = if what == "cpu" { "1m and 1".to_string() } else { SIZES.join(", ") };
+        let detail = format!("only divisor's values {values} are supported with the {what} resource");
+        errors.push(FieldError::invalid(&at.path.child("divisor"), resource, detail));
+    }
+}
+
+pub(super) fn validate_env_from(sources: &At<'_>, errors: &mut Errors) {
+    for source in sources.items() {
+        source.get("prefix").follows(errors, names::relaxed_env_var_name);
+        let mut given = 0;
+        for field in ["configMapRef", "secretRef"] {
+            let reference = source.get(field);
+            if reference.is_object() {
+                given += 1;
+                // Upstream judges the name as if it were a prefix, which may end in a hyphen.
+                let name = reference.get("name");
+                if name.must(errors) {
+                    let messages = crate::objectmeta::name_errors(crate::NameRule::Subdomain, name.text(), true);
+                    errors.extend(messages.into_iter().map(|m| name.invalid(m)));
+                }
+            }
+        }
+        let detail = match given {
+            0 => "must specify one of: `configMapRef` or `secretRef`",
+            1 => continue,
+            _ => "may not have more than one field specified at a time",
+        };
+        errors.push(FieldError::invalid(&sources.path, "", detail));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corten_meta::field::Path;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::check::messages;
+
+    fn check(variable: Value) -> Vec<String> {
+        let env = json!([variable]);
+        let mut errors = Errors::new();
+        validate_env(&At::new(&env, &Path::root("env")), &mut errors);
+        messages(&errors)
+    }
+
+    #[test]
+    fn variables() {
+        let from = |from: Value| json!({"name": "A", "valueFrom": from});
+        let field = |path: &str| from(json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}}));
+        let cases: Vec<(Value, &[&str])> = vec![
+            (json!({"name": "A", "value": "x"}), &[]),
+            (json!({"name": ""}), &["env[0].name: Required value"]),
+            (field("status.podIP"), &[]),
+            (field("spec.host"), &[]),
+            (field("metadata.labels['a/b']"), &[]),
+            (
+                field("metadata.labels"),
+                &["env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"metadata.labels\": supported values: \
+                     \"metadata.name\", \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \
+                     \"spec.serviceAccountName\", \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\""],
+            ),
+            (
+                field("spec.nope"),
+                &["env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.nope\": error converting fieldPath: \
+                     field label not supported: spec.nope"],
+            ),
+            (
+                from(json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}})),
+                &[
+                    "env[0].valueFrom.resourceFieldRef.divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported with the cpu resource",
+                ],
+            ),
+            (
+                from(json!({"secretKeyRef": {"name": "s", "key": ""}})),
+                &["env[0].valueFrom.secretKeyRef.key: Required value"],
+            ),
+            (
+                from(json!({})),
+                &[
+                    "env[0].valueFrom: Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+                ],
+            ),
+        ];
+        for (variable, wanted) in cases {
+            assert_eq!(check(variable.clone()), wanted, "{variable}");
+        }
+    }
+}

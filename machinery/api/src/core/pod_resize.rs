@@ -1,0 +1,140 @@
+//! What may change by resizing a pod: amounts of CPU and memory, and nothing else.
+
+use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
+
+use super::pod_qos::qos_class;
+use super::pod_update::equal;
+use super::pod_validation::MIRROR;
+use crate::cells::{list, text};
+use crate::check::{At, Errors};
+
+const ONLY_AMOUNTS: &str = "only cpu and memory resources are mutable";
+
+/// Errors of a write to the resize subresource.
+pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
+    let whole = Path::default();
+    if old.pointer("/metadata/annotations").is_some_and(|a| a.get(MIRROR).is_some()) {
+        return vec![FieldError::forbidden(&whole, "static pods cannot be resized")];
+    }
+    if text(old, "/spec/os/name") == "windows" {
+        return vec![FieldError::forbidden(&whole, "windows pods cannot be resized")];
+    }
+    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let mut errors = Errors::new();
+    if text(old, "/status/qosClass") != qos_class(new) {
+        let detail = "Pod QOS Class may not change as a result of resizing";
+        errors.push(FieldError::invalid(&spec.path, text(new, "/status/qosClass"), detail));
+    }
+    let running = list(old, "/status/containerStatuses").iter().find(|s| s["state"]["running"].is_object());
+    if running.is_some_and(|status| !status["resources"].is_object()) {
+        errors.push(spec.forbidden("Pod running on node without support for resize"));
+    }
+    validate_pod_level(&spec, &before, &mut errors);
+    if !validate_order(&spec, &before, &mut errors) {
+        return errors;
+    }
+    let mut restored = spec.value.clone();
+    for field in ["containers", "initContainers"] {
+        for (at, (now, then)) in spec.get(field).items().zip(before.get(field).items()).enumerate() {
+            validate_container(&now, &then, field == "initContainers", &spec, &mut errors);
+            restored[field][at] = with_amounts_of(now.value, then.value);
+        }
+    }
+    if before.get("resources").is_object() || spec.get("resources").is_object() {
+        restored["resources"] = with_amounts_of(spec.value, before.value)["resources"].clone();
+    }
+    if errors.is_empty() && !equal(&restored, before.value) {
+        errors.push(spec.forbidden(ONLY_AMOUNTS));
+    }
+    errors
+}
+
+fn validate_pod_level(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
+    let (now, then) = (spec.get("resources"), before.get("resources"));
+    if !then.is_object() {
+        return;
+    }
+    if !now.is_object() {
+        errors.push(now.forbidden("pod-level resources cannot be removed"));
+        return;
+    }
+    for side in ["requests", "limits"] {
+        if is_removed(&now.get(side), &then.get(side)) {
+            errors.push(now.get(side).forbidden(format!("pod-level resource {side} cannot be removed")));
+        }
+    }
+    if !equal(&with_amounts_of(spec.value, before.value)["resources"], then.value) {
+        errors.push(spec.forbidden("only cpu and memory resources are mutable at pod-level"));
+    }
+}
+
+/// The containers are the same ones in the same order.
+fn validate_order(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) -> bool {
+    let count = errors.len();
+    for field in ["containers", "initContainers"] {
+        let (now, then) = (spec.get(field), before.get(field));
+        if now.len() != then.len() {
+            errors.push(now.forbidden(format!("{field} may not be added or removed on resize")));
+            continue;
+        }
+        for (now, then) in now.items().zip(then.items()) {
+            if now.get("name").text() != then.get("name").text() {
+                let detail = format!("{field} may not be renamed or reordered on resize");
+                errors.push(now.get("name").forbidden(detail));
+            }
+        }
+    }
+    errors.len() == count
+}
+
+fn validate_container(now: &At<'_>, then: &At<'_>, init: bool, spec: &At<'_>, errors: &mut Errors) {
+    for side in ["requests", "limits"] {
+        let amounts = now.get("resources").get(side);
+        if is_removed(&amounts, &then.get("resources").get(side)) {
+            errors.push(amounts.forbidden(format!("resource {side} cannot be removed")));
+        }
+    }
+    let same = equal(&with_amounts_of(now.value, then.value), then.value);
+    if !init {
+        if !same {
+            errors.push(spec.forbidden(ONLY_AMOUNTS));
+        }
+        return;
+    }
+    if !same {
+        let detail = "only cpu and memory resources for init or sidecar containers are mutable";
+        errors.push(now.forbidden(detail));
+    }
+    let restarted = now.get("resizePolicy").items().any(|p| p.get("restartPolicy").text() == "RestartContainer");
+    if !equal(now.value, then.value) && now.get("restartPolicy").text() != "Always" && restarted {
+        let detail = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+        errors.push(now.forbidden(detail));
+    }
+}
+
+fn is_removed(now: &At<'_>, then: &At<'_>) -> bool {
+    then.entries().any(|(resource, _)| now.value.get(resource).is_none())
+}
+
+/// The new value with the old amounts of CPU and memory.
+fn with_amounts_of(new: &Value, old: &Value) -> Value {
+    let mut value = new.clone();
+    for side in ["requests", "limits"] {
+        let before = &old["resources"][side];
+        let mut amounts = value["resources"][side].as_object().cloned().unwrap_or_default();
+        for resource in ["cpu", "memory"] {
+            match before.get(resource) {
+                Some(amount) => amounts.insert(resource.to_string(), amount.clone()),
+                None => amounts.remove(resource),
+            };
+        }
+        let Some(resources) = value["resources"].as_object_mut() else { continue };
+        if amounts.is_empty() && !before.is_object() {
+            resources.remove(side);
+        } else {
+            resources.insert(side.to_string(), amounts.into());
+        }
+    }
+    value
+}

@@ -1,0 +1,348 @@
+//! What may change in a pod: by an update, of its status, of its ephemeral containers, of its resources.
+
+use std::collections::BTreeMap;
+
+use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
+
+use super::pod_validation::MIRROR;
+use crate::cells::{list, text};
+use crate::check::{At, Errors};
+use crate::defaulting::items;
+use crate::validation::legacy_ip;
+
+/// A running pod changes little: images, a shorter deadline, more tolerations, fewer scheduling gates.
+pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Errors {
+    const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
+                             `spec.tolerations` (only additions to existing tolerations),\
+                             `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+    let (new, old) = (At::object(new), At::object(old));
+    let (spec, before) = (new.get("spec"), old.get("spec"));
+    let mut errors = Errors::new();
+    validate_annotation_update(&new, &old, &mut errors);
+    for field in ["containers", "initContainers"] {
+        if spec.get(field).len() != before.get(field).len() {
+            errors.push(spec.get(field).forbidden("pod updates may not add or remove containers"));
+            return errors;
+        }
+    }
+    if !validate_deadline(&spec, &before, &mut errors) {
+        return errors;
+    }
+    only_added_tolerations(&spec, &before, &mut errors);
+    only_removed_gates(&spec, &before, &mut errors);
+    if spec.value == before.value {
+        return errors;
+    }
+    if !before.get("schedulingGates").is_empty() {
+        validate_gated(&spec, &before, &mut errors);
+    }
+    if !equal(&comparable(spec.value, before.value), before.value) {
+        errors.push(spec.forbidden(format!("pod updates may not change fields other than {UPDATABLE}\n")));
+    }
+    errors
+}
+
+/// Whether two values mean the same: no value, null and an empty list are one, and so is a switch that is off
+/// where upstream's struct cannot tell it from absent.
+pub(crate) fn equal(a: &Value, b: &Value) -> bool {
+    const PLAIN_SWITCHES: [&str; 7] = ["hostNetwork", "hostPID", "hostIPC", "stdin", "stdinOnce", "tty", "readOnly"];
+    let nothing = |name: &str, value: &Value| match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Bool(false) => PLAIN_SWITCHES.contains(&name),
+        _ => false,
+    };
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let missing = |from: &serde_json::Map<String, Value>, name: &String, value: &Value| {
+                !from.contains_key(name) && !nothing(name, value)
+            };
+            let differs = |(name, value): (&String, &Value)| match b.get(name) {
+                Some(other) => !equal(value, other) && !(nothing(name, value) && nothing(name, other)),
+                None => !nothing(name, value),
+            };
+            !a.iter().any(differs) && !b.iter().any(|(name, value)| missing(a, name, value))
+        }
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
+        (a, b) => a == b,
+    }
+}
+
+/// Says whether the deadline leaves anything else worth checking.
+fn validate_deadline(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) -> bool {
+    let deadline = spec.get("activeDeadlineSeconds");
+    match (deadline.number(), before.get("activeDeadlineSeconds").number()) {
+        (Some(now), _) if !(0..=i64::from(i32::MAX)).contains(&now) => {
+            deadline.within(errors, 0, i64::from(i32::MAX));
+            return false;
+        }
+        (Some(now), Some(then)) if now > then => {
+            errors.push(deadline.invalid("must be less than or equal to previous value"));
+            return false;
+        }
+        (None, Some(_)) => errors.push(deadline.invalid("must not update from a positive integer to nil value")),
+        _ => {}
+    }
+    true
+}
+
+/// The new spec with everything that may change put back.
+fn comparable(new: &Value, old: &Value) -> Value {
+    let mut spec = new.clone();
+    for field in ["containers", "initContainers"] {
+        for (at, container) in items(&mut spec, &format!("/{field}")).enumerate() {
+            container["image"] = old[field][at]["image"].clone();
+        }
+    }
+    let mut restore = |field: &str| match (old.get(field), spec.as_object_mut()) {
+        (Some(value), Some(object)) => {
+            object.insert(field.to_string(), value.clone());
+        }
+        (None, Some(object)) => {
+            object.remove(field);
+        }
+        _ => {}
+    };
+    for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        restore(field);
+    }
+    let negative = old["terminationGracePeriodSeconds"].as_i64().is_some_and(|s| s < 0);
+    if negative && new["terminationGracePeriodSeconds"] == 1 {
+        restore("terminationGracePeriodSeconds");
+    }
+    if !list(old, "/schedulingGates").is_empty() {
+        restore("nodeSelector");
+        restore_node_affinity(&mut spec, old);
+    }
+    spec
+}
+
+/// Node affinity may be narrowed while a pod is gated; the other affinities stay.
+fn restore_node_affinity(spec: &mut Value, old: &Value) {
+    let before = old.pointer("/affinity/nodeAffinity").filter(|a| a.is_object()).cloned();
+    let mut affinity = spec["affinity"].as_object().cloned().unwrap_or_default();
+    match before {
+        Some(before) => affinity.insert("nodeAffinity".to_string(), before),
+        None => affinity.remove("nodeAffinity"),
+    };
+    let Some(object) = spec.as_object_mut() else { return };
+    if affinity.is_empty() && !old["affinity"].is_object() {
+        object.remove("affinity");
+    } else {
+        object.insert("affinity".to_string(), affinity.into());
+    }
+}
+
+/// A gated pod may be narrowed to fewer nodes, never widened.
+fn validate_gated(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
+    let selector = spec.get("nodeSelector");
+    let kept = before.get("nodeSelector").entries().all(|(key, old)| selector.value.get(key) == Some(old.value));
+    if !kept {
+        let detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        errors.push(selector.invalid(detail));
+    }
+    let terms = |spec: &At<'_>| {
+        let affinity = spec.get("affinity").value.get("nodeAffinity").cloned().unwrap_or_default();
+        let terms = affinity.pointer("/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
+        terms.and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let (now, then) = (terms(spec), terms(before));
+    let path = spec.get("affinity").get("nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution");
+    let path = path.path.child("nodeSelectorTerms");
+    if !then.is_empty() && then.len() != now.len() {
+        let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        errors.push(FieldError::invalid(&path, Value::from(now), detail));
+        return;
+    }
+    for (at, (now, then)) in now.iter().zip(&then).enumerate() {
+        let fields = ["/matchExpressions", "/matchFields"];
+        let starts = fields.iter().all(|field| list(now, field).starts_with(list(then, field)));
+        let filled = |term: &Value| fields.iter().any(|field| !list(term, field).is_empty());
+        if !starts || (!filled(then) && filled(now)) {
+            let detail = "only additions are allowed (no mutations or deletions)";
+            errors.push(FieldError::invalid(&path.index(at), now.clone(), detail));
+        }
+    }
+}
+
+fn only_added_tolerations(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
+    let bare = |toleration: &Value| {
+        let mut fields = toleration.as_object().cloned().unwrap_or_default();
+        fields.remove("tolerationSeconds");
+        fields
+    };
+    let now: Vec<_> = spec.get("tolerations").items().map(|t| bare(t.value)).collect();
+    if !before.get("tolerations").items().all(|t| now.contains(&bare(t.value))) {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(spec.get("tolerations").forbidden(detail));
+    }
+}
+
+fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
+    let old: Vec<&str> = before.get("schedulingGates").items().map(|g| g.get("name").text()).collect();
+    for name in spec.get("schedulingGates").items().map(|g| g.get("name")) {
+        if !old.contains(&name.text()) {
+            let detail = format!("only deletion is allowed, but found new scheduling gate '{}'", name.text());
+            errors.push(name.forbidden(detail));
+        }
+    }
+}
+
+/// Two annotations stay as they were at creation.
+fn validate_annotation_update(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
+    let of = |object: &At<'_>| object.get("metadata").get("annotations").value.as_object().cloned().unwrap_or_default();
+    let (now, then) = (of(new), of(old));
+    let path = Path::root("metadata").child("annotations");
+    let mut forbid = |key: &str, profile: &str, mirror: &str| {
+        if key.starts_with("container.apparmor.security.beta.kubernetes.io/") {
+            errors.push(FieldError::forbidden(&path.key(key), format!("may not {profile} AppArmor annotations")));
+        }
+        if key == MIRROR {
+            errors.push(FieldError::forbidden(&path.key(key), format!("may not {mirror} mirror pod annotation")));
+        }
+    };
+    for (key, _) in then.iter().filter(|(key, value)| now.get(*key) != Some(*value)) {
+        forbid(key, "remove or update", "remove or update");
+    }
+    for (key, _) in now.iter().filter(|(key, _)| !then.contains_key(*key)) {
+        forbid(key, "add", "add");
+    }
+}
+
+/// A write of status.
+pub(super) fn validate_pod_status_update(new: &Value, old: &Value) -> Errors {
+    let (new, old) = (At::object(new), At::object(old));
+    let (status, before) = (new.get("status"), old.get("status"));
+    let mut errors = Errors::new();
+    validate_annotation_update(&new, &old, &mut errors);
+    validate_conditions(&status.get("conditions"), &mut errors);
+    if new.get("spec").get("nodeName").text() != old.get("spec").get("nodeName").text() {
+        errors.push(status.get("nodeName").forbidden("may not be changed directly"));
+    }
+    let nominated = status.get("nominatedNodeName");
+    if nominated.text() != before.get("nominatedNodeName").text() && !nominated.is_empty() {
+        nominated.follows(&mut errors, names::dns1123_subdomain);
+        if !old.get("spec").get("nodeName").is_empty() {
+            errors.push(nominated.forbidden("may not be set on pods that are already bound to a node"));
+        }
+    }
+    if status.get("observedGeneration").number().is_some_and(|n| n < 0) {
+        errors.push(status.get("observedGeneration").invalid("must be a non-negative integer"));
+    }
+    if !before.get("qosClass").is_empty() {
+        status.get("qosClass").unchanged(&mut errors, &before.get("qosClass"));
+    }
+    for field in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+        validate_transitions(&status.get(field), &before.get(field), &old.get("spec"), &mut errors);
+    }
+    validate_claim_statuses(&new, &mut errors);
+    validate_addresses(&status, &before, "podIPs", &mut errors);
+    let host = status.get("hostIPs");
+    if let Some(first) = host.items().next()
+        && first.get("ip").text() != status.get("hostIP").text()
+    {
+        errors.push(first.get("ip").invalid("must be equal to `hostIP`"));
+    }
+    validate_addresses(&status, &before, "hostIPs", &mut errors);
+    errors
+}
+
+fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
+    for condition in conditions.items() {
+        if condition.get("observedGeneration").number().is_some_and(|n| n < 0) {
+            errors.push(condition.get("observedGeneration").invalid("must be a non-negative integer"));
+        }
+        let kind = condition.get("type").with(condition.path.child("Type"));
+        if !["PodScheduled", "Ready", "Initialized"].contains(&kind.text()) {
+            kind.follows_also_empty(errors, names::qualified_name);
+        }
+    }
+}
+
+/// A container that ended stays so, unless it is one that is started again.
+fn validate_transitions(now: &At<'_>, then: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    let restarts: BTreeMap<&str, bool> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|list| spec.get(list).items().map(move |c| (*list, c)))
+        .map(|(list, c)| (c.get("name").text(), may_restart(&c, list == "initContainers", spec)))
+        .collect();
+    for old in then.items() {
+        let name = old.get("name").text();
+        let code = old.get("state").get("terminated").get("exitCode").number();
+        if !old.get("state").get("terminated").is_object() {
+            continue;
+        }
+        let container = restarts.get(name).copied().unwrap_or_default();
+        let on_failure = spec.get("restartPolicy").text() == "OnFailure" && code.unwrap_or_default() != 0;
+        let known = restarts.contains_key(name);
+        let alive = |s: &At<'_>| s.get("name").text() == name && !s.get("state").get("terminated").is_object();
+        if !container && !(known && on_failure) && now.items().any(|s| alive(&s)) {
+            errors.push(old.get("state").forbidden("may not be transitioned to non-terminated state"));
+        }
+    }
+}
+
+/// Whether a container that ended may run again whatever its exit code was.
+fn may_restart(container: &At<'_>, init: bool, spec: &At<'_>) -> bool {
+    let own = container.get("restartPolicy");
+    let rules = !container.get("restartPolicyRules").is_empty();
+    let policy = if own.is_set() { own.text() } else { spec.get("restartPolicy").text() };
+    // A pod whose rules may restart all of its containers lets each of them run again.
+    let all = super::security_validation::containers(spec)
+        .flat_map(|c| c.get("restartPolicyRules").items())
+        .any(|rule| rule.get("action").text() == "RestartAllContainers");
+    all || rules || policy == "Always" || (own.text() == "OnFailure" && !init)
+}
+
+fn validate_claim_statuses(pod: &At<'_>, errors: &mut Errors) {
+    let claims = pod.get("spec").get("resourceClaims");
+    let known: Vec<&str> = claims.items().map(|c| c.get("name").text()).collect();
+    let mut seen = Vec::new();
+    for status in pod.get("status").get("resourceClaimStatuses").items() {
+        let name = status.get("name");
+        if !known.contains(&name.text()) {
+            errors.push(name.invalid("must match the name of an entry in `spec.resourceClaims`"));
+        }
+        if seen.contains(&name.text()) {
+            errors.push(name.duplicate());
+        }
+        seen.push(name.text());
+        status.get("resourceClaimName").follows(errors, names::dns1123_subdomain);
+    }
+}
+
+fn validate_addresses(status: &At<'_>, before: &At<'_>, field: &str, errors: &mut Errors) {
+    let addresses = status.get(field);
+    let old: Vec<&str> = before.get(field).items().map(|a| a.get("ip").text()).collect();
+    for address in addresses.items() {
+        legacy_ip(&address.get("ip").with(address.path.clone()), &old, errors);
+    }
+    let families: Vec<bool> = addresses.items().map(|a| a.get("ip").text().contains(':')).collect();
+    if families.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
+        errors.push(addresses.invalid("may specify no more than one IP for each IP family"));
+    }
+}
+
+/// Ephemeral containers can be added, never changed or removed.
+pub(super) fn validate_ephemeral_update(new: &Value, old: &Value) -> Errors {
+    if old.pointer("/metadata/annotations").is_some_and(|a| a.get(MIRROR).is_some()) {
+        let detail = "static pods do not support ephemeral containers";
+        return vec![FieldError::forbidden(&Path::default(), detail)];
+    }
+    let path = Path::root("spec").child("ephemeralContainers");
+    let mut errors = Errors::new();
+    for before in list(old, "/spec/ephemeralContainers") {
+        let name = text(before, "/name");
+        let detail = match list(new, "/spec/ephemeralContainers").iter().find(|c| text(c, "/name") == name) {
+            None => format!("existing ephemeral containers {name:?} may not be removed\n"),
+            Some(now) if !equal(now, before) => {
+                format!("existing ephemeral containers {name:?} may not be changed\n")
+            }
+            Some(_) => continue,
+        };
+        errors.push(FieldError::forbidden(&path, detail));
+    }
+    errors
+}

@@ -1,0 +1,297 @@
+//! The rules of requests and limits, of a container, of a whole pod, and of a pod against its containers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use corten_meta::field::FieldError;
+use corten_meta::{Quantity, Value, names};
+
+use crate::check::{At, Errors};
+
+/// Resources without a domain that are known at all.
+const STANDARD: [&str; 20] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "storage",
+    "requests.storage",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+/// Whose resources these are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Container,
+    Pod,
+}
+
+fn is_huge_page(resource: &str) -> bool {
+    resource.starts_with("hugepages-")
+}
+
+/// Named by Kubernetes itself: without a domain, or in one of its own.
+pub(crate) fn is_native(resource: &str) -> bool {
+    !resource.contains('/') || resource.contains("kubernetes.io/")
+}
+
+/// Extended resources and huge pages are handed out whole.
+fn can_overcommit(resource: &str) -> bool {
+    is_native(resource) && !is_huge_page(resource)
+}
+
+/// A resource that is counted in whole numbers.
+fn is_integer(resource: &str) -> bool {
+    const COUNTED: [&str; 9] = [
+        "pods",
+        "resourcequotas",
+        "services",
+        "replicationcontrollers",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.nodeports",
+        "services.loadbalancers",
+    ];
+    COUNTED.contains(&resource) || is_extended(resource)
+}
+
+/// A resource of somebody else's domain.
+fn is_extended(resource: &str) -> bool {
+    !is_native(resource)
+        && !resource.starts_with("requests.")
+        && names::qualified_name(&format!("requests.{resource}")).is_empty()
+}
+
+/// A name with a domain, or one that Kubernetes knows.
+pub(crate) fn validate_resource_name(resource: &str, at: &At<'_>, errors: &mut Errors) -> bool {
+    let before = errors.len();
+    let messages = names::qualified_name(resource).into_iter();
+    errors.extend(messages.map(|m| FieldError::invalid(&at.path, resource, m)));
+    let standard =
+        STANDARD.contains(&resource) || is_huge_page(resource) || resource.starts_with("requests.hugepages-");
+    if errors.len() == before && !resource.contains('/') && !standard {
+        let detail = "must be a standard resource type or fully qualified";
+        errors.push(FieldError::invalid(&at.path, resource, detail));
+    }
+    errors.len() == before
+}
+
+/// A quantity that is not negative, and whole where the resource is counted.
+pub(crate) fn validate_amount(resource: &str, at: &At<'_>, errors: &mut Errors) {
+    let Some(amount) = at.quantity() else { return };
+    if amount.sign() < 0 {
+        let detail = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(&at.path, amount.to_string(), detail));
+    }
+    if is_integer(resource) && amount.as_milli() % 1000 != 0 {
+        errors.push(FieldError::invalid(&at.path, at.value.clone(), "must be an integer"));
+    }
+}
+
+fn validate_name_of(of: Of, resource: &str, at: &At<'_>, errors: &mut Errors) {
+    let good = validate_resource_name(resource, at, errors);
+    match of {
+        Of::Container => {
+            let standard = ["cpu", "memory", "ephemeral-storage"].contains(&resource) || is_huge_page(resource);
+            if !resource.contains('/') && !standard {
+                let detail = "must be a standard resource for containers";
+                errors.push(FieldError::invalid(&at.path, resource, detail));
+            } else if !is_native(resource) && !is_extended(resource) {
+                let detail = "doesn't follow extended resource name standard";
+                errors.push(FieldError::invalid(&at.path, resource, detail));
+            }
+        }
+        Of::Pod if good && !["cpu", "memory"].contains(&resource) && !is_huge_page(resource) => {
+            errors.push(FieldError::not_supported(&at.path, resource, &["cpu", "hugepages-", "memory"]));
+        }
+        Of::Pod => {}
+    }
+}
+
+/// Requests, limits and claims. `claims` are the names the pod has for its claims.
+pub(super) fn validate_resources(at: &At<'_>, of: Of, claims: &BTreeSet<&str>, errors: &mut Errors) {
+    let (limits, requests) = (at.get("limits"), at.get("requests"));
+    for (resource, amount) in limits.entries() {
+        validate_name_of(of, resource, &amount, errors);
+        validate_amount(resource, &amount, errors);
+        validate_huge_pages(resource, &amount, errors);
+    }
+    for (resource, amount) in requests.entries() {
+        validate_name_of(of, resource, &amount, errors);
+        validate_amount(resource, &amount, errors);
+        validate_against_limit(resource, &amount, &requests, &limits, errors);
+        validate_huge_pages(resource, &amount, errors);
+    }
+    let asked: Vec<&str> = limits.entries().chain(requests.entries()).map(|(resource, _)| resource).collect();
+    if asked.iter().any(|r| is_huge_page(r)) && !asked.iter().any(|r| *r == "cpu" || *r == "memory") {
+        errors.push(at.forbidden("HugePages require cpu or memory"));
+    }
+    validate_claims(&at.get("claims"), claims, errors);
+}
+
+fn validate_against_limit(resource: &str, amount: &At<'_>, requests: &At<'_>, limits: &At<'_>, errors: &mut Errors) {
+    let Some(request) = amount.quantity() else { return };
+    let overcommit = can_overcommit(resource);
+    let invalid = |detail: String| FieldError::invalid(&requests.path, request.to_string(), detail);
+    match limits.value.get(resource).and_then(crate::validation::quantity) {
+        Some(limit) if !overcommit && request != limit => {
+            errors.push(invalid(format!("must be equal to {resource} limit of {limit}")));
+        }
+        Some(limit) if request > limit => {
+            errors.push(invalid(format!("must be less than or equal to {resource} limit of {limit}")));
+        }
+        None if !overcommit => {
+            errors.push(limits.required("Limit must be set for non overcommitable resources"));
+        }
+        _ => {}
+    }
+}
+
+/// Huge pages come in multiples of their own size.
+fn validate_huge_pages(resource: &str, at: &At<'_>, errors: &mut Errors) {
+    let Some(size) = resource.strip_prefix("hugepages-") else { return };
+    let (Some(amount), size) = (at.quantity(), Quantity::parse(size)) else { return };
+    let whole = size.is_ok_and(|s| s.as_value() > 0 && amount.as_value() % s.as_value() == 0);
+    if !whole {
+        let detail = format!("{amount} is not positive integer multiple of {resource}");
+        errors.push(FieldError::invalid(&at.path, amount.to_string(), detail));
+    }
+}
+
+fn validate_claims(claims: &At<'_>, known: &BTreeSet<&str>, errors: &mut Errors) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    for claim in claims.items() {
+        let (name, request) = (claim.get("name").text(), claim.get("request"));
+        if name.is_empty() {
+            errors.push(claim.required(""));
+            continue;
+        }
+        let key = if request.is_empty() { name.to_string() } else { format!("{name}/{}", request.text()) };
+        let whole = request.is_empty() && seen.iter().any(|k| k.split_once('/').is_some_and(|(n, _)| n == name));
+        if seen.contains(name) {
+            errors.push(FieldError::duplicate(&claim.path, name));
+        } else {
+            request.follows(errors, names::dns1123_label);
+            if whole || !seen.insert(key.clone()) {
+                errors.push(FieldError::duplicate(&claim.path, key));
+            }
+        }
+        if !known.contains(name) {
+            let mut error = FieldError::not_found(&claim.path, name);
+            error.detail = "must be one of the names in pod.spec.resourceClaims".to_string();
+            match known.is_empty() {
+                true => error.detail.push_str(" which is empty"),
+                false => {
+                    error.detail.push_str(": ");
+                    error.detail.push_str(&known.iter().copied().collect::<Vec<_>>().join(", "));
+                }
+            }
+            errors.push(error);
+        }
+    }
+}
+
+/// The resources of a whole pod are enough for its containers.
+pub(super) fn validate_pod_resources(spec: &At<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
+    let resources = spec.get("resources");
+    if !resources.is_object() {
+        return;
+    }
+    if spec.get("os").get("name").text() == "windows" {
+        errors.push(resources.forbidden("may not be set for a windows pod"));
+        return;
+    }
+    if resources.get("claims").is_set() {
+        errors.push(resources.get("claims").forbidden("claims may not be set for Resources at pod-level"));
+    }
+    validate_resources(&resources, Of::Pod, claims, errors);
+    for (resource, sum) in aggregate(spec.value, "requests") {
+        let own = resources.get("requests");
+        let Some(request) = own.value.get(&resource).and_then(crate::validation::quantity) else { continue };
+        if sum > request {
+            let detail = format!("must be greater than or equal to aggregate container requests of {sum}");
+            errors.push(FieldError::invalid(&own.path.key(&resource), request.to_string(), detail));
+        }
+    }
+    for (resource, sum) in aggregate(spec.value, "limits").into_iter().filter(|(r, _)| is_huge_page(r)) {
+        let limits = resources.get("limits");
+        let Some(limit) = limits.value.get(&resource).and_then(crate::validation::quantity) else { continue };
+        if sum > limit {
+            let detail = format!("must be greater than or equal to aggregate container limits of {sum}");
+            errors.push(FieldError::invalid(&limits.path.key(&resource), limit.to_string(), detail));
+        }
+    }
+    validate_container_limits(spec, &resources, errors);
+}
+
+/// No container may have more than the whole pod.
+fn validate_container_limits(spec: &At<'_>, resources: &At<'_>, errors: &mut Errors) {
+    for (at, container) in spec.get("containers").items().enumerate() {
+        for (resource, limit) in container.get("resources").get("limits").entries() {
+            let whole = resources.get("limits").value.get(resource).and_then(crate::validation::quantity);
+            let (Some(limit), Some(whole)) = (limit.quantity(), whole) else { continue };
+            if limit > whole {
+                let path = resources.path.child("containers").index(at).key(resource).child("limits");
+                let detail = format!("must be less than or equal to pod limits of {whole}");
+                errors.push(FieldError::invalid(&path, limit.to_string(), detail));
+            }
+        }
+    }
+}
+
+/// What containers need together: all that run side by side, or the largest init container with the sidecars
+/// that started before it, whichever is more.
+pub(crate) fn aggregate(spec: &Value, side: &str) -> BTreeMap<String, Quantity> {
+    let amounts = |container: &Value| -> Vec<(String, i128, corten_meta::quantity::Format)> {
+        let map = container.pointer(&format!("/resources/{side}")).and_then(Value::as_object).into_iter().flatten();
+        map.filter_map(|(name, amount)| {
+            let quantity = crate::validation::quantity(amount)?;
+            Some((name.clone(), quantity.as_milli(), quantity.format()))
+        })
+        .collect()
+    };
+    let mut formats = BTreeMap::new();
+    let mut running: BTreeMap<String, i128> = BTreeMap::new();
+    for container in crate::cells::list(spec, "/containers") {
+        for (name, milli, format) in amounts(container) {
+            formats.entry(name.clone()).or_insert(format);
+            *running.entry(name).or_default() += milli;
+        }
+    }
+    let (mut sidecars, mut peak): (BTreeMap<String, i128>, BTreeMap<String, i128>) = Default::default();
+    for container in crate::cells::list(spec, "/initContainers") {
+        let stays = container["restartPolicy"] == "Always";
+        for (name, milli, format) in amounts(container) {
+            formats.entry(name.clone()).or_insert(format);
+            let before = sidecars.get(&name).copied().unwrap_or_default();
+            let now = before + milli;
+            let top = peak.entry(name.clone()).or_default();
+            *top = now.max(*top);
+            if stays {
+                sidecars.insert(name.clone(), now);
+                *running.entry(name).or_default() += milli;
+            }
+        }
+    }
+    formats
+        .into_iter()
+        .map(|(name, format)| {
+            let of = |map: &BTreeMap<String, i128>| map.get(&name).copied().unwrap_or_default();
+            let milli = of(&running).max(of(&peak));
+            (name, Quantity::from_milli(milli, format))
+        })
+        .collect()
+}

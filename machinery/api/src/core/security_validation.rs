@@ -1,0 +1,332 @@
+//! The rules of security contexts, of a pod and of its containers, and of the operating system they are for.
+
+use std::collections::BTreeSet;
+
+use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
+
+use crate::check::{At, Errors, local_descending};
+
+/// Every container of a pod spec with its path, in upstream's order.
+pub(super) fn containers<'a>(spec: &At<'a>) -> impl Iterator<Item = At<'a>> + use<'a> {
+    let lists = ["initContainers", "containers", "ephemeralContainers"].map(|field| spec.get(field));
+    lists.into_iter().flat_map(|list| list.items())
+}
+
+fn id(at: &At<'_>, rule: fn(i64) -> Vec<String>, errors: &mut Errors) {
+    if let Some(id) = at.number() {
+        errors.extend(rule(id).into_iter().map(|m| FieldError::invalid(&at.path, id, m)));
+    }
+}
+
+/// The security context of a whole pod.
+pub(super) fn validate_pod_security(spec: &At<'_>, errors: &mut Errors) {
+    let context = spec.get("securityContext");
+    id(&context.get("fsGroup"), names::group_id, errors);
+    id(&context.get("runAsUser"), names::user_id, errors);
+    id(&context.get("runAsGroup"), names::group_id, errors);
+    context.get("supplementalGroups").each(errors, |group, e| id(group, names::group_id, e));
+    if spec.get("hostPID").is_true() && spec.get("shareProcessNamespace").is_true() {
+        let path = context.path.child("shareProcessNamespace");
+        let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.push(FieldError::invalid(&path, true, detail));
+    }
+    validate_sysctls(spec, &context.get("sysctls"), errors);
+    context.get("fsGroupChangePolicy").one_of(errors, &["Always", "OnRootMismatch"]);
+    validate_seccomp(&context.get("seccompProfile"), errors);
+    validate_windows_options(&context.get("windowsOptions"), errors);
+    validate_apparmor(&context.get("appArmorProfile"), errors);
+    context.get("supplementalGroupsPolicy").one_of(errors, &["Merge", "Strict"]);
+    context.get("seLinuxChangePolicy").one_of(errors, &["MountOption", "Recursive"]);
+}
+
+/// The security context of a container. `host_users` is whether the pod shares the host's users.
+pub(super) fn validate_container_security(context: &At<'_>, host_users: bool, errors: &mut Errors) {
+    id(&context.get("runAsUser"), names::user_id, errors);
+    id(&context.get("runAsGroup"), names::group_id, errors);
+    let proc_mount = context.get("procMount");
+    proc_mount.one_of(errors, &["Default", "Unmasked"]);
+    if host_users && proc_mount.text() == "Unmasked" {
+        errors.push(proc_mount.invalid("`hostUsers` must be false to use `Unmasked`"));
+    }
+    validate_seccomp(&context.get("seccompProfile"), errors);
+    if context.get("allowPrivilegeEscalation").value == &Value::Bool(false) {
+        if context.get("privileged").is_true() {
+            errors.push(context.invalid("cannot set `allowPrivilegeEscalation` to false and `privileged` to true"));
+        }
+        for _ in context.get("capabilities").get("add").texts().filter(|c| *c == "CAP_SYS_ADMIN") {
+            let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
+            errors.push(context.invalid(detail));
+        }
+    }
+    validate_windows_options(&context.get("windowsOptions"), errors);
+    validate_apparmor(&context.get("appArmorProfile"), errors);
+}
+
+fn validate_seccomp(profile: &At<'_>, errors: &mut Errors) {
+    if !profile.is_object() {
+        return;
+    }
+    let (kind, file) = (profile.get("type"), profile.get("localhostProfile"));
+    if kind.must_say(errors, "type is required when seccompProfile is set") {
+        kind.one_of(errors, &["Localhost", "RuntimeDefault", "Unconfined"]);
+    }
+    match (kind.text() == "Localhost", file.is_set()) {
+        (true, true) => local_descending(&file, errors),
+        (true, false) => errors.push(file.required("must be set when seccomp type is Localhost")),
+        (false, true) => {
+            errors.push(profile.with(file.path).invalid("can only be set when seccomp type is Localhost"));
+        }
+        (false, false) => {}
+    }
+}
+
+fn validate_apparmor(profile: &At<'_>, errors: &mut Errors) {
+    const NEEDED: &str = "must be set when AppArmor type is Localhost";
+    if !profile.is_object() {
+        return;
+    }
+    let (kind, file) = (profile.get("type"), profile.get("localhostProfile"));
+    match kind.text() {
+        "Localhost" if !file.is_set() => errors.push(file.required(NEEDED)),
+        "Localhost" => {
+            if file.text().trim() != file.text() {
+                errors.push(file.invalid("must not be padded with whitespace"));
+            } else if file.is_empty() {
+                errors.push(file.required(NEEDED));
+            }
+            file.at_most_bytes(errors, 4095);
+        }
+        "RuntimeDefault" | "Unconfined" if file.is_set() => {
+            errors.push(file.invalid("can only be set when AppArmor type is Localhost"));
+        }
+        "RuntimeDefault" | "Unconfined" => {}
+        "" => errors.push(kind.required("type is required when appArmorProfile is set")),
+        _ => errors.push(kind.not_supported(&["Localhost", "RuntimeDefault", "Unconfined"])),
+    }
+}
+
+fn validate_sysctls(spec: &At<'_>, sysctls: &At<'_>, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for sysctl in sysctls.items() {
+        let name = sysctl.get("name");
+        if !name.must(errors) {
+        } else if !is_sysctl_name(name.text()) {
+            let detail = "must have at most 253 characters and match regex \
+                ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+            errors.push(name.invalid(detail));
+        } else if seen.contains(name.text()) {
+            errors.push(name.duplicate());
+        }
+        let dotted = name.text().replace('/', ".");
+        let ipc =
+            ["kernel.shm", "kernel.msg", "fs.mqueue."].iter().any(|p| dotted.starts_with(p)) || dotted == "kernel.sem";
+        if spec.get("hostNetwork").is_true() && dotted.starts_with("net.") {
+            errors.push(name.invalid("may not be specified when 'hostNetwork' is true"));
+        } else if spec.get("hostIPC").is_true() && ipc {
+            errors.push(name.invalid("may not be specified when 'hostIPC' is true"));
+        }
+        seen.insert(name.text());
+    }
+}
+
+fn is_sysctl_name(name: &str) -> bool {
+    let segment = |part: &str| {
+        let ends = [part.bytes().next(), part.bytes().last()];
+        let end = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+        ends.into_iter().all(end) && part.bytes().all(inner)
+    };
+    name.len() <= 253 && name.split(['.', '/']).all(segment)
+}
+
+fn validate_windows_options(options: &At<'_>, errors: &mut Errors) {
+    options.get("gmsaCredentialSpecName").follows(errors, names::dns1123_subdomain);
+    let spec = options.get("gmsaCredentialSpec");
+    if spec.is_set() && spec.is_empty() {
+        errors.push(spec.invalid("gmsaCredentialSpec cannot be an empty string"));
+    } else if spec.text().len() > 64 * 1024 {
+        errors.push(spec.invalid("gmsaCredentialSpec size must be under 64 KiB"));
+    }
+    let user = options.get("runAsUserName");
+    if user.is_set() {
+        errors.extend(windows_user_errors(user.text()).into_iter().map(|d| user.invalid(d)));
+    }
+}
+
+/// `DOMAIN\user` or `user`, as Windows writes them.
+fn windows_user_errors(name: &str) -> Vec<&'static str> {
+    if name.is_empty() {
+        return vec!["runAsUserName cannot be an empty string"];
+    }
+    if name.chars().any(|c| c.is_ascii_control()) {
+        return vec!["runAsUserName cannot contain control characters"];
+    }
+    let parts: Vec<&str> = name.split('\\').collect();
+    let (domain, user) = match parts.as_slice() {
+        [user] => (None, *user),
+        [domain, user] => (Some(*domain), *user),
+        _ => return vec!["runAsUserName cannot contain more than one backslash"],
+    };
+    let mut errors = Vec::new();
+    if domain.is_some_and(|d| d.len() >= 256) {
+        errors.push("runAsUserName's Domain length must be under 256 characters");
+    }
+    if domain.is_some_and(|d| !is_netbios_name(d) && !is_windows_domain(d)) {
+        errors.push("runAsUserName's Domain doesn't match the NetBios nor the DNS format");
+    }
+    if user.is_empty() {
+        errors.push("runAsUserName's User cannot be empty");
+    } else if user.len() > 104 {
+        errors.push("runAsUserName's User length must not be longer than 104 characters");
+    }
+    if !user.is_empty() && user.chars().all(|c| c == '.' || c == ' ') {
+        errors.push("runAsUserName's User cannot contain only periods or spaces");
+    }
+    if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']']) {
+        errors.push("runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]");
+    }
+    errors
+}
+
+fn is_netbios_name(name: &str) -> bool {
+    let length = name.chars().count();
+    (1..=15).contains(&length)
+        && !name.starts_with('.')
+        && !name.contains(['\\', '/', ':', '*', '?', '"', '<', '>', '|'])
+}
+
+fn is_windows_domain(name: &str) -> bool {
+    name.split('.').all(|label| names::dns1123_label(&label.to_lowercase()).is_empty())
+}
+
+/// Containers that are processes of a Windows host: all of a pod's, or none.
+pub(super) fn validate_host_process(spec: &At<'_>, errors: &mut Errors) {
+    let host_process = |at: &At<'_>| at.get("securityContext").get("windowsOptions").get("hostProcess").value.as_bool();
+    let whole = host_process(spec);
+    let (mut all, mut found) = (0, 0);
+    for container in containers(spec) {
+        let own = host_process(&container);
+        if let (Some(whole), Some(own)) = (whole, own)
+            && whole != own
+        {
+            let path = container.path.child("securityContext").child("windowsOptions").child("hostProcess");
+            let detail = format!("pod hostProcess value must be identical if both are specified, was {whole}");
+            errors.push(FieldError::invalid(&path, own, detail));
+        }
+        all += 1;
+        found += usize::from(own.or(whole) == Some(true));
+    }
+    if found == 0 {
+        return;
+    }
+    if found != all {
+        let detail = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
+        errors.push(FieldError::invalid(&spec.path, "", detail));
+    }
+    if !spec.get("hostNetwork").is_true() {
+        let detail = "hostNetwork must be true if pod contains any hostProcess containers";
+        errors.push(FieldError::invalid(&spec.path.child("hostNetwork"), false, detail));
+    }
+}
+
+/// Pods with users of their own do not share other namespaces with the host.
+pub(super) fn validate_host_users(spec: &At<'_>, errors: &mut Errors) {
+    const DETAIL: &str = "when `hostUsers` is false";
+    if spec.get("hostUsers").value != &Value::Bool(false) {
+        return;
+    }
+    for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        if spec.get(field).is_true() {
+            errors.push(FieldError::forbidden(&spec.path.child(shown), DETAIL));
+        }
+    }
+    for container in containers(spec).filter(|c| !c.get("volumeDevices").is_empty()) {
+        errors.push(container.get("volumeDevices").forbidden(DETAIL));
+    }
+}
+
+/// Which settings exist on the operating system the pod is for.
+pub(super) fn validate_os(spec: &At<'_>, errors: &mut Errors) {
+    const POD: &[&str] = &[
+        "appArmorProfile",
+        "seLinuxOptions",
+        "seccompProfile",
+        "fsGroup",
+        "fsGroupChangePolicy",
+        "sysctls",
+        "runAsUser",
+        "runAsGroup",
+        "supplementalGroups",
+        "supplementalGroupsPolicy",
+        "seLinuxChangePolicy",
+    ];
+    const CONTAINER: &[&str] = &[
+        "appArmorProfile",
+        "seLinuxOptions",
+        "seccompProfile",
+        "capabilities",
+        "readOnlyRootFilesystem",
+        "privileged",
+        "allowPrivilegeEscalation",
+        "procMount",
+        "runAsUser",
+        "runAsGroup",
+    ];
+    const NOT_WINDOWS: &str = "cannot be set for a windows pod";
+    const NOT_LINUX: &str = "windows options cannot be set for a linux pod";
+    let os = spec.get("os");
+    if !os.is_object() || !os.get("name").must(errors) {
+        return;
+    }
+    let set = |at: &At<'_>, fields: &[&str], detail: &str, errors: &mut Errors| {
+        let given = fields.iter().map(|field| at.get(field)).filter(|at| at.is_set());
+        errors.extend(given.map(|at| at.forbidden(detail)));
+    };
+    match os.get("name").text() {
+        "linux" => {
+            set(&spec.get("securityContext"), &["windowsOptions"], NOT_LINUX, errors);
+            containers(spec).for_each(|c| set(&c.get("securityContext"), &["windowsOptions"], NOT_LINUX, errors));
+        }
+        "windows" => {
+            set(&spec.get("securityContext"), POD, NOT_WINDOWS, errors);
+            set(spec, &["hostUsers", "shareProcessNamespace"], NOT_WINDOWS, errors);
+            for field in ["hostPID", "hostIPC"].into_iter().filter(|f| spec.get(f).is_true()) {
+                errors.push(spec.get(field).forbidden(NOT_WINDOWS));
+            }
+            containers(spec).for_each(|c| set(&c.get("securityContext"), CONTAINER, NOT_WINDOWS, errors));
+        }
+        other => errors.push(FieldError::not_supported(&os.path, other, &["linux", "windows"])),
+    }
+}
+
+/// Annotations of the time before seccomp and AppArmor were fields.
+pub(super) fn validate_profile_annotations(annotations: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    for (key, value) in annotations.entries() {
+        let seccomp = key == "seccomp.security.alpha.kubernetes.io/pod"
+            || key.starts_with("container.seccomp.security.alpha.kubernetes.io/");
+        if seccomp {
+            let path = annotations.path.child(key);
+            match value.text() {
+                "runtime/default" | "docker/default" | "unconfined" => {}
+                text => match text.strip_prefix("localhost/") {
+                    Some(file) => local_descending(&At::new(&Value::from(file), &path), errors),
+                    None => errors.push(FieldError::invalid(&path, text, "must be a valid seccomp profile")),
+                },
+            }
+        }
+        if let Some(container) = key.strip_prefix("container.apparmor.security.beta.kubernetes.io/") {
+            validate_apparmor_annotation(container, value.text(), &value.path, spec, errors);
+        }
+    }
+}
+
+fn validate_apparmor_annotation(container: &str, profile: &str, path: &Path, spec: &At<'_>, errors: &mut Errors) {
+    if !containers(spec).any(|c| c.get("name").text() == container) {
+        errors.push(FieldError::invalid(path, container, "container not found"));
+    }
+    let known = ["", "runtime/default", "unconfined"].contains(&profile) || profile.starts_with("localhost/");
+    if !known {
+        errors.push(FieldError::invalid(path, profile, format!("invalid AppArmor profile name: {profile:?}")));
+    }
+}

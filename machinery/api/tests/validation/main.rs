@@ -1,0 +1,80 @@
+//! What is accepted and what is refused, kind by kind: a fragment of an object and the errors it must have.
+//!
+//! A case starts from an object that is right and changes one place, so that every refusal is about that place.
+
+use corten_meta::Value;
+use serde_json::json;
+
+mod pod;
+
+/// An object that is right, of one kind.
+struct Subject {
+    kind: std::sync::Arc<corten_api::Kind>,
+    good: Value,
+}
+
+/// One change of a good object and the errors it must have; an empty list is a change that is accepted.
+type Case<'a> = (&'a str, Value, &'a [&'a str]);
+
+impl Subject {
+    /// The kind, and the fields of an object beside its metadata.
+    fn new(group: &str, plural: &str, fields: Value) -> Subject {
+        Subject::versioned(group, "v1", plural, fields)
+    }
+
+    fn versioned(group: &str, version: &str, plural: &str, fields: Value) -> Subject {
+        let kind = corten_api::lookup(group, version, plural).unwrap_or_else(|| panic!("no {plural}")).clone();
+        let mut good = fields;
+        let metadata = json!({"name": "x", "uid": "u"});
+        if good["metadata"].is_null() {
+            good["metadata"] = metadata;
+        }
+        if kind.namespaced {
+            good["metadata"]["namespace"] = "default".into();
+        }
+        Subject { kind, good }
+    }
+
+    /// The object with one place changed, defaulted as a request is.
+    fn changed(&self, pointer: &str, value: &Value) -> Value {
+        let mut object = self.good.clone();
+        if !pointer.is_empty() {
+            corten_meta::set(&mut object, pointer, value.clone());
+        }
+        self.kind.default(&mut object);
+        object
+    }
+
+    fn creates(&self, cases: &[Case<'_>]) {
+        let mut good = self.changed("", &Value::Null);
+        self.kind.behaviour.prepare_create(&mut good);
+        assert_eq!(texts(&self.kind.validate(&good)), Vec::<String>::new(), "{:?} as it is", self.kind);
+        for (pointer, value, wanted) in cases {
+            let mut object = self.changed(pointer, value);
+            self.kind.behaviour.prepare_create(&mut object);
+            assert_eq!(texts(&self.kind.validate(&object)), *wanted, "{:?} {pointer} = {value}", self.kind);
+        }
+    }
+
+    fn updates(&self, cases: &[Case<'_>]) {
+        let old = self.changed("", &Value::Null);
+        assert_eq!(texts(&self.kind.validate_update(&old, &old)), Vec::<String>::new(), "{:?} as it was", self.kind);
+        for (pointer, value, wanted) in cases {
+            let new = self.changed(pointer, value);
+            assert_eq!(texts(&self.kind.validate_update(&new, &old)), *wanted, "{:?} {pointer} = {value}", self.kind);
+        }
+    }
+
+    fn status_updates(&self, cases: &[Case<'_>]) {
+        let old = self.changed("", &Value::Null);
+        for (pointer, value, wanted) in cases {
+            let new = self.changed(pointer, value);
+            let errors = self.kind.validate_status_update(&new, &old);
+            assert_eq!(texts(&errors), *wanted, "{:?} {pointer} = {value}", self.kind);
+        }
+    }
+}
+
+fn texts(errors: &[corten_meta::FieldError]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
