@@ -4,7 +4,7 @@ use corten_meta::Status;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{Attributes, Plugin};
+use super::{Attributes, Operation, Plugin};
 
 const KEYS: &[&str] = &["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 const SECONDS: i64 = 300;
@@ -18,7 +18,8 @@ impl Plugin for DefaultTolerationSeconds {
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.creates("", "pods") {
+            // An update may replace the list of tolerations, but not rid the pod of these.
+            if a.operation != Operation::Delete && a.is("", "pods", "") {
                 let tolerations =
                     a.object.pointer("/spec/tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
                 corten_meta::set(&mut a.object, "/spec/tolerations", json!(with_defaults(tolerations)));

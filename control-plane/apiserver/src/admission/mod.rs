@@ -14,6 +14,7 @@ mod pod_security;
 mod priority;
 mod rbac_escalation;
 mod resource_quota;
+mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod signing_request;
@@ -123,6 +124,7 @@ impl Chain {
             Box::new(default_toleration_seconds::DefaultTolerationSeconds),
             Box::new(default_storage_class::DefaultStorageClass),
             Box::new(storage_object_in_use_protection::StorageObjectInUseProtection),
+            Box::new(runtime_class::RuntimeClass),
             Box::new(signing_request::SigningRequest),
             Box::new(default_ingress_class::DefaultIngressClass),
             Box::new(rbac_escalation::RbacEscalation),

@@ -22,6 +22,9 @@ pub async fn set_up(context: &Context<'_>, claim: &str, read_only: bool) -> Resu
         .map_err(|error| Error::pod(format!("error processing PVC {namespace}/{claim}: {error}")))?;
     let name = volume.metadata.name.clone().unwrap_or_default();
     let source = volume.spec.unwrap_or_default();
+    if source.volume_mode.as_deref() == Some("Block") {
+        return Err(Error::pod("block volumes are not supported by this node"));
+    }
     let mut mounted = if let Some(source) = &source.host_path {
         host_path::set_up(source)?
     } else if let Some(source) = &source.local {
