@@ -89,14 +89,9 @@ pub fn checked(
         }
         let mut complaints: Vec<String> = duplicates;
         complaints.extend(report.unknown.iter().map(|path| format!("unknown field {path:?}")));
-        match field_validation(context)? {
-            FieldValidation::Ignore => {}
-            FieldValidation::Warn => complaints.into_iter().for_each(|c| context.warn(c)),
-            FieldValidation::Strict if complaints.is_empty() => {}
-            FieldValidation::Strict => {
-                return Err(cannot_be_handled(expected, &format!("strict decoding error: {}", complaints.join(", "))));
-            }
-        }
+        field_validation_complaints(context, complaints, |complaints| {
+            cannot_be_handled(expected, &format!("strict decoding error: {complaints}"))
+        })?;
         corten_api::prune(expected.schema, &mut value);
     }
     let object = value.as_object_mut().ok_or_else(|| Status::bad_request("the body is not an object"))?;
@@ -106,6 +101,20 @@ pub fn checked(
         object.insert("metadata".to_owned(), serde_json::json!({}));
     }
     Ok(value)
+}
+
+/// Passes the complaints on as `fieldValidation` wants it: not, as warnings, or as the error that `strict` makes.
+pub fn field_validation_complaints(
+    context: &Context,
+    complaints: Vec<String>,
+    strict: impl FnOnce(&str) -> Status,
+) -> Result<(), Status> {
+    match field_validation(context)? {
+        FieldValidation::Warn => complaints.into_iter().for_each(|c| context.warn(c)),
+        FieldValidation::Strict if !complaints.is_empty() => return Err(strict(&complaints.join(", "))),
+        FieldValidation::Ignore | FieldValidation::Strict => {}
+    }
+    Ok(())
 }
 
 fn check_type(value: &Value, expected: &Expected<'_>) -> Result<(), Status> {

@@ -19,6 +19,7 @@ mod decode;
 mod discovery;
 mod encryption;
 mod error;
+mod fields;
 mod handlers;
 mod health;
 mod metrics;

@@ -141,7 +141,7 @@ async fn patches_of_three_kinds() {
     assert_eq!(patched["data"]["y"], "2");
     let labelled = s.patch(&path, "strategic", json!({ "metadata": { "labels": { "a": "b" } } })).await.expect(200);
     assert_eq!(labelled["metadata"]["labels"]["a"], "b");
-    let refused = s.patch(&path, "application/apply-patch+yaml", json!({})).await;
+    let refused = s.patch(&path, "application/apply-patch+cbor", json!({})).await;
     assert_eq!(refused.code, 415);
     let stale = json!({ "metadata": { "resourceVersion": "1" }, "data": { "x": "9" } });
     assert_eq!(s.patch(&path, "merge", stale).await.code, 409);

@@ -124,6 +124,10 @@ impl Behaviour for CustomResource {
     fn scale(&self) -> Option<ScalePaths> {
         self.scale.clone()
     }
+
+    fn structural_schema(&self) -> Option<&Value> {
+        Some(&self.schema)
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use http::StatusCode;
 use serde_json::{Map, json};
 
 use super::Target;
+use super::ownership::{Ownership, check_options, track_create};
 use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
 use crate::registry::Written;
@@ -19,13 +20,18 @@ const ATTEMPTS: usize = 32;
 /// Answers with the object that was created.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let object = target.decode(bytes)?;
-    let object = create_object(target, object).await?;
+    check_options(target.context, "CreateOptions", false)?;
+    let object = create_object(target, object, Ownership::Tracked).await?;
     let context = target.context;
     Ok(response::object(context.accept, context.include_object(), StatusCode::CREATED, &target.resource.kind, &object))
 }
 
 /// Decoded → prepared → admitted → validated → stored.
-pub async fn create_object(target: &Target<'_>, mut object: Value) -> Result<Arc<Object>, Status> {
+pub async fn create_object(
+    target: &Target<'_>,
+    mut object: Value,
+    ownership: Ownership,
+) -> Result<Arc<Object>, Status> {
     check_namespace(target, &mut object)?;
     check_new(&object)?;
     let dry_run = target.context.dry_run()?;
@@ -36,7 +42,7 @@ pub async fn create_object(target: &Target<'_>, mut object: Value) -> Result<Arc
         if generated {
             corten_meta::set(&mut candidate, "/metadata/name", generated_name(&generate_name).into());
         }
-        prepare(target, &mut candidate);
+        prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.admit(&mut attributes).await?;
         finish(target, &mut attributes.object);
@@ -106,17 +112,10 @@ fn check_new(object: &Value) -> Result<(), Status> {
 }
 
 /// What the server says about a new object, whatever the client said.
-fn prepare(target: &Target<'_>, object: &mut Value) {
+fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) {
     let kind = &target.resource.kind;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in [
-            "selfLink",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-            "managedFields",
-            "generation",
-            "resourceVersion",
-        ] {
+        for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"] {
             metadata.remove(field);
         }
         metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
@@ -127,11 +126,15 @@ fn prepare(target: &Target<'_>, object: &mut Value) {
         drop_empty(metadata);
     }
     if kind.rules.has_status
+        && !kind.rules.status_on_create
         && let Some(object) = object.as_object_mut()
     {
         object.remove("status");
     }
     kind.default(object);
+    if ownership == Ownership::Tracked {
+        track_create(target, object);
+    }
     kind.behaviour.prepare_create(object);
 }
 

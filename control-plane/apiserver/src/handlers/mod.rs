@@ -1,9 +1,11 @@
 //! The handlers of verbs on resources. Each sees an erased kind; none knows which one it is.
 
+pub mod apply;
 pub mod create;
 pub mod delete;
 pub mod get;
 pub mod list;
+pub mod ownership;
 pub mod patch;
 pub mod paths;
 pub mod update;

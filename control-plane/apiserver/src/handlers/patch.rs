@@ -1,9 +1,11 @@
-//! PATCH: JSON patch, merge patch, strategic merge patch.
+//! PATCH: JSON patch, merge patch, strategic merge patch. An apply patch goes its own way (`apply.rs`).
 
 use corten_meta::{Status, Value};
 
 use super::Target;
-use super::update::{Part, change, reply};
+use super::apply;
+use super::ownership::check_options;
+use super::update::{Change, Part, reply};
 use crate::body::Reply;
 use crate::decode::{Expected, checked};
 use crate::negotiation::media_type;
@@ -24,9 +26,18 @@ pub enum Patch {
 
 /// Answers with the object after the patch.
 pub async fn patch(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    if is_apply(target) {
+        return apply::apply(target, bytes).await;
+    }
     let patch = Patch::decode(target, bytes)?;
-    let updated = change(target, Part::Main, None, &|old| patch.apply_checked(target, old)).await?;
+    let transform = |old: &Value| patch.apply_checked(target, old);
+    let updated = Change::new(Part::Main, &transform).carry_out(target).await?;
     Ok(reply(target, &updated))
+}
+
+/// Whether the body is to be applied rather than patched.
+pub fn is_apply(target: &Target<'_>) -> bool {
+    media_type(&target.context.headers) == apply::MEDIA_TYPE
 }
 
 impl Patch {
@@ -34,11 +45,15 @@ impl Patch {
     pub fn decode(target: &Target<'_>, bytes: &[u8]) -> Result<Patch, Status> {
         let kind = media_type(&target.context.headers);
         // Only built-in types have the marks that a strategic merge goes by.
-        let accepted: &[&str] =
-            if target.resource.kind.schema.is_empty() { &[JSON, MERGE] } else { &[JSON, MERGE, STRATEGIC] };
+        let accepted: &[&str] = if target.resource.kind.schema.is_empty() {
+            &[JSON, MERGE, apply::MEDIA_TYPE]
+        } else {
+            &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE]
+        };
         if !accepted.contains(&kind) {
             return Err(Status::unsupported_media_type(accepted));
         }
+        check_options(target.context, "PatchOptions", false)?;
         let value = corten_meta::decode_json(bytes, false)
             .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?
             .value;

@@ -9,8 +9,10 @@ use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use http::StatusCode;
 
+use super::ownership::{Ownership, check_options, keep_times, managers_of, set_managers, track_update};
 use super::{Target, create};
 use crate::admission::{Attributes, Operation};
+use crate::authorization::{self, authorize, forbidden};
 use crate::body::Reply;
 use crate::registry::Written;
 use crate::response;
@@ -54,7 +56,9 @@ impl Updated {
 pub async fn update(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let body = target.decode(bytes)?;
     check_name(target, &body)?;
-    let updated = change(target, Part::Main, Some(&body), &|_| Ok(body.clone())).await?;
+    check_options(target.context, "UpdateOptions", false)?;
+    let transform = |_: &Value| Ok(body.clone());
+    let updated = Change::new(Part::Main, &transform).or_create(&body).carry_out(target).await?;
     Ok(reply(target, &updated))
 }
 
@@ -80,52 +84,104 @@ pub fn check_name(target: &Target<'_>, body: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Applies a change. `create` is the object to make if there is none and the kind allows it.
-pub async fn change(
-    target: &Target<'_>,
+/// A change and what belongs to it.
+pub struct Change<'a> {
     part: Part,
-    create: Option<&Value>,
-    transform: &Transform<'_>,
-) -> Result<Updated, Status> {
-    for _ in 0..ATTEMPTS {
-        let current = target.server.registry.read(target.resource, target.namespace, target.name).await?;
-        let Some(current) = current else {
-            return create_instead(target, part, create).await;
-        };
-        if let Some(updated) = attempt(target, part, &current, transform).await? {
-            return Ok(updated);
-        }
-    }
-    Err(create::server_busy(target))
+    ownership: Ownership,
+    create: Create<'a>,
+    transform: &'a Transform<'a>,
 }
 
-async fn create_instead(target: &Target<'_>, part: Part, create: Option<&Value>) -> Result<Updated, Status> {
-    match create {
-        Some(object) if part == Part::Main && target.resource.kind.rules.allow_create_on_update => {
-            let mut object = object.clone();
-            if !corten_meta::uid(&object).is_empty() {
-                return Err(target.not_found());
-            }
-            corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
-            super::create::create_object(target, object).await.map(Updated::Created)
-        }
-        _ => Err(target.not_found()),
+/// What to do when there is no object to change.
+enum Create<'a> {
+    No,
+    /// Make this one, if the kind allows it.
+    Update(&'a Value),
+    /// Make what an apply makes of nothing.
+    Apply(&'a (dyn Fn() -> Result<Value, Status> + Send + Sync)),
+}
+
+impl<'a> Change<'a> {
+    /// A change of a part. A decision leaves everything to its owners; of the rest the writer owns what it writes.
+    pub fn new(part: Part, transform: &'a Transform<'a>) -> Change<'a> {
+        let ownership = if part == Part::Decision { Ownership::Kept } else { Ownership::Tracked };
+        Change { part, ownership, create: Create::No, transform }
     }
+
+    #[must_use]
+    pub fn owning(self, ownership: Ownership) -> Change<'a> {
+        Change { ownership, ..self }
+    }
+
+    #[must_use]
+    pub fn or_create(self, object: &'a Value) -> Change<'a> {
+        Change { create: Create::Update(object), ..self }
+    }
+
+    #[must_use]
+    pub fn or_apply(self, create: &'a (dyn Fn() -> Result<Value, Status> + Send + Sync)) -> Change<'a> {
+        Change { create: Create::Apply(create), ..self }
+    }
+
+    /// Tries the change until nobody else wrote in between.
+    pub async fn carry_out(&self, target: &Target<'_>) -> Result<Updated, Status> {
+        for _ in 0..ATTEMPTS {
+            let current = target.server.registry.read(target.resource, target.namespace, target.name).await?;
+            let updated = match &current {
+                Some(current) => attempt(target, self, current).await?,
+                None => self.create_instead(target).await?,
+            };
+            if let Some(updated) = updated {
+                return Ok(updated);
+            }
+        }
+        Err(create::server_busy(target))
+    }
+
+    async fn create_instead(&self, target: &Target<'_>) -> Result<Option<Updated>, Status> {
+        let created = match self.create {
+            Create::Update(object) if target.resource.kind.rules.allow_create_on_update => {
+                if !corten_meta::uid(object).is_empty() {
+                    return Err(target.not_found());
+                }
+                let mut object = object.clone();
+                corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
+                create::create_object(target, object, Ownership::Tracked).await
+            }
+            Create::Apply(make) => {
+                may_create(target)?;
+                create::create_object(target, make()?, Ownership::Given).await
+            }
+            _ => return Err(target.not_found()),
+        };
+        match created {
+            Ok(object) => Ok(Some(Updated::Created(object))),
+            // Somebody else made it first, so there is something to change now.
+            Err(status) if status.is_already_exists() => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+}
+
+/// An apply that creates needs the right to create.
+fn may_create(target: &Target<'_>) -> Result<(), Status> {
+    let context = target.context;
+    let attributes = authorization::Attributes {
+        verb: "create",
+        ..authorization::Attributes::of_request(&context.user, &context.info)
+    };
+    authorize(target.server, &attributes).map(|_| ()).map_err(|reason| forbidden(&attributes, &reason))
 }
 
 /// One try. `None` means that somebody else wrote first.
-async fn attempt(
-    target: &Target<'_>,
-    part: Part,
-    current: &Arc<Object>,
-    transform: &Transform<'_>,
-) -> Result<Option<Updated>, Status> {
+async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>) -> Result<Option<Updated>, Status> {
+    let part = change.part;
     let served = target.resource.serve(current);
     let old = served.value();
-    let mut new = transform(&old)?;
+    let mut new = (change.transform)(&old)?;
     check_preconditions(target, &new, &old)?;
     create::check_namespace(target, &mut new)?;
-    prepare(target, part, &mut new, &old);
+    prepare(target, change, &mut new, &old);
 
     let dry_run = target.context.dry_run()?;
     let mut attributes = Attributes::new(target, Operation::Update, new, Some(old));
@@ -137,12 +193,14 @@ async fn attempt(
     }
     validate(target, part, &attributes.object, &old)?;
     target.server.admission.validate(&attributes).await?;
+    target.server.admission.charge(&mut attributes).await?;
     if part == Part::Main {
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, Some(&old)) {
             target.context.warn(warning);
         }
     }
-    let (new, companions) = attributes.into_parts();
+    let (mut new, companions) = attributes.into_parts();
+    keep_times(&mut new, &old);
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
     if object.bytes == served.bytes {
         return Ok(Some(Updated::Changed(served)));
@@ -190,7 +248,8 @@ fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<
 }
 
 /// Metadata that only the server writes, and the parts that this request does not touch, are the old ones.
-fn prepare(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
+fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Value) {
+    let part = change.part;
     let kind = &target.resource.kind;
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in [
@@ -206,7 +265,6 @@ fn prepare(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
                 None => metadata.remove(field),
             };
         }
-        metadata.remove("managedFields");
         metadata.remove("selfLink");
         create::drop_empty(metadata);
     }
@@ -214,6 +272,9 @@ fn prepare(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
         Part::Status => {
+            if kind.schema.is_empty() {
+                restore_metadata(new_fields, old_fields);
+            }
             let others: Vec<String> = new_fields.keys().chain(old_fields.keys()).cloned().collect();
             for field in others.iter().filter(|f| *f != "status" && *f != "metadata") {
                 restore(new_fields, old_fields, field);
@@ -222,8 +283,27 @@ fn prepare(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
         _ => {}
     }
     kind.default(new);
+    match change.ownership {
+        Ownership::Tracked => track_update(target, part, new, old),
+        Ownership::Kept => set_managers(new, managers_of(old)),
+        Ownership::Given => {}
+    }
     if part == Part::Main {
         kind.behaviour.prepare_update(new, old);
+    }
+}
+
+/// The status of a custom resource comes without its metadata.
+fn restore_metadata(new: &mut serde_json::Map<String, Value>, old: &serde_json::Map<String, Value>) {
+    let version = new.get("metadata").and_then(|m| m.get("resourceVersion")).cloned();
+    let managers = new.get("metadata").and_then(|m| m.get("managedFields")).cloned();
+    restore(new, old, "metadata");
+    let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for (field, value) in [("resourceVersion", version), ("managedFields", managers)] {
+        match value {
+            Some(value) => metadata.insert(field.to_owned(), value),
+            None => metadata.remove(field),
+        };
     }
 }
 

@@ -8,7 +8,7 @@ use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
 use crate::handlers::create::success;
-use crate::handlers::update::{Part, change};
+use crate::handlers::update::{Change, Part};
 use crate::response;
 
 const BINDING: Expected<'static> =
@@ -23,7 +23,8 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     }
     let name = if target.name.is_empty() { name } else { target.name };
     let target = Target { name, ..*target };
-    change(&target, Part::Decision, None, &|pod| bind(&target, pod, &binding)).await?;
+    let transform = |pod: &Value| bind(&target, pod, &binding);
+    Change::new(Part::Decision, &transform).carry_out(&target).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
 }
 

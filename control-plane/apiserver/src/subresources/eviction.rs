@@ -10,7 +10,7 @@ use crate::decode::{Expected, object};
 use crate::handlers::Target;
 use crate::handlers::create::success;
 use crate::handlers::delete::{DeleteOptions, delete_object};
-use crate::handlers::update::{Part, change};
+use crate::handlers::update::{Change, Part};
 use crate::response;
 
 const EVICTION: Expected<'static> =
@@ -39,7 +39,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
             set_condition(&mut new, disrupted.clone(), target.context.now);
             Ok(new)
         };
-        change(target, Part::Whole, None, &transform).await?;
+        Change::new(Part::Decision, &transform).carry_out(target).await?;
     }
     // The condition raised the resourceVersion, so only a precondition on the uid can still hold.
     let options = DeleteOptions { resource_version: None, ..options };
@@ -84,7 +84,8 @@ async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result
         let current = server.registry.get(&resource, target.namespace, name).await?.value();
         return disrupt(target, &current, &pod_name, ready).map(|_| ());
     }
-    change(&budget, Part::Whole, None, &|old| disrupt(target, old, &pod_name, ready)).await.map(|_| ())
+    let transform = |old: &Value| disrupt(target, old, &pod_name, ready);
+    Change::new(Part::Decision, &transform).carry_out(&budget).await.map(|_| ())
 }
 
 fn is_ready(pod: &Value) -> bool {

@@ -1,16 +1,26 @@
 //! `scale`: the number of replicas of anything that has one, in one form.
+//!
+//! Who owns the replicas of the scale owns them in the parent: managers are translated both ways.
+
+use std::sync::Arc;
 
 use corten_api::ScalePaths;
-use corten_meta::{Status, Value};
+use corten_meta::{Object, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
 use crate::body::Reply;
 use crate::decode::{Expected, checked, object};
+use crate::fields::{self, Element, Entry, Filter, Identity, Managers, Operation, Set, Type, Versions};
 use crate::handlers::Target;
-use crate::handlers::patch::Patch;
-use crate::handlers::update::{Part, change};
+use crate::handlers::apply::Apply;
+use crate::handlers::ownership::{Ownership, check_options, identity, managers_of, set_managers};
+use crate::handlers::patch::{Patch, is_apply};
+use crate::handlers::update::{Change, Part, Transform, check_name};
 use crate::response;
+
+/// Where the scale has its replicas.
+const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
 const SCALE: Expected<'static> =
     Expected { api_version: "autoscaling/v1", kind: "Scale", schema: "io.k8s.api.autoscaling.v1.Scale" };
@@ -22,19 +32,120 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
         "get" => target.server.registry.get(target.resource, target.namespace, target.name).await?,
         "update" => {
             let wanted = object(target.context, bytes, &SCALE)?;
-            crate::handlers::update::check_name(target, &wanted)?;
-            change(target, Part::Main, None, &|old| apply(&paths, old, &wanted)).await?.object().clone()
+            check_name(target, &wanted)?;
+            check_options(target.context, "UpdateOptions", false)?;
+            write(target, &|old| tracked(target, &paths, old, wanted.clone())).await?
+        }
+        _ if is_apply(target) => {
+            let patch = Apply::decode(target, bytes, SCALE.api_version, SCALE.kind)?;
+            write(target, &|old| applied(target, &paths, old, &patch)).await?
         }
         _ => {
             let patch = Patch::decode(target, bytes)?;
             let transform = |old: &Value| {
                 let patched = patch.apply(SCALE.schema, &scale_of(&paths, old))?;
-                apply(&paths, old, &checked(target.context, patched, Vec::new(), &SCALE)?)
+                tracked(target, &paths, old, checked(target.context, patched, Vec::new(), &SCALE)?)
             };
-            change(target, Part::Main, None, &transform).await?.object().clone()
+            write(target, &transform).await?
         }
     };
     Ok(response::value(target.context.accept, StatusCode::OK, &scale_of(&paths, &parent.value())))
+}
+
+async fn write(target: &Target<'_>, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
+    let change = Change::new(Part::Main, transform).owning(Ownership::Given);
+    Ok(change.carry_out(target).await?.object().clone())
+}
+
+/// The parent under the wanted scale, whose writer owns the replicas if it changes them.
+fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -> Result<Value, Status> {
+    let before = managers_of(old);
+    let scale = scale_of(paths, old);
+    let by = Identity { api_version: SCALE.api_version.to_owned(), ..identity(target, Operation::Update) };
+    let time = corten_meta::time::rfc3339(target.context.now);
+    let managers = fields::update(&ScaleVersion, &scale, &wanted, to_scale(target, paths, &before), &by, &time);
+    let mut new = apply(paths, old, &wanted)?;
+    if !before.is_empty() {
+        set_managers(&mut new, to_parent(target, paths, before, managers));
+    }
+    Ok(new)
+}
+
+/// The parent with an applied scale.
+fn applied(target: &Target<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -> Result<Value, Status> {
+    let before = managers_of(old);
+    let mut scale = scale_of(paths, old);
+    set_managers(&mut scale, to_scale(target, paths, &before));
+    let first = json!({ "apiVersion": SCALE.api_version, "kind": SCALE.kind });
+    let wanted = checked(target.context, patch.apply_to(&ScaleVersion, &scale, &first, target)?, Vec::new(), &SCALE)?;
+    check_name(target, &wanted)?;
+    let mut new = apply(paths, old, &wanted)?;
+    set_managers(&mut new, to_parent(target, paths, before, managers_of(&wanted)));
+    Ok(new)
+}
+
+/// The path of the replicas in a parent.
+fn replicas_path(paths: &ScalePaths) -> Vec<Element> {
+    paths.spec_replicas.split('.').filter(|name| !name.is_empty()).map(|name| Element::Field(name.to_owned())).collect()
+}
+
+/// The managers of the replicas, as managers of the scale.
+fn to_scale(target: &Target<'_>, paths: &ScalePaths, parent: &Managers) -> Managers {
+    let (path, version) = (replicas_path(paths), target.resource.kind.api_version());
+    let owns = |entry: &&Entry| entry.identity.api_version == version && entry.fields.contains(&path);
+    let entries = parent.entries.iter().filter(owns).map(|entry| {
+        let identity = Identity { api_version: SCALE.api_version.to_owned(), ..entry.identity.clone() };
+        Entry { identity, time: entry.time.clone(), fields: Set::of_fields(&[&REPLICAS]) }
+    });
+    Managers { entries: entries.collect() }
+}
+
+/// The managers of the parent after those of the scale changed: who lost the replicas there loses them here.
+fn to_parent(target: &Target<'_>, paths: &ScalePaths, parent: Managers, mut scale: Managers) -> Managers {
+    let (path, version) = (replicas_path(paths), target.resource.kind.api_version());
+    let mut replicas = Set::default();
+    replicas.insert(path.iter().cloned());
+    let mut managers = Managers::default();
+    for mut entry in parent.entries {
+        if entry.identity.api_version == version && entry.fields.contains(&path) {
+            let as_scale = Identity { api_version: SCALE.api_version.to_owned(), ..entry.identity.clone() };
+            if scale.take(&as_scale).is_none() {
+                entry.fields = entry.fields.difference(&replicas);
+            }
+        }
+        if !entry.fields.is_empty() {
+            managers.entries.push(entry);
+        }
+    }
+    for entry in scale.entries {
+        let owns = entry.fields.contains(&REPLICAS.map(|name| Element::Field(name.to_owned())));
+        if owns {
+            let identity = Identity { api_version: version.clone(), ..entry.identity };
+            managers.entries.push(Entry { identity, time: None, fields: replicas.clone() });
+        }
+    }
+    managers
+}
+
+/// The one version of the scale.
+struct ScaleVersion;
+
+impl Versions for ScaleVersion {
+    fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
+        Type::table(SCALE.schema).filter(|_| api_version == SCALE.api_version)
+    }
+
+    fn to(&self, object: &Value, _: &str) -> Value {
+        object.clone()
+    }
+
+    fn back(&self, object: Value, _: &str) -> Value {
+        object
+    }
+
+    fn filter(&self) -> &Filter {
+        &Filter::All
+    }
 }
 
 /// The parent with the replicas of the scale.

@@ -1,0 +1,107 @@
+//! What an object says: the set of its paths, and whether its form is the schema's.
+
+use std::collections::BTreeMap;
+
+use corten_meta::Value;
+
+use super::set::{Element, Set, show};
+use super::types::{ListKind, Shape, Type, item_element};
+
+/// Every field and item that the object mentions.
+pub fn extract(of: Type<'_>, value: &Value) -> Set {
+    let mut set = Set::default();
+    walk(of, value, &mut Vec::new(), &mut set);
+    set
+}
+
+fn walk(of: Type<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
+    match of.shape(value) {
+        Shape::Map { atomic: false } => {
+            for (name, inner) in value.as_object().into_iter().flatten() {
+                let member = of.member(name);
+                let declared = member.as_ref().is_some_and(|m| m.declared);
+                path.push(Element::Field(name.clone()));
+                walk(member.map_or(Type::Deduced, |m| m.of), inner, path, set);
+                let empty = inner.is_null() || inner.as_object().is_some_and(serde_json::Map::is_empty);
+                if empty || !declared {
+                    set.insert(path.iter().cloned());
+                }
+                path.pop();
+            }
+        }
+        Shape::List { items, kind: kind @ (ListKind::Set | ListKind::Map(_)) } => {
+            let mut by_element: BTreeMap<Element, Vec<&Value>> = BTreeMap::new();
+            for item in value.as_array().into_iter().flatten() {
+                if let Ok(element) = item_element(items, kind, item) {
+                    by_element.entry(element).or_default().push(item);
+                }
+            }
+            for (element, found) in by_element {
+                path.push(element);
+                if let [item] = found.as_slice() {
+                    walk(items, item, path, set);
+                }
+                set.insert(path.iter().cloned());
+                path.pop();
+            }
+        }
+        _ => set.insert(path.iter().cloned()),
+    }
+}
+
+/// What is wrong with the form of a configuration, each with its path: `.spec.foo: field not declared in schema`.
+pub fn check(of: Type<'_>, value: &Value) -> Vec<String> {
+    let mut errors = Vec::new();
+    check_value(of, value, &mut Vec::new(), &mut errors);
+    errors
+}
+
+fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<String>) {
+    if value.is_null() {
+        return;
+    }
+    let mut wrong = |path: &[Element], what: String| errors.push(format!("{}: {what}", show(path)));
+    match of.shape(value) {
+        Shape::Scalar if value.is_object() || value.is_array() => {
+            wrong(path, format!("expected scalar, got {value}"));
+        }
+        Shape::Scalar => {}
+        Shape::Map { .. } => {
+            let Some(fields) = value.as_object() else {
+                return wrong(path, format!("expected map, got {value}"));
+            };
+            for (name, inner) in fields {
+                path.push(Element::Field(name.clone()));
+                match of.member(name) {
+                    Some(member) => check_value(member.of, inner, path, errors),
+                    None => errors.push(format!("{}: field not declared in schema", show(path))),
+                }
+                path.pop();
+            }
+        }
+        Shape::List { items, kind } => {
+            let Some(list) = value.as_array() else {
+                return wrong(path, format!("expected list, got {value}"));
+            };
+            let mut seen = std::collections::BTreeSet::new();
+            for (index, item) in list.iter().enumerate() {
+                let element = match kind {
+                    ListKind::Atomic => Element::Index(index as i64),
+                    kind => match item_element(items, kind, item) {
+                        Ok(element) => element,
+                        Err(why) => {
+                            errors.push(format!("{}: element {index}: {why}", show(path)));
+                            continue;
+                        }
+                    },
+                };
+                if !seen.insert(element.clone()) {
+                    errors.push(format!("{}: duplicate entries for key {element}", show(path)));
+                }
+                path.push(element);
+                check_value(items, item, path, errors);
+                path.pop();
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! `metadata.managedFields`: one entry for each manager, operation, version and subresource.
+
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+use super::set::Set;
+
+/// How a manager came to own its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    Apply,
+    Update,
+}
+
+impl Operation {
+    fn word(self) -> &'static str {
+        match self {
+            Operation::Apply => "Apply",
+            Operation::Update => "Update",
+        }
+    }
+}
+
+/// Who an entry belongs to. An applier is the same in every version; an updater is another in each.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    pub manager: String,
+    pub operation: Operation,
+    pub api_version: String,
+    pub subresource: String,
+}
+
+impl Identity {
+    pub fn is(&self, other: &Identity) -> bool {
+        let version = self.operation == Operation::Apply || self.api_version == other.api_version;
+        self.manager == other.manager
+            && self.operation == other.operation
+            && self.subresource == other.subresource
+            && version
+    }
+}
+
+/// What a manager owns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub identity: Identity,
+    /// When its set last grew, as it stands on the wire; unknown for some.
+    pub time: Option<String>,
+    pub fields: Set,
+}
+
+/// All entries of an object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Managers {
+    pub entries: Vec<Entry>,
+}
+
+impl Managers {
+    /// Reads `metadata.managedFields`; absent is empty.
+    pub fn decode(managed_fields: Option<&Value>) -> Result<Managers, String> {
+        let list = managed_fields.and_then(Value::as_array);
+        let mut managers = Managers::default();
+        for (index, entry) in list.into_iter().flatten().enumerate() {
+            let entry = decode_entry(entry, index)?;
+            match managers.position(&entry.identity) {
+                Some(at) => managers.entries[at] = entry,
+                None => managers.entries.push(entry),
+            }
+        }
+        Ok(managers)
+    }
+
+    /// Writes `metadata.managedFields`; `None` when nobody owns anything.
+    pub fn encode(mut self) -> Option<Value> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let key = |entry: &Entry| {
+            let identity = entry.identity.clone();
+            let time = entry.time.clone().unwrap_or_default();
+            (identity.operation, time, identity.manager, identity.api_version, identity.subresource)
+        };
+        self.entries.sort_by_cached_key(key);
+        Some(Value::Array(self.entries.iter().map(encode_entry).collect()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn position(&self, identity: &Identity) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.identity.is(identity))
+    }
+
+    pub fn take(&mut self, identity: &Identity) -> Option<Entry> {
+        self.position(identity).map(|at| self.entries.remove(at))
+    }
+}
+
+fn decode_entry(entry: &Value, index: usize) -> Result<Entry, String> {
+    let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+    let operation = match text("operation").as_str() {
+        "Apply" => Operation::Apply,
+        "Update" => Operation::Update,
+        _ => return Err("operation must be `Apply` or `Update`".to_owned()),
+    };
+    let api_version = text("apiVersion");
+    if api_version.is_empty() {
+        return Err("apiVersion must not be empty".to_owned());
+    }
+    match text("fieldsType").as_str() {
+        "FieldsV1" => {}
+        "" => return Err(format!("missing fieldsType in managed fields entry {index}")),
+        other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
+    }
+    let fields = match entry.get("fieldsV1") {
+        None | Some(Value::Null) => Set::default(),
+        Some(fields) => Set::decode(fields)?,
+    };
+    let identity = Identity { manager: text("manager"), operation, api_version, subresource: text("subresource") };
+    Ok(Entry { identity, time: entry["time"].as_str().map(str::to_owned), fields })
+}
+
+fn encode_entry(entry: &Entry) -> Value {
+    let mut out = Map::new();
+    let identity = &entry.identity;
+    out.insert("apiVersion".to_owned(), identity.api_version.clone().into());
+    out.insert("fieldsType".to_owned(), "FieldsV1".into());
+    out.insert("fieldsV1".to_owned(), entry.fields.encode());
+    out.insert("operation".to_owned(), identity.operation.word().into());
+    for (name, text) in [("manager", &identity.manager), ("subresource", &identity.subresource)] {
+        if !text.is_empty() {
+            out.insert(name.to_owned(), text.clone().into());
+        }
+    }
+    if let Some(time) = &entry.time {
+        out.insert("time".to_owned(), time.clone().into());
+    }
+    Value::Object(out)
+}
+
+/// Whether a client asks for all ownership to be forgotten: an empty list, or one entry that says nothing.
+pub fn is_reset(managed_fields: Option<&Value>) -> bool {
+    match managed_fields.and_then(Value::as_array).map(Vec::as_slice) {
+        Some([]) => true,
+        Some([entry]) => *entry == json!({}),
+        _ => false,
+    }
+}

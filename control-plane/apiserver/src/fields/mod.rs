@@ -1,0 +1,30 @@
+//! Who owns which field of an object: `metadata.managedFields` and server-side apply.
+//!
+//! A set of paths (`set.rs`) is what a manager owns. The schema (`types.rs`) says what a path is: which lists are
+//! maps by key, which maps and lists are owned as one. Four walks follow it: `compare` finds what a change touched,
+//! `extract` what an object says, `merge` joins a configuration with the live object, `remove` takes paths out.
+//! `managers.rs` is the form on the wire, and `ownership.rs` the rules: who gains and loses paths by an update or
+//! an apply, and which applies are in conflict.
+//!
+//! Everything here is pure: no clock, no store, no request. Nothing here names a kind.
+
+mod compare;
+mod conflict;
+mod extract;
+mod managers;
+mod merge;
+mod ownership;
+mod remove;
+mod set;
+mod types;
+
+pub use compare::compare;
+pub use conflict::conflict_status;
+pub use extract::{check, extract};
+pub use managers::{Entry, Identity, Managers, Operation, is_reset};
+pub use ownership::{Versions, apply, update};
+pub use set::{Element, Filter, Set};
+pub use types::{Type, zero};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Sets of paths into an object, and their form in `managedFields` (FieldsV1).
+//!
+//! A set is a tree whose nodes are members or only lead to members. FieldsV1 is the same tree in JSON: `f:name` is a
+//! field, `k:{…}` the item of a list with these keys, `v:…` the item of a set with this value, `i:n` an index, and
+//! `.` says that a node with children is itself a member.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use corten_meta::Value;
+use serde_json::Map;
+
+/// One step of a path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Element {
+    Field(String),
+    /// The item of a list with these keys: JSON, its fields sorted, so that equal keys are equal text.
+    Key(String),
+    /// The item of a set with this value, as JSON.
+    Value(String),
+    Index(i64),
+}
+
+impl Element {
+    /// The item of a list by its keys and their values.
+    pub fn key(mut keys: Vec<(&str, &Value)>) -> Element {
+        keys.sort_by_key(|(name, _)| *name);
+        let fields: Vec<String> =
+            keys.into_iter().map(|(name, value)| format!("{}:{value}", Value::from(name))).collect();
+        Element::Key(format!("{{{}}}", fields.join(",")))
+    }
+
+    /// The item of a set.
+    pub fn value(value: &Value) -> Element {
+        Element::Value(value.to_string())
+    }
+
+    fn decode(text: &str) -> Result<Element, String> {
+        let (prefix, rest) = text.split_once(':').ok_or_else(|| format!("missing colon: {text:?}"))?;
+        let json = || serde_json::from_str::<Value>(rest).map_err(|e| format!("parsing {text:?}: {e}"));
+        match prefix {
+            "f" => Ok(Element::Field(rest.to_owned())),
+            "k" => match json()? {
+                Value::Object(keys) => Ok(Element::key(keys.iter().map(|(k, v)| (k.as_str(), v)).collect())),
+                _ => Err(format!("not an object: {text:?}")),
+            },
+            "v" => Ok(Element::value(&json()?)),
+            "i" => rest.parse().map(Element::Index).map_err(|e| format!("parsing {text:?}: {e}")),
+            _ => Err(format!("unknown path element: {text:?}")),
+        }
+    }
+
+    fn encode(&self) -> String {
+        match self {
+            Element::Field(name) => format!("f:{name}"),
+            Element::Key(keys) => format!("k:{keys}"),
+            Element::Value(value) => format!("v:{value}"),
+            Element::Index(index) => format!("i:{index}"),
+        }
+    }
+}
+
+/// As messages show it: `.field`, `[key="value"]`, `[="value"]`, `[0]`.
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Element::Field(name) => write!(f, ".{name}"),
+            Element::Key(keys) => {
+                let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+                let pairs: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                write!(f, "[{}]", pairs.join(","))
+            }
+            Element::Value(value) => write!(f, "[={value}]"),
+            Element::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+/// A set of paths.
+///
+/// Invariant: no node is there that is neither a member nor leads to one, so that equal sets are equal trees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set {
+    nodes: BTreeMap<Element, Node>,
+}
+
+/// A place in a set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Whether the path to here is in the set.
+    pub member: bool,
+    /// The paths in the set that begin with the path to here.
+    pub below: Set,
+}
+
+impl Node {
+    fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
+}
+
+impl Set {
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Adds a path; the empty path is the object itself, which nobody owns.
+    pub fn insert(&mut self, path: impl IntoIterator<Item = Element>) {
+        let mut path = path.into_iter().peekable();
+        let mut here = self;
+        while let Some(element) = path.next() {
+            let node = here.nodes.entry(element).or_default();
+            if path.peek().is_none() {
+                node.member = true;
+                return;
+            }
+            here = &mut node.below;
+        }
+    }
+
+    /// Adds a path of field names.
+    pub fn insert_fields(&mut self, path: &[&str]) {
+        self.insert(path.iter().map(|name| Element::Field((*name).to_owned())));
+    }
+
+    /// A set of paths of field names.
+    pub fn of_fields(paths: &[&[&str]]) -> Set {
+        let mut set = Set::default();
+        paths.iter().for_each(|path| set.insert_fields(path));
+        set
+    }
+
+    pub fn get(&self, element: &Element) -> Option<&Node> {
+        self.nodes.get(element)
+    }
+
+    pub fn contains(&self, path: &[Element]) -> bool {
+        let Some((last, before)) = path.split_last() else { return false };
+        let mut here = self;
+        for element in before {
+            match here.nodes.get(element) {
+                Some(node) => here = &node.below,
+                None => return false,
+            }
+        }
+        here.nodes.get(last).is_some_and(|node| node.member)
+    }
+
+    /// Everything that is in one of the two.
+    pub fn union(&self, other: &Set) -> Set {
+        let mut union = self.clone();
+        union.extend(other);
+        union
+    }
+
+    /// Adds everything that is in the other.
+    pub fn extend(&mut self, other: &Set) {
+        for (element, node) in &other.nodes {
+            match self.nodes.get_mut(element) {
+                Some(present) => {
+                    present.member |= node.member;
+                    present.below.extend(&node.below);
+                }
+                None => {
+                    self.nodes.insert(element.clone(), node.clone());
+                }
+            }
+        }
+    }
+
+    /// Everything of this that is not in the other.
+    pub fn difference(&self, other: &Set) -> Set {
+        self.filtered(|element, node| match other.nodes.get(element) {
+            None => node.clone(),
+            Some(theirs) => Node { member: node.member && !theirs.member, below: node.below.difference(&theirs.below) },
+        })
+    }
+
+    /// Everything of this that neither is in the other nor lies below something that is.
+    pub fn recursive_difference(&self, other: &Set) -> Set {
+        self.filtered(|element, node| match other.nodes.get(element) {
+            None => node.clone(),
+            Some(theirs) if theirs.member => Node::default(),
+            Some(theirs) => Node { member: node.member, below: node.below.recursive_difference(&theirs.below) },
+        })
+    }
+
+    /// Everything that is in both.
+    pub fn intersection(&self, other: &Set) -> Set {
+        self.filtered(|element, node| match other.nodes.get(element) {
+            None => Node::default(),
+            Some(theirs) => {
+                Node { member: node.member && theirs.member, below: node.below.intersection(&theirs.below) }
+            }
+        })
+    }
+
+    /// The set whose nodes are what `keep` makes of this one's.
+    pub fn filtered(&self, keep: impl Fn(&Element, &Node) -> Node) -> Set {
+        let nodes = self.nodes.iter().map(|(element, node)| (element.clone(), keep(element, node)));
+        Set { nodes: nodes.filter(|(_, node)| !node.is_empty()).collect() }
+    }
+
+    /// All paths, in order.
+    pub fn paths(&self) -> Vec<Vec<Element>> {
+        let mut paths = Vec::new();
+        self.collect(&mut Vec::new(), &mut paths);
+        paths
+    }
+
+    fn collect(&self, prefix: &mut Vec<Element>, paths: &mut Vec<Vec<Element>>) {
+        for (element, node) in &self.nodes {
+            prefix.push(element.clone());
+            if node.member {
+                paths.push(prefix.clone());
+            }
+            node.below.collect(prefix, paths);
+            prefix.pop();
+        }
+    }
+
+    /// Reads FieldsV1.
+    pub fn decode(fields: &Value) -> Result<Set, String> {
+        let fields = fields.as_object().ok_or("fieldsV1 is not an object")?;
+        let mut set = Set::default();
+        for (name, inner) in fields.iter().filter(|(name, _)| *name != ".") {
+            let below = Set::decode(inner)?;
+            let member = below.is_empty() || inner.get(".").is_some();
+            set.nodes.insert(Element::decode(name)?, Node { member, below });
+        }
+        Ok(set)
+    }
+
+    /// Writes FieldsV1.
+    pub fn encode(&self) -> Value {
+        let mut fields = Map::new();
+        for (element, node) in &self.nodes {
+            let mut inner = node.below.encode();
+            if node.member
+                && !node.below.is_empty()
+                && let Some(inner) = inner.as_object_mut()
+            {
+                inner.insert(".".to_owned(), Value::Object(Map::new()));
+            }
+            fields.insert(element.encode(), inner);
+        }
+        Value::Object(fields)
+    }
+}
+
+/// A path as messages show it.
+pub fn show(path: &[Element]) -> String {
+    path.iter().map(ToString::to_string).collect()
+}
+
+/// Which paths a request can own: the others are not its to write.
+#[derive(Clone, Debug, Default)]
+pub enum Filter {
+    #[default]
+    All,
+    /// Not these, nor anything below them.
+    Without(Set),
+    /// Only what lies at or below one of these; `None` stands for any element.
+    Only(Vec<Vec<Option<&'static str>>>),
+}
+
+impl Filter {
+    pub fn apply(&self, set: Set) -> Set {
+        match self {
+            Filter::All => set,
+            Filter::Without(excluded) => set.recursive_difference(excluded),
+            Filter::Only(patterns) => {
+                let patterns: Vec<&[Option<&str>]> = patterns.iter().map(Vec::as_slice).collect();
+                only(&set, &patterns)
+            }
+        }
+    }
+}
+
+fn only(set: &Set, patterns: &[&[Option<&str>]]) -> Set {
+    set.filtered(|element, node| {
+        let matches = |wanted: &Option<&str>| match (wanted, element) {
+            (None, _) => true,
+            (Some(wanted), Element::Field(name)) => wanted == name,
+            _ => false,
+        };
+        let rest: Vec<&[Option<&str>]> = patterns
+            .iter()
+            .filter_map(|pattern| pattern.split_first().filter(|(first, _)| matches(first)).map(|(_, rest)| rest))
+            .collect();
+        if rest.iter().any(|rest| rest.is_empty()) {
+            return node.clone();
+        }
+        Node { member: false, below: only(&node.below, &rest) }
+    })
+}

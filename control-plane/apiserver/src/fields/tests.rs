@@ -1,0 +1,377 @@
+//! The rules on small objects, and their laws on arbitrary ones.
+
+use corten_meta::Value;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::conflict::Conflict;
+use super::merge::merge;
+use super::remove::remove;
+use super::set::show;
+use super::*;
+
+const V1: &str = "apps/v1";
+const POD: &str = "io.k8s.api.core.v1.Pod";
+const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
+
+/// A resource with one version.
+struct One(Type<'static>, Filter);
+
+impl Versions for One {
+    fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
+        (api_version == V1).then_some(self.0)
+    }
+    fn to(&self, object: &Value, _: &str) -> Value {
+        object.clone()
+    }
+    fn back(&self, object: Value, _: &str) -> Value {
+        object
+    }
+    fn filter(&self) -> &Filter {
+        &self.1
+    }
+}
+
+fn deployment() -> One {
+    One(Type::table(DEPLOYMENT).unwrap(), Filter::Without(Set::of_fields(&[&["status"]])))
+}
+
+fn who(manager: &str, operation: Operation) -> Identity {
+    Identity { manager: manager.to_owned(), operation, api_version: V1.to_owned(), subresource: String::new() }
+}
+
+/// Applies and returns object and managers; the object is the live one if nothing changed.
+fn apply_as(
+    one: &One,
+    live: &Value,
+    managers: &Managers,
+    manager: &str,
+    config: &Value,
+    force: bool,
+) -> Result<(Value, Managers), Vec<Conflict>> {
+    let by = who(manager, Operation::Apply);
+    let applied = apply(one, (live, &json!({})), config, managers, &by, ("2026-01-01T00:00:00Z", force))?;
+    Ok((applied.object.unwrap_or_else(|| live.clone()), applied.managers))
+}
+
+fn owned(managers: &Managers, manager: &str) -> Value {
+    managers.entries.iter().find(|e| e.identity.manager == manager).map_or(Value::Null, |e| e.fields.encode())
+}
+
+#[test]
+fn a_created_object_is_owned_as_upstream_writes_it() {
+    let of = Type::table(POD).unwrap();
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "web", "generateName": "web-", "labels": { "app": "web" }, "uid": "u",
+                      "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "x" }] },
+        "spec": { "containers": [{ "name": "c", "image": "i", "resources": {}, "ports": [{ "containerPort": 80, "protocol": "TCP" }] }],
+                  "dnsPolicy": "ClusterFirst", "securityContext": {} },
+        "status": {} });
+    let Type::Struct(table) = of else { panic!("a struct") };
+    let one = One(of, Filter::Without(Set::of_fields(&[&["status"]])));
+    let by = who("kubelet", Operation::Update);
+    let managers = update(&one, &zero(table), &pod, Managers::default(), &by, "2026-01-01T00:00:00Z");
+    assert_eq!(
+        owned(&managers, "kubelet"),
+        json!({ "f:metadata": { "f:generateName": {}, "f:labels": { ".": {}, "f:app": {} },
+                                "f:ownerReferences": { ".": {}, "k:{\"uid\":\"x\"}": {} } },
+                "f:spec": { "f:containers": { "k:{\"name\":\"c\"}": { ".": {}, "f:image": {}, "f:name": {}, "f:resources": {},
+                                "f:ports": { ".": {}, "k:{\"containerPort\":80,\"protocol\":\"TCP\"}":
+                                             { ".": {}, "f:containerPort": {}, "f:protocol": {} } } } },
+                            "f:dnsPolicy": {}, "f:securityContext": {} } })
+    );
+}
+
+#[test]
+fn an_update_takes_over_what_it_writes() {
+    let one = deployment();
+    let old = json!({ "spec": { "replicas": 1, "paused": true } });
+    let new = json!({ "spec": { "replicas": 2 }, "status": { "replicas": 2 } });
+    let before = update(&one, &json!({ "spec": {} }), &old, Managers::default(), &who("a", Operation::Update), "t1");
+    let after = update(&one, &old, &new, before.clone(), &who("b", Operation::Update), "t2");
+    assert_eq!(owned(&before, "a"), json!({ "f:spec": { "f:paused": {}, "f:replicas": {} } }));
+    assert_eq!(owned(&after, "b"), json!({ "f:spec": { "f:replicas": {} } }));
+    assert_eq!(after.entries.len(), 1, "{after:?}");
+    assert_eq!(update(&one, &new, &new, after.clone(), &who("b", Operation::Update), "t3"), after);
+}
+
+#[test]
+fn the_oldest_updaters_are_joined() {
+    let one = deployment();
+    let (mut managers, mut live) = (Managers::default(), json!({ "metadata": { "labels": {} } }));
+    for n in 10..22 {
+        let mut new = live.clone();
+        new["metadata"]["labels"][format!("l{n}")] = "v".into();
+        managers = update(&one, &live, &new, managers, &who(&format!("m{n}"), Operation::Update), &format!("t{n}"));
+        live = new;
+    }
+    assert_eq!(managers.entries.len(), 10);
+    let labels: Vec<String> = (10..13).map(|n| format!("f:l{n}")).collect();
+    let expected: serde_json::Map<String, Value> = labels.into_iter().map(|l| (l, json!({}))).collect();
+    assert_eq!(owned(&managers, "ancient-changes"), json!({ "f:metadata": { "f:labels": expected } }));
+}
+
+#[test]
+fn an_apply_conflicts_shares_and_forces() {
+    let one = deployment();
+    let live = json!({ "apiVersion": V1, "kind": "Deployment", "metadata": {} });
+    let config = |replicas: i64| json!({ "apiVersion": V1, "kind": "Deployment", "spec": { "replicas": replicas } });
+    let (live, managers) = apply_as(&one, &live, &Managers::default(), "a", &config(1), false).unwrap();
+    // The same value is shared.
+    let (live, managers) = apply_as(&one, &live, &managers, "b", &config(1), false).unwrap();
+    assert_eq!((owned(&managers, "a"), owned(&managers, "b")), {
+        let both = json!({ "f:spec": { "f:replicas": {} } });
+        (both.clone(), both)
+    });
+    let conflicts = apply_as(&one, &live, &managers, "b", &config(2), false).unwrap_err();
+    assert_eq!(conflicts.len(), 1);
+    let status = conflict_status(&conflicts);
+    assert_eq!(status.message, "Apply failed with 1 conflict: conflict with \"a\": .spec.replicas");
+    let (live, managers) = apply_as(&one, &live, &managers, "b", &config(2), true).unwrap();
+    assert_eq!((live["spec"]["replicas"].clone(), owned(&managers, "a")), (json!(2), Value::Null));
+    // Who owns alone and says nothing any more, takes it away.
+    let nothing = json!({ "apiVersion": V1, "kind": "Deployment" });
+    let (live, _) = apply_as(&one, &live, &managers, "b", &nothing, false).unwrap();
+    assert_eq!(live, json!({ "apiVersion": V1, "kind": "Deployment", "metadata": {} }));
+}
+
+#[test]
+fn the_first_apply_leaves_the_rest_to_what_was_before() {
+    let one = deployment();
+    let live = json!({ "spec": { "replicas": 1, "paused": true } });
+    let config = json!({ "spec": { "replicas": 1 } });
+    let (_, managers) = apply_as(&one, &live, &Managers::default(), "a", &config, false).unwrap();
+    assert_eq!(owned(&managers, "before-first-apply")["f:spec"]["f:paused"], json!({}));
+    let config = json!({ "spec": { "replicas": 3 } });
+    let conflicts = apply_as(&one, &live, &Managers::default(), "a", &config, false).unwrap_err();
+    assert_eq!(
+        conflict_status(&conflicts).message,
+        "Apply failed with 1 conflict: conflict with \"before-first-apply\" using apps/v1: .spec.replicas"
+    );
+}
+
+#[test]
+fn several_conflicts_are_listed_by_manager() {
+    let path = |names: &[&str]| names.iter().map(|n| Element::Field((*n).to_owned())).collect();
+    let scale = Identity { subresource: "scale".to_owned(), ..who("kubectl", Operation::Update) };
+    let image = vec![
+        Element::Field("containers".to_owned()),
+        Element::key(vec![("name", &json!("c"))]),
+        Element::Field("image".to_owned()),
+    ];
+    let conflicts = [
+        Conflict { with: scale.clone(), path: path(&["spec", "replicas"]) },
+        Conflict { with: scale, path: path(&["spec", "paused"]) },
+        Conflict { with: who("z", Operation::Apply), path: image },
+    ];
+    let status = conflict_status(&conflicts);
+    assert_eq!(
+        status.message,
+        "Apply failed with 3 conflicts: conflicts with \"kubectl\" with subresource \"scale\" using apps/v1:\n- .spec.replicas\n- .spec.paused\nconflicts with \"z\":\n- .containers[name=\"c\"].image"
+    );
+    let causes = &status.details.as_ref().unwrap().causes;
+    assert_eq!((causes[0].reason.as_str(), causes.len()), ("FieldManagerConflict", 3));
+}
+
+#[test]
+fn lists_are_merged_in_the_order_of_the_configuration() {
+    let of = Type::table(POD).unwrap();
+    let names = |list: &str| {
+        let items: Vec<Value> = list.chars().map(|c| json!({ "name": c.to_string() })).collect();
+        json!({ "spec": { "containers": items } })
+    };
+    for (live, config, expected) in [
+        ("abc", "xb", "axbc"),
+        ("abc", "ca", "bca"),
+        ("a", "x", "ax"),
+        ("ba", "bx", "bax"),
+        ("", "ab", "ab"),
+        ("ab", "", "ab"),
+        ("abcd", "dcba", "dcba"),
+    ] {
+        assert_eq!(merge(of, &names(live), &names(config)), names(expected), "{live} {config}");
+    }
+}
+
+#[test]
+fn the_form_of_a_configuration_is_checked() {
+    let of = Type::table(POD).unwrap();
+    let config = json!({ "spec": { "containers": [{ "name": "a", "imag": "x" }, { "name": "a" }], "volumes": {} },
+                         "metadata": { "finalizers": ["a", "a"], "labels": { "any": "thing" } } });
+    assert_eq!(
+        check(of, &config),
+        [
+            ".metadata.finalizers: duplicate entries for key [=\"a\"]",
+            ".spec.containers[name=\"a\"].imag: field not declared in schema",
+            ".spec.containers: duplicate entries for key [name=\"a\"]",
+            ".spec.volumes: expected list, got {}"
+        ]
+    );
+}
+
+#[test]
+fn custom_schemas_say_how_their_lists_are_owned() {
+    let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": {
+        "atomic": { "type": "array", "items": { "type": "object" } },
+        "set": { "type": "array", "x-kubernetes-list-type": "set", "items": { "type": "string" } },
+        "map": { "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+                 "items": { "type": "object", "properties": { "k": { "type": "string", "default": "d" }, "v": { "type": "integer" } } } },
+        "whole": { "type": "object", "x-kubernetes-map-type": "atomic", "additionalProperties": { "type": "string" } },
+        "free": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } } });
+    let of = Type::CustomResource(&schema);
+    let object = json!({ "apiVersion": "a/v1", "kind": "K", "metadata": { "labels": { "l": "1" } },
+        "spec": { "atomic": [{ "a": 1 }], "set": ["x"], "map": [{ "v": 1 }], "whole": { "w": "1" }, "free": { "deep": { "er": [1] } } } });
+    assert_eq!(
+        extract(of, &object).encode(),
+        json!({ "f:apiVersion": {}, "f:kind": {}, "f:metadata": { "f:labels": { "f:l": {} } },
+            "f:spec": { "f:atomic": {}, "f:set": { "v:\"x\"": {} }, "f:map": { "k:{\"k\":\"d\"}": { ".": {}, "f:v": {} } },
+                        "f:whole": {}, "f:free": { "f:deep": { ".": {}, "f:er": {} } } } })
+    );
+    assert_eq!(check(of, &json!({ "spec": { "odd": 1 } })), [".spec.odd: field not declared in schema"]);
+    assert_eq!(check(of, &object), Vec::<String>::new());
+}
+
+#[test]
+fn filters_keep_and_drop_whole_branches() {
+    let mut set = Set::of_fields(&[&["spec", "a"], &["spec", "b", "c"], &["status"], &["metadata", "labels"]]);
+    set.insert([Element::Field("spec".to_owned()), Element::Index(0), Element::Field("b".to_owned())]);
+    let without = Filter::Without(Set::of_fields(&[&["spec"]])).apply(set.clone());
+    assert_eq!(without, Set::of_fields(&[&["status"], &["metadata", "labels"]]));
+    let only = Filter::Only(vec![vec![Some("spec"), None, Some("b")], vec![Some("status")]]).apply(set);
+    assert_eq!(only.paths().iter().map(|p| show(p)).collect::<Vec<_>>(), [".spec[0].b", ".status"]);
+}
+
+/// Upstream's own objects, where they are at hand: their FieldsV1 is read and written without loss.
+#[test]
+fn golden_managed_fields_round_trip() {
+    let Ok(directory) = std::env::var("KUBERNETES_FACTS") else {
+        eprintln!("skipped: KUBERNETES_FACTS does not name a directory with wire/");
+        return;
+    };
+    let mut compared = 0;
+    for file in std::fs::read_dir(format!("{directory}/wire")).unwrap().flatten() {
+        if file.path().extension().is_none_or(|e| e != "json") {
+            continue;
+        }
+        let object: Value = serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap();
+        for entry in object["metadata"]["managedFields"].as_array().into_iter().flatten() {
+            if entry["fieldsV1"].is_object() && Set::decode(&entry["fieldsV1"]).is_ok() {
+                assert_eq!(Set::decode(&entry["fieldsV1"]).unwrap().encode(), entry["fieldsV1"]);
+                compared += 1;
+            }
+        }
+    }
+    eprintln!("{compared} sets compared");
+}
+
+fn element() -> impl Strategy<Value = Element> {
+    prop_oneof![
+        "[a-c]{1,2}".prop_map(Element::Field),
+        ("[a-b]", 0..3i64).prop_map(|(name, n)| Element::key(vec![("k", &json!(name)), ("n", &json!(n))])),
+        "[a-c]".prop_map(|text| Element::value(&json!(text))),
+        (0..3i64).prop_map(Element::Index),
+    ]
+}
+
+fn set() -> impl Strategy<Value = Set> {
+    let path = proptest::collection::vec(element(), 1..4);
+    proptest::collection::vec(path, 0..12).prop_map(|paths| {
+        let mut set = Set::default();
+        paths.into_iter().for_each(|path| set.insert(path));
+        set
+    })
+}
+
+/// A part of a pod: labels, containers with images, ports and commands.
+fn config() -> impl Strategy<Value = Value> {
+    let labels = proptest::collection::btree_map("[a-c]", "[x-z]", 0..3);
+    let container = (proptest::option::of("[i-k]"), proptest::collection::btree_map(80..83u16, "[p-r]", 0..3));
+    let containers = proptest::collection::btree_map("[a-d]", container, 1..4);
+    (labels, containers).prop_map(|(labels, containers)| {
+        let containers = containers.into_iter().map(|(name, (image, ports))| {
+            let ports: Vec<Value> =
+                ports.into_iter().map(|(port, name)| json!({ "containerPort": port, "name": name })).collect();
+            let mut container = json!({ "name": name });
+            if let Some(image) = image {
+                container["image"] = image.into();
+            }
+            if !ports.is_empty() {
+                container["ports"] = ports.into();
+            }
+            container
+        });
+        let containers: Vec<Value> = containers.collect();
+        let mut config = json!({ "spec": { "containers": containers } });
+        if !labels.is_empty() {
+            config["metadata"] = json!({ "labels": labels });
+        }
+        config
+    })
+}
+
+fn pod() -> One {
+    One(Type::table(POD).unwrap(), Filter::All)
+}
+
+proptest! {
+    #[test]
+    fn sets_obey_their_laws(a in set(), b in set()) {
+        let union = a.union(&b);
+        prop_assert_eq!(&union, &b.union(&a));
+        prop_assert_eq!(union.difference(&b).union(&b), union.clone());
+        prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
+        prop_assert!(a.difference(&b).intersection(&b).is_empty());
+        for path in a.paths() {
+            prop_assert!(union.contains(&path));
+            prop_assert_eq!(a.difference(&b).contains(&path), !b.contains(&path));
+        }
+        prop_assert_eq!(Set::decode(&a.encode()).unwrap(), a);
+    }
+
+    #[test]
+    fn an_apply_again_changes_nothing(first in config(), second in config()) {
+        let one = pod();
+        let (live, managers) = apply_as(&one, &json!({}), &Managers::default(), "a", &first, false).unwrap();
+        prop_assert_eq!(&live, &first);
+        let (live, managers) = apply_as(&one, &live, &managers, "b", &second, true).unwrap();
+        let again = apply_as(&one, &live, &managers, "b", &second, false).unwrap();
+        prop_assert_eq!(&again.0, &live);
+        prop_assert_eq!(&again.1, &managers);
+    }
+
+    #[test]
+    fn what_is_not_applied_any_more_goes_and_nothing_else(first in config(), second in config()) {
+        let one = pod();
+        let (live, managers) = apply_as(&one, &json!({}), &Managers::default(), "a", &first, false).unwrap();
+        // A sole manager gets exactly what it says.
+        let (live, managers) = apply_as(&one, &live, &managers, "a", &second, false).unwrap();
+        prop_assert!(compare(one.0, &live, &second) == Default::default(), "{} {}", live, second);
+        // Beside another one it takes away only its own.
+        let (both, managers) = apply_as(&one, &live, &managers, "b", &first, true).unwrap();
+        let (left, _) = apply_as(&one, &both, &managers, "a", &json!({}), false).unwrap();
+        prop_assert!(compare(one.0, &left, &first) == Default::default(), "{} {}", left, first);
+    }
+
+    #[test]
+    fn merging_and_comparing_agree(live in config(), config in config()) {
+        let of = pod().0;
+        let merged = merge(of, &live, &config);
+        prop_assert!(compare(of, &merged, &merge(of, &merged, &config)) == Default::default());
+        let changed = compare(of, &live, &merged);
+        prop_assert!(changed.removed.is_empty());
+        prop_assert_eq!(changed.written().difference(&with_containers(&extract(of, &config))), Set::default());
+        // Without what the configuration says, nothing of it is left.
+        let said = extract(of, &config);
+        let rest = remove(of, &merged, &said).unwrap_or_default();
+        prop_assert!(extract(of, &rest).intersection(&said).is_empty());
+    }
+}
+
+/// A set and the containers of its members, which come with them.
+fn with_containers(set: &Set) -> Set {
+    let mut all = set.clone();
+    for path in set.paths() {
+        (1..path.len()).for_each(|n| all.insert(path[..n].to_vec()));
+    }
+    all
+}

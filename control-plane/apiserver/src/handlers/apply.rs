@@ -1,0 +1,173 @@
+//! Server-side apply: a PATCH whose body is what its author wants to own of an object.
+
+use std::collections::BTreeMap;
+
+use corten_meta::{Status, Value};
+
+use super::Target;
+use super::ownership::{self, Ownership, ResourceVersions, check_options, managers_of, set_managers};
+use super::update::{Change, Part, reply};
+use crate::body::Reply;
+use crate::decode::{Expected, checked, field_validation_complaints};
+use crate::fields::{self, Identity, Operation, Type, Versions, conflict_status, extract};
+
+/// The media type of an apply.
+pub const MEDIA_TYPE: &str = "application/apply-patch+yaml";
+
+/// The manager under which kubectl applies, whose client-side applies left an annotation.
+const KUBECTL: &str = "kubectl";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A decoded apply.
+pub struct Apply {
+    config: Value,
+    force: bool,
+    by: Identity,
+}
+
+/// Answers with the object after the apply, which may be new.
+pub async fn apply(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let kind = &target.resource.kind;
+    let apply = Apply::decode(target, bytes, &kind.api_version(), &kind.kind)?;
+    let transform = |old: &Value| apply.transform(target, Part::Main, old);
+    let create = || apply.create(target);
+    let change = Change::new(Part::Main, &transform).owning(Ownership::Given).or_apply(&create);
+    Ok(reply(target, &change.carry_out(target).await?))
+}
+
+impl Apply {
+    /// Reads the configuration, which must say what it is.
+    pub fn decode(target: &Target<'_>, bytes: &[u8], api_version: &str, kind: &str) -> Result<Apply, Status> {
+        let context = target.context;
+        check_options(context, "PatchOptions", true)?;
+        let undecodable = |e: corten_meta::Error| Status::bad_request(format!("error decoding YAML: {e}"));
+        let is_json = bytes.trim_ascii_start().starts_with(b"{");
+        let decoded = if is_json { corten_meta::decode_json(bytes, true).ok() } else { None };
+        let (config, duplicates) = match decoded {
+            Some(decoded) => (decoded.value, decoded.duplicates),
+            None => (corten_meta::decode_yaml(bytes).map_err(undecodable)?, Vec::new()),
+        };
+        field_validation_complaints(context, duplicates, |complaints| {
+            Status::bad_request(format!("error strict decoding YAML: {complaints}"))
+        })?;
+        let word = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
+        if word("apiVersion") != api_version || word("kind") != kind {
+            let (given, kind) = (word("apiVersion"), word("kind"));
+            let given = if given.is_empty() { "/" } else { given };
+            return Err(Status::bad_request(format!("invalid object type: {given}, Kind={kind}")));
+        }
+        if config.pointer("/metadata/managedFields").is_some_and(|m| !m.is_null()) {
+            return Err(Status::bad_request("metadata.managedFields must be nil"));
+        }
+        let force = context.info.query.flag("force");
+        let mut by = ownership::identity(target, Operation::Apply);
+        by.api_version = api_version.to_owned();
+        Ok(Apply { config, force, by })
+    }
+
+    /// The live object with the configuration applied and its managers brought up to date.
+    pub fn transform(&self, target: &Target<'_>, part: Part, live: &Value) -> Result<Value, Status> {
+        let versions = ResourceVersions::new(target, part);
+        let object = self.apply_to(&versions, live, &ownership::first(&target.resource.kind), target)?;
+        self.checked(target, object)
+    }
+
+    fn checked(&self, target: &Target<'_>, object: Value) -> Result<Value, Status> {
+        let kind = &target.resource.kind;
+        let expected = Expected { api_version: &kind.api_version(), kind: &kind.kind, schema: &kind.schema };
+        let object = checked(target.context, object, Vec::new(), &expected)?;
+        super::update::check_name(target, &object)?;
+        Ok(object)
+    }
+
+    /// The object to create when there is none.
+    fn create(&self, target: &Target<'_>) -> Result<Value, Status> {
+        let uid = corten_meta::uid(&self.config);
+        if !uid.is_empty() {
+            let why =
+                format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+            return Err(Status::conflict(&target.resource.group_resource(), target.name, &why));
+        }
+        let kind = &target.resource.kind;
+        let versions = ResourceVersions::new(target, Part::Main);
+        let nothing = serde_json::json!({ "apiVersion": kind.api_version(), "kind": kind.kind });
+        let object = self.apply_to(&versions, &nothing, &nothing, target)?;
+        self.checked(target, object)
+    }
+
+    /// Applies to an object of any type that has versions.
+    pub fn apply_to(
+        &self,
+        versions: &dyn Versions,
+        live: &Value,
+        first: &Value,
+        target: &Target<'_>,
+    ) -> Result<Value, Status> {
+        let of = versions.type_of(&self.by.api_version).unwrap_or(Type::Deduced);
+        self.check_form(of, target)?;
+        let managers = managers_of(live);
+        let time = corten_meta::time::rfc3339(target.context.now);
+        let run =
+            |force: bool| fields::apply(versions, (live, first), &self.config, &managers, &self.by, (&time, force));
+        let applied = match run(self.force) {
+            Ok(applied) => applied,
+            Err(conflicts) => {
+                let allowed = self.allowed_by_last_applied(of, live);
+                let left: Vec<_> = conflicts.into_iter().filter(|c| !allowed.contains(&c.path)).collect();
+                if !left.is_empty() {
+                    return Err(conflict_status(&left));
+                }
+                run(true).map_err(|conflicts| conflict_status(&conflicts))?
+            }
+        };
+        let mut object = applied.object.unwrap_or_else(|| live.clone());
+        if !object.get("metadata").is_some_and(Value::is_object) {
+            object["metadata"] = serde_json::json!({});
+        }
+        set_managers(&mut object, applied.managers);
+        self.update_last_applied(&mut object);
+        Ok(object)
+    }
+
+    fn check_form(&self, of: Type<'_>, target: &Target<'_>) -> Result<(), Status> {
+        let errors = fields::check(of, &self.config);
+        let text = match errors.as_slice() {
+            [] => return Ok(()),
+            [one] => one.clone(),
+            many => format!("errors:\n  {}", many.join("\n  ")),
+        };
+        let (namespace, name) = (corten_meta::namespace(&self.config), corten_meta::name(&self.config));
+        let namespace = if namespace.is_empty() { target.namespace } else { namespace };
+        let (version, kind) = (&self.by.api_version, self.config["kind"].as_str().unwrap_or_default());
+        let message =
+            format!("failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): {text}");
+        Err(Status { code: 500, reason: String::new(), message, details: None })
+    }
+
+    /// What kubectl applied from the client's side and nobody changed since: it may take that over without force.
+    fn allowed_by_last_applied(&self, of: Type<'_>, live: &Value) -> fields::Set {
+        let annotations: BTreeMap<String, String> = corten_meta::annotations(live);
+        let last = annotations.get(LAST_APPLIED).filter(|_| self.by.manager == KUBECTL);
+        let Some(last) = last.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+            return fields::Set::default();
+        };
+        if last.get("apiVersion").and_then(Value::as_str) != Some(&self.by.api_version) {
+            return fields::Set::default();
+        }
+        let changed = fields::compare(of, &last, live);
+        extract(of, &last).difference(&changed.modified).difference(&changed.added).difference(&changed.removed)
+    }
+
+    /// Keeps the annotation of client-side apply in line, so that both can be used in turn.
+    fn update_last_applied(&self, object: &mut Value) {
+        let has = corten_meta::annotations(object).get(LAST_APPLIED).is_some_and(|text| !text.is_empty());
+        if self.by.manager != KUBECTL || !has {
+            return;
+        }
+        let mut config = self.config.clone();
+        if let Some(annotations) = config.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+            annotations.remove(LAST_APPLIED);
+        }
+        object["metadata"]["annotations"][LAST_APPLIED] = format!("{config}\n").into();
+    }
+}

@@ -1,0 +1,271 @@
+//! Keeps `metadata.managedFields` with every write: who writes, in which version, and which paths are theirs to own.
+//!
+//! The rules are in `fields/`; this is where they meet a request and a resource.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use corten_api::{Kind, Role};
+use corten_meta::{FieldError, GroupKind, Path, Status, Value};
+use serde_json::{Map, json};
+
+use super::Target;
+use super::update::Part;
+use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, update, zero};
+use crate::pipeline::Context;
+use crate::registry::Resource;
+
+/// The longest name of a manager.
+const MAX_MANAGER: usize = 128;
+
+/// What a change does to the ownership of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// The writer owns what it writes.
+    Tracked,
+    /// The wanted object brings its managers: an apply has worked them out.
+    Given,
+    /// It stays as it is.
+    Kept,
+}
+
+/// The name of the manager who makes this request: what it says, else the first word of its user agent.
+pub fn manager(context: &Context) -> String {
+    let given = context.info.query.get("fieldManager");
+    let agent = || context.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let mut name = String::new();
+    let prefix = given.unwrap_or_else(|| agent().split('/').next().unwrap_or_default());
+    for letter in prefix.chars().filter(|c| !c.is_control()) {
+        if name.len() + letter.len_utf8() > MAX_MANAGER {
+            break;
+        }
+        name.push(letter);
+    }
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}
+
+/// Checks `fieldManager` and `force` of a write; `options` is the kind that they belong to.
+pub fn check_options(context: &Context, options: &str, is_apply: bool) -> Result<(), Status> {
+    let query = &context.info.query;
+    let (path, mut errors) = (Path::root("fieldManager"), Vec::new());
+    let manager = query.get("fieldManager").unwrap_or_default();
+    if is_apply && manager.is_empty() {
+        errors.push(FieldError::required(&path, "is required for apply patch"));
+    }
+    if !is_apply && options == "PatchOptions" && query.get("force").is_some() {
+        errors.push(FieldError::forbidden(&Path::root("force"), "may not be specified for non-apply patch"));
+    }
+    if manager.len() > MAX_MANAGER {
+        errors.push(FieldError::too_long(&path, MAX_MANAGER));
+    }
+    for (at, letter) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
+        errors.push(FieldError::invalid(&path, manager, detail));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let kind = GroupKind { group: "meta.k8s.io".to_owned(), kind: options.to_owned() };
+    Err(Status::invalid(&kind, "", errors))
+}
+
+/// Who this request is, for an operation.
+pub fn identity(target: &Target<'_>, operation: Operation) -> Identity {
+    Identity {
+        manager: manager(target.context),
+        operation,
+        api_version: target.resource.kind.api_version(),
+        subresource: target.context.info.subresource.clone(),
+    }
+}
+
+/// Writes the managers into an object.
+pub fn set_managers(object: &mut Value, managers: Managers) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    match managers.encode() {
+        Some(value) => metadata.insert("managedFields".to_owned(), value),
+        None => metadata.remove("managedFields"),
+    };
+}
+
+fn managed_fields(object: &Value) -> Option<&Value> {
+    object.get("metadata").and_then(|metadata| metadata.get("managedFields"))
+}
+
+/// The managers of a stored object; ones that cannot be read are as good as none.
+pub fn managers_of(object: &Value) -> Managers {
+    Managers::decode(managed_fields(object)).unwrap_or_default()
+}
+
+/// The creator of a new object owns all that it says.
+pub fn track_create(target: &Target<'_>, object: &mut Value) {
+    let managers = if is_reset(managed_fields(object)) { Managers::default() } else { managers_of(object) };
+    let versions = ResourceVersions::new(target, Part::Main);
+    let time = corten_meta::time::rfc3339(target.context.now);
+    let by = identity(target, Operation::Update);
+    let managers = update(&versions, &first(&target.resource.kind), object, managers, &by, &time);
+    set_managers(object, managers);
+}
+
+/// The writer owns what it changes. A client may also write `managedFields` itself: what it says then counts as what
+/// was before, and nothing at all means that ownership is to be forgotten.
+pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
+    let is_main = target.context.info.subresource.is_empty();
+    let managers = match managed_fields(new) {
+        given if is_main && is_reset(given) => Managers::default(),
+        given if is_main => match Managers::decode(given) {
+            Ok(managers) if !managers.is_empty() => managers,
+            _ => managers_of(old),
+        },
+        _ => managers_of(old),
+    };
+    // An object that nobody kept track of is not tracked before its first apply.
+    if managers.is_empty() {
+        return set_managers(new, managers);
+    }
+    let versions = ResourceVersions::new(target, part);
+    let time = corten_meta::time::rfc3339(target.context.now);
+    let managers = update(&versions, old, new, managers, &identity(target, Operation::Update), &time);
+    set_managers(new, managers);
+}
+
+/// A write that would change nothing but the times of managers is no write: the times stay.
+pub fn keep_times(new: &mut Value, old: &Value) {
+    let timeless = |object: &Value| -> Option<Vec<Map<String, Value>>> {
+        let entries = managed_fields(object)?.as_array()?;
+        let without_time = |entry: &Value| {
+            let mut entry = entry.as_object()?.clone();
+            entry.remove("time");
+            Some(entry)
+        };
+        entries.iter().map(without_time).collect()
+    };
+    if managed_fields(new) == managed_fields(old) || !same_but_managers(new, old) {
+        return;
+    }
+    if let (Some(mut a), Some(mut b)) = (timeless(new), timeless(old)) {
+        // Entries are sorted by time, among others.
+        let key = |entry: &Map<String, Value>| serde_json::to_string(entry).unwrap_or_default();
+        a.sort_by_cached_key(key);
+        b.sort_by_cached_key(key);
+        if a == b
+            && let Some(before) = managed_fields(old).cloned()
+        {
+            new["metadata"]["managedFields"] = before;
+        }
+    }
+}
+
+fn same_but_managers(new: &Value, old: &Value) -> bool {
+    let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
+    let metadata = |object: &Map<String, Value>| {
+        let fields = object.get("metadata").and_then(Value::as_object).into_iter().flatten();
+        // The revision is the store's to write, and not yet in the new object.
+        let own = |name: &str| name != "managedFields" && name != "resourceVersion";
+        fields.filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>()
+    };
+    new.len() == old.len()
+        && new.iter().all(|(name, value)| name == "metadata" || old.get(name) == Some(value))
+        && metadata(new) == metadata(old)
+}
+
+/// What an object is compared with that was not there before.
+pub fn first(kind: &Kind) -> Value {
+    match Type::table(&kind.schema) {
+        Some(Type::Struct(of)) => zero(of),
+        _ => json!({ "apiVersion": kind.api_version(), "kind": kind.kind }),
+    }
+}
+
+/// The paths that a request for this part of an object can own.
+fn filter(target: &Target<'_>, part: Part) -> Filter {
+    let kind = &target.resource.kind;
+    let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
+    let without = |paths: &[&[&str]]| Filter::Without(Set::of_fields(paths));
+    match (part, role) {
+        (_, Some(Role::EphemeralContainers)) => Filter::Only(vec![vec![Some("spec"), Some("ephemeralContainers")]]),
+        (_, Some(Role::Resize)) => {
+            let paths = ["containers", "initContainers"].into_iter().flat_map(|list| {
+                ["resources", "resizePolicy"].map(|field| vec![Some("spec"), Some(list), None, Some(field)])
+            });
+            Filter::Only(paths.collect())
+        }
+        (_, Some(Role::Approval)) => without(&[&["spec"], &["status", "certificate"]]),
+        (Part::Status, _) if kind.schema.is_empty() => without(&[&["spec"], &["metadata"]]),
+        (Part::Status, _) => without(&[&["spec"]]),
+        _ if kind.rules.has_status => without(&[&["status"]]),
+        _ => Filter::All,
+    }
+}
+
+/// A resource in all its versions.
+pub struct ResourceVersions<'a> {
+    resource: &'a Arc<Resource>,
+    server: &'a crate::server::Server,
+    filter: Filter,
+    others: OnceCell<Vec<Arc<Resource>>>,
+}
+
+impl<'a> ResourceVersions<'a> {
+    pub fn new(target: &'a Target<'_>, part: Part) -> ResourceVersions<'a> {
+        ResourceVersions {
+            resource: target.resource,
+            server: target.server,
+            filter: filter(target, part),
+            others: OnceCell::new(),
+        }
+    }
+
+    /// The resource in this version: one that is stored in the same place.
+    fn version(&self, api_version: &str) -> Option<&Resource> {
+        if self.resource.kind.api_version() == api_version {
+            return Some(self.resource);
+        }
+        let prefix = &self.resource.stored.as_ref()?.prefix;
+        let others = self.others.get_or_init(|| {
+            let resources = self.server.registry.resources();
+            let beside = |r: &&Arc<Resource>| r.stored.as_ref().is_some_and(|s| s.prefix == *prefix);
+            resources.ordered.iter().filter(beside).cloned().collect()
+        });
+        others.iter().find(|r| r.kind.api_version() == api_version).map(Arc::as_ref)
+    }
+}
+
+fn type_of(kind: &Kind) -> Type<'_> {
+    match Type::table(&kind.schema) {
+        Some(of) => of,
+        None => kind.behaviour.structural_schema().map_or(Type::Deduced, Type::CustomResource),
+    }
+}
+
+/// From one version to another, through the stored one.
+fn convert(mut object: Value, from: &Kind, to: &Kind) -> Value {
+    from.behaviour.to_stored(&mut object);
+    to.behaviour.from_stored(&mut object);
+    object["apiVersion"] = to.api_version().into();
+    object
+}
+
+impl Versions for ResourceVersions<'_> {
+    fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
+        self.version(api_version).map(|resource| type_of(&resource.kind))
+    }
+
+    fn to(&self, object: &Value, api_version: &str) -> Value {
+        match self.version(api_version) {
+            Some(other) => convert(object.clone(), &self.resource.kind, &other.kind),
+            None => object.clone(),
+        }
+    }
+
+    fn back(&self, object: Value, api_version: &str) -> Value {
+        match self.version(api_version) {
+            Some(other) => convert(object, &other.kind, &self.resource.kind),
+            None => object,
+        }
+    }
+
+    fn filter(&self) -> &Filter {
+        &self.filter
+    }
+}

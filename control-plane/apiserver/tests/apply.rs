@@ -1,0 +1,273 @@
+//! Who owns what: managedFields of every writer, and server-side apply.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use serde_json::{Value, json};
+use server::{Answer, TestServer, call, send};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const APPLY: &str = "application/apply-patch+yaml";
+
+fn config_map(data: Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "m" }, "data": data })
+}
+
+fn deployment(replicas: Option<i64>) -> Value {
+    let mut object = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" },
+        "spec": { "selector": { "matchLabels": { "app": "d" } },
+                  "template": { "metadata": { "labels": { "app": "d" } },
+                                "spec": { "containers": [{ "name": "c", "image": "i" }] } } } });
+    if let Some(replicas) = replicas {
+        object["spec"]["replicas"] = replicas.into();
+    }
+    object
+}
+
+async fn apply(s: &TestServer, path: &str, manager: &str, body: Value) -> Answer {
+    let join = if path.contains('?') { '&' } else { '?' };
+    s.patch(&format!("{path}{join}fieldManager={manager}"), APPLY, body).await
+}
+
+/// The entry of a manager.
+fn entry<'a>(object: &'a Value, manager: &str, operation: &str) -> &'a Value {
+    let entries = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
+    entries.iter().find(|e| e["manager"] == manager && e["operation"] == operation).unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn every_writer_is_kept_track_of() {
+    let s = TestServer::start().await;
+    let admin = s.user("a", &["system:masters"]);
+    let body = config_map(json!({ "a": "1" })).to_string();
+    let headers = [("content-type", "application/json"), ("user-agent", "kubectl/v1.36.0 (linux/amd64)")];
+    let created = send(&admin, "POST", MAPS, body.into(), &headers).await.expect(201);
+    let first = entry(&created, "kubectl", "Update");
+    assert_eq!(first["fieldsV1"], json!({ "f:data": { ".": {}, "f:a": {} } }));
+    assert_eq!((&first["apiVersion"], &first["fieldsType"]), (&json!("v1"), &json!("FieldsV1")));
+    assert!(first["time"].is_string() && first.get("subresource").is_none());
+
+    let path = format!("{MAPS}/m");
+    let patched =
+        s.patch(&format!("{path}?fieldManager=other"), "merge", json!({ "data": { "a": "2" } })).await.expect(200);
+    assert_eq!(entry(&patched, "kubectl", "Update")["fieldsV1"], json!({ "f:data": {} }));
+    assert_eq!(entry(&patched, "other", "Update")["fieldsV1"], json!({ "f:data": { "f:a": {} } }));
+    // Writing the same again changes nothing, not even a time.
+    let again = s.put(&format!("{path}?fieldManager=third"), patched.clone()).await.expect(200);
+    assert_eq!(again, patched);
+    // Nobody is tracked any more after a reset.
+    let reset = s.patch(&path, "merge", json!({ "metadata": { "managedFields": [{}] } })).await.expect(200);
+    assert_eq!(reset["metadata"].get("managedFields"), None);
+    let untracked = s.patch(&path, "merge", json!({ "data": { "a": "3" } })).await.expect(200);
+    assert_eq!(untracked["metadata"].get("managedFields"), None);
+}
+
+#[tokio::test]
+async fn subresources_have_entries_of_their_own() {
+    let s = TestServer::start().await;
+    s.post(&format!("{DEPLOYMENTS}?fieldManager=me"), deployment(Some(1))).await.expect(201);
+    let path = format!("{DEPLOYMENTS}/d");
+    let status = json!({ "status": { "replicas": 1 }, "spec": { "replicas": 7 } });
+    let updated = s.patch(&format!("{path}/status?fieldManager=controller"), "merge", status).await.expect(200);
+    let controller = entry(&updated, "controller", "Update");
+    assert_eq!(
+        (&controller["subresource"], &controller["fieldsV1"]),
+        (&json!("status"), &json!({ "f:status": { "f:replicas": {} } }))
+    );
+
+    let scale = json!({ "spec": { "replicas": 3 } });
+    s.patch(&format!("{path}/scale?fieldManager=kubectl"), "merge", scale).await.expect(200);
+    let scaled = s.get(&path).await.expect(200);
+    let kubectl = entry(&scaled, "kubectl", "Update");
+    assert_eq!(
+        (&kubectl["subresource"], &kubectl["apiVersion"], &kubectl["fieldsV1"]),
+        (&json!("scale"), &json!("apps/v1"), &json!({ "f:spec": { "f:replicas": {} } }))
+    );
+    assert_eq!(entry(&scaled, "me", "Update")["fieldsV1"]["f:spec"].get("f:replicas"), None);
+    assert_eq!(scaled["metadata"]["generation"], 2);
+}
+
+#[tokio::test]
+async fn an_apply_creates_changes_and_removes() {
+    let s = TestServer::start().await;
+    let path = format!("{MAPS}/m");
+    let created = apply(&s, &path, "me", config_map(json!({ "a": "1", "b": "2" }))).await.expect(201);
+    assert_eq!(created["data"], json!({ "a": "1", "b": "2" }));
+    assert_eq!(entry(&created, "me", "Apply")["fieldsV1"], json!({ "f:data": { "f:a": {}, "f:b": {} } }));
+    // The same again is no write.
+    assert_eq!(apply(&s, &path, "me", config_map(json!({ "a": "1", "b": "2" }))).await.expect(200), created);
+    // Another applier shares what is equal, and keeps it when the first lets go.
+    apply(&s, &path, "you", config_map(json!({ "b": "2", "c": "3" }))).await.expect(200);
+    let left = apply(&s, &path, "me", config_map(json!({}))).await.expect(200);
+    assert_eq!(left["data"], json!({ "b": "2", "c": "3" }));
+    // What a plain writer owns is in conflict, until it is forced.
+    s.patch(&format!("{path}?fieldManager=kubectl-edit"), "merge", json!({ "data": { "b": "9" } })).await.expect(200);
+    let conflict = apply(&s, &path, "you", config_map(json!({ "b": "2", "c": "3" }))).await.expect(409);
+    assert_eq!(
+        (&conflict["message"], &conflict["reason"], &conflict["details"]["causes"]),
+        (
+            &json!("Apply failed with 1 conflict: conflict with \"kubectl-edit\" using v1: .data.b"),
+            &json!("Conflict"),
+            &json!([{ "reason": "FieldManagerConflict", "message": "conflict with \"kubectl-edit\" using v1", "field": ".data.b" }])
+        )
+    );
+    let dry =
+        apply(&s, &format!("{path}?force=true&dryRun=All"), "you", config_map(json!({ "b": "2" }))).await.expect(200);
+    assert_eq!(dry["data"], json!({ "b": "2" }));
+    let forced =
+        apply(&s, &format!("{path}?force=true"), "you", config_map(json!({ "b": "2", "c": "3" }))).await.expect(200);
+    assert_eq!(
+        (&forced["data"], entry(&forced, "kubectl-edit", "Update")),
+        (&json!({ "b": "2", "c": "3" }), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn an_apply_keeps_to_its_part() {
+    let s = TestServer::start().await;
+    let path = format!("{DEPLOYMENTS}/d");
+    let mut with_status = deployment(Some(2));
+    with_status["status"] = json!({ "replicas": 9 });
+    let created = apply(&s, &path, "me", with_status).await.expect(201);
+    assert_eq!((&created["status"], entry(&created, "me", "Apply")["fieldsV1"].get("f:status")), (&json!({}), None));
+    assert_eq!(created["spec"]["strategy"]["type"], "RollingUpdate");
+
+    let status = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" },
+                         "spec": { "replicas": 5 }, "status": { "replicas": 2 } });
+    let applied = apply(&s, &format!("{path}/status"), "controller", status).await.expect(200);
+    assert_eq!((&applied["spec"]["replicas"], &applied["status"]["replicas"]), (&json!(2), &json!(2)));
+    assert_eq!(entry(&applied, "controller", "Apply")["fieldsV1"], json!({ "f:status": { "f:replicas": {} } }));
+    assert_eq!(entry(&applied, "controller", "Apply")["subresource"], "status");
+
+    let scale = json!({ "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": "d" }, "spec": { "replicas": 4 } });
+    let conflict = apply(&s, &format!("{path}/scale"), "scaler", scale.clone()).await.message(409);
+    assert_eq!(conflict, "Apply failed with 1 conflict: conflict with \"me\": .spec.replicas");
+    apply(&s, &format!("{path}/scale?force=true"), "scaler", scale).await.expect(200);
+    let scaled = s.get(&path).await.expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 4);
+    assert_eq!(entry(&scaled, "scaler", "Apply")["fieldsV1"], json!({ "f:spec": { "f:replicas": {} } }));
+    // The first applier no longer says replicas, and does not take them away.
+    let again = apply(&s, &path, "me", deployment(None)).await.expect(200);
+    assert_eq!(
+        (&again["spec"]["replicas"], &again["metadata"]["generation"]),
+        (&json!(4), &scaled["metadata"]["generation"])
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_apply_is_refused() {
+    let s = TestServer::start().await;
+    let path = format!("{MAPS}/m");
+    let cases = [
+        (
+            s.patch(&path, APPLY, config_map(json!({}))).await,
+            422,
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+        ),
+        (
+            s.patch(&format!("{path}?force=true"), "merge", json!({})).await,
+            422,
+            "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch",
+        ),
+        (
+            apply(&s, &path, "me", json!({ "kind": "Secret", "apiVersion": "v1" })).await,
+            400,
+            "invalid object type: v1, Kind=Secret",
+        ),
+        (
+            apply(
+                &s,
+                &path,
+                "me",
+                json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": { "name": "m", "managedFields": [] } }),
+            )
+            .await,
+            400,
+            "metadata.managedFields must be nil",
+        ),
+        (
+            apply(
+                &s,
+                &path,
+                "me",
+                json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": { "name": "m" }, "datas": {} }),
+            )
+            .await,
+            500,
+            "failed to create typed patch object (default/m; v1, Kind=ConfigMap): .datas: field not declared in schema",
+        ),
+        (
+            apply(&s, &format!("{MAPS}/other"), "me", config_map(json!({}))).await,
+            400,
+            "the name of the object (m) does not match the name on the URL (other)",
+        ),
+    ];
+    for (answer, code, message) in cases {
+        assert_eq!(answer.message(code), message);
+    }
+    assert_eq!(s.patch(&path, "application/apply-patch+cbor", json!({})).await.code, 415);
+    // Whoever may only patch cannot create by applying.
+    let role = json!({ "metadata": { "name": "patcher" }, "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"] }] });
+    s.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await.expect(201);
+    let binding = json!({ "metadata": { "name": "patcher" }, "subjects": [{ "kind": "User", "name": "p", "apiGroup": "rbac.authorization.k8s.io" }],
+                          "roleRef": { "kind": "ClusterRole", "name": "patcher", "apiGroup": "rbac.authorization.k8s.io" } });
+    s.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
+    let patcher = s.user("p", &[]);
+    let refused = call(&patcher, "PATCH", &format!("{path}?fieldManager=me"), Some(config_map(json!({}))), APPLY)
+        .await
+        .message(403);
+    assert!(refused.contains("cannot create resource \"configmaps\""), "{refused}");
+    // A resourceVersion is a precondition.
+    apply(&s, &path, "me", config_map(json!({}))).await.expect(201);
+    let mut stale = config_map(json!({ "a": "1" }));
+    stale["metadata"]["resourceVersion"] = "1".into();
+    assert_eq!(apply(&s, &path, "me", stale).await.code, 409);
+}
+
+#[tokio::test]
+async fn kubectl_moves_from_client_side_apply() {
+    let s = TestServer::start().await;
+    let mut object = config_map(json!({ "a": "1" }));
+    let last = object.to_string();
+    object["metadata"]["annotations"] = json!({ "kubectl.kubernetes.io/last-applied-configuration": last });
+    s.post(&format!("{MAPS}?fieldManager=kubectl-client-side-apply"), object).await.expect(201);
+    // What the annotation says was applied by kubectl, so kubectl may change it; another manager may not.
+    let changed = config_map(json!({ "a": "2" }));
+    assert_eq!(apply(&s, &format!("{MAPS}/m"), "other", changed.clone()).await.code, 409);
+    let applied = apply(&s, &format!("{MAPS}/m"), "kubectl", changed.clone()).await.expect(200);
+    assert_eq!(applied["data"], json!({ "a": "2" }));
+    let annotation =
+        applied["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(annotation).unwrap(), changed);
+}
+
+#[tokio::test]
+async fn custom_resources_are_applied_by_their_schema() {
+    let s = TestServer::start().await;
+    let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": {
+        "hosts": { "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": {
+            "type": "object", "required": ["name"], "properties": { "name": { "type": "string" }, "port": { "type": "integer" } } } } } } } });
+    let definition = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "gates.example.com" },
+        "spec": { "group": "example.com", "scope": "Namespaced",
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+            "names": { "plural": "gates", "singular": "gate", "kind": "Gate", "listKind": "GateList" } } });
+    s.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await.expect(201);
+    let path = "/apis/example.com/v1/namespaces/default/gates/g";
+    let gate = |hosts: Value| json!({ "apiVersion": "example.com/v1", "kind": "Gate", "metadata": { "name": "g" }, "spec": { "hosts": hosts } });
+    let mut created = apply(&s, path, "me", gate(json!([{ "name": "a", "port": 1 }]))).await;
+    for _ in 0..500 {
+        if created.code == 201 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        created = apply(&s, path, "me", gate(json!([{ "name": "a", "port": 1 }]))).await;
+    }
+    created.expect(201);
+    let both = apply(&s, path, "you", gate(json!([{ "name": "b", "port": 2 }]))).await.expect(200);
+    assert_eq!(both["spec"]["hosts"], json!([{ "name": "a", "port": 1 }, { "name": "b", "port": 2 }]));
+    let conflict = apply(&s, path, "you", gate(json!([{ "name": "a", "port": 9 }]))).await.message(409);
+    assert_eq!(conflict, "Apply failed with 1 conflict: conflict with \"me\": .spec.hosts[name=\"a\"].port");
+}
