@@ -3,6 +3,7 @@
 //! The network needs the node's pod range, which the control plane assigns after the node has registered. Until then
 //! the runtime says that the network is not ready, and pods wait.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::OnceLock;
 
@@ -12,6 +13,7 @@ use corten_client::Caches;
 use corten_meta::Key;
 use corten_network::{Cidr, PodNetwork, PortMapping, Protocol, SetupRequest};
 use corten_runtime::{PodNetworkRequest, PodNetworkResult};
+use tokio::sync::Mutex;
 
 use crate::config;
 
@@ -29,6 +31,9 @@ pub fn gateway(range: &str) -> Option<IpAddr> {
 #[derive(Default)]
 pub struct Plugged {
     network: OnceLock<PodNetwork>,
+    /// The sandboxes that the runtime found at its start, until the network has been told. Held while either of
+    /// them starts, so that whoever is second does the telling.
+    live: Mutex<Option<BTreeSet<String>>>,
 }
 
 impl Plugged {
@@ -40,6 +45,11 @@ impl Plugged {
         // Written first: whatever is made below can then be found and taken down, also after a crash.
         std::fs::write(node.place.data.join(NETWORK_FILE), format!("{} {range}\n", node.bridge))?;
         let network = PodNetwork::start(network_config(node, range)?).await.context("the pod network cannot start")?;
+        let mut live = self.live.lock().await;
+        // Before the first pod is connected, or its address would count as left behind.
+        if let Some(live) = live.take() {
+            network.gc(&live).await.context("addresses of dead sandboxes cannot be collected")?;
+        }
         let _ = self.network.set(network);
         Ok(())
     }
@@ -101,6 +111,17 @@ impl corten_runtime::PodNetwork for Plugged {
 
     async fn teardown(&self, request: PodNetworkRequest) -> Result<(), String> {
         self.get()?.teardown(&request.sandbox_id).await.map_err(|error| error.to_string())
+    }
+
+    async fn reconcile(&self, live: BTreeSet<String>) -> Result<(), String> {
+        let mut waiting = self.live.lock().await;
+        match self.network.get() {
+            Some(network) => network.gc(&live).await.map(drop).map_err(|error| error.to_string()),
+            None => {
+                *waiting = Some(live);
+                Ok(())
+            }
+        }
     }
 
     async fn not_ready(&self) -> Option<String> {

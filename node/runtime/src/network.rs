@@ -3,6 +3,7 @@
 //! The runtime owns this trait and the binary plugs an implementation in, so neither package knows
 //! the other. The runtime makes and pins the network namespace; the network fills it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// A pod whose network namespace exists, with only a loopback device that is up.
@@ -55,6 +56,12 @@ pub trait PodNetwork: Send + Sync + 'static {
     /// Disconnects a pod and frees its addresses. Must succeed when there is nothing left to undo,
     /// because it is repeated until it succeeds.
     async fn teardown(&self, request: PodNetworkRequest) -> Result<(), String>;
+
+    /// The sandboxes that are connected when the runtime begins; what the network still holds for any other was
+    /// left by a crash. Called once, before the first `setup`.
+    async fn reconcile(&self, _live: BTreeSet<String>) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Why pods cannot be connected now; `None` when they can. Becomes the NetworkReady condition.
     async fn not_ready(&self) -> Option<String> {

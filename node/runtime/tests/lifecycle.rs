@@ -73,6 +73,8 @@ async fn containers_survive_the_daemon_and_exits_are_found() {
     let short = node.run(&sandbox, &short).await;
 
     node.kill();
+    let unfinished = node.path().join("state/containers/unfinished/upper");
+    std::fs::create_dir_all(&unfinished).expect("what a crash in the middle of a creation leaves");
     let shared = node.path().join("run/sandboxes").join(&sandbox).join("shm/go");
     std::fs::write(shared, "").expect("let the short one go");
     let exit = node.path().join("state/containers").join(&short).join("exit.json");
@@ -83,6 +85,7 @@ async fn containers_survive_the_daemon_and_exits_are_found() {
     }
     node.resume().await;
 
+    assert!(!unfinished.exists(), "a folder without a record was never a container");
     let status = node.wait(&short).await;
     assert_eq!((status.exit_code, status.reason.as_str()), (5, "Error"));
     assert_eq!(node.status(&lasting).await.state(), v1::ContainerState::ContainerRunning);

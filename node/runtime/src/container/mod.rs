@@ -29,7 +29,7 @@ pub(crate) struct ContainerRecord {
     pub identity: Option<Identity>,
     pub image_id: String,
     pub image_ref: String,
-    /// Digests of the image's layers, which must not be removed while the container exists.
+    /// Digests of the layers of all its images, which must not be removed while the container exists.
     pub layers: Vec<String>,
     pub log_path: String,
     pub stop_signal: i32,

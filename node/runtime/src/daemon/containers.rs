@@ -37,9 +37,11 @@ impl Daemon {
         let id = new_id();
         make_missing_sources(&config.mounts)?;
         let spec = self.spec(&id, &sandbox, &config, &image, &image_config)?;
-        self.images.lease(&id, &image.layers)?;
+        let layers = self.layers_of(&image, &config)?;
+        self.images.lease(&id, &layers)?;
         self.write_bundle(&id, &spec)?;
-        let record = self.new_record(&sandbox, &config, &image, &image_config, &id, &spec);
+        let record =
+            ContainerRecord { layers, ..self.new_record(&sandbox, &config, &image, &image_config, &id, &spec) };
         let container = Arc::new(Container::new(id.clone(), config, record));
         container.save(&self.paths)?;
         self.container_map().insert(id.clone(), container.clone());
@@ -85,6 +87,15 @@ impl Daemon {
         Ok(spec)
     }
 
+    /// The layers that the container stands on: its image's, and those of the images that it mounts.
+    fn layers_of(&self, image: &ImageRecord, config: &v1::ContainerConfig) -> Result<Vec<String>, Error> {
+        let mut layers = image.layers.clone();
+        for mounted in config.mounts.iter().filter_map(|mount| mount.image.as_ref()) {
+            layers.extend(self.images.find(&mounted.image)?.map(|image| image.layers).unwrap_or_default());
+        }
+        Ok(layers)
+    }
+
     fn volume_layers(&self, name: &str) -> Result<(std::path::PathBuf, Vec<String>), Error> {
         let image = self.images.find(name)?.ok_or_else(|| Error::NotFound { kind: "image", id: name.to_string() })?;
         let mut lower = layers(&image);
@@ -100,7 +111,7 @@ impl Daemon {
         self.container(&options.target_id).ok()?.record().pid
     }
 
-    /// The folder appears whole: a crash leaves none or all of it.
+    /// The folder and its spec. The record comes last; a folder without one is removed at the next start.
     fn write_bundle(&self, id: &str, spec: &Spec) -> Result<(), Error> {
         let folder = self.paths.container(id);
         for part in ["upper", "work", "rootfs", "empty"] {
@@ -126,7 +137,6 @@ impl Daemon {
             created_at: now(),
             image_id: image.id.clone(),
             image_ref: image.digests.first().unwrap_or(&image.id).clone(),
-            layers: image.layers.clone(),
             log_path: spec.log_path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
             stop_signal: stop_signal(config, &image_config.config.stop_signal),
             cgroup: cgroup_path(sandbox, id),

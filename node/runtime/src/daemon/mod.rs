@@ -75,9 +75,36 @@ impl Daemon {
             samples: stats::Samples::default(),
             paths,
         });
+        daemon.remove_unfinished()?;
         daemon.load_sandboxes()?;
         daemon.load_containers()?;
+        daemon.reconcile_network().await;
         Ok(daemon)
+    }
+
+    /// A record is the last thing that is written of a sandbox or a container, and before it nothing was started:
+    /// a folder without one is what a crash left of a creation.
+    fn remove_unfinished(&self) -> Result<(), Error> {
+        for id in unrecorded(&self.paths.containers())? {
+            tracing::info!(container = id, "removing a container that was never made whole");
+            let folder = self.paths.container(&id);
+            std::fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))?;
+            self.images.release(&id)?;
+        }
+        for id in unrecorded(&self.paths.sandboxes())? {
+            let folder = self.paths.sandbox(&id);
+            std::fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))?;
+        }
+        Ok(())
+    }
+
+    /// The network gives up what it holds for sandboxes that do not exist any more.
+    async fn reconcile_network(&self) {
+        let connected = self.all_sandboxes().into_iter().filter(|sandbox| sandbox.record().connected);
+        let live: BTreeSet<String> = connected.map(|sandbox| sandbox.id.clone()).collect();
+        if let Err(error) = self.network.reconcile(live).await {
+            tracing::warn!(%error, "the pod network could not be reconciled with the sandboxes that exist");
+        }
     }
 
     fn load_sandboxes(&self) -> Result<(), Error> {
@@ -178,6 +205,12 @@ fn names(folder: &std::path::Path) -> Result<Vec<String>, Error> {
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     // A leading dot marks what was being removed when the daemon died.
     Ok(names.filter(|name| !name.starts_with('.')).collect())
+}
+
+/// Folders without a record.
+fn unrecorded(folder: &std::path::Path) -> Result<Vec<String>, Error> {
+    let incomplete = |id: &String| !folder.join(id).join("record.json").exists();
+    Ok(names(folder)?.into_iter().filter(incomplete).collect())
 }
 
 /// An id that no sandbox or container had before.
