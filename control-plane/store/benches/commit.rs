@@ -1,7 +1,8 @@
 //! Durable writes per second of 1 KiB at 1, 32 and 128 writers, and what one costs the processor.
 //!
 //! Every writer waits for its write to be durable before the next one. The keys go round, so that
-//! the store holds 10,000 entries, and checkpoints and compaction take their share of the time.
+//! the store holds 10,000 entries, and checkpoints and compaction take their share of the time. Prints one
+//! `figure<TAB>value<TAB>unit` line each, for the history.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,14 +18,14 @@ fn main() {
     let dir = tempfile::tempdir().expect("a directory");
     let begin = Instant::now();
     let store = Embedded::open(Config::new(dir.path())).expect("a store");
-    println!("open an empty store: {:?}", begin.elapsed());
+    figure("store, open empty", begin.elapsed().as_secs_f64() * 1e3, "ms");
     for writers in [1, 32, 128] {
         runtime.block_on(measure(&store, writers));
     }
     drop(store);
     let begin = Instant::now();
     let store = Embedded::open(Config::new(dir.path())).expect("a store");
-    println!("open it again at revision {}: {:?}", store.revision(), begin.elapsed());
+    figure("store, open again per 100k revisions", begin.elapsed().as_secs_f64() * 1e8 / store.revision() as f64, "ms");
 }
 
 async fn measure(store: &Arc<Embedded>, writers: u64) {
@@ -38,13 +39,15 @@ async fn measure(store: &Arc<Embedded>, writers: u64) {
     let (elapsed, cpu) = (begin.elapsed(), cpu_time() - cpu);
     latencies.sort_unstable();
     let writes = latencies.len();
-    println!(
-        "{count:4} writers: {:7.0} writes/s, p50 {:?}, p99 {:?}, {:.1} µs of processor each",
-        writes as f64 / elapsed.as_secs_f64(),
-        latencies[writes / 2],
-        latencies[writes * 99 / 100],
-        cpu.as_secs_f64() * 1e6 / writes as f64,
-    );
+    let of = |what: &str| format!("store, {count} writers, {what}");
+    figure(&of("writes"), writes as f64 / elapsed.as_secs_f64(), "1/s");
+    figure(&of("p99"), latencies[writes * 99 / 100].as_secs_f64() * 1e3, "ms");
+    figure(&of("CPU per write"), cpu.as_secs_f64() * 1e6 / writes as f64, "µs");
+}
+
+/// One line of the history: figure, value, unit.
+fn figure(name: &str, value: f64, unit: &str) {
+    println!("{name}\t{value:.2}\t{unit}");
 }
 
 async fn write(store: Arc<Embedded>, writer: u64, begin: Instant) -> Vec<Duration> {
