@@ -81,10 +81,10 @@ pub struct Server {
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub bind_address: IpAddr,
     /// The port the API server listens on.
-    #[arg(long, default_value_t = 6443, value_name = "PORT")]
+    #[arg(long, default_value_t = 6443, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
     /// The port the first node's kubelet listens on.
-    #[arg(long, default_value_t = 10250, value_name = "PORT")]
+    #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
     /// The range that pod addresses come from; each node gets a /24 of it.
     #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
@@ -159,7 +159,7 @@ pub struct Agent {
     #[arg(long, value_name = "ADDRESS")]
     pub node_ip: Option<IpAddr>,
     /// The port the kubelet listens on.
-    #[arg(long, default_value_t = 10250, value_name = "PORT")]
+    #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
     /// The range that pod addresses come from.
     #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]

@@ -34,6 +34,11 @@ impl Place {
         self.run.join("corten.pid")
     }
 
+    /// The file that says which data directory the running server has.
+    pub fn data_of_server(&self) -> PathBuf {
+        self.run.join("data-dir")
+    }
+
     pub fn cri_socket(&self) -> PathBuf {
         self.run.join("cri.sock")
     }
@@ -109,6 +114,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn from_flags(flags: &cli::Server) -> Result<Cluster> {
+        disjoint(&flags.cluster_cidr, &flags.service_cidr)?;
         let node = Node {
             name: node_name(flags.node_name.as_deref())?,
             address: node_address(flags.node_ip)?,
@@ -226,6 +232,17 @@ fn in_range(text: &str, n: u32) -> Result<IpAddr> {
     Ok(IpAddr::V4(Ipv4Addr::from(u32::from(network) + n)))
 }
 
+/// Pods and Services must not share addresses.
+fn disjoint(pods: &str, services: &str) -> Result<()> {
+    let (Ok((pod, pod_bits)), Ok((service, service_bits))) = (cidr(pods), cidr(services)) else {
+        return Ok(()); // Each is checked for itself, with its own sentence.
+    };
+    let mask = u32::MAX.checked_shl(32 - pod_bits.min(service_bits)).unwrap_or(0);
+    let overlap = u32::from(pod) & mask == u32::from(service) & mask;
+    ensure!(!overlap, "--cluster-cidr {pods} and --service-cidr {services} overlap; choose ranges that do not");
+    Ok(())
+}
+
 /// A range of addresses, as address and prefix length.
 pub fn range(text: &str) -> Result<(IpAddr, u8)> {
     let (address, bits) = cidr(text).with_context(|| format!("the range {text:?}"))?;
@@ -257,6 +274,15 @@ mod tests {
             assert!(in_range(bad, 1).is_err(), "{bad}");
         }
         assert!(pod_range("10.244.0.0/25").is_err());
+        for (pods, services, good) in [
+            ("10.244.0.0/16", "10.96.0.0/12", true),
+            ("10.244.0.0/16", "10.244.0.0/16", false),
+            ("10.96.0.0/16", "10.96.0.0/12", false),
+            ("10.0.0.0/8", "10.96.0.0/12", false),
+            ("10.0.0.0/16", "10.1.0.0/16", true),
+        ] {
+            assert_eq!(disjoint(pods, services).is_ok(), good, "{pods} {services}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -22,24 +23,42 @@ pub struct Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.place.pid());
+        let _ = std::fs::remove_file(self.place.data_of_server());
     }
 }
 
 /// Takes the place, or says who has it.
 pub fn acquire(place: &Place) -> Result<Lock> {
     std::fs::create_dir_all(&place.run).with_context(|| format!("cannot create {}", place.run.display()))?;
-    let Some(file) = try_lock(place)? else {
+    let Some(file) = try_lock(place, "corten")? else {
         anyhow::bail!("a corten server is already running here (pid {})", pid(place).unwrap_or_default());
     };
     std::fs::write(place.pid(), format!("{}\n", std::process::id()))
         .with_context(|| format!("cannot write {}", place.pid().display()))?;
+    let data = place.data.to_string_lossy();
+    std::fs::write(place.data_of_server(), data.as_bytes())
+        .with_context(|| format!("cannot write {}", place.data_of_server().display()))?;
     Ok(Lock { _file: file, place: place.clone() })
 }
 
-/// The id of the running server, if there is one.
+/// Takes the place of one component that runs alone, beside a server or an API server.
+pub fn acquire_component(place: &Place, component: &str) -> Result<impl Drop + use<>> {
+    std::fs::create_dir_all(&place.run).with_context(|| format!("cannot create {}", place.run.display()))?;
+    try_lock(place, component)?.with_context(|| format!("a corten {component} is already running here"))
+}
+
+/// The id of the running server, if there is one. A server with another data directory is an error.
 pub fn running(place: &Place) -> Result<Option<i32>> {
-    if !place.run.exists() || try_lock(place)?.is_some() {
+    if !place.run.exists() || try_lock(place, "corten")?.is_some() {
         return Ok(None);
+    }
+    if let Ok(data) = std::fs::read_to_string(place.data_of_server()) {
+        ensure!(
+            Path::new(&data) == place.data,
+            "the cluster that is running has the data directory {data}, not {}; give --data-dir {data} to use it, or \
+             another --run-dir beside it",
+            place.data.display()
+        );
     }
     Ok(pid(place))
 }
@@ -62,8 +81,8 @@ fn ended(handle: &impl AsFd, patience: Duration) -> Result<bool> {
     Ok(rustix::event::poll(&mut fds, Some(&timeout))? > 0)
 }
 
-fn try_lock(place: &Place) -> Result<Option<Flock<File>>> {
-    let path = place.run.join("corten.lock");
+fn try_lock(place: &Place, holder: &str) -> Result<Option<Flock<File>>> {
+    let path = place.run.join(format!("{holder}.lock"));
     let file = File::options()
         .create(true)
         .truncate(false)
@@ -93,7 +112,12 @@ mod tests {
         let lock = acquire(&place).unwrap();
         assert_eq!(running(&place).unwrap(), Some(std::process::id() as i32));
         assert!(acquire(&place).is_err());
-        drop(lock);
+        let other = Place { data: dir.path().join("other"), run: place.run.clone() };
+        let refused = running(&other).unwrap_err().to_string();
+        assert!(refused.contains("has the data directory") && refused.contains("--run-dir"), "{refused}");
+        let kubelet = acquire_component(&place, "kubelet").unwrap();
+        assert!(acquire_component(&place, "kubelet").is_err());
+        drop((lock, kubelet));
         assert_eq!(running(&place).unwrap(), None);
         acquire(&place).unwrap();
     }

@@ -90,8 +90,10 @@ fn spawn(flags: &cli::Server, log: &str, log_file: File, progress: OwnedFd) -> R
 fn arguments(flags: &cli::Server) -> Vec<OsString> {
     let mut list: Vec<OsString> = Vec::new();
     let mut flag = |name: &str, value: OsString| list.extend([name.into(), value]);
-    flag("--data-dir", flags.place.data_dir.clone().into());
-    flag("--run-dir", flags.place.run_dir.clone().into());
+    // The server has another working directory, so its paths must not depend on ours.
+    let place = Place::of(&flags.place);
+    flag("--data-dir", place.data.into());
+    flag("--run-dir", place.run.into());
     flag("--nodes", flags.nodes.to_string().into());
     if let Some(name) = &flags.node_name {
         flag("--node-name", name.into());

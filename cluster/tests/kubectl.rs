@@ -1,0 +1,85 @@
+//! What kubectl does beyond a first hour: the requests that it only makes in some cases must be answered too.
+
+use testkit::cluster::{Cluster, IMAGE};
+use testkit::tools;
+
+const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
+
+#[test]
+fn kubectl_finds_what_it_asks_for() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::up(CORTEN, &[]);
+    lists_are_applied(&cluster);
+    older_schema_is_read(&cluster);
+    absent_logs_are_explained(&cluster);
+    claims_are_mounted(&cluster);
+    a_second_cluster_is_not_mixed_up(&cluster);
+}
+
+/// kubectl checks a `List` with version 2 of OpenAPI, in protobuf.
+fn lists_are_applied(cluster: &Cluster) {
+    let item = |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}, data: {{a: b}}}}");
+    let list = format!("apiVersion: v1\nkind: List\nitems: [{}, {}]\n", item("first"), item("second"));
+    let said = cluster.apply(&list);
+    assert!(said.contains("configmap/first created") && said.contains("configmap/second created"), "{said}");
+}
+
+fn older_schema_is_read(cluster: &Cluster) {
+    let explained = cluster.kubectl(&["explain", "pod.spec.nodeName", "--output=plaintext-openapiv2"]);
+    assert!(explained.contains("nodeName <string>"), "{explained}");
+}
+
+fn absent_logs_are_explained(cluster: &Cluster) {
+    cluster.kubectl(&["run", "alive", "--image", IMAGE, "--", "sleep", "3600"]);
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/alive", "--timeout=60s"]);
+    let said = cluster.kubectl_fails(&["logs", "alive", "--previous"]);
+    assert!(said.contains("previous terminated container \"alive\" in pod \"alive\" not found"), "{said}");
+
+    let nowhere = r#"{"spec": {"nodeSelector": {"no": "where"}}}"#;
+    cluster.kubectl(&["run", "pending", "--image", IMAGE, "--overrides", nowhere, "--", "true"]);
+    assert_eq!(cluster.kubectl(&["logs", "pending"]), "", "a pod without a node has logged nothing");
+}
+
+fn claims_are_mounted(cluster: &Cluster) {
+    let path = cluster.scratch().join("volume");
+    cluster.apply(&format!(
+        r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: data}}
+spec: {{capacity: {{storage: 1Gi}}, accessModes: [ReadWriteOnce], hostPath: {{path: {}}}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: data}}
+spec: {{accessModes: [ReadWriteOnce], storageClassName: "", resources: {{requests: {{storage: 1Mi}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: writer}}
+spec:
+  restartPolicy: Never
+  containers:
+  - {{name: c, image: {IMAGE}, command: [sh, -c, 'echo kept > /data/file'], volumeMounts: [{{name: v, mountPath: /data}}]}}
+  volumes: [{{name: v, persistentVolumeClaim: {{claimName: data}}}}]
+"#,
+        path.display()
+    ));
+    cluster.kubectl(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/writer", "--timeout=60s"]);
+    assert_eq!(std::fs::read_to_string(path.join("file")).unwrap(), "kept\n");
+}
+
+/// Commands that name another data directory than the running cluster's must not touch it.
+fn a_second_cluster_is_not_mixed_up(cluster: &Cluster) {
+    let other = cluster.scratch().join("other");
+    for command in ["up", "down", "status"] {
+        let mut corten = cluster.machine.command(CORTEN.as_ref());
+        let output = corten.args([command, "--data-dir"]).arg(&other).env("HOME", cluster.scratch()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("has the data directory"), "{command}: {said}");
+    }
+    assert!(cluster.corten(&["status"]).contains("Ready"));
+}
