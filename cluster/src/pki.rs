@@ -86,6 +86,11 @@ impl Authority {
         Ok(Authority { certificate, issuer })
     }
 
+    /// The key in PEM, for the controller that signs approved requests.
+    pub fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Signs a leaf with a new key.
     pub fn issue(&self, leaf: &Leaf<'_>) -> Result<Identity> {
         let key = KeyPair::generate()?;

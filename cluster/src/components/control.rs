@@ -16,6 +16,10 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
         identity: cluster.node.name.clone(),
         cluster_cidr: Some(cluster.node.cluster_cidr.clone()),
         root_ca: pki.cluster.certificate.clone(),
+        signing_authority: Some(corten_controllers::SigningAuthority {
+            certificate: pki.cluster.certificate.clone(),
+            key: pki.cluster.key(),
+        }),
         ..corten_controllers::Config::default()
     };
     tasks.spawn("controller-manager", corten_controllers::run(config, clients(api.clone()), tasks.shutdown()));

@@ -3,6 +3,7 @@
 //! Every controller is a client of the API under its own identity. None knows another; they meet in the objects.
 
 mod bootstrap_token;
+mod certificates;
 mod clusterrole_aggregation;
 mod cronjob;
 mod daemonset;
@@ -14,11 +15,14 @@ mod garbage_collector;
 mod job;
 mod namespace;
 mod node;
+mod registry;
 mod replicaset;
+mod resourcequota;
 mod root_ca;
 pub mod runtime;
 mod service_cidr;
 mod serviceaccount;
+mod serviceaccount_token;
 mod statefulset;
 mod storage_protection;
 mod ttl_after_finished;
@@ -36,7 +40,14 @@ use tokio_util::sync::CancellationToken;
 
 pub use node::ipam::Cidr;
 pub use runtime::Clients;
+
+use certificates::{Authority, CertificateController};
+use garbage_collector::GarbageCollector;
+use namespace::NamespaceController;
+use resourcequota::ResourceQuotaController;
 use runtime::Decide;
+use runtime::monitors::{Listener, Monitors};
+use serviceaccount_token::ServiceAccountTokenController;
 
 /// The identity whose client fills the shared caches and holds the leader lease: system:kube-controller-manager.
 pub const MANAGER: &str = "kube-controller-manager";
@@ -45,8 +56,24 @@ pub const MANAGER: &str = "kube-controller-manager";
 pub enum Error {
     #[error("the pod network {0:?} is not an IPv4 network such as 10.244.0.0/16")]
     ClusterCidr(String),
+    #[error("the authority that signs certificates cannot be used: {0}")]
+    SigningAuthority(String),
     #[error("the lease {MANAGER} was lost to another process")]
     LostLease,
+}
+
+/// A certificate authority, in PEM.
+#[derive(Clone)]
+pub struct SigningAuthority {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for SigningAuthority {
+    /// The key is nobody's to read in a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SigningAuthority").finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +94,12 @@ pub struct Config {
     pub node_startup_grace_period: Duration,
     /// How many ended pods are kept.
     pub terminated_pod_threshold: usize,
+    /// The authority that signs approved requests; without one, somebody else signs.
+    pub signing_authority: Option<SigningAuthority>,
+    /// The longest life of a certificate.
+    pub certificate_lifetime: Duration,
+    /// Which controllers run: names, `*` for all, `-name` for all but that one.
+    pub controllers: Vec<String>,
 }
 
 impl Default for Config {
@@ -80,74 +113,90 @@ impl Default for Config {
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),
             terminated_pod_threshold: 12_500,
+            signing_authority: None,
+            certificate_lifetime: Duration::from_secs(365 * 24 * 60 * 60),
+            controllers: vec!["*".to_owned()],
         }
     }
 }
 
-/// Runs every controller until shutdown, as the leader if so configured.
+/// Runs the chosen controllers until shutdown, as the leader if so configured.
 pub async fn run(config: Config, clients: Clients, shutdown: CancellationToken) -> Result<(), Error> {
-    let controllers = controllers(&config)?;
+    let controllers = registry::controllers(&config)?;
+    let authority = signing_authority(&config)?;
     if !config.leader_elect {
-        lead(controllers, &clients, shutdown).await;
+        lead(&config, controllers, authority, &clients, shutdown).await;
         return Ok(());
     }
     let elector = LeaderElector::new(clients(MANAGER), LeaderConfig::new("kube-system", MANAGER, &config.identity));
-    match elector.run(shutdown, |leading| lead(controllers, &clients, leading)).await {
+    match elector.run(shutdown, |leading| lead(&config, controllers, authority, &clients, leading)).await {
         Outcome::Lost => Err(Error::LostLease),
         Outcome::Stopped | Outcome::Finished => Ok(()),
     }
 }
 
+/// The authority of the configuration, read once before anything begins.
+fn signing_authority(config: &Config) -> Result<Option<Authority>, Error> {
+    let chosen = registry::is_enabled(registry::CERTIFICATE_SIGNING, &config.controllers);
+    let Some(pair) = config.signing_authority.as_ref().filter(|_| chosen) else { return Ok(None) };
+    let authority = Authority::new(&pair.certificate, &pair.key, config.certificate_lifetime);
+    authority.map(Some).map_err(Error::SigningAuthority)
+}
+
 /// What the leader does. It ends when the token does.
-async fn lead(controllers: Vec<Arc<dyn Decide>>, clients: &Clients, shutdown: CancellationToken) {
+async fn lead(
+    config: &Config,
+    controllers: Vec<Arc<dyn Decide>>,
+    authority: Option<Authority>,
+    clients: &Clients,
+    shutdown: CancellationToken,
+) {
     let caches = Caches::new(clients(MANAGER), shutdown.clone());
+    let enabled = |name: &str| registry::is_enabled(name, &config.controllers);
+    let approves = enabled(registry::CERTIFICATE_APPROVING);
+    let certificates = (approves || authority.is_some())
+        .then(|| CertificateController::new(&caches, clients("certificate-controller"), approves, authority));
+    let tokens = enabled(registry::SERVICE_ACCOUNT_TOKEN)
+        .then(|| ServiceAccountTokenController::new(&caches, clients(MANAGER), config.root_ca.clone()));
     tokio::join!(
         runtime::run(controllers, &caches, clients, shutdown.clone()),
-        namespace::run(&caches, clients("namespace-controller"), shutdown.clone()),
-        garbage_collector::run(&caches, clients("generic-garbage-collector"), shutdown.clone()),
+        follow_all_kinds(config, &caches, clients, shutdown.clone()),
+        run_some(certificates.map(|one| one.run(shutdown.clone()))),
+        run_some(tokens.map(|one| one.run(shutdown.clone()))),
     );
     caches.ended().await;
 }
 
-/// Every controller that decides on plans, in one list.
-fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
-    let started = corten_meta::time::now();
-    let mut all: Vec<Arc<dyn Decide>> = vec![
-        Arc::new(deployment::DeploymentController),
-        Arc::new(replicaset::REPLICA_SETS),
-        Arc::new(replicaset::REPLICATION_CONTROLLERS),
-        Arc::new(daemonset::DaemonSetController),
-        Arc::new(job::JobController),
-        Arc::new(statefulset::StatefulSetController),
-        Arc::new(ttl_after_finished::TtlAfterFinishedController),
-        Arc::new(cronjob::CronJobController),
-        Arc::new(clusterrole_aggregation::ClusterRoleAggregationController),
-        Arc::new(storage_protection::ClaimProtectionController),
-        Arc::new(storage_protection::VolumeProtectionController),
-        Arc::new(volume_binding::ClaimBinder),
-        Arc::new(volume_binding::VolumePhases),
-        Arc::new(endpoints::EndpointSliceController),
-        Arc::new(endpoints::EndpointsController),
-        Arc::new(endpoints::EndpointSliceMirroringController),
-        Arc::new(disruption::DisruptionController),
-        Arc::new(disruption::StaleDisruptionController),
-        Arc::new(ephemeral_volume::EphemeralVolumeController),
-        Arc::new(service_cidr::ServiceCidrController),
-        Arc::new(bootstrap_token::TokenCleaner),
-        Arc::new(bootstrap_token::BootstrapSigner),
-        Arc::new(serviceaccount::ServiceAccountController),
-        Arc::new(root_ca::RootCaPublisher { root_ca: config.root_ca.clone() }),
-        Arc::new(node::lifecycle::NodeLifecycleController {
-            grace_period: config.node_monitor_grace_period,
-            startup_grace_period: config.node_startup_grace_period,
-            started,
-        }),
-        Arc::new(node::taint_eviction::TaintEvictionController::default()),
-        Arc::new(node::pod_gc::PodGcController { terminated_threshold: config.terminated_pod_threshold }),
-    ];
-    if let Some(network) = &config.cluster_cidr {
-        let cluster = Cidr::parse(network).ok_or_else(|| Error::ClusterCidr(network.clone()))?;
-        all.push(Arc::new(node::ipam::NodeIpamController { cluster, node_prefix: config.node_cidr_mask }));
+/// The controllers that care for all kinds, on one set of monitors.
+async fn follow_all_kinds(config: &Config, caches: &Caches, clients: &Clients, shutdown: CancellationToken) {
+    let enabled = |name: &str| registry::is_enabled(name, &config.controllers);
+    let collector =
+        enabled(registry::GARBAGE_COLLECTOR).then(|| GarbageCollector::new(clients("generic-garbage-collector")));
+    let namespaces =
+        enabled(registry::NAMESPACE).then(|| NamespaceController::new(caches, clients("namespace-controller")));
+    let quotas = enabled(registry::RESOURCE_QUOTA)
+        .then(|| ResourceQuotaController::new(caches, clients("resourcequota-controller")));
+    let listeners: Vec<Listener> = collector
+        .iter()
+        .map(GarbageCollector::listener)
+        .chain(namespaces.iter().map(NamespaceController::listener))
+        .chain(quotas.iter().map(ResourceQuotaController::listener))
+        .collect();
+    if listeners.is_empty() {
+        return shutdown.cancelled().await;
     }
-    Ok(all)
+    let monitors = Arc::new(Monitors::new(caches.clone(), listeners, shutdown.clone()));
+    tokio::join!(
+        monitors.follow(caches.client()),
+        run_some(collector.map(|one| one.run(monitors.clone(), shutdown.clone()))),
+        run_some(namespaces.map(|one| one.run(monitors.clone(), shutdown.clone()))),
+        run_some(quotas.map(|one| one.run(monitors.clone(), shutdown.clone()))),
+    );
+}
+
+/// Awaits what there is.
+async fn run_some(task: Option<impl Future<Output = ()>>) {
+    if let Some(task) = task {
+        task.await;
+    }
 }

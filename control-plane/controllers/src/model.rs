@@ -13,7 +13,7 @@ use corten_meta::{Key, Object, Value};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::runtime::{Action, Decide, Failure, Plan, ResourceType, View};
+use crate::runtime::{Action, Decide, Failure, Plan, ResourceType, View, node_of_pod};
 
 pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
 
@@ -48,6 +48,12 @@ impl View for Model {
     fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>> {
         let mut found = self.list(resource, "");
         found.retain(|object| object.header.owners.iter().any(|owner| owner.uid == uid));
+        found
+    }
+
+    fn pods_on(&self, node: &str) -> Vec<Arc<Object>> {
+        let mut found = self.list(ResourceType::of::<Pod>(), "");
+        found.retain(|pod| node_of_pod(pod).as_deref() == Some(node));
         found
     }
 
@@ -108,6 +114,7 @@ impl Model {
                 Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
                 Action::Patch { resource, key, patch, .. } => self.patch(*resource, key, patch),
                 Action::Delete { resource, key, uid, .. } => self.delete(*resource, key, uid),
+                Action::Absent { resource, key } => assert!(self.get(*resource, key).is_none(), "{key} exists"),
             }
         }
     }

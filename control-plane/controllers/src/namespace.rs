@@ -1,7 +1,8 @@
 //! Namespace deletion: everything in a terminating namespace goes, whatever kind it is of, then the namespace itself.
 //!
 //! It finds the kinds by discovery, so custom resources go too. It never lifts its finalizer while something is left,
-//! or while a group of the API cannot be asked.
+//! or while a group of the API cannot be asked. What is left is not asked for again and again: the end of an object
+//! wakes the namespace it was in.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,21 +10,24 @@ use std::time::Duration;
 
 use corten_api::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, NamespaceStatus};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use corten_client::{Caches, Client, DeleteOptions, Error, ListOptions, Propagation, WorkQueue};
+use corten_client::{Cache, Caches, Change, Client, DeleteOptions, Error, ListOptions, Propagation, WorkQueue};
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use corten_api::Typed;
 
 use crate::runtime::discovery::{self, Discovered};
+use crate::runtime::monitors::{Listener, Monitors};
+use crate::runtime::tend::{feed, tend};
 use crate::workload::condition;
 
 const FINALIZER: &str = "kubernetes";
 const WORKERS: usize = 4;
-/// How long to wait for pods that are being stopped when nothing tells how long.
-const ESTIMATE: Duration = Duration::from_secs(5);
+/// Objects go in great numbers: one look for all that went within this time.
+const SETTLE: Duration = Duration::from_millis(50);
+/// How long until the next look at what cannot be watched.
+const UNWATCHED: Duration = Duration::from_secs(5);
 
 /// What is left in a namespace, by resource and by finalizer, and what went wrong.
 #[derive(Default)]
@@ -32,51 +36,64 @@ struct Content {
     finalizers: BTreeMap<String, usize>,
     failures: Vec<String>,
     undiscovered: Vec<String>,
-    /// The longest grace period that something left still has.
-    wait: Option<Duration>,
+    /// Something is left whose end nobody will tell of.
+    unwatched: bool,
 }
 
-pub async fn run(caches: &Caches, client: Client, shutdown: CancellationToken) {
-    let cache = caches.of::<Namespace>();
-    cache.synced().await;
-    let queue: WorkQueue<Key> = WorkQueue::new();
-    let mut tasks = JoinSet::new();
-    for _ in 0..WORKERS {
-        tasks.spawn(work(queue.clone(), cache.clone(), client.clone()));
+pub struct NamespaceController {
+    cache: Arc<Cache>,
+    client: Client,
+    queue: WorkQueue<Key>,
+}
+
+impl NamespaceController {
+    pub fn new(caches: &Caches, client: Client) -> NamespaceController {
+        NamespaceController { cache: caches.of::<Namespace>(), client, queue: WorkQueue::new() }
     }
-    let mut changes = cache.subscribe();
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => break,
-            change = changes.next() => match change {
-                Some(change) if change.new.as_ref().is_some_and(|new| new.header.deletion_timestamp.is_some()) => queue.add(change.key),
-                Some(_) => {}
-                None => break,
+
+    /// An object of a terminating namespace that went, or is held by less than before, is a reason to look.
+    pub fn listener(&self) -> Listener {
+        let (cache, queue) = (self.cache.clone(), self.queue.clone());
+        Box::new(move |_: &Monitors, _: &Discovered, change: &Change| {
+            let held = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |one| one.header.finalizers.len());
+            let less = change.old.is_some() && (change.new.is_none() || held(&change.new) < held(&change.old));
+            let key = Key::new("", change.key.namespace.clone());
+            if less && !key.name.is_empty() && cache.get(&key).is_some_and(|namespace| is_terminating(&namespace)) {
+                queue.add_after(key, SETTLE);
             }
-        }
+        })
     }
-    queue.shut_down();
-    while tasks.join_next().await.is_some() {}
-}
 
-async fn work(queue: WorkQueue<Key>, cache: Arc<corten_client::Cache>, client: Client) {
-    while let Some(key) = queue.get().await {
-        if let Some(namespace) = cache.get(&key).filter(|namespace| namespace.header.deletion_timestamp.is_some()) {
-            match finish(&client, &namespace).await {
-                Ok(None) => queue.forget(&key),
-                Ok(Some(wait)) => queue.add_after(key.clone(), wait),
-                Err(error) => {
-                    tracing::debug!(namespace = %key, %error, "cannot empty a namespace yet");
-                    queue.add_rate_limited(key.clone());
+    pub async fn run(self, monitors: Arc<Monitors>, shutdown: CancellationToken) {
+        self.cache.synced().await;
+        let leaving = |change: &Change| match &change.new {
+            Some(new) if is_terminating(new) => vec![change.key.clone()],
+            _ => Vec::new(),
+        };
+        let (cache, client) = (self.cache.clone(), self.client);
+        let handle = move |key: Key| {
+            let (cache, client, monitors) = (cache.clone(), client.clone(), monitors.clone());
+            async move {
+                match cache.get(&key).filter(|namespace| is_terminating(namespace)) {
+                    Some(namespace) => finish(&client, &namespace, &monitors).await,
+                    None => Ok(None),
                 }
             }
-        }
-        queue.done(&key);
+        };
+        tokio::join!(
+            feed(self.cache, self.queue.clone(), shutdown.clone(), leaving),
+            tend("namespace-controller", self.queue, WORKERS, shutdown, handle),
+        );
     }
 }
 
-/// One pass: delete what is there, tell what is left, and let go when nothing is. Says when to look again.
-async fn finish(client: &Client, object: &Arc<Object>) -> Result<Option<Duration>, Error> {
+fn is_terminating(namespace: &Object) -> bool {
+    namespace.header.deletion_timestamp.is_some()
+}
+
+/// One pass: delete what is there, tell what is left, and let go when nothing is. Says when to look again although
+/// nobody told of a change.
+async fn finish(client: &Client, object: &Arc<Object>, monitors: &Monitors) -> Result<Option<Duration>, Error> {
     let Some(mut namespace) = client.find::<Namespace>("", &object.header.name).await? else { return Ok(None) };
     let ours = namespace
         .spec
@@ -86,7 +103,7 @@ async fn finish(client: &Client, object: &Arc<Object>) -> Result<Option<Duration
     if namespace.metadata.uid.as_deref() != Some(&object.header.uid) || !ours {
         return Ok(None);
     }
-    let content = empty(client, &object.header.name).await?;
+    let content = empty(client, &object.header.name, monitors).await?;
     let status = status(&namespace, &content, corten_meta::time::now());
     if namespace.status.as_ref() != Some(&status) {
         namespace.status = Some(status);
@@ -96,7 +113,7 @@ async fn finish(client: &Client, object: &Arc<Object>) -> Result<Option<Duration
         return Err(Error::Transport(error.clone()));
     }
     if !content.remaining.is_empty() {
-        return Ok(Some(content.wait.unwrap_or(ESTIMATE)));
+        return Ok(content.unwatched.then_some(UNWATCHED));
     }
     let spec = namespace.spec.get_or_insert_default();
     spec.finalizers = spec.finalizers.take().map(|all| all.into_iter().filter(|name| name != FINALIZER).collect());
@@ -107,15 +124,17 @@ async fn finish(client: &Client, object: &Arc<Object>) -> Result<Option<Duration
 }
 
 /// Deletes the content of a namespace and counts what is left afterwards. Pods go first: they hold the rest.
-async fn empty(client: &Client, namespace: &str) -> Result<Content, Error> {
+async fn empty(client: &Client, namespace: &str, monitors: &Monitors) -> Result<Content, Error> {
     let (mut resources, undiscovered) = discovery::resources(client).await?;
     resources.retain(|found| found.resource.namespaced && found.allows(&["delete", "list"]));
     resources.sort_by_key(|found| (found.kind != "Pod", found.resource.clone()));
     let mut content = Content { undiscovered, ..Content::default() };
     for found in &resources {
+        let before = content.remaining.len();
         if let Err(error) = empty_of(client, namespace, found, &mut content).await {
             content.failures.push(error.to_string());
         }
+        content.unwatched |= content.remaining.len() > before && !monitors.is_followed(&found.resource);
     }
     Ok(content)
 }
@@ -153,9 +172,6 @@ impl Content {
         for finalizer in &object.header.finalizers {
             *self.finalizers.entry(finalizer.clone()).or_default() += 1;
         }
-        // A pod with thirty seconds to go is not worth asking about every moment; its end is not watched here.
-        let short = Duration::from_millis(500);
-        self.wait = Some(self.wait.unwrap_or(short).max(short));
     }
 }
 

@@ -11,10 +11,15 @@ use bytes::Bytes;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use corten_api::k8s_openapi::api::batch::v1::Job;
+use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use corten_api::k8s_openapi::api::coordination::v1::Lease;
 use corten_api::k8s_openapi::api::core::v1::{
-    ConfigMap, Endpoints, Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service, ServiceAccount,
+    ConfigMap, Endpoints, Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+    ResourceQuota, Secret, Service, ServiceAccount,
 };
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_api::k8s_openapi::api::networking::v1::ServiceCIDR;
+use corten_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use corten_api::k8s_openapi::api::rbac::v1::ClusterRole;
 use corten_apiserver::{Server, User};
 use corten_client::{Caches, Client, DeleteOptions, ListOptions, Patch, Propagation, Transport};
@@ -65,6 +70,7 @@ fn body(body: corten_apiserver::Body) -> corten_client::Body {
 /// A running control plane; everything ends with it.
 struct Cluster {
     admin: Client,
+    clients: corten_controllers::Clients,
     shutdown: CancellationToken,
     _data: tempfile::TempDir,
 }
@@ -79,7 +85,10 @@ impl Cluster {
     async fn start(nodes: usize) -> Cluster {
         let data = tempfile::tempdir().unwrap();
         let store = corten_store::Embedded::open(corten_store::Config::new(data.path())).unwrap();
-        let server = Server::new(corten_apiserver::Config::default(), store).await.unwrap();
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let served =
+            corten_apiserver::Config { service_account_keys: vec![key], ..corten_apiserver::Config::default() };
+        let server = Server::new(served, store).await.unwrap();
         let shutdown = CancellationToken::new();
         let client = move |name: &str, groups: &[&str]| {
             let groups = groups.iter().chain(&["system:authenticated"]).map(|group| (*group).to_owned()).collect();
@@ -98,13 +107,17 @@ impl Cluster {
                 &["system:serviceaccounts", "system:serviceaccounts:kube-system"],
             ),
         });
-        let config = corten_controllers::Config { root_ca: "PEM".to_owned(), ..corten_controllers::Config::default() };
-        tokio::spawn(corten_controllers::run(config, clients, shutdown.clone()));
+        let config = corten_controllers::Config {
+            root_ca: "PEM".to_owned(),
+            signing_authority: Some(authority()),
+            ..corten_controllers::Config::default()
+        };
+        tokio::spawn(corten_controllers::run(config, clients.clone(), shutdown.clone()));
         for number in 0..nodes {
             add_node(&admin, &format!("n{number}")).await;
         }
         tokio::spawn(kubelets(admin.clone(), shutdown.clone()));
-        let cluster = Cluster { admin, shutdown, _data: data };
+        let cluster = Cluster { admin, clients, shutdown, _data: data };
         cluster
             .eventually("the default account", || async {
                 cluster.admin.find::<ServiceAccount>("default", "default").await.unwrap().is_some()
@@ -137,6 +150,14 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+fn authority() -> corten_controllers::SigningAuthority {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap().pem();
+    corten_controllers::SigningAuthority { certificate, key: key.serialize_pem() }
 }
 
 async fn add_node(admin: &Client, name: &str) {
@@ -396,4 +417,193 @@ async fn members_get_their_volumes_and_roles_their_rules() {
             role.is_some_and(|role| role.rules.is_some_and(|rules| rules.len() > 5))
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quotas_are_kept_and_told_and_a_namespace_goes_with_its_last_pod() {
+    let cluster = Cluster::start(1).await;
+    let admin = &cluster.admin;
+    cluster.create::<Namespace>(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "small"}})).await;
+    cluster.create::<ResourceQuota>(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": "small", "name": "q"}, "spec": {"hard": {"pods": "2", "count/replicationcontrollers": "1", "services.nodeports": "1"}}})).await;
+    let used = |name: &'static str| async move {
+        let quota = admin.get::<ResourceQuota>("small", "q").await.unwrap().to_value();
+        quota["status"]["used"][name].as_str().unwrap_or_default().to_owned()
+    };
+    cluster
+        .eventually("the default account", || async {
+            admin.find::<ServiceAccount>("small", "default").await.unwrap().is_some()
+        })
+        .await;
+    let once = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "small", "name": "once"}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    cluster.create::<Pod>(once).await;
+    // A pod that ended takes nothing any more: nobody deletes it, so only the controller can tell.
+    cluster.eventually("an ended pod off the quota", || async { used("pods").await == "0" }).await;
+
+    let controller = json!({
+        "apiVersion": "v1", "kind": "ReplicationController", "metadata": {"namespace": "small", "name": "rc"},
+        "spec": {"replicas": 3, "selector": {"app": "rc"}, "template": {"metadata": {"labels": {"app": "rc"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    });
+    cluster.create::<ReplicationController>(controller).await;
+    cluster.eventually("two pods and no more", || async { used("pods").await == "2" }).await;
+    cluster
+        .eventually("the refusal in a condition", || async {
+            let status = admin.get::<ReplicationController>("small", "rc").await.unwrap().status.unwrap_or_default();
+            let failure = status.conditions.unwrap_or_default().into_iter().find(|one| one.type_ == "ReplicaFailure");
+            failure
+                .and_then(|one| one.message)
+                .is_some_and(|why| why.contains("exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"))
+        })
+        .await;
+    let service = |kind: &str| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "small", "name": "s"}, "spec": {"type": kind, "ports": [{"name": "a", "port": 80}, {"name": "b", "port": 81}]}});
+    cluster.create::<Service>(service("ClusterIP")).await;
+    let change = Patch::Merge(json!({"spec": {"type": "NodePort"}}));
+    let refused = admin.patch::<Service>("small", "s", &change, None).await.unwrap_err().to_string();
+    assert!(refused.contains("requested: services.nodeports=2, used: services.nodeports=0"), "{refused}");
+
+    admin.delete::<Namespace>("", "small", &DeleteOptions::default()).await.unwrap();
+    cluster
+        .eventually("no namespace", || async { admin.find::<Namespace>("", "small").await.unwrap().is_none() })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_says_what_it_waits_for() {
+    let cluster = Cluster::start(0).await;
+    let admin = &cluster.admin;
+    cluster.create::<Namespace>(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "held"}})).await;
+    let held = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "held", "name": "c", "finalizers": ["example.com/keep"]}});
+    cluster.create::<ConfigMap>(held).await;
+    admin.delete::<Namespace>("", "held", &DeleteOptions::default()).await.unwrap();
+    cluster
+        .eventually("the finalizer told", || async {
+            let status = admin.get::<Namespace>("", "held").await.unwrap().status.unwrap_or_default();
+            let told = status.conditions.unwrap_or_default().into_iter().find(|c| c.type_ == "NamespaceFinalizersRemaining");
+            told.and_then(|one| one.message).is_some_and(|message| {
+                message == "Some content in the namespace has finalizers remaining: example.com/keep in 1 resource instances"
+            })
+        })
+        .await;
+    let start = Instant::now();
+    let lift = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    admin.patch::<ConfigMap>("held", "c", &lift, None).await.unwrap();
+    cluster.eventually("no namespace", || async { admin.find::<Namespace>("", "held").await.unwrap().is_none() }).await;
+    // Woken by the end of the last object, not by a timer of seconds.
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn budgets_hold_pods_and_endpoints_are_mirrored() {
+    let cluster = Cluster::start(1).await;
+    let admin = &cluster.admin;
+    cluster.create::<PodDisruptionBudget>(json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"namespace": "default", "name": "b"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}}})).await;
+    cluster.create::<Deployment>(deployment("web", 3)).await;
+    let allowed = || async {
+        let status = admin.get::<PodDisruptionBudget>("default", "b").await.unwrap().status.unwrap_or_default();
+        (status.expected_pods, status.disruptions_allowed)
+    };
+    cluster.eventually("one disruption allowed", || async { allowed().await == (Some(3), Some(1)) }).await;
+    let pods = cluster.list::<Pod>("default").await;
+    let evict = |name: String| async move {
+        let body =
+            json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": "default", "name": name}});
+        admin.create_subresource::<Pod>("default", &name, "eviction", &body).await
+    };
+    evict(pods[0].name().to_owned()).await.unwrap();
+    cluster.eventually("another pod in its place", || async { allowed().await == (Some(3), Some(1)) }).await;
+
+    cluster.create::<Service>(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "custom"}, "spec": {"ports": [{"port": 80}]}})).await;
+    cluster.create::<Endpoints>(json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "default", "name": "custom"}, "subsets": [{"addresses": [{"ip": "10.1.2.3"}], "ports": [{"port": 80}]}]})).await;
+    let mirrored = || async {
+        let slices = cluster.list::<EndpointSlice>("default").await;
+        let ours = slices.into_iter().filter(|slice| slice.name().starts_with("custom-"));
+        ours.flat_map(|slice| slice.endpoints.unwrap_or_default()).flat_map(|one| one.addresses).collect::<Vec<_>>()
+    };
+    cluster.eventually("a mirrored address", || async { mirrored().await == ["10.1.2.3"] }).await;
+    admin.delete::<Endpoints>("default", "custom", &DeleteOptions::default()).await.unwrap();
+    cluster.eventually("no mirrored address", || async { mirrored().await.is_empty() }).await;
+
+    let more = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"}, "spec": {"cidrs": ["203.0.113.0/24"]}});
+    cluster.create::<ServiceCIDR>(more).await;
+    cluster
+        .eventually("a ready range", || async {
+            let range = admin.get::<ServiceCIDR>("", "more").await.unwrap();
+            range.status.and_then(|status| status.conditions).is_some_and(|all| all[0].status == "True")
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_and_certificates_are_issued() {
+    let cluster = Cluster::start(0).await;
+    let admin = &cluster.admin;
+    cluster.create::<ServiceAccount>(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "robot"}})).await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata": {"namespace": "default", "name": "robot", "annotations": {"kubernetes.io/service-account.name": "robot"}}});
+    cluster.create::<Secret>(secret).await;
+    let data = |key: &'static str| async move {
+        let secret = admin.find::<Secret>("default", "robot").await.unwrap();
+        secret.and_then(|secret| secret.data?.remove(key)).map(|bytes| bytes.0).unwrap_or_default()
+    };
+    cluster.eventually("a token", || async { data("token").await.starts_with(b"eyJ") }).await;
+    assert_eq!(data("namespace").await, b"default");
+    admin.delete::<ServiceAccount>("default", "robot", &DeleteOptions::default()).await.unwrap();
+    cluster
+        .eventually("no Secret", || async { admin.find::<Secret>("default", "robot").await.unwrap().is_none() })
+        .await;
+
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
+    let request = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let request = corten_api::k8s_openapi::ByteString(request.into_bytes());
+    let mut signing = CertificateSigningRequest::from_value(json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "jane"}, "spec": {"request": "", "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"]}})).unwrap();
+    signing.spec.request = request;
+    let signing = admin.create(&signing).await.unwrap();
+    let mut approved = signing.to_value();
+    approved["status"]["conditions"] =
+        json!([{"type": "Approved", "status": "True", "reason": "Test", "message": "by hand"}]);
+    admin.update_subresource::<CertificateSigningRequest>("", "jane", "approval", &approved).await.unwrap();
+    cluster
+        .eventually("a certificate", || async {
+            let signed = admin.get::<CertificateSigningRequest>("", "jane").await.unwrap().status;
+            signed.and_then(|status| status.certificate).is_some_and(|pem| pem.0.starts_with(b"-----BEGIN CERTIFICATE"))
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_managers_leads_and_the_other_takes_over() {
+    let cluster = Cluster::start(0).await;
+    let admin = &cluster.admin;
+    // Only what tells the two from the manager that every cluster of these tests has.
+    let manager = |identity: &str, shutdown: &CancellationToken| {
+        let config = corten_controllers::Config {
+            identity: identity.to_owned(),
+            leader_elect: true,
+            controllers: vec!["ttl-after-finished-controller".to_owned()],
+            ..corten_controllers::Config::default()
+        };
+        tokio::spawn(corten_controllers::run(config, cluster.clients.clone(), shutdown.clone()))
+    };
+    let holder = || async {
+        let lease = admin.find::<Lease>("kube-system", corten_controllers::MANAGER).await.unwrap();
+        lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
+    };
+    let (first, second) = (CancellationToken::new(), CancellationToken::new());
+    let leading = manager("first", &first);
+    cluster.eventually("a leader", || async { holder().await == "first" }).await;
+    let waiting = manager("second", &second);
+    let ended = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "default", "name": "brief"},
+        "spec": {"ttlSecondsAfterFinished": 0, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}},
+    });
+    assert_eq!(holder().await, "first", "the second waits");
+    first.cancel();
+    assert!(leading.await.unwrap().is_ok(), "a leader that is asked to stop has not failed");
+    cluster.eventually("the second to lead", || async { holder().await == "second" }).await;
+    add_node(admin, "late").await;
+    cluster.create::<Job>(ended).await;
+    cluster
+        .eventually("the job gone", || async { admin.find::<Job>("default", "brief").await.unwrap().is_none() })
+        .await;
+    second.cancel();
+    assert!(waiting.await.unwrap().is_ok());
 }

@@ -9,6 +9,7 @@ pub mod kind;
 pub mod objectmeta;
 pub mod openapi;
 pub mod placement;
+pub mod quota;
 pub mod schema;
 pub mod typed;
 

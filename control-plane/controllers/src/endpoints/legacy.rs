@@ -10,8 +10,8 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use super::{
-    HEADLESS_LABEL, Port, hostname, is_headless, may_serve, pod_ips, ports, publishes_not_ready, selected_pods,
-    selector, services_of_pod, target_ref,
+    HEADLESS_LABEL, Port, hostname, is_headless, last_change, may_serve, pod_ips, ports, publishes_not_ready,
+    selected_pods, selector, services_of_pod, target_ref, tell_last_change,
 };
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 use crate::workload::pods;
@@ -55,8 +55,12 @@ impl Controller for EndpointsController {
             };
             return observed.current.as_ref().filter(ours).map(Action::delete).map(Plan::from).unwrap_or_default();
         };
-        let wanted = desired(service, &observed.pods);
-        let Some(current) = &observed.current else { return Plan::from(Action::create(&wanted)) };
+        let mut wanted = desired(service, &observed.pods);
+        let Some(current) = &observed.current else {
+            let time = last_change(observed.pods.iter().filter(|pod| is_in(&wanted, pod)), Some(service));
+            tell_last_change(&mut wanted.metadata.annotations, time);
+            return Plan::from(Action::create(&wanted));
+        };
         let same = current.subsets.as_deref().unwrap_or_default() == wanted.subsets.as_deref().unwrap_or_default();
         let capacity = |endpoints: &Endpoints| {
             endpoints.metadata.annotations.as_ref().and_then(|all| all.get(OVER_CAPACITY).cloned())
@@ -65,13 +69,32 @@ impl Controller for EndpointsController {
             return Plan::nothing();
         }
         let mut updated = current.clone();
+        let changed = observed.pods.iter().filter(|pod| address_of(current, pod) != address_of(&wanted, pod));
+        let time = last_change(changed.filter(|pod| is_in(&wanted, pod)), None);
         updated.subsets = wanted.subsets;
         updated.metadata.labels = wanted.metadata.labels;
         let annotations = updated.metadata.annotations.get_or_insert_default();
         annotations.remove(OVER_CAPACITY);
         annotations.extend(wanted.metadata.annotations.unwrap_or_default());
+        tell_last_change(&mut updated.metadata.annotations, time);
         Plan::from(Action::update(&updated))
     }
+}
+
+/// The pod's address as it is told, and whether as a ready one.
+fn address_of<'a>(endpoints: &'a Endpoints, pod: &Pod) -> Option<(bool, &'a EndpointAddress)> {
+    let of_pod = |address: &&EndpointAddress| {
+        address.target_ref.as_ref().is_some_and(|target| target.uid.is_some() && target.uid == pod.metadata.uid)
+    };
+    let in_subset = |subset: &'a EndpointSubset| {
+        let ready = subset.addresses.iter().flatten().find(of_pod).map(|address| (true, address));
+        ready.or_else(|| subset.not_ready_addresses.iter().flatten().find(of_pod).map(|address| (false, address)))
+    };
+    endpoints.subsets.iter().flatten().find_map(in_subset)
+}
+
+fn is_in(endpoints: &Endpoints, pod: &Pod) -> bool {
+    address_of(endpoints, pod).is_some()
 }
 
 fn desired(service: &Service, pods: &[Pod]) -> Endpoints {

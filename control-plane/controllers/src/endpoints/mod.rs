@@ -125,6 +125,31 @@ fn publishes_not_ready(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses).unwrap_or(false)
 }
 
+/// When what is told now came about: the earliest readiness of the pods that are new or different in it, or the
+/// birth of the Service if nothing was told of it before. A pod that went leaves no time behind.
+fn last_change<'a>(changed: impl Iterator<Item = &'a Pod>, born: Option<&Service>) -> Option<String> {
+    let ready = |pod: &'a Pod| pods::condition(pod, "Ready")?.last_transition_time.as_ref().map(|time| time.0);
+    let born = born.and_then(|service| service.metadata.creation_timestamp.as_ref()).map(|time| time.0);
+    changed.filter_map(ready).chain(born).min().map(corten_meta::time::rfc3339)
+}
+
+/// Sets or takes the time of the last change.
+fn tell_last_change(annotations: &mut Option<BTreeMap<String, String>>, time: Option<String>) {
+    match time {
+        Some(time) => {
+            annotations.get_or_insert_default().insert(LAST_CHANGE.to_owned(), time);
+        }
+        None => {
+            if let Some(all) = annotations {
+                all.remove(LAST_CHANGE);
+            }
+        }
+    }
+    if annotations.as_ref().is_some_and(BTreeMap::is_empty) {
+        *annotations = None;
+    }
+}
+
 /// Whether a pod can be a backend at all: it has an address and has not ended.
 fn may_serve(pod: &Pod) -> bool {
     !pods::is_terminal(pod) && !pod_ips(pod).is_empty()

@@ -15,8 +15,8 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use super::{
-    HEADLESS_LABEL, Port, hostname, is_headless, may_serve, pod_ips, ports, publishes_not_ready, selected_pods,
-    selector, services_of_pod, target_ref,
+    HEADLESS_LABEL, Port, hostname, is_headless, last_change, may_serve, pod_ips, ports, publishes_not_ready,
+    selected_pods, selector, services_of_pod, target_ref, tell_last_change,
 };
 use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch};
 use crate::workload::{owner, pods};
@@ -94,7 +94,10 @@ impl Controller for EndpointSliceController {
             let endpoints: Vec<Endpoint> = endpoints.into_values().collect();
             for piece in endpoints.chunks(MAX_ENDPOINTS) {
                 kept += 1;
-                plan.push(Action::create(&new_slice(&observed.service, &group, piece.to_vec())));
+                let mut slice = new_slice(&observed.service, &group, piece.to_vec());
+                let born = Some(&observed.service).filter(|_| observed.slices.is_empty());
+                tell_last_change(&mut slice.metadata.annotations, last_change(pods_of(observed, piece), born));
+                plan.push(Action::create(&slice));
             }
         }
         if kept == 0 {
@@ -182,6 +185,15 @@ fn hints(service: &Service, zone: Option<&str>, node: Option<&str>) -> Option<En
     }
 }
 
+/// The pods that endpoints stand for.
+fn pods_of<'a>(observed: &'a Observed, endpoints: &'a [Endpoint]) -> impl Iterator<Item = &'a Pod> {
+    let uid = |endpoint: &'a Endpoint| endpoint.target_ref.as_ref()?.uid.as_ref();
+    observed
+        .pods
+        .iter()
+        .filter(move |pod| endpoints.iter().filter_map(uid).any(|one| Some(one) == pod.metadata.uid.as_ref()))
+}
+
 /// Brings one slice up to date with endpoints it has and room it has left; an emptied one goes. Says if it stays.
 fn keep(plan: &mut Plan, observed: &Observed, slice: &EndpointSlice, wanted: &mut BTreeMap<String, Endpoint>) -> bool {
     let present = slice.endpoints.iter().flatten();
@@ -199,6 +211,10 @@ fn keep(plan: &mut Plan, observed: &Observed, slice: &EndpointSlice, wanted: &mu
     let fresh = new_slice(&observed.service, &(slice.address_type.clone(), slice_ports(slice)), endpoints);
     if slice.endpoints != fresh.endpoints || slice.metadata.labels != fresh.metadata.labels {
         let mut updated = slice.clone();
+        let before = slice.endpoints.as_deref().unwrap_or_default();
+        let changed: Vec<Endpoint> =
+            fresh.endpoints.iter().flatten().filter(|endpoint| !before.contains(endpoint)).cloned().collect();
+        tell_last_change(&mut updated.metadata.annotations, last_change(pods_of(observed, &changed), None));
         updated.endpoints = fresh.endpoints;
         updated.metadata.labels = fresh.metadata.labels;
         plan.push(Action::update(&updated));

@@ -181,3 +181,23 @@ fn traffic_that_should_stay_near_is_hinted() {
     );
     assert_eq!(slices(&mut model)[0]["endpoints"][0]["hints"], json!({"forZones": [{"name": "z"}]}));
 }
+
+#[test]
+fn the_time_of_the_last_change_is_told_with_it() {
+    let time = |value: &Value| value["metadata"]["annotations"][LAST_CHANGE].as_str().map(str::to_owned);
+    let mut born = service(json!({}));
+    born["metadata"]["creationTimestamp"] = json!("2026-01-02T03:00:00Z");
+    let mut model = cluster(json!({}), Vec::new());
+    model.put(born);
+    model.put(backend("a", "10.0.0.1", 8080).ready(9).value());
+    assert_eq!(time(&slices(&mut model)[0]).as_deref(), Some("2026-01-02T03:00:00Z"), "the Service is new");
+    assert_eq!(time(&endpoints(&mut model)).as_deref(), Some("2026-01-02T03:00:00Z"));
+
+    model.put(backend("b", "10.0.0.2", 8080).ready(5).value());
+    assert_eq!(time(&slices(&mut model)[0]).as_deref(), Some("2026-01-02T03:04:00Z"), "a pod became ready");
+    assert_eq!(time(&endpoints(&mut model)).as_deref(), Some("2026-01-02T03:04:00Z"));
+
+    model.remove("Pod", "default", "b");
+    assert_eq!(time(&slices(&mut model)[0]), None, "a pod went");
+    assert_eq!(time(&endpoints(&mut model)), None);
+}

@@ -4,26 +4,20 @@
 //! for gone it asks the API server, by uid: a cache that lags must never cost anybody an object.
 
 mod decide;
-mod monitors;
+mod wake;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use corten_client::{Caches, Client, DeleteOptions, Error, Patch, Resource, WorkQueue};
+use corten_client::{Client, DeleteOptions, Error, Patch, Resource, WorkQueue};
 use corten_meta::{Key, Object, Owner};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use corten_api::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use crate::runtime::monitors::{Listener, Monitors};
 use decide::{Decision, FOREGROUND, ORPHAN, OwnerState, decide};
-use monitors::Monitors;
 
 const WORKERS: usize = 8;
-/// New kinds tend to come in groups: wait until no more came for this long before asking which there are.
-const SETTLE: Duration = Duration::from_millis(200);
-/// How long to wait before discovery is tried again after it failed; doubled each time, up to the second.
-const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
 /// One object to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,42 +26,30 @@ pub struct Item {
     key: Key,
 }
 
-pub async fn run(caches: &Caches, client: Client, shutdown: CancellationToken) {
-    let queue: WorkQueue<Item> = WorkQueue::new();
-    let monitors = Arc::new(Monitors::new(caches.clone(), queue.clone(), shutdown.clone()));
-    let mut tasks = JoinSet::new();
-    for _ in 0..WORKERS {
-        tasks.spawn(Collector { client: client.clone(), queue: queue.clone(), monitors: monitors.clone() }.run());
-    }
-    keep_monitors(caches, &client, &monitors, &shutdown).await;
-    queue.shut_down();
-    while tasks.join_next().await.is_some() {}
-    monitors.ended().await;
+/// What the collector has to do. It is made before the monitors, which it listens to.
+pub struct GarbageCollector {
+    client: Client,
+    queue: WorkQueue<Item>,
 }
 
-/// Follows the kinds the API serves: at first, and after every change of a custom resource definition.
-async fn keep_monitors(caches: &Caches, client: &Client, monitors: &Arc<Monitors>, shutdown: &CancellationToken) {
-    let definitions = caches.of::<CustomResourceDefinition>();
-    let mut changes = definitions.subscribe();
-    let mut pause = RETRY.0;
-    loop {
-        let retry = match monitors.refresh(client).await {
-            Ok(()) => {
-                pause = RETRY.0;
-                Duration::MAX
-            }
-            Err(error) => {
-                tracing::debug!(%error, "cannot discover all resources");
-                let longer = (pause * 2).min(RETRY.1);
-                std::mem::replace(&mut pause, longer)
-            }
-        };
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(retry) => continue,
-            change = changes.next() => if change.is_none() { return },
+impl GarbageCollector {
+    pub fn new(client: Client) -> GarbageCollector {
+        GarbageCollector { client, queue: WorkQueue::new() }
+    }
+
+    pub fn listener(&self) -> Listener {
+        wake::listener(self.queue.clone())
+    }
+
+    pub async fn run(self, monitors: Arc<Monitors>, shutdown: CancellationToken) {
+        let mut tasks = JoinSet::new();
+        for _ in 0..WORKERS {
+            let (client, queue) = (self.client.clone(), self.queue.clone());
+            tasks.spawn(Collector { client, queue, monitors: monitors.clone() }.run());
         }
-        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, changes.next()).await {}
+        shutdown.cancelled().await;
+        self.queue.shut_down();
+        while tasks.join_next().await.is_some() {}
     }
 }
 
@@ -93,14 +75,16 @@ impl Collector {
 
     /// One look at one object: learn about its owners, decide, act.
     async fn collect(&self, item: &Item) -> Result<(), Error> {
-        let Some(object) = self.monitors.get(item) else { return Ok(()) };
+        let Some(object) = self.monitors.get(&item.resource, &item.key) else { return Ok(()) };
         let mut owners = Vec::new();
         if object.header.deletion_timestamp.is_none() {
             for owner in &object.header.owners {
                 owners.push(self.state_of(owner, item, &object).await?);
             }
         }
-        let dependents = self.monitors.dependents(&object.header.uid);
+        let item_of = |(resource, held): (Resource, Arc<Object>)| (Item { resource, key: held.key() }, held);
+        let dependents: Vec<(Item, Arc<Object>)> =
+            self.monitors.dependents(&object.header.uid).into_iter().map(item_of).collect();
         match decide(&object, &owners, !dependents.is_empty()) {
             Decision::Nothing => Ok(()),
             Decision::DropReferences(uids) => self.drop_references(item, &object, &uids).await,
@@ -133,7 +117,7 @@ impl Collector {
         }
         let namespace = if resource.namespaced { dependent.header.namespace.clone() } else { String::new() };
         let key = Key::new(namespace, owner.name.clone());
-        let cached = self.monitors.get(&Item { resource: resource.clone(), key: key.clone() });
+        let cached = self.monitors.get(&resource, &key);
         if let Some(found) = cached.filter(|found| found.header.uid == owner.uid) {
             return Ok(judged(&found));
         }

@@ -13,6 +13,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::zones::{Member, next_eviction, zone_of};
 use super::{mark_pod, ready_status};
 use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of};
 use crate::workload::pods;
@@ -20,6 +21,8 @@ use crate::workload::pods;
 const LEASES: &str = "kube-node-lease";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// The taints that drive pods away.
+const EVICTING: [&str; 2] = [NOT_READY, UNREACHABLE];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// The taint that a status of a condition stands for.
 const CONDITION_TAINTS: [(&str, &str, &str); 6] = [
@@ -46,6 +49,8 @@ pub struct Observed {
     /// Pods of a silent node that still count as ready.
     ready_pods: Vec<Pod>,
     any_node_ready: bool,
+    /// The nodes of the zone of a node that is not ready.
+    zone: Vec<Member>,
 }
 
 impl Controller for NodeLifecycleController {
@@ -53,6 +58,11 @@ impl Controller for NodeLifecycleController {
 
     fn name(&self) -> &'static str {
         "node-controller"
+    }
+
+    /// One at a time: the pace of evictions is read from the taints that were written last.
+    fn workers(&self) -> usize {
+        1
     }
 
     fn watches(&self) -> Vec<Watch> {
@@ -63,15 +73,21 @@ impl Controller for NodeLifecycleController {
         let node: Node = view.typed(key)?;
         let lease: Option<Lease> = view.typed(&Key { namespace: LEASES.to_owned(), name: key.name.clone() });
         let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0);
-        let any_node_ready =
-            ready_status(&node) == "True" || view.all::<Node>("").iter().any(|node| ready_status(node) == "True");
+        let (mut any_node_ready, mut zone) = (true, Vec::new());
+        if ready_status(&node) != "True" {
+            let all: Vec<Node> = view.all("");
+            any_node_ready = all.iter().any(|node| ready_status(node) == "True");
+            let here = zone_of(node.metadata.labels.as_ref());
+            let near = all.iter().filter(|other| zone_of(other.metadata.labels.as_ref()) == here);
+            zone = near.map(|node| Member::of(node, &EVICTING)).collect();
+        }
         let mut ready_pods = Vec::new();
         if ready_status(&node) == "Unknown" {
-            ready_pods = view.all::<Pod>("");
-            ready_pods.retain(|pod| pods::node_name(pod) == key.name && pods::is_ready(pod));
+            ready_pods = view.on_node(&key.name);
+            ready_pods.retain(pods::is_ready);
             ready_pods.sort_by_key(key_of);
         }
-        Some(Observed { node, renewed, ready_pods, any_node_ready })
+        Some(Observed { node, renewed, ready_pods, any_node_ready, zone })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
@@ -170,11 +186,11 @@ fn not_ready(pod: &Pod, now: Timestamp) -> PodCondition {
 fn set_taints(plan: &mut Plan, observed: &Observed, now: Timestamp) {
     let node = &observed.node;
     let current = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-    let wanted = wanted_taints(observed);
+    let wanted = wanted_taints(plan, observed, now);
     let ours = |taint: &Taint| {
         let no_schedule = taint.effect == "NoSchedule"
             && (taint.key == UNSCHEDULABLE || CONDITION_TAINTS.iter().any(|(.., key)| *key == taint.key));
-        no_schedule || (taint.effect == "NoExecute" && [NOT_READY, UNREACHABLE].contains(&taint.key.as_str()))
+        no_schedule || (taint.effect == "NoExecute" && EVICTING.contains(&taint.key.as_str()))
     };
     let same = |taint: &Taint, (key, effect): &(&str, &str)| taint.key == *key && taint.effect == *effect;
     let mut taints: Vec<Taint> =
@@ -192,7 +208,7 @@ fn set_taints(plan: &mut Plan, observed: &Observed, now: Timestamp) {
     }
 }
 
-fn wanted_taints(observed: &Observed) -> Vec<(&'static str, &'static str)> {
+fn wanted_taints(plan: &mut Plan, observed: &Observed, now: Timestamp) -> Vec<(&'static str, &'static str)> {
     let node = &observed.node;
     let conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     let holds = |(kind, status, _): &&(&str, &str, &'static str)| {
@@ -203,12 +219,19 @@ fn wanted_taints(observed: &Observed) -> Vec<(&'static str, &'static str)> {
     if node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)) {
         wanted.push((UNSCHEDULABLE, "NoSchedule"));
     }
-    if ready_condition(node).is_some() && observed.any_node_ready {
-        match ready_status(node) {
-            "False" => wanted.push((NOT_READY, "NoExecute")),
-            "Unknown" => wanted.push((UNREACHABLE, "NoExecute")),
-            _ => {}
-        }
+    let evicting = match ready_status(node) {
+        "False" => NOT_READY,
+        "Unknown" if ready_condition(node).is_some() => UNREACHABLE,
+        _ => return wanted,
+    };
+    // A node that is being emptied already goes on, whatever the pace; only the reason may change.
+    let begun = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let begun = begun.filter(|taint| taint.effect == "NoExecute").any(|taint| EVICTING.contains(&taint.key.as_str()));
+    match next_eviction(&observed.zone, now).filter(|_| observed.any_node_ready) {
+        Some(wait) if !begun && !wait.is_zero() => plan.requeue(wait),
+        Some(_) => wanted.push((evicting, "NoExecute")),
+        None if begun && observed.any_node_ready => wanted.push((evicting, "NoExecute")),
+        None => {}
     }
     wanted
 }

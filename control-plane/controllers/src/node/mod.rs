@@ -4,6 +4,7 @@ pub mod ipam;
 pub mod lifecycle;
 pub mod pod_gc;
 pub mod taint_eviction;
+mod zones;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod, PodCondition};

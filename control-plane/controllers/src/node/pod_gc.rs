@@ -109,8 +109,7 @@ fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.new.is_some() && !tainted(&change.new) {
         return Vec::new();
     }
-    let pods: Vec<Pod> = view.all("");
-    pods.iter().filter(|pod| pods::node_name(pod) == change.key.name).map(key_of).collect()
+    view.on_node(&change.key.name).iter().map(key_of).collect()
 }
 
 fn is_out_of_service(node: &Node) -> bool {
@@ -130,6 +129,10 @@ fn orphaned(pod: &Pod, now: Timestamp) -> Plan {
 
 fn fail_and_delete(pod: &Pod, node_is_gone: bool, now: Timestamp) -> Plan {
     let mut plan = Plan::nothing();
+    if node_is_gone {
+        // The cache may not have seen a node that just registered: the server must say that there is none.
+        plan.push(Action::absent::<Node>(Key::new("", pods::node_name(pod))));
+    }
     if !pods::is_terminal(pod) {
         match node_is_gone {
             true => plan.push(mark_pod(

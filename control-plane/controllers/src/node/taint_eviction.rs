@@ -85,8 +85,7 @@ fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.new.is_none() || taints(&change.old) == taints(&change.new) {
         return Vec::new();
     }
-    let pods: Vec<Pod> = view.all("");
-    pods.iter().filter(|pod| pods::node_name(pod) == change.key.name).map(key_of).collect()
+    view.on_node(&change.key.name).iter().map(key_of).collect()
 }
 
 /// When the pod must go: never, now (zero) or after a while.

@@ -203,3 +203,32 @@ fn the_oldest_ended_pods_beyond_the_threshold_go() {
     converges(&controller, &mut model, "", "terminated");
     assert_eq!(model.names("Pod"), ["a", "c", "d"]);
 }
+
+#[test]
+fn nodes_of_a_zone_are_emptied_one_after_the_other() {
+    let mut model = Model::default();
+    for name in ["a", "b"] {
+        model.put(node(name, "Unknown", 600));
+    }
+    ["c", "d", "e"].into_iter().for_each(|name| model.put(node(name, "True", 0)));
+    converges(&lifecycle(), &mut model, "", "a");
+    converges(&lifecycle(), &mut model, "", "b");
+    assert_eq!(taints(&model, "a"), ["unreachable:NoSchedule", "unreachable:NoExecute"]);
+    assert_eq!(taints(&model, "b"), ["unreachable:NoSchedule"]);
+    assert_eq!(decide(&lifecycle(), &model, "", "b").requeue_after, Some(Duration::from_secs(10)));
+    // In a zone of its own it need not wait.
+    let mut elsewhere = model.value("Node", "", "b");
+    elsewhere["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "z"});
+    model.put(elsewhere);
+    converges(&lifecycle(), &mut model, "", "b");
+    assert_eq!(taints(&model, "b"), ["unreachable:NoSchedule", "unreachable:NoExecute"]);
+}
+
+#[test]
+fn a_pod_is_taken_for_lost_only_if_the_server_knows_no_node() {
+    let mut model = Model::default();
+    model.put(pod("p").phase("Running").on("gone").value());
+    let plan = decide(&PodGcController { terminated_threshold: 0 }, &model, "default", "p");
+    let first = plan.actions.first().expect("a plan");
+    assert!(matches!(first, crate::runtime::Action::Absent { key, .. } if key.name == "gone"), "{first:?}");
+}

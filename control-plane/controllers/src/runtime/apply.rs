@@ -88,6 +88,13 @@ impl Applier {
                 self.tell(event);
                 Ok(None)
             }
+            Action::Absent { resource, key } => {
+                match self.client.dynamic(&address(*resource)).get(&key.namespace, &key.name).await {
+                    Ok(_) => Err(Error::Decode(format!("{} {key} exists after all", resource.kind))),
+                    Err(error) if error.is_not_found() => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
             Action::Create { resource, object, .. } => {
                 let created =
                     self.client.dynamic(&address(*resource)).create(corten_meta::namespace(object), object).await?;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_client::{Cache, Caches, Resource, WorkQueue};
 use corten_meta::{Key, Object};
 use tokio::sync::watch;
@@ -10,7 +11,10 @@ use tokio::sync::watch;
 use super::Feeds;
 use super::controller::Keys;
 use super::plan::ResourceType;
-use super::view::{Failure, View};
+use super::view::{Failure, View, node_of_pod};
+
+/// Pods by the node they are bound to.
+const NODE_INDEX: &str = "spec.nodeName";
 
 /// From a resource to a controller.
 pub struct Route {
@@ -37,6 +41,9 @@ pub async fn open(caches: &Caches, routes: HashMap<ResourceType, Vec<Route>>) ->
     let mut feeds = HashMap::new();
     for (resource, routes) in routes {
         let cache = caches.dynamic(&address(resource));
+        if resource == ResourceType::of::<Pod>() {
+            cache.add_index(NODE_INDEX, |pod| node_of_pod(pod).into_iter().collect());
+        }
         feeds.insert(resource, Arc::new(Feed { cache, routes, reached: watch::Sender::new(0) }));
     }
     for feed in feeds.values() {
@@ -86,6 +93,11 @@ impl View for CachedView {
 
     fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>> {
         self.feeds.get(&resource).map(|feed| feed.cache.by_owner(uid)).unwrap_or_default()
+    }
+
+    fn pods_on(&self, node: &str) -> Vec<Arc<Object>> {
+        let feed = self.feeds.get(&ResourceType::of::<Pod>());
+        feed.map(|feed| feed.cache.by_index(NODE_INDEX, node)).unwrap_or_default()
     }
 
     fn last_failure(&self) -> Option<Failure> {

@@ -8,14 +8,16 @@ mod apply;
 mod controller;
 pub mod discovery;
 mod feed;
+pub mod monitors;
 mod plan;
+pub mod tend;
 mod view;
 mod worker;
 
 pub use apply::Applier;
 pub use controller::{Controller, Decide, Keys, Watch};
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
-pub use view::{Failure, View, decode};
+pub use view::{Failure, View, decode, node_of_pod};
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -128,9 +128,18 @@ pub enum Action {
         report: Option<Report>,
     },
     Event(Event),
+    /// The rest of the plan holds only if the server, not just a cache, knows no such object.
+    Absent {
+        resource: ResourceType,
+        key: Key,
+    },
 }
 
 impl Action {
+    pub fn absent<K: Typed>(key: Key) -> Action {
+        Action::Absent { resource: ResourceType::of::<K>(), key }
+    }
+
     pub fn create<K: Typed>(object: &K) -> Action {
         Action::Create { resource: ResourceType::of::<K>(), object: object.to_value(), report: None }
     }

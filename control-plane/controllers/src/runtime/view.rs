@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::{Typed, decode_object};
 use corten_meta::Selector;
 use corten_meta::{Key, Object};
@@ -26,9 +27,26 @@ pub trait View: Send + Sync {
     fn list(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>>;
     /// Every object with an owner reference to this uid.
     fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>>;
+    /// Every pod that is bound to the node; by an index, since a node's pods are few among all.
+    fn pods_on(&self, node: &str) -> Vec<Arc<Object>>;
     fn last_failure(&self) -> Option<Failure> {
         None
     }
+}
+
+/// The node a pod is bound to. Only this field is read: an index asks it of every pod at every change.
+pub fn node_of_pod(pod: &Object) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec {
+        node_name: Option<String>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Bound {
+        spec: Option<Spec>,
+    }
+    let bound: Bound = serde_json::from_slice(&pod.bytes).ok()?;
+    bound.spec?.node_name.filter(|name| !name.is_empty())
 }
 
 impl dyn View + '_ {
@@ -43,6 +61,11 @@ impl dyn View + '_ {
 
     pub fn owned_by<K: Typed>(&self, uid: &str) -> Vec<K> {
         self.owned(ResourceType::of::<K>(), uid).iter().filter_map(|object| decode(object)).collect()
+    }
+
+    /// The pods that are bound to a node.
+    pub fn on_node(&self, node: &str) -> Vec<Pod> {
+        self.pods_on(node).iter().filter_map(|object| decode(object)).collect()
     }
 
     /// Objects whose labels match; only those are decoded.

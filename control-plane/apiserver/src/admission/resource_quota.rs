@@ -4,16 +4,14 @@
 //! commit of the object that changes it, under the revision that was read: of two creations that would exceed a
 //! quota only together, one begins again and sees the other.
 
-mod usage;
-
 use std::sync::Arc;
 
+use corten_api::quota::{Amounts, add, amounts, concerns, in_use, is_in_scope, usage};
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use self::usage::{Amounts, add, amounts, is_in_scope, usage};
 use super::{Attributes, Operation, Plugin};
 use crate::handlers::Target;
 
@@ -39,7 +37,7 @@ impl Plugin for ResourceQuota {
 
     fn charge<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.operation != Operation::Create || !a.subresource().is_empty() || a.target.namespace.is_empty() {
+            if a.target.namespace.is_empty() || !takes_more(a) {
                 return Ok(());
             }
             for quota in quotas(a.target).await? {
@@ -80,38 +78,55 @@ async fn quotas(target: &Target<'_>) -> Result<Vec<Arc<Object>>, Status> {
     Ok(target.server.cached_list("", "v1", "resourcequotas", target.namespace))
 }
 
+/// Whether the write can raise what is in use: every creation, and a change that makes its object bigger.
+fn takes_more(a: &Attributes<'_>) -> bool {
+    let kind = &a.target.resource.kind;
+    match (a.operation, &a.old) {
+        (Operation::Create, _) => a.subresource().is_empty(),
+        (Operation::Update, Some(old)) => {
+            let measured = matches!(kind.plural.as_str(), "pods" | "services" | "persistentvolumeclaims");
+            kind.group.is_empty() && measured && {
+                let before = usage(&kind.group, &kind.plural, old);
+                let after = usage(&kind.group, &kind.plural, &a.object);
+                after.iter().any(|(name, amount)| before.get(name).is_none_or(|had| had < amount))
+            }
+        }
+        _ => false,
+    }
+}
+
 /// Checks the new object against a quota; the operation is the quota's new status.
 async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, Status> {
     let kind = &a.target.resource.kind;
     let mut value = quota.value();
     let hard = amounts(value.pointer("/spec/hard"));
-    let wanted = usage(&kind.group, &kind.plural, &a.object);
-    let limited: Amounts =
-        wanted.into_iter().filter(|(name, amount)| hard.contains_key(name) && !amount.is_zero()).collect();
     if !is_in_scope(&value, &kind.plural, &a.object) {
         return Ok(None);
     }
-    let name = &quota.header.name;
-    if kind.group.is_empty() && kind.plural == "pods" {
-        let missing: Vec<&str> =
-            MUST_STATE.iter().copied().filter(|n| hard.contains_key(*n) && !limited.contains_key(*n)).collect();
-        if !missing.is_empty() {
-            return Err(a.forbidden(format!("failed quota: {name}: must specify {}", missing.join(","))));
-        }
-    }
-    if limited.is_empty() {
+    let limited = |object: &Value| -> Amounts {
+        let wanted = usage(&kind.group, &kind.plural, object).into_iter();
+        wanted.filter(|(name, amount)| hard.contains_key(name) && !amount.is_zero()).collect()
+    };
+    let wanted = limited(&a.object);
+    check_stated(a, quota, &hard, &wanted)?;
+    if wanted.is_empty() {
         return Ok(None);
     }
-    let mut used = used_now(a.target, &value, None).await?;
-    let before = used.clone();
-    add(&mut used, &limited);
-    let exceeded: Vec<&String> = limited.keys().filter(|name| used[*name] > hard[*name]).collect();
+    // An object that changes is counted as it was until now, and then as it is to be.
+    let had = a.old.as_ref().filter(|old| is_in_scope(&value, &kind.plural, old)).map(limited).unwrap_or_default();
+    let before = used_now(a.target, &value, None).await?;
+    let others = if had.is_empty() { before.clone() } else { used_now(a.target, &value, Some(a.target.name)).await? };
+    let mut used = others;
+    add(&mut used, &wanted);
+    let raised = |name: &&String| had.get(*name).is_none_or(|amount| *amount < wanted[*name]);
+    let exceeded: Vec<&String> = wanted.keys().filter(raised).filter(|name| used[*name] > hard[*name]).collect();
     if !exceeded.is_empty() {
         let list = |of: &Amounts| {
             let words = exceeded.iter().map(|n| format!("{n}={}", of.get(*n).cloned().unwrap_or_default()));
             words.collect::<Vec<_>>().join(",")
         };
-        let (requested, in_use, limit) = (list(&limited), list(&before), list(&hard));
+        let requested = list(&difference(&wanted, &had));
+        let (name, in_use, limit) = (&quota.header.name, list(&before), list(&hard));
         return Err(
             a.forbidden(format!("exceeded quota: {name}, requested: {requested}, used: {in_use}, limited: {limit}"))
         );
@@ -120,35 +135,52 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
     put(a.target, quota, &value).await
 }
 
+/// How much more is wanted than was had.
+fn difference(wanted: &Amounts, had: &Amounts) -> Amounts {
+    let more = |(name, amount): (&String, &corten_meta::Quantity)| {
+        let mut more = amount.clone();
+        if let Some(had) = had.get(name) {
+            more -= had;
+        }
+        (name.clone(), more)
+    };
+    wanted.iter().map(more).collect()
+}
+
+/// A pod must state what a quota limits: what is not stated could not be counted.
+fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &Amounts, stated: &Amounts) -> Result<(), Status> {
+    let kind = &a.target.resource.kind;
+    if !kind.group.is_empty() || kind.plural != "pods" {
+        return Ok(());
+    }
+    let missing: Vec<&str> =
+        MUST_STATE.iter().copied().filter(|n| hard.contains_key(*n) && !stated.contains_key(*n)).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(a.forbidden(format!("failed quota: {}: must specify {}", quota.header.name, missing.join(",")))),
+    }
+}
+
 /// What the quota's resources are used by now, without the object of the target's kind that is named.
 async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> Result<Amounts, Status> {
     target.server.registry.caches.fresh().await?;
     let hard = amounts(quota.pointer("/spec/hard"));
-    let mut used: Amounts = hard.keys().map(|name| (name.clone(), corten_meta::Quantity::zero())).collect();
-    for resource in &target.server.registry.resources().ordered {
+    let mut objects = Vec::new();
+    let resources = target.server.registry.resources();
+    for resource in &resources.ordered {
         let kind = &resource.kind;
         let Some(stored) = resource.stored.as_ref().filter(|_| kind.namespaced && !resource.is_converted()) else {
             continue;
         };
-        let sample =
-            usage(&kind.group, &kind.plural, &json!({ "spec": { "resources": { "requests": { "storage": "1" } } } }));
-        let compute = kind.group.is_empty() && matches!(kind.plural.as_str(), "pods" | "persistentvolumeclaims");
-        if !compute && !sample.keys().any(|name| hard.contains_key(name)) {
+        if !concerns(&hard, &kind.group, &kind.plural) {
             continue;
         }
         let same_kind = kind.group == target.resource.kind.group && kind.plural == target.resource.kind.plural;
-        for object in stored.cache.list(target.namespace) {
-            if same_kind && without == Some(object.header.name.as_str()) {
-                continue;
-            }
-            let value = object.value();
-            if is_in_scope(quota, &kind.plural, &value) {
-                let taken = usage(&kind.group, &kind.plural, &value);
-                add(&mut used, &taken.into_iter().filter(|(name, _)| hard.contains_key(name)).collect());
-            }
-        }
+        let counted = stored.cache.list(target.namespace).into_iter();
+        let counted = counted.filter(|object| !same_kind || without != Some(object.header.name.as_str()));
+        objects.extend(counted.map(|object| (kind.group.as_str(), kind.plural.as_str(), object.value())));
     }
-    Ok(used)
+    Ok(in_use(quota, objects.into_iter()))
 }
 
 fn write_status(quota: &mut Value, used: &Amounts) {

@@ -1,0 +1,153 @@
+//! Certificates: signing requests of kubelets are approved, approved requests signed, old requests cleared away.
+//!
+//! Approval asks the authorizer whether the one who asks may have such a certificate; nothing else is approved here.
+//! The authority's key stays in [`authority`] and signs only what [`request`] recognises.
+
+mod authority;
+mod cleaner;
+mod request;
+
+pub use authority::Authority;
+pub use cleaner::CertificateCleaner;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::ByteString;
+use corten_api::k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use corten_api::k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_client::{Cache, Caches, Client, Error, WorkQueue};
+use corten_meta::Key;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::tend::{feed, tend};
+use request::{KUBELET_CLIENT, Request};
+
+const WORKERS: usize = 4;
+
+/// Approves and signs.
+pub struct CertificateController {
+    cache: Arc<Cache>,
+    client: Client,
+    approves: bool,
+    /// Without an authority somebody else signs.
+    authority: Option<Authority>,
+}
+
+impl CertificateController {
+    pub fn new(caches: &Caches, client: Client, approves: bool, authority: Option<Authority>) -> Self {
+        CertificateController { cache: caches.of::<CertificateSigningRequest>(), client, approves, authority }
+    }
+
+    pub async fn run(self, shutdown: CancellationToken) {
+        let queue: WorkQueue<Key> = WorkQueue::new();
+        let this = Arc::new(self);
+        let cache = this.cache.clone();
+        let handle = move |key: Key| {
+            let this = this.clone();
+            async move { this.handle(&key).await }
+        };
+        tokio::join!(
+            feed(cache, queue.clone(), shutdown.clone(), |change| vec![change.key.clone()]),
+            tend("certificate-controller", queue, WORKERS, shutdown, handle),
+        );
+    }
+
+    async fn handle(&self, key: &Key) -> Result<Option<Duration>, Error> {
+        let Some(signing) = self.cache.typed::<CertificateSigningRequest>(key) else { return Ok(None) };
+        let issued = signing.status.as_ref().is_some_and(|status| status.certificate.is_some());
+        let has = |kind: &str| conditions(&signing).any(|one| one.type_ == kind);
+        if issued || has("Denied") || has("Failed") {
+            return Ok(None);
+        }
+        match (has("Approved"), &self.authority) {
+            (false, _) if self.approves => self.approve(&signing).await?,
+            (true, Some(authority)) => self.sign(&signing, authority).await?,
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    /// Approves what the authorizer allows, in the order of the recognisers: the node's own certificate first.
+    async fn approve(&self, signing: &CertificateSigningRequest) -> Result<(), Error> {
+        let Ok(request) = Request::parse(&signing.spec.request.0) else { return Ok(()) };
+        let usages = signing.spec.usages.as_deref().unwrap_or_default();
+        if signing.spec.signer_name != KUBELET_CLIENT || request.check_kubelet_client(usages).is_err() {
+            return Ok(());
+        }
+        let own = signing.spec.username.as_deref() == Some(request.common_name.as_str());
+        let kinds = [(own, "selfnodeclient", "self kubelet client"), (true, "nodeclient", "kubelet client")];
+        for (_, subresource, what) in kinds.into_iter().filter(|(applies, ..)| *applies) {
+            if self.is_allowed(signing, subresource).await? {
+                let message = format!("Auto approving {what} certificate after SubjectAccessReview.");
+                let mut approved = signing.clone();
+                add_condition(&mut approved, "Approved", "AutoApproved", message);
+                let value = approved.to_value();
+                self.client
+                    .update_subresource::<CertificateSigningRequest>("", approved.name(), "approval", &value)
+                    .await?;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_allowed(&self, signing: &CertificateSigningRequest, subresource: &str) -> Result<bool, Error> {
+        let spec = signing.to_value()["spec"].take();
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": spec["username"], "uid": spec["uid"], "groups": spec["groups"], "extra": spec["extra"],
+                "resourceAttributes": {
+                    "group": "certificates.k8s.io", "version": "*", "resource": "certificatesigningrequests",
+                    "subresource": subresource, "verb": "create",
+                },
+            },
+        });
+        let review = SubjectAccessReview::from_value(review).map_err(|error| Error::Decode(error.to_string()))?;
+        Ok(self.client.create(&review).await?.status.is_some_and(|status| status.allowed))
+    }
+
+    async fn sign(&self, signing: &CertificateSigningRequest, authority: &Authority) -> Result<(), Error> {
+        let failed = |message: String| Error::Decode(format!("cannot sign {}: {message}", signing.name()));
+        let request = Request::parse(&signing.spec.request.0).map_err(failed)?;
+        let usages = signing.spec.usages.as_deref().unwrap_or_default();
+        let mut answered = signing.clone();
+        match request.check(&signing.spec.signer_name, usages) {
+            None => return Ok(()),
+            Some(Err(message)) => add_condition(&mut answered, "Failed", "SignerValidationFailure", message),
+            Some(Ok(())) => {
+                let seconds = signing.spec.expiration_seconds;
+                let now = corten_meta::time::now();
+                let pem = authority.sign(&request, usages, seconds, now).map_err(failed)?;
+                status_of(&mut answered).certificate = Some(ByteString(pem.into_bytes()));
+            }
+        }
+        self.client.update_status(&answered).await.map(drop)
+    }
+}
+
+fn conditions(signing: &CertificateSigningRequest) -> impl Iterator<Item = &CertificateSigningRequestCondition> {
+    signing.status.iter().flat_map(|status| status.conditions.iter().flatten())
+}
+
+fn status_of(signing: &mut CertificateSigningRequest) -> &mut CertificateSigningRequestStatus {
+    signing.status.get_or_insert_default()
+}
+
+fn add_condition(signing: &mut CertificateSigningRequest, kind: &str, reason: &str, message: String) {
+    let now = Some(Time(corten_meta::time::now()));
+    status_of(signing).conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        last_update_time: now.clone(),
+        last_transition_time: now,
+    });
+}

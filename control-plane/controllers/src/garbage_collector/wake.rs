@@ -1,0 +1,66 @@
+//! What a change makes worth a look: the object itself, and those that waited for its end.
+
+use std::sync::Arc;
+
+use corten_client::{Change, Resource, WorkQueue};
+use corten_meta::{Key, Object};
+
+use super::Item;
+use super::decide::{FOREGROUND, ORPHAN};
+use crate::runtime::discovery::Discovered;
+use crate::runtime::monitors::{Listener, Monitors};
+
+/// The ear of the garbage collector.
+pub fn listener(queue: WorkQueue<Item>) -> Listener {
+    Box::new(move |monitors: &Monitors, found: &Discovered, change: &Change| {
+        Wake { queue: &queue, monitors }.heard(&found.resource, change);
+    })
+}
+
+struct Wake<'a> {
+    queue: &'a WorkQueue<Item>,
+    monitors: &'a Monitors,
+}
+
+impl Wake<'_> {
+    fn heard(&self, resource: &Resource, change: &Change) {
+        if let Some(new) = &change.new {
+            let finalized = new.header.finalizers.iter().any(|name| name == FOREGROUND || name == ORPHAN);
+            if !new.header.owners.is_empty() || (new.header.deletion_timestamp.is_some() && finalized) {
+                self.queue.add(Item { resource: resource.clone(), key: change.key.clone() });
+            }
+        }
+        let Some(old) = &change.old else { return };
+        let replaced = change.new.as_ref().is_none_or(|new| new.header.uid != old.header.uid);
+        if replaced {
+            for (resource, dependent) in self.monitors.dependents(&old.header.uid) {
+                self.queue.add(Item { resource, key: dependent.key() });
+            }
+        }
+        for owner in &old.header.owners {
+            let kept =
+                |new: &Arc<Object>| {
+                    !replaced
+                        && new.header.owners.iter().any(|other| {
+                            other.uid == owner.uid && other.block_owner_deletion == owner.block_owner_deletion
+                        })
+                };
+            if !change.new.as_ref().is_some_and(kept) {
+                self.wake_waiting_owner(&owner.api_version, &owner.kind, &change.key.namespace, &owner.name);
+            }
+        }
+    }
+
+    /// An owner in foreground deletion waits for exactly this: a dependent less.
+    fn wake_waiting_owner(&self, api_version: &str, kind: &str, namespace: &str, name: &str) {
+        let Some(resource) = self.monitors.resource_of(api_version, kind) else { return };
+        let namespace = if resource.namespaced { namespace } else { "" };
+        let key = Key::new(namespace, name);
+        let waits = |owner: Arc<Object>| {
+            owner.header.deletion_timestamp.is_some() && owner.header.finalizers.iter().any(|one| one == FOREGROUND)
+        };
+        if self.monitors.get(&resource, &key).is_some_and(waits) {
+            self.queue.add(Item { resource, key });
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How fast nodes may be emptied: slowly, slower where a zone as a whole is in trouble, and not at all where a small
+//! zone is.
+//!
+//! Many silent nodes at once mean a broken network more often than many broken nodes. The time of the last eviction is
+//! read from the taints themselves, so that a new leader goes on at the same pace.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::Node;
+use jiff::Timestamp;
+
+use super::ready_status;
+
+const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
+const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
+/// One node every ten seconds, or every hundred in a big zone of which more than half is silent.
+const PACE: Duration = Duration::from_secs(10);
+const SLOW_PACE: Duration = Duration::from_secs(100);
+/// A zone of no more nodes than this is left alone when more than half of it is silent.
+const LARGE: usize = 50;
+/// The share of silent nodes from which a zone counts as disrupted, in percent.
+const UNHEALTHY_PERCENT: usize = 55;
+
+/// A node as its zone sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub ready: bool,
+    /// When it was tainted for eviction, if it is.
+    pub evicted: Option<Timestamp>,
+}
+
+impl Member {
+    pub fn of(node: &Node, evicting: &[&str]) -> Member {
+        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+        let ours = taints.filter(|taint| taint.effect == "NoExecute" && evicting.contains(&taint.key.as_str()));
+        let evicted = ours.filter_map(|taint| taint.time_added.as_ref()).map(|time| time.0).max();
+        Member { ready: ready_status(node) == "True", evicted }
+    }
+}
+
+/// The zone a node is in; all nodes without labels are in one.
+pub fn zone_of(labels: Option<&BTreeMap<String, String>>) -> (String, String) {
+    let label = |names: [&str; 2]| names.iter().find_map(|name| labels?.get(*name)).cloned().unwrap_or_default();
+    (label(REGION), label(ZONE))
+}
+
+/// How long until one more node of the zone may be emptied; none for not at all, as things stand.
+pub fn next_eviction(zone: &[Member], now: Timestamp) -> Option<Duration> {
+    let silent = zone.iter().filter(|member| !member.ready).count();
+    let all = silent == zone.len();
+    let disrupted = !all && silent > 2 && silent * 100 >= zone.len() * UNHEALTHY_PERCENT;
+    let pace = match disrupted {
+        false => PACE,
+        true if zone.len() > LARGE => SLOW_PACE,
+        true => return None,
+    };
+    let last = zone.iter().filter_map(|member| member.evicted).max();
+    let passed = last.map_or(pace, |last| now.duration_since(last).try_into().unwrap_or(Duration::ZERO));
+    Some(pace.saturating_sub(passed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::NOW;
+
+    #[test]
+    fn the_pace_depends_on_how_much_of_the_zone_is_silent() {
+        let zone = |ready: usize, silent: usize, last: Option<i64>| {
+            let ago = |seconds| NOW.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap();
+            let mut zone = vec![Member { ready: true, evicted: None }; ready];
+            zone.extend(vec![Member { ready: false, evicted: None }; silent]);
+            zone.push(Member { ready: false, evicted: last.map(ago) });
+            zone
+        };
+        let seconds = |count| Some(Duration::from_secs(count));
+        for (members, expected) in [
+            (zone(9, 0, None), seconds(0)),
+            (zone(9, 1, Some(4)), seconds(6)),
+            (zone(9, 1, Some(11)), seconds(0)),
+            (zone(1, 1, None), seconds(0)),
+            (zone(4, 5, None), None),
+            (zone(40, 59, Some(30)), seconds(70)),
+            (zone(0, 9, None), seconds(0)),
+        ] {
+            assert_eq!(next_eviction(&members, *NOW), expected, "{} members", members.len());
+        }
+    }
+}

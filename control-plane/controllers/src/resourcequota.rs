@@ -1,0 +1,145 @@
+//! ResourceQuota: tells what of each quota is in use, as soon as it changes.
+//!
+//! Admission charges creations and deletions in the same commit; what happens to an object in between, such as a pod
+//! that ends, shows here. Admission never trusts this status, so a late one refuses or permits nothing wrongly.
+
+use std::sync::Arc;
+
+use corten_api::k8s_openapi::api::core::v1::ResourceQuota;
+use corten_api::quota::{Amounts, amounts, concerns, in_use, usage};
+use corten_client::{Cache, Caches, Change, Client, Error, Resource, WorkQueue};
+use corten_meta::{Key, Object, Value};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::discovery::Discovered;
+use crate::runtime::monitors::{Listener, Monitors};
+use crate::runtime::tend::tend;
+
+const WORKERS: usize = 4;
+
+pub struct ResourceQuotaController {
+    quotas: Arc<Cache>,
+    client: Client,
+    queue: WorkQueue<Key>,
+}
+
+impl ResourceQuotaController {
+    pub fn new(caches: &Caches, client: Client) -> ResourceQuotaController {
+        ResourceQuotaController { quotas: caches.of::<ResourceQuota>(), client, queue: WorkQueue::new() }
+    }
+
+    /// Whatever changes what an object takes concerns the quotas of its namespace; so does a change of the quota.
+    pub fn listener(&self) -> Listener {
+        let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
+        Box::new(move |_: &Monitors, found: &Discovered, change: &Change| {
+            let (group, plural) = (found.resource.group.as_str(), found.resource.plural.as_str());
+            if (group, plural) == ("", "resourcequotas") && change.new.is_some() {
+                queue.add(change.key.clone());
+            }
+            let concerned = quotas.list(&change.key.namespace);
+            if change.key.namespace.is_empty() || concerned.is_empty() || !changes_usage(group, plural, change) {
+                return;
+            }
+            for quota in concerned.iter().filter(|quota| concerns(&hard(&quota.value()), group, plural)) {
+                queue.add(quota.key());
+            }
+        })
+    }
+
+    pub async fn run(self, monitors: Arc<Monitors>, shutdown: CancellationToken) {
+        let (queue, this) = (self.queue.clone(), Arc::new(self));
+        let handle = move |key: Key| {
+            let (this, monitors) = (this.clone(), monitors.clone());
+            async move { this.recalculate(&key, &monitors).await.map(|()| None) }
+        };
+        tend("resourcequota-controller", queue, WORKERS, shutdown, handle).await;
+    }
+
+    async fn recalculate(&self, key: &Key, monitors: &Monitors) -> Result<(), Error> {
+        let Some(quota) = self.quotas.get(key) else { return Ok(()) };
+        let value = quota.value();
+        let limits = hard(&value);
+        let content = monitors.in_namespace(&key.namespace, |of| concerns(&limits, &of.group, &of.plural));
+        let Some(updated) = with_status(value, &content) else { return Ok(()) };
+        match self.client.dynamic(&Resource::of::<ResourceQuota>()).update_status(&updated).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn hard(quota: &Value) -> Amounts {
+    amounts(quota.pointer("/spec/hard"))
+}
+
+/// Most updates change nothing that is counted; parsing both is cheaper than counting everything again.
+fn changes_usage(group: &str, plural: &str, change: &Change) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
+    let measured = group.is_empty() && matches!(plural, "pods" | "services" | "persistentvolumeclaims");
+    measured && usage(group, plural, &old.value()) != usage(group, plural, &new.value())
+}
+
+/// The quota with its use as the content makes it; none when it says so already.
+fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Option<Value> {
+    let objects = content
+        .iter()
+        .flat_map(|(of, objects)| objects.iter().map(|object| (of.group.as_str(), of.plural.as_str(), object.value())));
+    let used = in_use(&quota, objects);
+    let told = |pointer: &str| amounts(quota.pointer(pointer));
+    if told("/status/hard") == hard(&quota) && told("/status/used") == used && !quota["status"].is_null() {
+        return None;
+    }
+    let used: serde_json::Map<String, Value> = used.iter().map(|(n, a)| (n.clone(), a.to_string().into())).collect();
+    let hard = quota.pointer("/spec/hard").cloned().unwrap_or_else(|| json!({}));
+    quota["status"] = json!({ "hard": hard, "used": used });
+    Some(quota)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::pod;
+
+    fn object(value: &Value) -> Arc<Object> {
+        Arc::new(Object::from_value(value, 1).unwrap())
+    }
+
+    #[test]
+    fn use_is_told_once_and_follows_what_is_there() {
+        let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": "default", "name": "q"}, "spec": {"hard": {"pods": "2", "count/widgets.example.com": "1"}}});
+        let pods = (
+            Resource::new("", "v1", "pods", true),
+            vec![object(&pod("a").value()), object(&pod("b").phase("Succeeded").value())],
+        );
+        let widgets = Resource::new("example.com", "v1", "widgets", true);
+        let content = vec![pods, (widgets, vec![object(&json!({"metadata": {"namespace": "default", "name": "w"}}))])];
+        let told = with_status(quota, &content).unwrap();
+        assert_eq!(told["status"]["used"], json!({"pods": "1", "count/widgets.example.com": "1"}));
+        assert_eq!(told["status"]["hard"], told["spec"]["hard"]);
+        assert_eq!(with_status(told.clone(), &content), None, "the same use is no news");
+        let reversed: Vec<_> = content.iter().rev().cloned().collect();
+        assert_eq!(with_status(told.clone(), &reversed), None, "the order of lists does not matter");
+        assert_eq!(with_status(told, &content[..1]).unwrap()["status"]["used"]["count/widgets.example.com"], "0");
+    }
+
+    #[test]
+    fn only_what_changes_the_use_is_counted_again() {
+        let change = |old: Option<Value>, new: Option<Value>| Change {
+            key: Key::new("default", "p"),
+            old: old.as_ref().map(object),
+            new: new.as_ref().map(object),
+        };
+        let running = pod("p").phase("Running").value();
+        let ended = pod("p").phase("Succeeded").value();
+        let ready = pod("p").phase("Running").ready(5).value();
+        for (old, new, expected) in [
+            (None, Some(running.clone()), true),
+            (Some(running.clone()), Some(ready), false),
+            (Some(running.clone()), Some(ended), true),
+            (Some(running), None, true),
+        ] {
+            assert_eq!(changes_usage("", "pods", &change(old, new)), expected);
+        }
+    }
+}

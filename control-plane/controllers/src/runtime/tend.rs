@@ -1,0 +1,74 @@
+//! The loop of the few controllers whose decision needs an answer from outside, and which therefore make no plans.
+//!
+//! They still decide level by level: a key says which object, never what happened to it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_client::{Cache, Change, Error, WorkQueue};
+use corten_meta::Key;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Passes the changes of a cache on as keys, until shutdown.
+pub async fn feed(
+    cache: Arc<Cache>,
+    queue: WorkQueue<Key>,
+    shutdown: CancellationToken,
+    keys: impl Fn(&Change) -> Vec<Key>,
+) {
+    let mut changes = cache.subscribe();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            change = changes.next() => match change {
+                Some(change) => keys(&change).into_iter().for_each(|key| queue.add(key)),
+                None => return,
+            }
+        }
+    }
+}
+
+/// Works on a queue until shutdown. What is handled may ask to be looked at again; what fails is tried again, ever
+/// later.
+pub async fn tend<F, Fut>(
+    what: &'static str,
+    queue: WorkQueue<Key>,
+    workers: usize,
+    shutdown: CancellationToken,
+    handle: F,
+) where
+    F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Option<Duration>, Error>> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for _ in 0..workers {
+        tasks.spawn(work(what, queue.clone(), handle.clone()));
+    }
+    shutdown.cancelled().await;
+    queue.shut_down();
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn work<F, Fut>(what: &'static str, queue: WorkQueue<Key>, handle: F)
+where
+    F: Fn(Key) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<Option<Duration>, Error>> + Send + 'static,
+{
+    while let Some(key) = queue.get().await {
+        match handle(key.clone()).await {
+            Ok(again) => {
+                queue.forget(&key);
+                if let Some(wait) = again {
+                    queue.add_after(key.clone(), wait);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(controller = what, %key, %error, "not done yet");
+                queue.add_rate_limited(key.clone());
+            }
+        }
+        queue.done(&key);
+    }
+}

@@ -1,0 +1,319 @@
+//! What an object takes from a ResourceQuota, and which quotas are about it.
+//!
+//! The one reading of these rules, for admission, which refuses what is too much, and for the controller, which tells
+//! what is in use. Pure, on JSON: quotas count every kind, custom ones included.
+
+use std::collections::BTreeMap;
+
+use corten_meta::{Quantity, Value};
+
+/// Amounts by the name that a quota gives them.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// Resources that a pod has by these names, too.
+const PLAIN: &[&str] = &["cpu", "memory", "ephemeral-storage"];
+
+/// Kinds of the core group that quotas also count by their bare name.
+const COUNTED: &[&str] = &[
+    "configmaps",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+];
+
+/// The quantities of a JSON object.
+pub fn amounts(value: Option<&Value>) -> Amounts {
+    let map = value.and_then(Value::as_object).into_iter().flatten();
+    map.filter_map(|(name, amount)| Some((name.clone(), Quantity::from_json(amount).ok()?))).collect()
+}
+
+/// Whether objects of a kind can take anything of the resources that a quota limits.
+pub fn concerns(hard: &Amounts, group: &str, plural: &str) -> bool {
+    // Pods and claims have resources by any name; all other kinds are counted under names known beforehand.
+    let by_any_name = group.is_empty() && matches!(plural, "pods" | "persistentvolumeclaims");
+    by_any_name || usage(group, plural, &Value::Null).keys().any(|name| hard.contains_key(name))
+}
+
+/// What one object of `plural` in `group` takes.
+pub fn usage(group: &str, plural: &str, object: &Value) -> Amounts {
+    let mut used = Amounts::new();
+    if group.is_empty() && plural == "pods" && is_terminal(object) {
+        return used;
+    }
+    let counted = if group.is_empty() { format!("count/{plural}") } else { format!("count/{plural}.{group}") };
+    used.insert(counted, number(1));
+    if group.is_empty() && COUNTED.contains(&plural) {
+        used.insert(plural.to_owned(), number(1));
+    }
+    match (group, plural) {
+        ("", "pods") => used.extend(pod(object)),
+        ("", "services") => used.extend(service(object)),
+        ("", "persistentvolumeclaims") => used.extend(claim(object)),
+        _ => {}
+    }
+    used
+}
+
+/// Adds `more` to `sum`.
+pub fn add(sum: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        *sum.entry(name.clone()).or_insert_with(Quantity::zero) += amount;
+    }
+}
+
+/// What of its limited resources a quota finds in use, given every object of its namespace with group and plural.
+pub fn in_use<'a>(quota: &Value, objects: impl Iterator<Item = (&'a str, &'a str, Value)>) -> Amounts {
+    let hard = amounts(quota.pointer("/spec/hard"));
+    let mut used: Amounts = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
+    for (group, plural, object) in objects {
+        if is_in_scope(quota, plural, &object) {
+            let taken = usage(group, plural, &object);
+            add(&mut used, &taken.into_iter().filter(|(name, _)| hard.contains_key(name)).collect());
+        }
+    }
+    used
+}
+
+fn number(count: usize) -> Quantity {
+    Quantity::from_json(&serde_json::json!(count)).unwrap_or_default()
+}
+
+fn is_terminal(pod: &Value) -> bool {
+    let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    matches!(phase, "Succeeded" | "Failed")
+}
+
+fn pod(pod: &Value) -> Amounts {
+    let mut used = Amounts::new();
+    for (field, prefix) in [("requests", "requests."), ("limits", "limits.")] {
+        for (name, amount) in pod_resources(pod, field) {
+            if field == "requests" && (PLAIN.contains(&name.as_str()) || name.starts_with("hugepages-")) {
+                used.insert(name.clone(), amount.clone());
+            }
+            used.insert(format!("{prefix}{name}"), amount);
+        }
+    }
+    used
+}
+
+/// What the pod needs at its fullest: its containers and sidecars together, or an init container with the sidecars
+/// that began before it. What the pod states as a whole stands above its containers.
+fn pod_resources(pod: &Value, field: &str) -> Amounts {
+    let list =
+        |name: &str| pod.pointer(&format!("/spec/{name}")).and_then(Value::as_array).cloned().unwrap_or_default();
+    let of = |container: &Value| amounts(container.pointer(&format!("/resources/{field}")));
+    let (mut total, mut sidecars, mut greediest) = (Amounts::new(), Amounts::new(), Amounts::new());
+    for container in list("containers") {
+        add(&mut total, &of(&container));
+    }
+    for container in list("initContainers") {
+        let mut during = of(&container);
+        if container["restartPolicy"] == "Always" {
+            add(&mut total, &during);
+            add(&mut sidecars, &during);
+            continue;
+        }
+        add(&mut during, &sidecars);
+        raise(&mut greediest, during);
+    }
+    raise(&mut total, greediest);
+    total.extend(amounts(pod.pointer(&format!("/spec/resources/{field}"))));
+    let mut overhead = amounts(pod.pointer("/spec/overhead"));
+    overhead.retain(|name, _| field == "requests" || total.contains_key(name));
+    add(&mut total, &overhead);
+    total
+}
+
+/// The greater of both, by name.
+fn raise(sum: &mut Amounts, other: Amounts) {
+    for (name, amount) in other {
+        let slot = sum.entry(name).or_insert_with(Quantity::zero);
+        if *slot < amount {
+            *slot = amount;
+        }
+    }
+}
+
+fn service(service: &Value) -> Amounts {
+    let kind = service.pointer("/spec/type").and_then(Value::as_str).unwrap_or_default();
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+    let unasked = service.pointer("/spec/allocateLoadBalancerNodePorts") == Some(&Value::Bool(false));
+    let node_ports = match kind {
+        "NodePort" => ports.len(),
+        "LoadBalancer" if unasked => ports.iter().filter(|port| port["nodePort"].as_i64().unwrap_or(0) != 0).count(),
+        "LoadBalancer" => ports.len(),
+        _ => 0,
+    };
+    Amounts::from([
+        ("services.nodeports".to_owned(), number(node_ports)),
+        ("services.loadbalancers".to_owned(), number(usize::from(kind == "LoadBalancer"))),
+    ])
+}
+
+fn claim(claim: &Value) -> Amounts {
+    let storage = amounts(claim.pointer("/spec/resources/requests")).remove("storage");
+    let annotated = claim.pointer("/metadata/annotations/volume.beta.kubernetes.io~1storage-class");
+    let class = annotated.or_else(|| claim.pointer("/spec/storageClassName")).and_then(Value::as_str);
+    let mut used = Amounts::new();
+    if let Some(class) = class.filter(|class| !class.is_empty()) {
+        used.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), number(1));
+        if let Some(storage) = &storage {
+            used.insert(format!("{class}.storageclass.storage.k8s.io/requests.storage"), storage.clone());
+        }
+    }
+    used.extend(storage.map(|storage| ("requests.storage".to_owned(), storage)));
+    used
+}
+
+/// Whether a quota's scopes select the object. A quota with scopes is about pods, or about claims if it chooses them
+/// by their attributes class.
+pub fn is_in_scope(quota: &Value, plural: &str, object: &Value) -> bool {
+    let list = |pointer: &str| quota.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
+    let scopes = list("/spec/scopes");
+    let terms = list("/spec/scopeSelector/matchExpressions");
+    scopes.iter().all(|scope| matches_scope(scope.as_str().unwrap_or_default(), plural, object))
+        && terms.iter().all(|term| matches_term(term, plural, object))
+}
+
+fn matches_scope(scope: &str, plural: &str, pod: &Value) -> bool {
+    let terminating = || pod.pointer("/spec/activeDeadlineSeconds").and_then(Value::as_i64).is_some();
+    plural == "pods"
+        && match scope {
+            "Terminating" => terminating(),
+            "NotTerminating" => !terminating(),
+            "BestEffort" => is_best_effort(pod),
+            "NotBestEffort" => !is_best_effort(pod),
+            "CrossNamespacePodAffinity" => looks_across_namespaces(pod),
+            _ => false,
+        }
+}
+
+/// Nothing in the pod asks for processor or memory.
+fn is_best_effort(pod: &Value) -> bool {
+    let asks = |value: &Value| {
+        let mut all =
+            ["requests", "limits"].into_iter().flat_map(|f| amounts(value.pointer(&format!("/resources/{f}"))));
+        all.any(|(name, amount)| matches!(name.as_str(), "cpu" | "memory") && !amount.is_zero())
+    };
+    let of = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
+    !asks(&pod["spec"]) && !of("containers").iter().chain(&of("initContainers")).any(asks)
+}
+
+/// The pod's affinity to other pods names namespaces, or selects them.
+fn looks_across_namespaces(pod: &Value) -> bool {
+    let (required, preferred) =
+        ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution");
+    let across = |term: &Value| {
+        term["namespaces"].as_array().is_some_and(|names| !names.is_empty()) || !term["namespaceSelector"].is_null()
+    };
+    ["podAffinity", "podAntiAffinity"].into_iter().any(|kind| {
+        let affinity = &pod["spec"]["affinity"][kind];
+        let plain = affinity[required].as_array().into_iter().flatten();
+        let weighted = affinity[preferred].as_array().into_iter().flatten().map(|term| &term["podAffinityTerm"]);
+        plain.chain(weighted).any(across)
+    })
+}
+
+fn matches_term(term: &Value, plural: &str, object: &Value) -> bool {
+    let scope = term["scopeName"].as_str().unwrap_or_default();
+    let field = match (scope, plural) {
+        ("PriorityClass", "pods") => "/spec/priorityClassName",
+        ("VolumeAttributesClass", "persistentvolumeclaims") => "/spec/volumeAttributesClassName",
+        _ => return matches_scope(scope, plural, object),
+    };
+    let class = object.pointer(field).and_then(Value::as_str).unwrap_or_default();
+    let named = term["values"].as_array().is_some_and(|values| values.iter().any(|v| v == class));
+    match term["operator"].as_str().unwrap_or_default() {
+        "In" => named,
+        "NotIn" => !named,
+        "Exists" => !class.is_empty(),
+        "DoesNotExist" => class.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn show(amounts: &Amounts) -> String {
+        amounts.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn objects_take_what_they_ask_for() {
+        let pod = json!({ "spec": {
+            "containers": [{ "resources": { "requests": { "cpu": "100m" }, "limits": { "cpu": "1" } } }, { "resources": { "requests": { "cpu": "200m" } } }],
+            "initContainers": [{ "resources": { "requests": { "cpu": "500m", "memory": "1Mi" } } }] } });
+        assert_eq!(
+            show(&usage("", "pods", &pod)),
+            "count/pods=1 cpu=500m limits.cpu=1 memory=1Mi pods=1 requests.cpu=500m requests.memory=1Mi"
+        );
+        let done = json!({ "status": { "phase": "Failed" } });
+        assert_eq!(show(&usage("", "pods", &done)), "");
+        let service = json!({ "spec": { "type": "NodePort", "ports": [{}, {}] } });
+        assert_eq!(
+            show(&usage("", "services", &service)),
+            "count/services=1 services=1 services.loadbalancers=0 services.nodeports=2"
+        );
+        let unasked = json!({ "spec": { "type": "LoadBalancer", "allocateLoadBalancerNodePorts": false, "ports": [{}, {"nodePort": 30000}] } });
+        assert_eq!(
+            show(&usage("", "services", &unasked)),
+            "count/services=1 services=1 services.loadbalancers=1 services.nodeports=1"
+        );
+        assert_eq!(show(&usage("apps", "deployments", &json!({}))), "count/deployments.apps=1");
+        let claim =
+            json!({ "spec": { "storageClassName": "gold", "resources": { "requests": { "storage": "1Gi" } } } });
+        assert_eq!(
+            show(&usage("", "persistentvolumeclaims", &claim)),
+            "count/persistentvolumeclaims=1 gold.storageclass.storage.k8s.io/persistentvolumeclaims=1 gold.storageclass.storage.k8s.io/requests.storage=1Gi persistentvolumeclaims=1 requests.storage=1Gi"
+        );
+    }
+
+    #[test]
+    fn an_init_container_runs_beside_the_sidecars_before_it() {
+        let container = |cpu: &str, always: bool| {
+            let mut container = json!({ "resources": { "requests": { "cpu": cpu } } });
+            if always {
+                container["restartPolicy"] = json!("Always");
+            }
+            container
+        };
+        let pod = json!({ "spec": {
+            "initContainers": [container("100m", true), container("500m", false), container("200m", true)],
+            "containers": [container("150m", false)] } });
+        assert_eq!(show(&pod_resources(&pod, "requests")), "cpu=600m");
+    }
+
+    #[test]
+    fn scopes_select_pods() {
+        let quota = |scope: &str| json!({ "spec": { "scopes": [scope] } });
+        let pod = json!({ "spec": { "containers": [{}], "activeDeadlineSeconds": 5 } });
+        assert!(is_in_scope(&quota("Terminating"), "pods", &pod) && is_in_scope(&quota("BestEffort"), "pods", &pod));
+        assert!(
+            !is_in_scope(&quota("NotBestEffort"), "pods", &pod)
+                && !is_in_scope(&quota("Terminating"), "services", &pod)
+        );
+        let by_class = json!({ "spec": { "scopeSelector": { "matchExpressions": [{ "scopeName": "PriorityClass", "operator": "In", "values": ["high"] }] } } });
+        assert!(!is_in_scope(&by_class, "pods", &pod));
+        assert!(is_in_scope(&by_class, "pods", &json!({ "spec": { "priorityClassName": "high" } })));
+        let across = json!({ "spec": { "affinity": { "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{ "namespaces": ["x"] }] } } } });
+        let quota = quota("CrossNamespacePodAffinity");
+        assert!(is_in_scope(&quota, "pods", &across) && !is_in_scope(&quota, "pods", &pod));
+    }
+
+    #[test]
+    fn what_is_in_use_is_what_the_limited_names_add_up_to() {
+        let quota =
+            json!({ "spec": { "hard": { "pods": "5", "count/widgets.example.com": "1", "requests.cpu": "1" } } });
+        let pod = || json!({ "spec": { "containers": [{ "resources": { "requests": { "cpu": "200m" } } }] } });
+        let objects = [("", "pods", pod()), ("", "pods", pod()), ("example.com", "widgets", json!({}))];
+        assert_eq!(show(&in_use(&quota, objects.into_iter())), "count/widgets.example.com=1 pods=2 requests.cpu=400m");
+        let hard = amounts(quota.pointer("/spec/hard"));
+        assert!(concerns(&hard, "example.com", "widgets") && !concerns(&hard, "", "secrets"));
+    }
+}
