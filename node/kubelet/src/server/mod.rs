@@ -4,6 +4,7 @@
 //! Every request passes `authenticate` and `authorize` before it is routed; there is no way around them.
 
 mod authorize;
+mod log_socket;
 mod logs;
 mod query;
 mod stats;
@@ -113,7 +114,11 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
         (&Method::GET, ["metrics", "probes"]) => text(StatusCode::OK, ""),
         (&Method::GET, ["configz"]) => stats::configz(state),
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
-            logs::container_logs(state, namespace, pod, container, request.uri().query()).await
+            let answer = logs::container_logs(state, namespace, pod, container, request.uri().query()).await;
+            if log_socket::is_asked_for(request.headers()) {
+                return log_socket::switch(request, answer, state.shutdown.clone());
+            }
+            answer
         }
         (_, ["exec", namespace, pod, container]) => {
             streams::exec(state, namespace, pod, None, container, request).await
