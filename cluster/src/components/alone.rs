@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::network::Plugged;
 use super::node::{self, Identities};
+use super::service_accounts;
 use crate::config::{Node, Place, node_name};
 use crate::{cli, config, instance, kubeconfig, preflight};
 
 /// `corten controller-manager`.
 pub async fn controller_manager(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
-    let client = client(&flags.kubeconfig)?;
+    let clients = service_accounts::clients(&flags.kubeconfig)?;
     let root_ca = match &flags.root_ca_file {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
         None => kubeconfig::authority(&flags.kubeconfig)?,
@@ -26,12 +27,16 @@ pub async fn controller_manager(flags: cli::Component, shutdown: CancellationTok
         root_ca,
         ..corten_controllers::Config::default()
     };
-    Ok(corten_controllers::run(config, Arc::new(move |_: &str| client.clone()), shutdown).await?)
+    Ok(corten_controllers::run(config, clients, shutdown).await?)
 }
 
 /// `corten scheduler`.
 pub async fn scheduler(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
-    let config = corten_scheduler::Config::default();
+    let config = corten_scheduler::Config {
+        identity: node_name(flags.node_name.as_deref())?,
+        leader_elect: flags.leader_elect,
+        ..corten_scheduler::Config::default()
+    };
     Ok(corten_scheduler::run(config, client(&flags.kubeconfig)?, shutdown).await?)
 }
 
@@ -39,7 +44,7 @@ pub async fn scheduler(flags: cli::Component, shutdown: CancellationToken) -> Re
 pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result<()> {
     let node = Node::from_flags(&flags.agent)?;
     preflight::node(&node)?;
-    let _lock = instance::acquire(&node.place)?;
+    let _lock = instance::acquire_component(&node.place, "kubelet")?;
     let identities = Identities::of_agent(&node, client(&flags.agent.kubeconfig)?)?;
     let mut config = node::kubelet_config(&node, identities.serving, node::host_resolver(), false);
     if let Some(endpoint) = flags.container_runtime_endpoint {
@@ -66,7 +71,7 @@ pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result
     if let Some(socket) = flags.listen {
         config.socket = socket;
     }
-    let network = Arc::new(Plugged::default());
+    let network = Arc::new(Plugged::alone(node.clone()));
     if let Some(range) = &flags.pod_cidr {
         network.start(&node, range).await?;
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_apiserver::{KubeletClient, Server, User};
-use corten_client::{Client, Transport};
+use corten_client::{Caches, Client, Transport};
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::node::DNS_USER;
 use super::tasks::Tasks;
+use super::{addons, further_nodes};
 use crate::config::Cluster;
 use crate::kubeconfig;
 use crate::pki::{self, Leaf, Pki};
@@ -58,12 +59,17 @@ pub async fn open_store(dir: &Path) -> Result<Arc<dyn Store>> {
     Ok(store.context("the store cannot be opened")?)
 }
 
-/// `corten apiserver`: the API server and its store, nothing else.
+/// `corten apiserver`: the API server and its store, with what the components of a first node need to join it.
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
     let store = open_store(&cluster.node.place.data.join("store")).await?;
-    let mut tasks = Tasks::new(shutdown);
-    start(&cluster, &pki, store, &mut tasks).await?;
+    let mut tasks = Tasks::new(shutdown.clone());
+    let node = &cluster.node;
+    further_nodes::prepare(&cluster, &pki, &node.name, &node.place, node.address)?;
+    let api = start(&cluster, &pki, store, &mut tasks).await?;
+    let admin = api.client("system:admin", &["system:masters"]);
+    let caches = Caches::new(admin.clone(), shutdown.clone());
+    tasks.spawn("addons", addons::run(admin, caches, cluster.clone(), shutdown));
     tracing::info!(url = cluster.local_url(), "serving");
     tasks.run().await
 }

@@ -52,7 +52,7 @@ pub async fn start(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<Ve
 }
 
 /// Writes what the agent needs to be who it is.
-fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, address: IpAddr) -> Result<()> {
+pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, address: IpAddr) -> Result<()> {
     let user = format!("system:node:{name}");
     let holders: [(&str, &str, &[&str]); 3] = [
         ("kubelet", &user, &["system:nodes"]),

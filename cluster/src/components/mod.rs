@@ -10,6 +10,7 @@ pub mod further_nodes;
 pub mod network;
 pub mod node;
 pub mod readiness;
+mod service_accounts;
 mod tasks;
 
 use std::path::PathBuf;

@@ -34,18 +34,25 @@ pub struct Plugged {
     /// The sandboxes that the runtime found at its start, until the network has been told. Held while either of
     /// them starts, so that whoever is second does the telling.
     live: Mutex<Option<BTreeSet<String>>>,
+    /// The node of a runtime that runs alone, which learns its range from the kubelet.
+    alone: Option<config::Node>,
 }
 
 impl Plugged {
+    /// The network of a runtime that runs alone.
+    pub fn alone(node: config::Node) -> Plugged {
+        Plugged { alone: Some(node), ..Plugged::default() }
+    }
+
     /// Makes the network of this range stand, and opens it for pods.
     pub async fn start(&self, node: &config::Node, range: &str) -> Result<()> {
+        let mut live = self.live.lock().await;
         if self.network.get().is_some() {
             return Ok(());
         }
         // Written first: whatever is made below can then be found and taken down, also after a crash.
         std::fs::write(node.place.data.join(NETWORK_FILE), format!("{} {range}\n", node.bridge))?;
         let network = PodNetwork::start(network_config(node, range)?).await.context("the pod network cannot start")?;
-        let mut live = self.live.lock().await;
         // Before the first pod is connected, or its address would count as left behind.
         if let Some(live) = live.take() {
             network.gc(&live).await.context("addresses of dead sandboxes cannot be collected")?;
@@ -121,6 +128,13 @@ impl corten_runtime::PodNetwork for Plugged {
                 *waiting = Some(live);
                 Ok(())
             }
+        }
+    }
+
+    async fn pod_range(&self, range: &str) -> Result<(), String> {
+        match &self.alone {
+            Some(node) => self.start(node, range).await.map_err(|error| format!("{error:#}")),
+            None => Ok(()),
         }
     }
 

@@ -63,6 +63,11 @@ pub trait PodNetwork: Send + Sync + 'static {
         Ok(())
     }
 
+    /// The kubelet says which range this node's pods have. A network that learns it elsewhere need not listen.
+    async fn pod_range(&self, _range: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Why pods cannot be connected now; `None` when they can. Becomes the NetworkReady condition.
     async fn not_ready(&self) -> Option<String> {
         None

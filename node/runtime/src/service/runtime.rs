@@ -8,6 +8,7 @@ use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
 use super::Services;
+use crate::Error;
 use crate::daemon::{ContainerEvent, Daemon, matches_labels};
 use crate::streaming::Target;
 
@@ -226,11 +227,15 @@ impl corten_cri::RuntimeService for Runtime {
         answer(v1::ListPodSandboxStatsResponse { stats })
     }
 
-    /// Pod addresses come from the pod network, which reads them from the Node itself.
+    /// Tells the pod network which range the kubelet was given for this node's pods.
     async fn update_runtime_config(
         &self,
-        _: Request<v1::UpdateRuntimeConfigRequest>,
+        request: Request<v1::UpdateRuntimeConfigRequest>,
     ) -> Answer<v1::UpdateRuntimeConfigResponse> {
+        let network = request.into_inner().runtime_config.and_then(|config| config.network_config);
+        if let Some(range) = network.map(|network| network.pod_cidr).filter(|range| !range.is_empty()) {
+            self.0.daemon.network.pod_range(&range).await.map_err(Error::Network)?;
+        }
         answer(v1::UpdateRuntimeConfigResponse {})
     }
 

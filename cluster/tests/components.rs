@@ -1,0 +1,71 @@
+//! Every component as a process of its own, each with nothing but its kubeconfig: together they are a cluster.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use testkit::cluster::{Cluster, IMAGE};
+use testkit::{image, tools, wait};
+
+const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
+
+/// A component, which ends with the test.
+struct Component(Child);
+
+impl Drop for Component {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts `corten <arguments>` on the machine; its log is a file of the test's directory.
+fn start(cluster: &Cluster, arguments: &[&str]) -> Component {
+    let log = std::fs::File::create(cluster.scratch().join(format!("{}.log", arguments[0]))).unwrap();
+    let mut command = cluster.machine.command(CORTEN.as_ref());
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    Component(command.spawn().expect("corten starts"))
+}
+
+#[test]
+fn components_that_run_alone_are_a_cluster() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::machine(CORTEN);
+    let data = cluster.data_dir().to_string_lossy().into_owned();
+    let kubeconfig = |name: &str| format!("{data}/kubeconfig/{name}.conf");
+    let admin = kubeconfig("admin");
+    let kubectl = |arguments: &[&str]| cluster.kubectl(&[&["--kubeconfig", &admin], arguments].concat());
+
+    let _apiserver = start(&cluster, &["apiserver", "--data-dir", &data]);
+    wait::until("the API server", Duration::from_secs(30), || {
+        let asked = cluster.kubectl_command(&["--kubeconfig", &admin, "get", "--raw", "/readyz"]).output();
+        let asked = asked.map_err(|error| error.to_string())?;
+        if asked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&asked.stderr).into_owned()) }
+    });
+    let manager = kubeconfig("controller-manager");
+    let (scheduler, kubelet, proxy) = (kubeconfig("scheduler"), kubeconfig("kubelet"), kubeconfig("proxy"));
+    let _components = [
+        start(&cluster, &["controller-manager", "--leader-elect", "--kubeconfig", &manager]),
+        start(&cluster, &["scheduler", "--leader-elect", "--kubeconfig", &scheduler]),
+        start(&cluster, &["runtime", "--data-dir", &data]),
+        start(&cluster, &["kubelet", "--data-dir", &data, "--kubeconfig", &kubelet]),
+        start(&cluster, &["proxy", "--kubeconfig", &proxy]),
+    ];
+    cluster.kubectl_until(&["--kubeconfig", &admin, "get", "nodes"], |nodes| nodes.contains(" Ready "));
+
+    let archive = image::busybox_archive(cluster.scratch(), IMAGE);
+    cluster.corten(&["image", "import", &archive.to_string_lossy()]);
+    let serve = "hostname > /www/index.html; exec httpd -f -p 8080 -h /www";
+    kubectl(&["create", "deployment", "web", "--image", IMAGE, "--", "sh", "-c", serve]);
+    kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    kubectl(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
+    let address = kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    // Proxy rules follow the endpoints a moment later.
+    let get = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 1 {address} 80");
+    let exec = ["--kubeconfig", &admin, "exec", "deployment/web", "--", "sh", "-c", &get];
+    cluster.kubectl_until(&exec, |answer| answer.contains("200 OK") && answer.contains("web-"));
+    let leases = kubectl(&["get", "leases", "-n", "kube-system", "-o", "name"]);
+    assert!(leases.contains("kube-controller-manager") && leases.contains("kube-scheduler"), "{leases}");
+}
