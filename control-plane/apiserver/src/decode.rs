@@ -4,6 +4,7 @@
 
 use corten_meta::{Status, Value};
 
+use crate::custom_resources::unknown_fields;
 use crate::negotiation::{BodyFormat, body_format};
 use crate::pipeline::Context;
 use crate::protobuf;
@@ -12,8 +13,10 @@ use crate::protobuf;
 pub struct Expected<'a> {
     pub api_version: &'a str,
     pub kind: &'a str,
-    /// The type's name in the schema table; empty for bodies that are not checked.
+    /// The type's name in the schema table; empty for bodies that are not checked by it.
     pub schema: &'a str,
+    /// The structural schema of a custom resource.
+    pub custom: Option<&'a Value>,
 }
 
 /// `fieldValidation`.
@@ -59,9 +62,13 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
 fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Status> {
     let decoded = match body_format(&context.headers)? {
         BodyFormat::Json => {
-            corten_meta::decode_json(bytes, true).map(|d| (d.value, d.duplicates)).map_err(|e| e.to_string())
+            let duplicate = |path: String| format!("duplicate field {path:?}");
+            let decoded = corten_meta::decode_json(bytes, true);
+            decoded.map(|d| (d.value, d.duplicates.into_iter().map(duplicate).collect())).map_err(|e| e.to_string())
         }
-        BodyFormat::Yaml => corten_meta::decode_yaml(bytes).map(|value| (value, Vec::new())).map_err(|e| e.to_string()),
+        BodyFormat::Yaml => {
+            corten_meta::decode_yaml_leniently(bytes).map(|d| (d.value, d.duplicates)).map_err(|e| e.to_string())
+        }
         BodyFormat::Protobuf => {
             protobuf::object(bytes, expected.schema).map(|value| (value, Vec::new())).map_err(|e| e.to_string())
         }
@@ -87,12 +94,14 @@ pub fn checked(
         if let Some(error) = report.type_errors.first() {
             return Err(cannot_be_handled(expected, error));
         }
-        let mut complaints: Vec<String> = duplicates;
-        complaints.extend(report.unknown.iter().map(|path| format!("unknown field {path:?}")));
+        let unknown = report.unknown.iter().map(|path| format!("unknown field {path:?}"));
+        let complaints = unknown.chain(duplicates).collect();
         field_validation_complaints(context, complaints, |complaints| {
             cannot_be_handled(expected, &format!("strict decoding error: {complaints}"))
         })?;
         corten_api::prune(expected.schema, &mut value);
+    } else if let Some(custom) = expected.custom {
+        check_custom(context, &mut value, duplicates, custom, expected)?;
     }
     let object = value.as_object_mut().ok_or_else(|| Status::bad_request("the body is not an object"))?;
     object.insert("apiVersion".to_owned(), expected.api_version.into());
@@ -101,6 +110,30 @@ pub fn checked(
         object.insert("metadata".to_owned(), serde_json::json!({}));
     }
     Ok(value)
+}
+
+/// The same for a custom resource: its metadata is of the table, the rest of its own schema, which prunes later.
+fn check_custom(
+    context: &Context,
+    value: &mut Value,
+    duplicates: Vec<String>,
+    custom: &Value,
+    expected: &Expected<'_>,
+) -> Result<(), Status> {
+    const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    let report = corten_api::check_fields(OBJECT_META, &value["metadata"]);
+    if let Some(error) = report.type_errors.first() {
+        return Err(cannot_be_handled(expected, error));
+    }
+    let in_metadata = report.unknown.iter().map(|path| format!("metadata.{path}"));
+    let unknown = in_metadata.chain(unknown_fields(custom, value)).map(|path| format!("unknown field {path:?}"));
+    field_validation_complaints(context, duplicates.into_iter().chain(unknown).collect(), |complaints| {
+        cannot_be_handled(expected, &format!("strict decoding error: {complaints}"))
+    })?;
+    if let Some(metadata) = value.get_mut("metadata") {
+        corten_api::prune(OBJECT_META, metadata);
+    }
+    Ok(())
 }
 
 /// Passes the complaints on as `fieldValidation` wants it: not, as warnings, or as the error that `strict` makes.

@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
-use corten_api::openapi::{encode_v2, openapi_v2, openapi_v3};
+use corten_api::Kind;
+use corten_api::openapi::{custom_v2, custom_v3, encode_v2, openapi_v2, openapi_v3};
 use corten_descriptions::Descriptions;
 use corten_meta::Value;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -38,62 +40,142 @@ struct Version2 {
     protobuf: Document,
 }
 
-/// The documents, made on demand.
+/// The documents, made on demand: those of the built-in kinds once, those of custom ones anew when they change.
 pub struct OpenApi {
     /// The group version of each path below `/openapi/v3/`: `api/v1` is `v1`, `apis/apps/v1` is `apps/v1`.
     paths: BTreeMap<String, String>,
     v3: OnceLock<BTreeMap<String, Document>>,
     v2: OnceLock<Version2>,
+    custom: ArcSwap<Custom>,
+}
+
+/// What custom resources add.
+#[derive(Default)]
+struct Custom {
+    kinds: Vec<Arc<Kind>>,
+    v3: OnceLock<BTreeMap<String, Document>>,
+    /// The whole document, in which the custom kinds are joined with the built-in ones.
+    v2: OnceLock<Version2>,
+}
+
+fn path_of(kind: &Kind) -> (String, String) {
+    match kind.group.as_str() {
+        "" => (format!("api/{}", kind.version), kind.api_version()),
+        group => (format!("apis/{group}/{}", kind.version), kind.api_version()),
+    }
 }
 
 impl OpenApi {
     pub fn new(resources: &[Arc<Resource>]) -> OpenApi {
-        let path = |r: &Arc<Resource>| match r.kind.group.as_str() {
-            "" => (format!("api/{}", r.kind.version), r.kind.api_version()),
-            group => (format!("apis/{group}/{}", r.kind.version), r.kind.api_version()),
-        };
-        OpenApi { paths: resources.iter().map(path).collect(), v3: OnceLock::new(), v2: OnceLock::new() }
+        let built_in = resources.iter().filter(|r| !r.kind.schema.is_empty());
+        OpenApi {
+            paths: built_in.map(|r| path_of(&r.kind)).collect(),
+            v3: OnceLock::new(),
+            v2: OnceLock::new(),
+            custom: ArcSwap::default(),
+        }
+    }
+
+    /// Publishes these custom kinds from now on.
+    pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
+        let kinds = kinds.iter().filter(|kind| !kind.verbs.is_empty()).cloned().collect();
+        self.custom.store(Arc::new(Custom { kinds, ..Custom::default() }));
     }
 
     /// Answers an OpenAPI path, if it is one.
     pub async fn serve(self: &Arc<Self>, context: &Context) -> Option<Reply> {
         let path = context.info.path.trim_end_matches('/').strip_prefix("/openapi/")?;
-        self.make(path == "v2").await;
+        let custom = self.custom.load_full();
+        self.make(&custom, path == "v2").await;
         if path == "v2" {
-            let documents = self.v2.get()?;
+            let documents = if custom.kinds.is_empty() { self.v2.get()? } else { custom.v2.get()? };
             let document = if wants_protobuf(&context.headers) { &documents.protobuf } else { &documents.json };
             return Some(document.reply(context));
         }
-        let documents = self.v3.get()?;
+        let (built_in, custom) = (self.v3.get()?, custom.v3.get()?);
         if path == "v3" {
             let address = |path: &String, d: &Document| format!("/openapi/v3/{path}?hash={}", d.hash);
-            let paths: BTreeMap<&String, Value> = documents
+            let paths: BTreeMap<&String, Value> = built_in
                 .iter()
+                .chain(custom)
                 .map(|(path, document)| (path, json!({ "serverRelativeURL": address(path, document) })))
                 .collect();
             return Some(response::value(context.accept, StatusCode::OK, &json!({ "paths": paths })));
         }
-        Some(documents.get(path.strip_prefix("v3/")?)?.reply(context))
+        let path = path.strip_prefix("v3/")?;
+        Some(built_in.get(path).or_else(|| custom.get(path))?.reply(context))
     }
 
     /// Makes the documents that are asked for, if nobody has yet.
-    async fn make(self: &Arc<Self>, v2: bool) {
-        let made = if v2 { self.v2.get().is_some() } else { self.v3.get().is_some() };
+    async fn make(self: &Arc<Self>, custom: &Arc<Custom>, v2: bool) {
+        let made = if v2 {
+            self.v2.get().is_some() && (custom.kinds.is_empty() || custom.v2.get().is_some())
+        } else {
+            self.v3.get().is_some() && custom.v3.get().is_some()
+        };
         if made {
             return;
         }
-        let this = Arc::clone(self);
+        let (this, custom) = (Arc::clone(self), Arc::clone(custom));
         let making = tokio::task::spawn_blocking(move || {
             if v2 {
-                this.v2.get_or_init(make_v2);
+                let built_in = this.v2.get_or_init(make_v2);
+                if !custom.kinds.is_empty() {
+                    custom.v2.get_or_init(|| join_v2(built_in, &custom.kinds));
+                }
             } else {
                 this.v3.get_or_init(|| make_v3(&this.paths));
+                custom.v3.get_or_init(|| make_custom_v3(&custom.kinds));
             }
         });
         if let Err(e) = making.await {
             tracing::error!(error = %e, "the OpenAPI documents could not be made");
         }
     }
+}
+
+fn make_custom_v3(kinds: &[Arc<Kind>]) -> BTreeMap<String, Document> {
+    if kinds.is_empty() {
+        return BTreeMap::new();
+    }
+    let descriptions = Descriptions::load();
+    let kinds: Vec<&Kind> = kinds.iter().map(AsRef::as_ref).collect();
+    let paths: BTreeMap<String, String> = kinds.iter().map(|kind| path_of(kind)).collect();
+    let document = |version: &str| custom_v3(version, &kinds, &|of, field| descriptions.get(of, field));
+    paths.into_iter().filter_map(|(path, version)| Some((path, Document::json(&document(&version)?)))).collect()
+}
+
+/// The version 2 document with custom kinds. The built-in part is not made again: text is joined with text, and
+/// protobuf messages that follow each other are one message.
+fn join_v2(built_in: &Version2, kinds: &[Arc<Kind>]) -> Version2 {
+    let descriptions = Descriptions::load();
+    let kinds: Vec<&Kind> = kinds.iter().map(AsRef::as_ref).collect();
+    let custom = custom_v2(&kinds, &|of, field| descriptions.get(of, field));
+    let mut protobuf = gunzip(&built_in.protobuf.gzip);
+    protobuf.extend_from_slice(&encode_v2(&custom));
+    let text = gunzip(&built_in.json.gzip);
+    let json = join_json(&text, &custom).unwrap_or(text);
+    Version2 { json: Document::new(JSON, &json), protobuf: Document::new(PROTOBUF, &protobuf) }
+}
+
+fn join_json(document: &[u8], custom: &Value) -> Option<Vec<u8>> {
+    let fields: BTreeMap<String, &serde_json::value::RawValue> = serde_json::from_slice(document).ok()?;
+    let mut out = Vec::with_capacity(document.len() + 4096);
+    for (name, value) in &fields {
+        out.push(if out.is_empty() { b'{' } else { b',' });
+        out.extend_from_slice(format!("{}:", Value::from(name.as_str())).as_bytes());
+        match custom.get(name).and_then(Value::as_object).filter(|more| !more.is_empty()) {
+            Some(more) => {
+                let more = Value::Object(more.clone()).to_string();
+                out.extend_from_slice(more.strip_suffix('}')?.as_bytes());
+                out.push(b',');
+                out.extend_from_slice(value.get().strip_prefix('{')?.as_bytes());
+            }
+            None => out.extend_from_slice(value.get().as_bytes()),
+        }
+    }
+    out.push(b'}');
+    Some(out)
 }
 
 /// Whether the first form that the client lists and we speak is protobuf.

@@ -94,3 +94,54 @@ async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
     s.post(DEFINITIONS, definition()).await.expect(201);
     assert_eq!(until(&s, WIDGETS, 200).await["items"], json!([]));
 }
+
+#[tokio::test]
+async fn unknown_fields_are_told_or_refused() {
+    let s = TestServer::start().await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let body = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w", "odd": 1 },
+                       "spec": { "size": 1, "odd": 1 } });
+    let strict = s.post(&format!("{WIDGETS}?fieldValidation=Strict"), body.clone()).await.message(400);
+    assert_eq!(
+        strict,
+        "Widget in version \"v1\" cannot be handled as a Widget: strict decoding error: unknown field \"metadata.odd\", unknown field \"spec.odd\""
+    );
+    let warned = s.post(WIDGETS, body).await;
+    assert_eq!(
+        warned.warnings(),
+        [r#"299 - "unknown field \"metadata.odd\"""#, r#"299 - "unknown field \"spec.odd\"""#]
+    );
+    assert_eq!(warned.expect(201)["metadata"].get("odd"), None);
+    let admin = s.user("a", &["system:masters"]);
+    let yaml = "\napiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: w\nspec:\n  size: 1\n  size: 2\n";
+    let path = format!("{WIDGETS}/w?fieldManager=me&fieldValidation=Strict");
+    let refused = send(&admin, "PATCH", &path, yaml.into(), &[("content-type", "application/apply-patch+yaml")]).await;
+    assert_eq!(
+        refused.message(400),
+        "error strict decoding YAML: yaml: unmarshal errors:\n  line 8: key \"size\" already set in map"
+    );
+}
+
+#[tokio::test]
+async fn definitions_are_published() {
+    let s = TestServer::start().await;
+    let name = "com.example.v1.Widget";
+    assert_eq!(s.get("/openapi/v2").await.expect(200)["definitions"].get(name), None);
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let index = s.get("/openapi/v3").await.expect(200);
+    assert!(index["paths"]["apis/example.com/v1"].is_object() && index["paths"]["apis/apps/v1"].is_object());
+    let document = s.get("/openapi/v3/apis/example.com/v1").await.expect(200);
+    let schema = &document["components"]["schemas"][name];
+    assert_eq!(schema["properties"]["spec"]["properties"]["size"], json!({ "type": "integer", "minimum": 1 }));
+    assert!(schema["properties"]["metadata"]["description"].as_str().is_some_and(|d| d.starts_with("Standard object")));
+    let old = s.get("/openapi/v2").await.expect(200);
+    assert_eq!(old["definitions"][name]["x-kubernetes-group-version-kind"][0]["kind"], "Widget");
+    assert!(old["definitions"]["io.k8s.api.core.v1.Pod"].is_object());
+    assert!(old["paths"]["/apis/example.com/v1beta1/namespaces/{namespace}/widgets"].is_object());
+    assert!(old["paths"]["/api/v1/pods"].is_object());
+    s.delete(&format!("{DEFINITIONS}/widgets.example.com"), None).await.expect(200);
+    until(&s, WIDGETS, 404).await;
+    assert_eq!(s.get("/openapi/v2").await.expect(200)["definitions"].get(name), None);
+}

@@ -149,6 +149,27 @@ pub fn decode_yaml(bytes: &[u8]) -> Result<Value, Error> {
     serde_saphyr::from_slice_with_options(bytes, yaml_options()).map_err(|e| Error::Yaml(e.to_string()))
 }
 
+/// Decodes one YAML document as a server does: the last of duplicate keys wins, and the first duplicate is reported in
+/// go-yaml's words.
+pub fn decode_yaml_leniently(bytes: &[u8]) -> Result<Decoded, Error> {
+    let parse = |options| serde_saphyr::from_slice_with_options::<Value>(bytes, options);
+    let failed = match parse(yaml_options()) {
+        Ok(value) => return Ok(Decoded { value, duplicates: Vec::new() }),
+        Err(failed) => failed,
+    };
+    let serde_saphyr::Error::DuplicateMappingKey { key, location } = failed.without_snippet() else {
+        return Err(Error::Yaml(failed.to_string()));
+    };
+    let duplicate =
+        format!("line {}: key {:?} already set in map", location.line(), key.as_deref().unwrap_or_default());
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
+    };
+    let value = parse(options).map_err(|e| Error::Yaml(e.to_string()))?;
+    Ok(Decoded { value, duplicates: vec![format!("yaml: unmarshal errors:\n  {duplicate}")] })
+}
+
 /// Decodes every document of a YAML stream, leaving out the empty ones.
 pub fn decode_yaml_documents(bytes: &[u8]) -> Result<Vec<Value>, Error> {
     let documents: Vec<Value> = serde_saphyr::from_slice_multiple_with_options(bytes, yaml_options())

@@ -23,7 +23,7 @@ pub use accessor::{
     annotations, at, deletion_timestamp, finalizers, generation, labels, name, namespace, owner_references,
     resource_version, set, uid,
 };
-pub use codec::{Decoded, decode_json, decode_yaml, encode_object};
+pub use codec::{Decoded, decode_json, decode_yaml, decode_yaml_leniently, encode_object};
 pub use error::Error;
 pub use field::{ErrorKind, FieldError, Path};
 pub use fields::FieldSelector;

@@ -66,6 +66,15 @@ fn wire_of_other_servers() {
 }
 
 #[test]
+fn duplicate_keys_of_yaml_are_reported_by_their_line() {
+    let decoded = corten_meta::decode_yaml_leniently(b"\na:\n  b: 1\n  b: 2\n").unwrap();
+    assert_eq!(decoded.value, json!({"a": {"b": 2}}));
+    assert_eq!(decoded.duplicates, ["yaml: unmarshal errors:\n  line 4: key \"b\" already set in map"]);
+    assert!(corten_meta::decode_yaml_leniently(b"a: 1\n").unwrap().duplicates.is_empty());
+    assert!(corten_meta::decode_yaml_leniently(b"a: [").is_err());
+}
+
+#[test]
 fn duplicates_are_reported_and_the_last_wins() {
     let text = br#"{"a":1,"a":2,"b":{"c":1,"c":2,"c":3},"l":[{},{"x":1,"x":2}]}"#;
     let strict = decode_json(text, true).unwrap();

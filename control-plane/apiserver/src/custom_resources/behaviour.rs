@@ -4,7 +4,7 @@ use corten_api::{Behaviour, Column, ScalePaths};
 use corten_meta::{FieldError, Path, Value};
 use jiff::Timestamp;
 
-use super::schema;
+use super::{schema, validation};
 
 /// A column and where its value is.
 pub struct PrinterColumn {
@@ -104,14 +104,14 @@ impl Behaviour for CustomResource {
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        schema::validate(&self.schema, object, None, &mut errors);
+        validation::validate(&self.schema, object, None, &mut errors);
         errors
     }
 
     fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if let (Some(schema), Some(status)) = (self.schema.pointer("/properties/status"), new.get("status")) {
-            schema::validate(schema, status, Some(Path::root("status")), &mut errors);
+            validation::validate(schema, status, Some(Path::root("status")), &mut errors);
         }
         errors
     }

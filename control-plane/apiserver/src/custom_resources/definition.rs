@@ -1,5 +1,6 @@
 //! From a CustomResourceDefinition to the kinds it defines. Pure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use corten_api::{Column, Kind, NameRule, ScalePaths};
@@ -25,28 +26,100 @@ pub fn prefix(definition: &Value) -> String {
     format!("/registry/{}/{}", text(definition, "/spec/group"), text(definition, "/spec/names/plural"))
 }
 
+/// The names that other definitions of a group have taken.
+#[derive(Default)]
+pub struct Taken {
+    resources: BTreeSet<String>,
+    kinds: BTreeSet<String>,
+}
+
+impl Taken {
+    /// By all definitions of the group but this one.
+    pub fn by_others<'a>(definition: &Value, all: impl Iterator<Item = &'a Value>) -> Taken {
+        let mut taken = Taken::default();
+        let group = text(definition, "/spec/group");
+        let is_other = |other: &&Value| {
+            text(other, "/spec/group") == group && corten_meta::name(other) != corten_meta::name(definition)
+        };
+        for other in all.filter(is_other) {
+            let names = other.pointer("/status/acceptedNames").unwrap_or(&Value::Null);
+            taken.resources.extend(["/plural", "/singular"].map(|field| text(names, field).to_owned()));
+            taken.resources.extend(words(names, "/shortNames"));
+            taken.kinds.extend(["/kind", "/listKind"].map(|field| text(names, field).to_owned()));
+        }
+        taken
+    }
+
+    /// The first name that is taken: why, and which.
+    fn conflict(&self, names: &Value) -> Option<(&'static str, String)> {
+        let resources = [("PluralConflict", "/plural"), ("SingularConflict", "/singular")];
+        let kinds = [("KindConflict", "/kind"), ("ListKindConflict", "/listKind")];
+        let find = |fields: &[(&'static str, &str)], taken: &BTreeSet<String>| {
+            fields
+                .iter()
+                .find(|(_, f)| taken.contains(text(names, f)))
+                .map(|(why, f)| (*why, text(names, f).to_owned()))
+        };
+        let short = || words(names, "/shortNames").into_iter().find(|name| self.resources.contains(name));
+        find(&resources, &self.resources)
+            .or_else(|| short().map(|name| ("ShortNamesConflict", name)))
+            .or_else(|| find(&kinds, &self.kinds))
+    }
+}
+
 /// The definition with its conditions, accepted names and finalizer; `None` if it has them.
-pub fn accepted(definition: &Value, now: jiff::Timestamp) -> Option<Value> {
+pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Option<Value> {
     let mut new = definition.clone();
     let mut finalizers: Vec<&str> = corten_meta::finalizers(definition);
     if !finalizers.contains(&FINALIZER) {
         finalizers.push(FINALIZER);
         corten_meta::set(&mut new, "/metadata/finalizers", json!(finalizers));
     }
-    corten_meta::set(&mut new, "/status/acceptedNames", definition.pointer("/spec/names").cloned().unwrap_or_default());
-    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-    let has = |kind: &str| conditions.iter().any(|c| c["type"] == kind && c["status"] == "True");
-    if !has("NamesAccepted") || !has("Established") {
-        let now = corten_meta::time::rfc3339(now);
-        let condition = |kind: &str, reason: &str, message: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now });
-        let others = conditions.iter().filter(|c| c["type"] != "NamesAccepted" && c["type"] != "Established").cloned();
-        let own = [
-            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
-            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-        ];
-        corten_meta::set(&mut new, "/status/conditions", json!(others.chain(own).collect::<Vec<_>>()));
+    let names = definition.pointer("/spec/names").cloned().unwrap_or_default();
+    match taken.conflict(&names) {
+        None => {
+            corten_meta::set(&mut new, "/status/acceptedNames", names);
+            set_condition(&mut new, ("NamesAccepted", true), "NoConflicts", "no conflicts found", now);
+            let message = "the initial names have been accepted";
+            set_condition(&mut new, ("Established", true), "InitialNamesAccepted", message, now);
+        }
+        Some((reason, name)) => {
+            set_condition(&mut new, ("NamesAccepted", false), reason, &format!("{name:?} is already in use"), now);
+            // What is established stays so, under the names that it has.
+            if !is_established(definition) {
+                let message = "not all names are accepted";
+                set_condition(&mut new, ("Established", false), "NotAccepted", message, now);
+            }
+        }
     }
     (new != *definition).then_some(new)
+}
+
+/// Whether a definition is served.
+pub fn is_established(definition: &Value) -> bool {
+    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True")
+}
+
+/// Writes a condition, unless it says the same already.
+fn set_condition(
+    definition: &mut Value,
+    (kind, status): (&str, bool),
+    reason: &str,
+    message: &str,
+    now: jiff::Timestamp,
+) {
+    let mut conditions: Vec<Value> =
+        definition.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let status = if status { "True" } else { "False" };
+    let same = |c: &Value| c["type"] == kind && c["status"] == status && (status == "True" || c["reason"] == reason);
+    if conditions.iter().any(same) {
+        return;
+    }
+    conditions.retain(|c| c["type"] != kind);
+    conditions.push(json!({ "type": kind, "status": status, "reason": reason, "message": message,
+                            "lastTransitionTime": corten_meta::time::rfc3339(now) }));
+    corten_meta::set(definition, "/status/conditions", json!(conditions));
 }
 
 /// The kinds of the served versions, the one that is stored among them.
@@ -130,4 +203,35 @@ fn printer_columns(version: &Value) -> Vec<PrinterColumn> {
             )
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(name: &str, plural: &str, kind: &str) -> Value {
+        json!({ "metadata": { "name": name }, "spec": { "group": "a.b", "names": {
+            "plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List") } } })
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let first = definition("foos.a.b", "foos", "Foo");
+        let first = accepted(&first, &Taken::by_others(&first, std::iter::empty()), now).unwrap();
+        assert!(is_established(&first));
+        assert_eq!(accepted(&first, &Taken::by_others(&first, [&first].into_iter()), now), None);
+        let second = definition("bars.a.b", "bars", "Foo");
+        let second = accepted(&second, &Taken::by_others(&second, [&first].into_iter()), now).unwrap();
+        assert!(!is_established(&second));
+        let conditions = second.pointer("/status/conditions").unwrap();
+        assert_eq!(
+            (&conditions[0]["reason"], &conditions[0]["message"]),
+            (&json!("SingularConflict"), &json!("\"foo\" is already in use"))
+        );
+        assert_eq!(conditions[1]["reason"], "NotAccepted");
+        // With the first one gone, it is accepted.
+        let second = accepted(&second, &Taken::by_others(&second, std::iter::empty()), now).unwrap();
+        assert!(is_established(&second));
+    }
 }

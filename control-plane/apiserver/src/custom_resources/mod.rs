@@ -6,6 +6,9 @@
 mod behaviour;
 mod definition;
 mod schema;
+mod validation;
+
+pub use schema::unknown_fields;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -16,6 +19,7 @@ use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op, Range};
 use tokio_util::sync::CancellationToken;
 
+use self::definition::Taken;
 use crate::discovery::Discovery;
 use crate::registry::{Resource, Written, store_status};
 use crate::server::Server;
@@ -53,27 +57,38 @@ pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
 pub async fn reconcile(server: &Server) -> Result<(), Status> {
     let resource = server.resource(GROUP, "v1", PLURAL)?;
     let mut kinds: BTreeMap<String, Arc<Kind>> = BTreeMap::new();
-    for object in server.cached_list(GROUP, "v1", PLURAL, "") {
-        let definition = object.value();
+    let mut definitions: Vec<(Arc<Object>, Value)> =
+        server.cached_list(GROUP, "v1", PLURAL, "").into_iter().map(|object| (object.clone(), object.value())).collect();
+    // Who was first keeps its names.
+    definitions.sort_by_key(|(object, _)| object.header.creation_timestamp);
+    for (object, definition) in &definitions {
         if object.header.deletion_timestamp.is_some() {
-            clean_up(server, &resource, &object, &definition).await?;
+            clean_up(server, &resource, object, definition).await?;
             continue;
         }
-        accept(server, &resource, &object, &definition).await?;
-        for kind in definition::kinds(&definition) {
+        let taken = Taken::by_others(definition, definitions.iter().map(|(_, definition)| definition));
+        let accepted = definition::accepted(definition, &taken, jiff::Timestamp::now());
+        if let Some(accepted) = &accepted {
+            accept(server, &resource, object, accepted).await?;
+        }
+        if !definition::is_established(accepted.as_ref().unwrap_or(definition)) {
+            continue;
+        }
+        for kind in definition::kinds(definition) {
             kinds.insert(format!("{}/{}/{}", kind.group, kind.version, kind.plural), Arc::new(kind));
         }
     }
-    server.registry.set_custom(kinds.into_values().collect()).await?;
+    let kinds: Vec<Arc<Kind>> = kinds.into_values().collect();
+    server.openapi.set_custom(&kinds);
+    server.registry.set_custom(kinds).await?;
     server.discovery.store(Arc::new(Discovery::new(&server.registry.resources().ordered)));
     Ok(())
 }
 
-/// Writes the conditions and the finalizer that a served definition has.
-async fn accept(server: &Server, resource: &Resource, object: &Object, definition: &Value) -> Result<(), Status> {
-    let Some(accepted) = definition::accepted(definition, jiff::Timestamp::now()) else { return Ok(()) };
+/// Writes the conditions and the finalizer of a definition.
+async fn accept(server: &Server, resource: &Resource, object: &Object, accepted: &Value) -> Result<(), Status> {
     let expect = Expect::ModRevision(object.revision);
-    match server.registry.write(resource, &accepted, expect, Vec::new()).await? {
+    match server.registry.write(resource, accepted, expect, Vec::new()).await? {
         Written::Done(_) => Ok(()),
         // Somebody changed it meanwhile, which is a change that is seen here again.
         Written::Conflict | Written::CompanionConflict => Ok(()),

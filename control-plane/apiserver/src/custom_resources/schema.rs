@@ -1,12 +1,12 @@
-//! Structural schemas: pruning what they do not name, filling what they default, checking what they demand.
+//! Structural schemas: pruning what they do not name, and filling what they default.
 //!
 //! Pure, on JSON. `metadata`, `apiVersion` and `kind` of the root belong to the API machinery and are left alone.
 
-use corten_meta::{FieldError, Path, Value};
+use corten_meta::Value;
 use serde_json::Map;
 
 /// Fields of the root (and of embedded resources) that every object has.
-const ALWAYS: &[&str] = &["apiVersion", "kind", "metadata"];
+pub const ALWAYS: &[&str] = &["apiVersion", "kind", "metadata"];
 
 fn preserves(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true
@@ -50,6 +50,41 @@ fn prune_map(schema: &Value, map: &mut Map<String, Value>, is_resource: bool) {
     });
 }
 
+/// The paths of fields that pruning would drop, `metadata` aside.
+pub fn unknown_fields(schema: &Value, object: &Value) -> Vec<String> {
+    let mut unknown = Vec::new();
+    if schema.is_object() {
+        find_unknown(schema, object, true, "", &mut unknown);
+    }
+    unknown
+}
+
+fn find_unknown(schema: &Value, value: &Value, is_resource: bool, path: &str, unknown: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            let additional = &schema["additionalProperties"];
+            for (name, inner) in map.iter().filter(|(name, _)| !(is_resource && ALWAYS.contains(&name.as_str()))) {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                match schema["properties"].get(name) {
+                    Some(schema) => {
+                        let embedded = schema["x-kubernetes-embedded-resource"] == true;
+                        find_unknown(schema, inner, embedded, &path, unknown);
+                    }
+                    None if additional.is_object() => find_unknown(additional, inner, false, &path, unknown),
+                    None if preserves(schema) || *additional == true => {}
+                    None => unknown.push(path),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                find_unknown(&schema["items"], item, false, &format!("{path}[{index}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Fills absent fields that have a default.
 pub fn default(schema: &Value, value: &mut Value) {
     match value {
@@ -74,135 +109,6 @@ pub fn default(schema: &Value, value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(|item| default(&schema["items"], item)),
         _ => {}
-    }
-}
-
-/// Checks a value; `path` is `None` at the root.
-pub fn validate(schema: &Value, value: &Value, path: Option<Path>, errors: &mut Vec<FieldError>) {
-    if !schema.is_object() {
-        return;
-    }
-    let here = || path.clone().unwrap_or_else(|| Path::root(""));
-    if value.is_null() && schema["nullable"] == true {
-        return;
-    }
-    if !check_type(schema, value, &here(), errors) {
-        return;
-    }
-    if let Some(allowed) = schema["enum"].as_array()
-        && !allowed.contains(value)
-    {
-        let words: Vec<String> =
-            allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        errors.push(FieldError::not_supported(&here(), value.clone(), &words));
-    }
-    check_bounds(schema, value, &here(), errors);
-    match value {
-        Value::Object(map) => validate_map(schema, map, path, errors),
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                validate(&schema["items"], item, Some(here().index(index)), errors);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn validate_map(schema: &Value, map: &Map<String, Value>, path: Option<Path>, errors: &mut Vec<FieldError>) {
-    let child = |name: &str| path.as_ref().map_or_else(|| Path::root(name), |p| p.child(name));
-    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        if !map.contains_key(name) {
-            errors.push(FieldError::required(&child(name), ""));
-        }
-    }
-    for (name, value) in map {
-        if path.is_none() && ALWAYS.contains(&name.as_str()) {
-            continue;
-        }
-        match schema["properties"].get(name) {
-            Some(schema) => validate(schema, value, Some(child(name)), errors),
-            None => validate(&schema["additionalProperties"], value, Some(child(name)), errors),
-        }
-    }
-}
-
-fn check_type(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) -> bool {
-    if schema["x-kubernetes-int-or-string"] == true {
-        let good = value.is_i64() || value.is_u64() || value.is_string();
-        if !good {
-            errors.push(type_error(path, value, "integer,string"));
-        }
-        return good;
-    }
-    let Some(wanted) = schema["type"].as_str() else { return true };
-    let good = match wanted {
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "string" => value.is_string(),
-        "boolean" => value.is_boolean(),
-        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0),
-        "number" => value.is_number(),
-        _ => true,
-    };
-    if !good {
-        errors.push(type_error(path, value, wanted));
-    }
-    good
-}
-
-fn type_error(path: &Path, value: &Value, wanted: &str) -> FieldError {
-    let actual = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(n) if n.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    let detail = format!("{path} in body must be of type {wanted}: {actual:?}");
-    FieldError::invalid(path, actual, detail)
-}
-
-fn check_bounds(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let mut refuse =
-        |detail: String| errors.push(FieldError::invalid(path, value.clone(), format!("{path} in body {detail}")));
-    if let Some(number) = value.as_f64() {
-        if let Some(min) = schema["minimum"].as_f64() {
-            let exclusive = schema["exclusiveMinimum"] == true;
-            if number < min || (exclusive && number == min) {
-                refuse(format!(
-                    "should be greater than {}{}",
-                    if exclusive { "" } else { "or equal to " },
-                    schema["minimum"]
-                ));
-            }
-        }
-        if let Some(max) = schema["maximum"].as_f64() {
-            let exclusive = schema["exclusiveMaximum"] == true;
-            if number > max || (exclusive && number == max) {
-                refuse(format!(
-                    "should be less than {}{}",
-                    if exclusive { "" } else { "or equal to " },
-                    schema["maximum"]
-                ));
-            }
-        }
-    }
-    let length = match value {
-        Value::String(text) => Some((text.chars().count(), "minLength", "maxLength", "chars long")),
-        Value::Array(list) => Some((list.len(), "minItems", "maxItems", "items")),
-        Value::Object(map) => Some((map.len(), "minProperties", "maxProperties", "properties")),
-        _ => None,
-    };
-    if let Some((length, min, max, unit)) = length {
-        if schema[min].as_u64().is_some_and(|min| (length as u64) < min) {
-            refuse(format!("should be at least {} {unit}", schema[min]));
-        }
-        if schema[max].as_u64().is_some_and(|max| (length as u64) > max) {
-            refuse(format!("may not be more than {} {unit}", schema[max]));
-        }
     }
 }
 
@@ -233,19 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn demands_are_checked() {
-        let check = |spec: Value| {
-            let mut errors = Vec::new();
-            validate(&schema(), &json!({ "metadata": 5, "spec": spec }), None, &mut errors);
-            errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-        };
-        assert_eq!(check(json!({ "size": 1 })), "");
-        assert_eq!(check(json!({})), "spec.size: Required value");
-        assert!(check(json!({ "size": "x" })).contains("spec.size in body must be of type integer: \"string\""));
-        assert!(check(json!({ "size": 0 })).contains("spec.size in body should be greater than or equal to 1"));
-        assert!(check(json!({ "size": 1, "mode": "c" })).contains("supported values: \"a\", \"b\""));
-        assert!(
-            check(json!({ "size": 1, "labels": { "l": 1 } })).contains("spec.labels.l in body must be of type string")
-        );
+    fn unknown_fields_are_named() {
+        let object = json!({ "kind": "K", "metadata": { "x": 1 }, "extra": 1,
+            "spec": { "odd": true, "any": { "kept": 1 }, "labels": { "l": "v" } } });
+        assert_eq!(unknown_fields(&schema(), &object), ["extra", "spec.odd"]);
+        assert!(unknown_fields(&Value::Null, &object).is_empty());
     }
 }

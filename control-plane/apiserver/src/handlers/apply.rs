@@ -44,8 +44,14 @@ impl Apply {
         let is_json = bytes.trim_ascii_start().starts_with(b"{");
         let decoded = if is_json { corten_meta::decode_json(bytes, true).ok() } else { None };
         let (config, duplicates) = match decoded {
-            Some(decoded) => (decoded.value, decoded.duplicates),
-            None => (corten_meta::decode_yaml(bytes).map_err(undecodable)?, Vec::new()),
+            Some(decoded) => {
+                let duplicate = |path: String| format!("duplicate field {path:?}");
+                (decoded.value, decoded.duplicates.into_iter().map(duplicate).collect())
+            }
+            None => {
+                let decoded = corten_meta::decode_yaml_leniently(bytes).map_err(undecodable)?;
+                (decoded.value, decoded.duplicates)
+            }
         };
         field_validation_complaints(context, duplicates, |complaints| {
             Status::bad_request(format!("error strict decoding YAML: {complaints}"))
@@ -74,7 +80,12 @@ impl Apply {
 
     fn checked(&self, target: &Target<'_>, object: Value) -> Result<Value, Status> {
         let kind = &target.resource.kind;
-        let expected = Expected { api_version: &kind.api_version(), kind: &kind.kind, schema: &kind.schema };
+        let expected = Expected {
+            api_version: &kind.api_version(),
+            kind: &kind.kind,
+            schema: &kind.schema,
+            custom: kind.behaviour.structural_schema(),
+        };
         let object = checked(target.context, object, Vec::new(), &expected)?;
         super::update::check_name(target, &object)?;
         Ok(object)

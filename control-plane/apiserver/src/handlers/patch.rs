@@ -90,7 +90,12 @@ impl Patch {
     pub fn apply_checked(&self, target: &Target<'_>, old: &Value) -> Result<Value, Status> {
         let kind = &target.resource.kind;
         let new = self.apply(&kind.schema, old)?;
-        let expected = Expected { api_version: &kind.api_version(), kind: &kind.kind, schema: &kind.schema };
+        let expected = Expected {
+            api_version: &kind.api_version(),
+            kind: &kind.kind,
+            schema: &kind.schema,
+            custom: kind.behaviour.structural_schema(),
+        };
         let new = checked(target.context, new, Vec::new(), &expected)?;
         super::update::check_name(target, &new)?;
         Ok(new)

@@ -14,7 +14,7 @@ use crate::handlers::update::{Change, Part};
 use crate::response;
 
 const EVICTION: Expected<'static> =
-    Expected { api_version: "policy/v1", kind: "Eviction", schema: "io.k8s.api.policy.v1.Eviction" };
+    Expected { api_version: "policy/v1", kind: "Eviction", schema: "io.k8s.api.policy.v1.Eviction", custom: None };
 
 /// More disrupted pods than this and the budget's controller is not keeping up.
 const MAX_DISRUPTED_PODS: usize = 2000;

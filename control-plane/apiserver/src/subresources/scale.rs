@@ -23,7 +23,7 @@ use crate::response;
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
 const SCALE: Expected<'static> =
-    Expected { api_version: "autoscaling/v1", kind: "Scale", schema: "io.k8s.api.autoscaling.v1.Scale" };
+    Expected { api_version: "autoscaling/v1", kind: "Scale", schema: "io.k8s.api.autoscaling.v1.Scale", custom: None };
 
 /// Reads or writes the scale.
 pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {

@@ -14,6 +14,7 @@ const REQUEST: Expected<'static> = Expected {
     api_version: "authentication.k8s.io/v1",
     kind: "TokenRequest",
     schema: "io.k8s.api.authentication.v1.TokenRequest",
+    custom: None,
 };
 const DEFAULT_SECONDS: i64 = 3600;
 const MIN_SECONDS: i64 = 600;

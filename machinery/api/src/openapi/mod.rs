@@ -4,6 +4,7 @@
 //! query parameters an operation knows. Version 2 is the same in one document and the older form, made from
 //! version 3. Descriptions come in as a function, because the table holds facts only.
 
+mod custom;
 mod parameters;
 mod paths;
 mod protobuf;
@@ -19,6 +20,7 @@ use crate::kind::Kind;
 use crate::kinds;
 use crate::schema::schema;
 
+pub use custom::{custom_v2, custom_v3, definition_name};
 pub use protobuf::encode_v2;
 
 /// The description of a field of a type, or with an empty field that of the type.

@@ -1,0 +1,260 @@
+//! The documents of custom resources: the paths of any kind, and schemas from their definitions.
+
+use std::collections::BTreeSet;
+
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+use super::{Describe, collect_references, info, paths, schemas, security, v2};
+use crate::kind::Kind;
+use crate::schema::schema as table;
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// A type whose common fields are described as those of any object are.
+const EXAMPLE: &str = "io.k8s.api.core.v1.ConfigMap";
+const GVK: &str = "x-kubernetes-group-version-kind";
+
+/// The name of a custom kind's schema in the documents: `com.example.v1.Widget`.
+pub fn definition_name(kind: &Kind) -> String {
+    let mut package: Vec<&str> = kind.group.split('.').rev().collect();
+    package.extend([kind.version.as_str(), kind.kind.as_str()]);
+    package.join(".")
+}
+
+/// The version 3 document of one group version, or `None` when none of the kinds has it.
+pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> Option<Value> {
+    let of_group: Vec<Kind> = kinds.iter().filter(|k| k.api_version() == group_version).map(|k| named(k)).collect();
+    let first = of_group.first()?;
+    let (group, version) = (first.group.as_str(), first.version.as_str());
+    let paths = paths::document_paths(group, version, &of_group.iter().collect::<Vec<_>>());
+    let mut own = Map::new();
+    for kind in &of_group {
+        own.insert(kind.schema.clone(), object_schema(kind, describe));
+        own.insert(list_name(kind), list_schema(kind, describe));
+    }
+    let mut roots = BTreeSet::new();
+    collect_references(&Value::Object(paths.clone()), &mut roots);
+    collect_references(&Value::Object(own.clone()), &mut roots);
+    let mut all: Map<String, Value> = schemas::reachable(table(), &roots)
+        .into_iter()
+        .map(|t| (t.name.clone(), schemas::type_schema(t, (group, version), describe)))
+        .collect();
+    all.extend(own);
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": info(),
+        "paths": paths,
+        "components": {"schemas": all, "securitySchemes": security()},
+    }))
+}
+
+/// What custom kinds add to the version 2 document: their paths and definitions, and nothing else.
+pub fn custom_v2(kinds: &[&Kind], describe: &Describe) -> Value {
+    let versions: BTreeSet<String> = kinds.iter().map(|k| k.api_version()).collect();
+    let documents = versions.iter().filter_map(|version| custom_v3(version, kinds, describe));
+    let mut document = v2::convert(documents, info(), security());
+    let mut definitions = Map::new();
+    for kind in kinds.iter().map(|k| named(k)) {
+        let list = list_name(&kind);
+        definitions.insert(list.clone(), document["definitions"][&list].take());
+        definitions.insert(kind.schema.clone(), object_definition(&kind, describe));
+    }
+    json!({"paths": document["paths"].take(), "definitions": definitions})
+}
+
+/// The kind under the name of its schema.
+fn named(kind: &Kind) -> Kind {
+    Kind { schema: definition_name(kind), ..kind.clone() }
+}
+
+fn list_name(kind: &Kind) -> String {
+    let package = kind.schema.rsplit_once('.').map_or("", |(package, _)| package);
+    format!("{package}.{}", kind.list_kind)
+}
+
+fn gvk(kind: &Kind, name: &str) -> Value {
+    json!([{"group": kind.group, "version": kind.version, "kind": name}])
+}
+
+/// A string field that every object has.
+fn word(field: &str, describe: &Describe) -> Value {
+    json!({"type": "string", "description": describe(EXAMPLE, field).unwrap_or_default()})
+}
+
+fn metadata(of: &str, describe: &Describe, is_v2: bool) -> Value {
+    let description = describe(EXAMPLE, "metadata").unwrap_or_default();
+    if is_v2 {
+        return json!({"description": description, "$ref": format!("#/definitions/{META}.{of}")});
+    }
+    json!({"description": description, "allOf": [{"$ref": format!("#/components/schemas/{META}.{of}")}]})
+}
+
+fn object_schema(kind: &Kind, describe: &Describe) -> Value {
+    let given = kind.behaviour.structural_schema().filter(|schema| schema.is_object());
+    let mut schema = given.cloned().unwrap_or_else(|| json!({"type": "object"}));
+    if given.is_some() {
+        add_common_fields(&mut schema, describe, false);
+    }
+    schema[GVK] = gvk(kind, &kind.kind);
+    schema
+}
+
+/// The same for version 2, which has fewer words. Where unknown fields are kept, clients must not be told of known
+/// ones: they would refuse the others.
+fn object_definition(kind: &Kind, describe: &Describe) -> Value {
+    let given = kind.behaviour.structural_schema().filter(|schema| schema.is_object());
+    let mut schema = match given {
+        Some(schema) if !keeps_unknown(schema) => {
+            let mut schema = simplified(schema);
+            add_common_fields(&mut schema, describe, true);
+            schema
+        }
+        _ => json!({"type": "object"}),
+    };
+    schema[GVK] = gvk(kind, &kind.kind);
+    schema
+}
+
+fn keeps_unknown(schema: &Value) -> bool {
+    schema["x-kubernetes-preserve-unknown-fields"] == true
+}
+
+/// The root, and every embedded resource, has a type and metadata.
+fn add_common_fields(schema: &mut Value, describe: &Describe, is_v2: bool) {
+    add_embedded(schema, describe, is_v2);
+    set_common_fields(schema, describe, is_v2);
+}
+
+fn set_common_fields(schema: &mut Value, describe: &Describe, is_v2: bool) {
+    let fields = [
+        ("apiVersion", word("apiVersion", describe)),
+        ("kind", word("kind", describe)),
+        ("metadata", metadata("ObjectMeta", describe, is_v2)),
+    ];
+    for (name, field) in fields {
+        schema["properties"][name] = field;
+    }
+}
+
+fn add_embedded(schema: &mut Value, describe: &Describe, is_v2: bool) {
+    for inner in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        add_embedded(inner.1, describe, is_v2);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = schema.get_mut(key).filter(|inner| inner.is_object()) {
+            add_embedded(inner, describe, is_v2);
+        }
+    }
+    if schema["x-kubernetes-embedded-resource"] == true && !(is_v2 && keeps_unknown(schema)) {
+        set_common_fields(schema, describe, is_v2);
+    }
+}
+
+/// A schema without what version 2 does not know.
+fn simplified(schema: &Value) -> Value {
+    let Some(object) = schema.as_object() else { return schema.clone() };
+    let mut out = Map::new();
+    let nullable = schema["nullable"] == true;
+    let untyped = nullable || keeps_unknown(schema);
+    for (key, value) in object {
+        let converted = match key.as_str() {
+            "allOf" | "oneOf" | "anyOf" | "not" | "nullable" => continue,
+            "items" | "properties" if untyped => continue,
+            "type" if nullable || (keeps_unknown(schema) && value == "object") => continue,
+            "type" if value == "array" && (untyped || schema.get("items").is_none()) => continue,
+            "properties" => value
+                .as_object()
+                .map(|fields| fields.iter().map(|(name, field)| (name.clone(), simplified(field))).collect())
+                .map_or_else(|| value.clone(), Value::Object),
+            "items" | "additionalProperties" => simplified(value),
+            "required" => {
+                let is_null =
+                    |name: &Value| schema["properties"][name.as_str().unwrap_or_default()]["nullable"] == true;
+                let left: Vec<Value> =
+                    value.as_array().into_iter().flatten().filter(|name| !is_null(name)).cloned().collect();
+                if left.is_empty() {
+                    continue;
+                }
+                left.into()
+            }
+            _ => value.clone(),
+        };
+        out.insert(key.clone(), converted);
+    }
+    Value::Object(out)
+}
+
+fn list_schema(kind: &Kind, describe: &Describe) -> Value {
+    json!({
+        "description": format!("{} is a list of {}", kind.list_kind, kind.kind),
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": word("apiVersion", describe),
+            "kind": word("kind", describe),
+            "metadata": metadata("ListMeta", describe, false),
+            "items": {
+                "description": format!("List of {}. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md", kind.plural),
+                "type": "array",
+                "items": {"allOf": [{"$ref": format!("#/components/schemas/{}", kind.schema)}]},
+            },
+        },
+        GVK: gvk(kind, &kind.list_kind),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::kind::Behaviour;
+    use crate::openapi::undescribed;
+
+    struct Custom(Value);
+    impl Behaviour for Custom {
+        fn structural_schema(&self) -> Option<&Value> {
+            Some(&self.0)
+        }
+    }
+
+    fn kind(schema: Value) -> Kind {
+        Kind { behaviour: Arc::new(Custom(schema)), ..Kind::new("a.example.com", "v1", "Foo", "foos") }
+    }
+
+    #[test]
+    fn a_definition_is_published_in_both_versions() {
+        let foo = kind(json!({"type": "object", "description": "a foo", "required": ["spec", "none"], "properties": {
+            "spec": {"type": "object", "properties": {"free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                "properties": {"x": {"type": "string"}}}}},
+            "none": {"type": "string", "nullable": true}}, "oneOf": [{"required": ["spec"]}]}));
+        let name = "com.example.a.v1.Foo";
+        let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
+        let published = &document["components"]["schemas"][name];
+        assert_eq!(published["oneOf"], json!([{"required": ["spec"]}]));
+        assert_eq!(published[GVK][0]["kind"], "Foo");
+        assert!(document["paths"]["/apis/a.example.com/v1/namespaces/{namespace}/foos/{name}"]["patch"].is_object());
+        let mut wanted = BTreeSet::new();
+        collect_references(&document, &mut wanted);
+        for name in wanted {
+            assert!(document["components"]["schemas"].get(&name).is_some(), "{name}");
+        }
+        let old = custom_v2(&[&foo], &undescribed);
+        let definition = &old["definitions"][name];
+        assert_eq!(definition["required"], json!(["spec"]));
+        assert_eq!(definition["properties"]["none"], json!({}));
+        assert_eq!(
+            definition["properties"]["spec"]["properties"]["free"],
+            json!({"x-kubernetes-preserve-unknown-fields": true})
+        );
+        assert_eq!(old["definitions"].as_object().map(Map::len), Some(2));
+        assert!(custom_v3("b.example.com/v1", &[&foo], &undescribed).is_none());
+    }
+
+    #[test]
+    fn unknown_fields_at_the_root_leave_an_open_object() {
+        let open = kind(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+        let definition = &custom_v2(&[&open], &undescribed)["definitions"]["com.example.a.v1.Foo"];
+        assert_eq!((&definition["type"], definition.get("properties")), (&json!("object"), None));
+    }
+}
