@@ -20,7 +20,7 @@ impl Drop for Component {
 
 /// Starts `corten <arguments>` on the machine; its log is a file of the test's directory.
 fn start(cluster: &Cluster, arguments: &[&str]) -> Component {
-    let log = std::fs::File::create(cluster.scratch().join(format!("{}.log", arguments[0]))).unwrap();
+    let log = std::fs::File::create(cluster.scratch().join(format!("{}.log", arguments[0]))).expect("a log file");
     let mut command = cluster.machine.command(CORTEN.as_ref());
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Component(command.spawn().expect("corten starts"))

@@ -69,7 +69,7 @@ spec:
         path.display()
     ));
     cluster.kubectl(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/writer", "--timeout=60s"]);
-    assert_eq!(std::fs::read_to_string(path.join("file")).unwrap(), "kept\n");
+    assert_eq!(std::fs::read_to_string(path.join("file")).expect("the pod wrote it"), "kept\n");
 }
 
 /// Commands that name another data directory than the running cluster's must not touch it.
@@ -77,7 +77,12 @@ fn a_second_cluster_is_not_mixed_up(cluster: &Cluster) {
     let other = cluster.scratch().join("other");
     for command in ["up", "down", "status"] {
         let mut corten = cluster.machine.command(CORTEN.as_ref());
-        let output = corten.args([command, "--data-dir"]).arg(&other).env("HOME", cluster.scratch()).output().unwrap();
+        let output = corten
+            .args([command, "--data-dir"])
+            .arg(&other)
+            .env("HOME", cluster.scratch())
+            .output()
+            .expect("corten runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains("has the data directory"), "{command}: {said}");
     }

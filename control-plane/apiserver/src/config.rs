@@ -77,7 +77,7 @@ impl Default for Config {
             max_body_bytes: 3 * 1024 * 1024,
             max_requests_inflight: 400,
             max_mutating_requests_inflight: 200,
-            git_version: "v1.36.0+corten".to_owned(),
+            git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),
         }
     }

@@ -80,7 +80,7 @@ pub struct Config {
     pub log_max_bytes: u64,
     /// How many files of one container's log are kept. Default 5.
     pub log_max_files: usize,
-    /// The version this kubelet reports. Default `v1.36.4`.
+    /// The version this kubelet reports. Default `v1.36.4+corten`, as the API server.
     pub version: String,
 }
 
@@ -110,7 +110,7 @@ impl Default for Config {
             relist_interval: Duration::from_secs(60),
             log_max_bytes: 10 << 20,
             log_max_files: 5,
-            version: "v1.36.4".into(),
+            version: "v1.36.4+corten".into(),
         }
     }
 }
