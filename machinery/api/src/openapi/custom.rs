@@ -26,7 +26,8 @@ pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> O
     let of_group: Vec<Kind> = kinds.iter().filter(|k| k.api_version() == group_version).map(|k| named(k)).collect();
     let first = of_group.first()?;
     let (group, version) = (first.group.as_str(), first.version.as_str());
-    let paths = paths::document_paths(group, version, &of_group.iter().collect::<Vec<_>>());
+    let mut paths = paths::document_paths(group, version, &of_group.iter().collect::<Vec<_>>());
+    paths.values_mut().for_each(drop_media);
     let mut own = Map::new();
     for kind in &of_group {
         own.insert(kind.schema.clone(), object_schema(kind, describe));
@@ -60,6 +61,21 @@ pub fn custom_v2(kinds: &[&Kind], describe: &Describe) -> Value {
         definitions.insert(kind.schema.clone(), object_definition(&kind, describe));
     }
     json!({"paths": document["paths"].take(), "definitions": definitions})
+}
+
+/// Custom resources are not spoken in protobuf, and have no marks that a strategic merge could go by: a client that
+/// reads otherwise would send what is refused.
+fn drop_media(part: &mut Value) {
+    match part {
+        Value::Object(fields) => {
+            if let Some(Value::Object(content)) = fields.get_mut("content") {
+                content.retain(|media, _| !media.contains("protobuf") && !media.contains("strategic"));
+            }
+            fields.values_mut().for_each(drop_media);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_media),
+        _ => {}
+    }
 }
 
 /// The kind under the name of its schema.
@@ -233,7 +249,13 @@ mod tests {
         let published = &document["components"]["schemas"][name];
         assert_eq!(published["oneOf"], json!([{"required": ["spec"]}]));
         assert_eq!(published[GVK][0]["kind"], "Foo");
-        assert!(document["paths"]["/apis/a.example.com/v1/namespaces/{namespace}/foos/{name}"]["patch"].is_object());
+        let patch = &document["paths"]["/apis/a.example.com/v1/namespaces/{namespace}/foos/{name}"]["patch"];
+        let media: Vec<&String> =
+            patch["requestBody"]["content"].as_object().into_iter().flatten().map(|(media, _)| media).collect();
+        assert_eq!(
+            media,
+            ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"]
+        );
         let mut wanted = BTreeSet::new();
         collect_references(&document, &mut wanted);
         for name in wanted {
