@@ -12,6 +12,7 @@ mod disruption;
 mod endpoints;
 mod ephemeral_volume;
 mod garbage_collector;
+mod horizontal_pod_autoscaler;
 mod job;
 mod namespace;
 mod node;
@@ -43,6 +44,7 @@ pub use runtime::Clients;
 
 use certificates::{Authority, CertificateController};
 use garbage_collector::GarbageCollector;
+use horizontal_pod_autoscaler::AutoscalerController;
 use namespace::NamespaceController;
 use resourcequota::ResourceQuotaController;
 use runtime::Decide;
@@ -158,11 +160,14 @@ async fn lead(
         .then(|| CertificateController::new(&caches, clients("certificate-controller"), approves, authority));
     let tokens = enabled(registry::SERVICE_ACCOUNT_TOKEN)
         .then(|| ServiceAccountTokenController::new(&caches, clients(MANAGER), config.root_ca.clone()));
+    let autoscalers = enabled(registry::HORIZONTAL_POD_AUTOSCALER)
+        .then(|| AutoscalerController::new(&caches, clients("horizontal-pod-autoscaler")));
     tokio::join!(
         runtime::run(controllers, &caches, clients, shutdown.clone()),
         follow_all_kinds(config, &caches, clients, shutdown.clone()),
         run_some(certificates.map(|one| one.run(shutdown.clone()))),
         run_some(tokens.map(|one| one.run(shutdown.clone()))),
+        run_some(autoscalers.map(|one| one.run(shutdown.clone()))),
     );
     caches.ended().await;
 }

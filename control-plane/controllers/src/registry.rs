@@ -15,6 +15,7 @@ pub const GARBAGE_COLLECTOR: &str = "garbage-collector-controller";
 pub const RESOURCE_QUOTA: &str = "resourcequota-controller";
 pub const CERTIFICATE_APPROVING: &str = "certificatesigningrequest-approving-controller";
 pub const CERTIFICATE_SIGNING: &str = "certificatesigningrequest-signing-controller";
+pub const HORIZONTAL_POD_AUTOSCALER: &str = "horizontal-pod-autoscaler-controller";
 pub const SERVICE_ACCOUNT_TOKEN: &str = "serviceaccount-token-controller";
 
 /// Whether a controller is to run: `name` says yes, `-name` no, and `*` yes for all that nothing else is said about.
@@ -89,5 +90,22 @@ mod tests {
         let config = Config { controllers: vec!["node-ipam-controller".to_owned()], ..Config::default() };
         let names: Vec<&str> = controllers(&config).unwrap().iter().map(|one| one.name()).collect();
         assert_eq!(names, ["node-controller"]);
+    }
+
+    /// Upstream's bootstrap policy, where it is at hand: an account without a role can do nothing, and says so
+    /// nowhere.
+    #[test]
+    fn every_controller_acts_as_an_account_that_has_a_role() {
+        let Ok(directory) = std::env::var("KUBERNETES_FACTS") else {
+            eprintln!("skipped: KUBERNETES_FACTS does not name a directory with rbac/");
+            return;
+        };
+        let read = |name: &str| std::fs::read_to_string(format!("{directory}/rbac/{name}-role-bindings.yaml")).unwrap();
+        let bindings = read("controller") + &read("namespace");
+        let config = Config { cluster_cidr: Some("10.244.0.0/16".to_owned()), ..Config::default() };
+        for controller in controllers(&config).unwrap() {
+            let name = controller.name();
+            assert!(bindings.lines().any(|line| line.trim() == format!("name: {name}")), "{name}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use corten_api::k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use corten_api::k8s_openapi::api::batch::v1::Job;
 use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use corten_api::k8s_openapi::api::coordination::v1::Lease;
@@ -606,4 +607,31 @@ async fn one_of_two_managers_leads_and_the_other_takes_over() {
         .await;
     second.cancel();
     assert!(waiting.await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_autoscaler_without_metrics_keeps_to_its_bounds_and_says_what_is_missing() {
+    let cluster = Cluster::start(1).await;
+    cluster.create::<Deployment>(deployment("web", 1)).await;
+    let autoscaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"namespace": "default", "name": "web"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "minReplicas": 2, "maxReplicas": 5,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}],
+        },
+    });
+    cluster.create::<HorizontalPodAutoscaler>(autoscaler).await;
+    cluster.eventually("the least replicas", || async { available(&cluster, "web").await == 2 }).await;
+    // A change of the autoscaler is looked at before the period is over.
+    let patch = Patch::Merge(json!({"spec": {"maxReplicas": 6}}));
+    cluster.admin.patch::<HorizontalPodAutoscaler>("default", "web", &patch, None).await.unwrap();
+    cluster
+        .eventually("what is missing", || async {
+            let found = cluster.admin.get::<HorizontalPodAutoscaler>("default", "web").await.unwrap();
+            let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
+            conditions
+                .iter()
+                .any(|one| one.type_ == "ScalingActive" && one.reason.as_deref() == Some("FailedGetResourceMetric"))
+        })
+        .await;
 }

@@ -31,6 +31,10 @@ impl Controller for TaintEvictionController {
     type Observed = Observed;
 
     fn name(&self) -> &'static str {
+        "node-controller"
+    }
+
+    fn component(&self) -> &'static str {
         "taint-eviction-controller"
     }
 

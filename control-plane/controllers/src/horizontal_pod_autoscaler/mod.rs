@@ -1,0 +1,167 @@
+//! HorizontalPodAutoscaler: as many replicas as the load asks for, within bounds and not too fast.
+//!
+//! Every period: read the target's scale, its pods and their metrics; decide purely ([`decide`]) what the metrics ask
+//! for ([`usage`]) and what the behaviour permits ([`behavior`]); write the scale and tell why. Without metrics nothing
+//! is scaled, and the conditions say what is missing.
+
+mod behavior;
+mod decide;
+mod metrics;
+mod usage;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_client::{Cache, Caches, Client, Error, EventRecorder, EventType, ObjectRef, Resource, WorkQueue};
+use corten_meta::{Key, Selector, Value};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::discovery;
+use crate::runtime::tend::{feed, tend};
+use behavior::History;
+use decide::{Decision, Observed, decide};
+
+const WORKERS: usize = 5;
+/// How often each autoscaler looks.
+const PERIOD: Duration = Duration::from_secs(15);
+
+pub struct AutoscalerController {
+    autoscalers: Arc<Cache>,
+    pods: Arc<Cache>,
+    client: Client,
+    recorder: EventRecorder,
+    /// What was recommended and done lately, by autoscaler; forgotten with it.
+    histories: Mutex<HashMap<Key, History>>,
+}
+
+impl AutoscalerController {
+    pub fn new(caches: &Caches, client: Client) -> AutoscalerController {
+        AutoscalerController {
+            autoscalers: caches.of::<HorizontalPodAutoscaler>(),
+            pods: caches.of::<Pod>(),
+            recorder: EventRecorder::new(client.clone(), "horizontal-pod-autoscaler", ""),
+            client,
+            histories: Mutex::default(),
+        }
+    }
+
+    pub async fn run(self, shutdown: CancellationToken) {
+        let queue: WorkQueue<Key> = WorkQueue::new();
+        let this = Arc::new(self);
+        let cache = this.autoscalers.clone();
+        let changed = |change: &corten_client::Change| {
+            // Its own status is no reason to look again before the period is over.
+            let generation =
+                |object: &Option<Arc<corten_meta::Object>>| object.as_ref().map(|one| one.header.generation);
+            let news = change.new.is_none() || generation(&change.old) != generation(&change.new);
+            if news { vec![change.key.clone()] } else { Vec::new() }
+        };
+        let handle = move |key: Key| {
+            let this = this.clone();
+            async move { this.scale(&key).await }
+        };
+        tokio::join!(
+            feed(cache, queue.clone(), shutdown.clone(), changed),
+            tend("horizontal-pod-autoscaler", queue, WORKERS, shutdown, handle),
+        );
+    }
+
+    /// One look at one autoscaler.
+    async fn scale(&self, key: &Key) -> Result<Option<Duration>, Error> {
+        let Some(autoscaler) = self.autoscalers.typed::<HorizontalPodAutoscaler>(key) else {
+            self.histories().remove(key);
+            return Ok(None);
+        };
+        let target = self.target(&autoscaler).await;
+        let observed = self.observe(&autoscaler, target.as_ref().map(|(_, scale)| scale)).await;
+        let now = corten_meta::time::now();
+        let mut decision = {
+            let mut histories = self.histories();
+            decide(&observed, histories.entry(key.clone()).or_default(), now)
+        };
+        if let (Some(replicas), Ok((resource, scale))) = (decision.replicas, &target) {
+            let written = self.write_scale(resource, scale, replicas).await;
+            let done = decision.scaled(&observed, written.map_err(|error| error.to_string()), now);
+            if done {
+                let change = replicas - observed.current_replicas().unwrap_or(replicas);
+                self.histories().entry(key.clone()).or_default().changed(change, now);
+            }
+        }
+        self.tell(&autoscaler, decision).await?;
+        Ok(Some(PERIOD))
+    }
+
+    fn histories(&self) -> std::sync::MutexGuard<'_, HashMap<Key, History>> {
+        self.histories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The resource that is scaled, and its scale.
+    async fn target(&self, autoscaler: &HorizontalPodAutoscaler) -> Result<(Resource, Value), String> {
+        let spec = &autoscaler.spec;
+        let reference = &spec.scale_target_ref;
+        let api_version = reference.api_version.clone().unwrap_or_default();
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", &api_version));
+        let resource = match corten_api::by_gvk(group, version, &reference.kind) {
+            Some(kind) => Resource::new(group, version, &kind.plural, kind.namespaced),
+            None => {
+                let (all, _) = discovery::resources(&self.client).await.map_err(|error| error.to_string())?;
+                let found = all.into_iter().find(|one| one.kind == reference.kind && one.resource.group == group);
+                found
+                    .map(|one| one.resource)
+                    .ok_or_else(|| format!("no matches for kind {:?} in version {api_version:?}", reference.kind))?
+            }
+        };
+        let scale = self
+            .client
+            .dynamic(&resource)
+            .get_subresource(autoscaler.namespace(), &reference.name, "scale")
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok((resource, scale))
+    }
+
+    async fn observe(&self, autoscaler: &HorizontalPodAutoscaler, scale: Result<&Value, &String>) -> Observed {
+        let scale = scale.cloned().map_err(Clone::clone);
+        let text = scale.as_ref().ok().and_then(|scale| scale["status"]["selector"].as_str()).unwrap_or_default();
+        let selector = Some(text).filter(|text| !text.is_empty()).and_then(|text| Selector::parse(text).ok());
+        let mut pods: Vec<Pod> = Vec::new();
+        let mut measured = Err("no metrics returned from resource metrics API".to_owned());
+        if let Some(selector) = &selector {
+            let chosen = self.pods.select(autoscaler.namespace(), selector);
+            pods = chosen.iter().filter_map(|pod| corten_api::decode_object(pod).ok()).collect();
+            measured = metrics::read(&self.client, autoscaler.namespace(), text).await;
+        }
+        Observed { autoscaler: autoscaler.clone(), scale, selectable: selector.is_some(), pods, metrics: measured }
+    }
+
+    async fn write_scale(&self, resource: &Resource, scale: &Value, replicas: i32) -> Result<(), Error> {
+        let mut scale = scale.clone();
+        scale["spec"]["replicas"] = json!(replicas);
+        let (namespace, name) = (corten_meta::namespace(&scale).to_owned(), corten_meta::name(&scale).to_owned());
+        self.client.dynamic(resource).update_subresource(&namespace, &name, "scale", &scale).await.map(drop)
+    }
+
+    async fn tell(&self, autoscaler: &HorizontalPodAutoscaler, decision: Decision) -> Result<(), Error> {
+        let about = ObjectRef::of(autoscaler);
+        for (warning, reason, message) in decision.events {
+            let kind = if warning { EventType::Warning } else { EventType::Normal };
+            self.recorder.event(&about, kind, reason, message);
+        }
+        if autoscaler.status.as_ref() == Some(&decision.status) {
+            return Ok(());
+        }
+        let updated = HorizontalPodAutoscaler { status: Some(decision.status), ..autoscaler.clone() };
+        match self.client.update_status(&updated).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

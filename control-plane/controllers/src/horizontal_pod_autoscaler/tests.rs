@@ -1,0 +1,169 @@
+//! Autoscalers on tables: what load asks for, what is permitted, what is told.
+
+use super::behavior::{Bounds, History, permitted};
+use super::*;
+use crate::model::{NOW, pod};
+use jiff::SignedDuration;
+
+fn autoscaler(spec: Value) -> HorizontalPodAutoscaler {
+    let mut value = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"namespace": "default", "name": "web", "generation": 1},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "minReplicas": 2, "maxReplicas": 10,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}],
+        },
+    });
+    corten_meta::patch::merge_patch(&mut value["spec"], &spec);
+    HorizontalPodAutoscaler::from_value(value).unwrap()
+}
+
+/// Pods that ask for a whole processor each, with what each uses in thousandths, or nothing measured.
+fn observed(spec: Value, replicas: i32, used: &[Option<i64>]) -> Observed {
+    let containers = json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]);
+    let running = |number: usize| {
+        let name = format!("p{number}");
+        let pod = pod(&name).phase("Running").ready(3600).set("/spec/containers", containers.clone());
+        pod.set("/status/startTime", json!("2026-01-01T00:00:00Z")).build()
+    };
+    let pods: Vec<Pod> = (0..used.len()).map(running).collect();
+    let items: Vec<Value> = used
+        .iter()
+        .enumerate()
+        .filter_map(|(number, used)| {
+            let usage = json!({"cpu": format!("{}m", (*used)?)});
+            Some(json!({"metadata": {"name": format!("p{number}")}, "timestamp": "2026-01-02T03:04:00Z", "window": "15s", "containers": [{"name": "c", "usage": usage}]}))
+        })
+        .collect();
+    Observed {
+        autoscaler: autoscaler(spec),
+        scale: Ok(json!({"spec": {"replicas": replicas}, "status": {"selector": "app=web"}})),
+        selectable: true,
+        pods,
+        metrics: Ok(metrics::parse(&json!({ "items": items }))),
+    }
+}
+
+fn told(decision: &Decision, kind: &str) -> (String, String) {
+    let conditions = decision.status.conditions.as_ref().unwrap();
+    let found = conditions.iter().find(|one| one.type_ == kind).unwrap();
+    (found.status.clone(), found.reason.clone().unwrap())
+}
+
+#[test]
+fn replicas_follow_the_load() {
+    for (replicas, used, expected) in [
+        (3, &[Some(1000), Some(1000), Some(1000)][..], Some(6)),
+        (3, &[Some(500), Some(500), Some(500)], None),
+        (3, &[Some(540), Some(540), Some(540)], None),
+        (4, &[Some(100), Some(100), Some(100), Some(100)], Some(2)),
+        // A pod that is not measured damps a scale-up and holds back a scale-down.
+        (3, &[Some(1000), Some(1000), None], Some(4)),
+        (3, &[Some(100), Some(100), None], None),
+        (12, &[Some(500); 12], Some(10)),
+        (1, &[Some(500)], Some(2)),
+    ] {
+        let observed = observed(json!({}), replicas, used);
+        let decision = decide(&observed, &mut History::default(), *NOW);
+        assert_eq!(decision.replicas, expected, "{replicas} replicas using {used:?}");
+    }
+}
+
+#[test]
+fn average_values_and_containers_are_measured_too() {
+    let target = json!({"type": "AverageValue", "averageValue": "250m"});
+    let metric = json!([{"type": "ContainerResource", "containerResource": {"name": "cpu", "container": "c", "target": target}}]);
+    let observed = observed(json!({"metrics": metric}), 2, &[Some(500), Some(500)]);
+    let decision = decide(&observed, &mut History::default(), *NOW);
+    assert_eq!(decision.replicas, Some(4));
+    let status = decision.status.current_metrics.unwrap().remove(0);
+    assert_eq!(status.container_resource.unwrap().current.average_value.unwrap().0, "500m");
+}
+
+#[test]
+fn without_metrics_nothing_moves_and_the_conditions_say_why() {
+    let mut blind = observed(json!({}), 3, &[None, None, None]);
+    blind.metrics = Err("unable to fetch metrics from resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)".to_owned());
+    let decision = decide(&blind, &mut History::default(), *NOW);
+    assert_eq!(decision.replicas, None);
+    assert_eq!(told(&decision, "AbleToScale"), ("True".into(), "SucceededGetScale".into()));
+    assert_eq!(told(&decision, "ScalingActive"), ("False".into(), "FailedGetResourceMetric".into()));
+    let reasons: Vec<&str> = decision.events.iter().map(|(_, reason, _)| *reason).collect();
+    assert_eq!(reasons, ["FailedGetResourceMetric", "FailedComputeMetricsReplicas"]);
+    assert_eq!(
+        decision.events[1].2,
+        "invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource (get pods.metrics.k8s.io)"
+    );
+    let mut lost = observed(json!({}), 3, &[]);
+    lost.scale = Err("deployments.apps \"web\" not found".to_owned());
+    let decision = decide(&lost, &mut History::default(), *NOW);
+    assert_eq!(told(&decision, "AbleToScale"), ("False".into(), "FailedGetScale".into()));
+    let stopped = observed(json!({}), 0, &[]);
+    let decision = decide(&stopped, &mut History::default(), *NOW);
+    assert_eq!(told(&decision, "ScalingActive"), ("False".into(), "ScalingDisabled".into()));
+}
+
+#[test]
+fn a_rescale_is_told_and_a_settled_autoscaler_says_the_same_again() {
+    let busy = observed(json!({}), 3, &[Some(1000), Some(1000), Some(1000)]);
+    let mut decision = decide(&busy, &mut History::default(), *NOW);
+    assert!(decision.scaled(&busy, Ok(()), *NOW));
+    let (_, reason, message) = decision.events.pop().unwrap();
+    assert_eq!(reason, "SuccessfulRescale");
+    assert_eq!(message, "New size: 6; reason: cpu resource utilization (percentage of request) above target");
+
+    let mut settled = observed(json!({}), 3, &[Some(500), Some(500), Some(500)]);
+    let first = decide(&settled, &mut History::default(), *NOW);
+    settled.autoscaler.status = Some(first.status.clone());
+    settled.pods.reverse();
+    let again = decide(&settled, &mut History::default(), NOW.checked_add(SignedDuration::from_secs(15)).unwrap());
+    assert_eq!((again.replicas, again.status), (None, first.status));
+}
+
+#[test]
+fn changes_are_limited_and_stabilized() {
+    let behavior = |value: Value| autoscaler(json!({"behavior": value})).spec.behavior;
+    let slow = behavior(json!({
+        "scaleUp": {"selectPolicy": "Max", "stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]},
+        "scaleDown": {"selectPolicy": "Disabled", "stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}]},
+    }));
+    let halving = behavior(json!({
+        "scaleDown": {"selectPolicy": "Max", "stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}]},
+    }));
+    for (behavior, current, desired, expected, reason) in [
+        (None, 3, 20, 6, Some("ScaleUpLimit")),
+        (None, 8, 20, 10, Some("TooManyReplicas")),
+        (None, 3, 1, 2, Some("TooFewReplicas")),
+        (None, 3, 4, 4, None),
+        (slow.as_ref(), 3, 9, 4, Some("ScaleUpLimit")),
+        (slow.as_ref(), 5, 2, 5, Some("ScaleDownLimit")),
+        (halving.as_ref(), 8, 2, 4, Some("ScaleDownLimit")),
+    ] {
+        let bounds = Bounds { min: 2, max: 10, behavior };
+        let allowed = permitted(&bounds, &mut History::default(), current, desired, *NOW);
+        let why = allowed.limited.map(|(reason, _)| reason);
+        assert_eq!((allowed.replicas, why), (expected, reason), "{current} to {desired}");
+    }
+    let bounds = Bounds { min: 1, max: 10, behavior: None };
+    let mut history = History::default();
+    let later = |seconds| NOW.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+    assert_eq!(permitted(&bounds, &mut history, 8, 8, *NOW).replicas, 8);
+    let held = permitted(&bounds, &mut history, 8, 2, later(60));
+    assert_eq!((held.replicas, held.stabilized.map(|(reason, _)| reason)), (8, Some("ScaleDownStabilized")));
+    assert_eq!(permitted(&bounds, &mut history, 8, 2, later(361)).replicas, 2);
+
+    let one = Bounds { min: 1, max: 10, behavior: slow.as_ref() };
+    let mut history = History::default();
+    history.changed(1, *NOW);
+    assert_eq!(permitted(&one, &mut history, 4, 9, later(30)).replicas, 4, "one a minute");
+    assert_eq!(permitted(&one, &mut history, 4, 9, later(90)).replicas, 5);
+}
+
+#[test]
+fn requests_that_are_missing_are_told() {
+    let mut bare = observed(json!({}), 1, &[Some(500), Some(500)]);
+    bare.pods[0].spec.as_mut().unwrap().containers[0].resources = None;
+    bare.scale = Ok(json!({"spec": {"replicas": 2}}));
+    let decision = decide(&bare, &mut History::default(), *NOW);
+    assert_eq!(decision.events[0].2, "failed to get cpu utilization: missing request for cpu in container c of Pod p0");
+}

@@ -1,0 +1,210 @@
+//! How many replicas a resource metric asks for. Pure.
+//!
+//! Pods that are not ready yet, or not measured, are counted so that they can only damp a change, never cause one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
+use corten_meta::Quantity;
+use jiff::{SignedDuration, Timestamp};
+
+use super::metrics::PodMetrics;
+use crate::workload::pods;
+
+/// A pod that young may use much processor time just to start.
+const CPU_INITIALIZATION: Duration = Duration::from_secs(5 * 60);
+/// A pod that was never ready longer than this after its start counts as one that is not ready now.
+const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
+/// A ratio that close to one is left alone.
+pub const TOLERANCE: f64 = 0.1;
+
+/// What is measured, and what it should be.
+pub struct Question<'a> {
+    pub resource: &'a str,
+    /// Only this container, or all.
+    pub container: Option<&'a str>,
+    pub target: Target,
+    pub tolerances: (f64, f64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// Percent of the requests.
+    Utilization(i32),
+    /// Thousandths, for each pod.
+    Average(i64),
+}
+
+/// The answer, and what was found.
+#[derive(Debug, PartialEq)]
+pub struct Answer {
+    pub replicas: i32,
+    pub utilization: Option<i32>,
+    pub average: i64,
+}
+
+struct Groups {
+    ready: usize,
+    unready: BTreeSet<String>,
+    missing: BTreeSet<String>,
+    ignored: BTreeSet<String>,
+}
+
+pub fn replicas(
+    question: &Question<'_>,
+    current: i32,
+    pods: &[Pod],
+    metrics: &BTreeMap<String, PodMetrics>,
+    now: Timestamp,
+) -> Result<Answer, String> {
+    if pods.is_empty() {
+        return Err("no pods returned by selector while calculating replica count".to_owned());
+    }
+    let measured = |(pod, found): (&String, &PodMetrics)| Some((pod.clone(), value(question, found)?));
+    let mut values: BTreeMap<String, i64> = metrics.iter().filter_map(measured).collect();
+    let groups = group(question, pods, metrics, &values, now);
+    values.retain(|pod, _| !groups.ignored.contains(pod) && !groups.unready.contains(pod));
+    if values.is_empty() {
+        return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
+    }
+    let requests = match question.target {
+        Target::Utilization(_) => requests(question, pods)?,
+        Target::Average(_) => BTreeMap::new(),
+    };
+    let (ratio, utilization, average) = ratio(question.target, &values, &requests)?;
+    let answer = |replicas: i32| Answer { replicas, utilization, average };
+    let within = |ratio: f64| 1.0 - question.tolerances.0 <= ratio && ratio <= 1.0 + question.tolerances.1;
+    let counts_unready = !groups.unready.is_empty() && ratio > 1.0;
+    if !counts_unready && groups.missing.is_empty() {
+        return Ok(answer(if within(ratio) { current } else { ceiling(ratio, groups.ready) }));
+    }
+    for pod in &groups.missing {
+        // Missing pods are taken for busy when it would go down, for idle when it would go up.
+        let assumed = match question.target {
+            _ if ratio > 1.0 => 0,
+            Target::Utilization(percent) => requests.get(pod).copied().unwrap_or(0) * i64::from(percent.max(100)) / 100,
+            Target::Average(target) => target,
+        };
+        if ratio != 1.0 {
+            values.insert(pod.clone(), assumed);
+        }
+    }
+    if counts_unready {
+        values.extend(groups.unready.iter().map(|pod| (pod.clone(), 0)));
+    }
+    let (damped, ..) = self::ratio(question.target, &values, &requests)?;
+    let turned = (ratio < 1.0 && damped > 1.0) || (ratio > 1.0 && damped < 1.0);
+    if within(damped) || turned {
+        return Ok(answer(current));
+    }
+    let wanted = ceiling(damped, values.len());
+    let turned = (damped < 1.0 && wanted > current) || (damped > 1.0 && wanted < current);
+    Ok(answer(if turned { current } else { wanted }))
+}
+
+/// What the pod uses of the resource; none unless all that is asked for was measured.
+fn value(question: &Question<'_>, found: &PodMetrics) -> Option<i64> {
+    match question.container {
+        Some(container) => found.containers.get(container)?.get(question.resource).copied(),
+        None => found.containers.values().map(|usage| usage.get(question.resource).copied()).sum(),
+    }
+}
+
+fn group(
+    question: &Question<'_>,
+    pods: &[Pod],
+    metrics: &BTreeMap<String, PodMetrics>,
+    values: &BTreeMap<String, i64>,
+    now: Timestamp,
+) -> Groups {
+    let mut groups = Groups { ready: 0, unready: BTreeSet::new(), missing: BTreeSet::new(), ignored: BTreeSet::new() };
+    for pod in pods {
+        let name = pod.name().to_owned();
+        let found = metrics.get(&name).filter(|_| values.contains_key(&name));
+        if pods::is_terminating(pod) || pods::phase(pod) == "Failed" {
+            groups.ignored.insert(name);
+        } else if pods::phase(pod) == "Pending" {
+            groups.unready.insert(name);
+        } else if let Some(found) = found {
+            if question.resource == "cpu" && is_unready(pod, found, now) {
+                groups.unready.insert(name);
+            } else {
+                groups.ready += 1;
+            }
+        } else {
+            groups.missing.insert(name);
+        }
+    }
+    groups
+}
+
+/// Whether what was measured of a pod's processor time is not yet what it will use.
+fn is_unready(pod: &Pod, found: &PodMetrics, now: Timestamp) -> bool {
+    let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
+    let (Some(ready), Some(started)) = (pods::condition(pod, "Ready"), started) else { return true };
+    let since = ready.last_transition_time.as_ref().map_or(started, |time| time.0);
+    let young = Duration::try_from(now.duration_since(started)).is_ok_and(|age| age < CPU_INITIALIZATION);
+    if young {
+        let whole = SignedDuration::try_from(found.window).unwrap_or_default();
+        ready.status == "False" || found.at.is_some_and(|at| at < since + whole)
+    } else {
+        ready.status == "False" && started + INITIAL_READINESS > since
+    }
+}
+
+/// The requests of each pod; every container must have one.
+fn requests(question: &Question<'_>, pods: &[Pod]) -> Result<BTreeMap<String, i64>, String> {
+    let mut all = BTreeMap::new();
+    for pod in pods {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+        let counted = |container: &&Container| question.container.is_none_or(|name| container.name == name);
+        let mut sum = 0;
+        for container in spec.containers.iter().chain(sidecars).filter(counted) {
+            let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+            let request = requests.and_then(|requests| Quantity::parse(&requests.get(question.resource)?.0).ok());
+            let Some(request) = request else {
+                return Err(format!(
+                    "missing request for {} in container {} of Pod {}",
+                    question.resource,
+                    container.name,
+                    pod.name()
+                ));
+            };
+            sum += i64::try_from(request.as_milli()).unwrap_or(i64::MAX);
+        }
+        all.insert(pod.name().to_owned(), sum);
+    }
+    Ok(all)
+}
+
+/// How far from the target the use is, in percent of the requests if that is the measure, and for each pod.
+fn ratio(
+    target: Target,
+    values: &BTreeMap<String, i64>,
+    requests: &BTreeMap<String, i64>,
+) -> Result<(f64, Option<i32>, i64), String> {
+    let count = i64::try_from(values.len()).unwrap_or(i64::MAX).max(1);
+    match target {
+        Target::Average(target) => {
+            let average = values.values().sum::<i64>() / count;
+            Ok((average as f64 / target.max(1) as f64, None, average))
+        }
+        Target::Utilization(percent) => {
+            let known = values.iter().filter_map(|(pod, used)| Some((*used, *requests.get(pod)?)));
+            let (used, requested, number) =
+                known.fold((0, 0, 0), |(a, b, n), (used, requested)| (a + used, b + requested, n + 1));
+            if requested == 0 {
+                return Err("no metrics returned matched known pods".to_owned());
+            }
+            let utilization = i32::try_from(used * 100 / requested).unwrap_or(i32::MAX);
+            Ok((f64::from(utilization) / f64::from(percent.max(1)), Some(utilization), used / number))
+        }
+    }
+}
+
+fn ceiling(ratio: f64, pods: usize) -> i32 {
+    (ratio * pods as f64).ceil().min(f64::from(i32::MAX)) as i32
+}
