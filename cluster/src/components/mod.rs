@@ -27,6 +27,7 @@ use tasks::Tasks;
 
 /// A whole cluster in this process.
 pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {
+    let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
     let store = apiserver::open_store(&cluster.node.place.data.join("store")).await?;
     progress.reached("store");
@@ -51,7 +52,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     let mut names = vec![cluster.node.name.clone()];
     names.extend(further);
     let domain = cluster.node.cluster_domain.clone();
-    clients.spawn("readiness", readiness::report(caches, names, domain, progress, shutdown.clone()));
+    clients.spawn("readiness", readiness::report(caches, names, domain, (progress, started), shutdown.clone()));
 
     let ended = foundation.shutdown();
     let outcome = tokio::select! {

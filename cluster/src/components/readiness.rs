@@ -18,15 +18,15 @@ use crate::progress::Progress;
 /// How long an answer of a server on this machine may take.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Reports each milestone as it comes: the nodes, then DNS, then the whole.
+/// Reports each milestone as it comes: the nodes, then DNS, then the whole. `started` is a time before the first
+/// kubelet of this run, whose Lease may be there before this looks.
 pub async fn report(
     caches: Caches,
     names: Vec<String>,
     domain: String,
-    progress: Progress,
+    (progress, started): (Progress, Timestamp),
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let started = corten_meta::time::now();
     let ranges = tokio::select! {
         ranges = all_ready(&caches, &names, started) => ranges,
         () = shutdown.cancelled() => return Ok(()),
