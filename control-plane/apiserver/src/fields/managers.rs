@@ -1,9 +1,11 @@
 //! `metadata.managedFields`: one entry for each manager, operation, version and subresource.
 
+use std::borrow::Cow;
+
 use corten_meta::Value;
 use serde_json::{Map, json};
 
-use super::set::Set;
+use super::set::{Encoded, Set};
 
 /// How a manager came to own its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +48,69 @@ pub struct Entry {
     pub identity: Identity,
     /// When its set last grew, as it stands on the wire; unknown for some.
     pub time: Option<String>,
-    pub fields: Set,
+    pub fields: Fields,
+}
+
+/// The paths of an entry, decoded only when something of them changes: most writes leave most entries alone.
+#[derive(Clone, Debug)]
+pub enum Fields {
+    Stored(Value),
+    Decoded(Set),
+}
+
+impl PartialEq for Fields {
+    fn eq(&self, other: &Fields) -> bool {
+        self.encode() == other.encode()
+    }
+}
+
+impl Fields {
+    /// The paths; what cannot be read is owned by nobody.
+    pub fn set(&self) -> Cow<'_, Set> {
+        match self {
+            Fields::Stored(fields) => Cow::Owned(Set::decode(fields).unwrap_or_default()),
+            Fields::Decoded(set) => Cow::Borrowed(set),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Fields::Stored(fields) => fields.as_object().is_none_or(Map::is_empty),
+            Fields::Decoded(set) => set.is_empty(),
+        }
+    }
+
+    /// Takes the paths of the set out.
+    pub fn subtract(&mut self, lost: &Set) {
+        let touched = match self {
+            Fields::Stored(fields) => Encoded(fields).intersects(lost),
+            Fields::Decoded(_) => true,
+        };
+        if touched {
+            *self = Fields::Decoded(self.set().difference(lost));
+        }
+    }
+
+    /// Adds the paths of the set.
+    pub fn extend(&mut self, gained: &Set) {
+        if !self.contains_all(gained) {
+            *self = Fields::Decoded(self.set().union(gained));
+        }
+    }
+
+    pub fn contains_all(&self, paths: &Set) -> bool {
+        match self {
+            Fields::Stored(fields) => Encoded(fields).contains_all(paths),
+            Fields::Decoded(set) => paths.difference(set).is_empty(),
+        }
+    }
+
+    pub fn encode(&self) -> Value {
+        match self {
+            Fields::Stored(fields) => fields.clone(),
+            Fields::Decoded(set) => set.encode(),
+        }
+    }
 }
 
 /// All entries of an object.
@@ -56,7 +120,18 @@ pub struct Managers {
 }
 
 impl Managers {
-    /// Reads `metadata.managedFields`; absent is empty.
+    /// Reads `metadata.managedFields` that this server wrote; its paths stay as they are until they are needed.
+    pub fn stored(managed_fields: Option<&Value>) -> Managers {
+        let list = managed_fields.and_then(Value::as_array);
+        let entries = list.into_iter().flatten().enumerate().filter_map(|(index, entry)| {
+            let (identity, time) = decode_identity(entry, index).ok()?;
+            let fields = entry.get("fieldsV1").filter(|fields| fields.is_object())?;
+            Some(Entry { identity, time, fields: Fields::Stored(fields.clone()) })
+        });
+        Managers { entries: entries.collect() }
+    }
+
+    /// Reads `metadata.managedFields` of a client; absent is empty.
     pub fn decode(managed_fields: Option<&Value>) -> Result<Managers, String> {
         let list = managed_fields.and_then(Value::as_array);
         let mut managers = Managers::default();
@@ -97,7 +172,7 @@ impl Managers {
     }
 }
 
-fn decode_entry(entry: &Value, index: usize) -> Result<Entry, String> {
+fn decode_identity(entry: &Value, index: usize) -> Result<(Identity, Option<String>), String> {
     let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
     let operation = match text("operation").as_str() {
         "Apply" => Operation::Apply,
@@ -113,12 +188,17 @@ fn decode_entry(entry: &Value, index: usize) -> Result<Entry, String> {
         "" => return Err(format!("missing fieldsType in managed fields entry {index}")),
         other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
     }
+    let identity = Identity { manager: text("manager"), operation, api_version, subresource: text("subresource") };
+    Ok((identity, entry["time"].as_str().map(str::to_owned)))
+}
+
+fn decode_entry(entry: &Value, index: usize) -> Result<Entry, String> {
+    let (identity, time) = decode_identity(entry, index)?;
     let fields = match entry.get("fieldsV1") {
         None | Some(Value::Null) => Set::default(),
         Some(fields) => Set::decode(fields)?,
     };
-    let identity = Identity { manager: text("manager"), operation, api_version, subresource: text("subresource") };
-    Ok(Entry { identity, time: entry["time"].as_str().map(str::to_owned), fields })
+    Ok(Entry { identity, time, fields: Fields::Decoded(fields) })
 }
 
 fn encode_entry(entry: &Entry) -> Value {

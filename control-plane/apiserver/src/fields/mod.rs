@@ -21,7 +21,7 @@ mod types;
 pub use compare::compare;
 pub use conflict::conflict_status;
 pub use extract::{check, extract};
-pub use managers::{Entry, Identity, Managers, Operation, is_reset};
+pub use managers::{Entry, Fields, Identity, Managers, Operation, is_reset};
 pub use ownership::{Versions, apply, update};
 pub use set::{Element, Filter, Set};
 pub use types::{Type, zero};

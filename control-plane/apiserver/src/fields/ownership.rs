@@ -11,7 +11,7 @@ use corten_meta::Value;
 use super::compare::{Comparison, compare, same};
 use super::conflict::Conflict;
 use super::extract::extract;
-use super::managers::{Entry, Identity, Managers, Operation};
+use super::managers::{Entry, Fields, Identity, Managers, Operation};
 use super::merge::merge;
 use super::remove::{remove, with_named_fields};
 use super::set::{Filter, Set};
@@ -76,11 +76,19 @@ pub fn update(
     time: &str,
 ) -> Managers {
     let mut change = Change::new(versions, live, new);
+    let own = change.in_version(&by.api_version, &by.api_version).cloned().unwrap_or_default();
+    let written = without_machinery(&own.written());
+    // What the writer has and writes again it would lose and gain: it only loses what is gone.
+    let previous = managers.take(by).map(|mut entry| {
+        entry.fields.subtract(&own.removed);
+        entry.fields.subtract(&own.written().difference(&written));
+        entry
+    });
     take_from_others(&mut change, &mut managers, by, None);
-    let written = change.in_version(&by.api_version, &by.api_version).map(Comparison::written).unwrap_or_default();
-    let written = without_machinery(&written);
-    if !written.is_empty() {
-        let mut entry = managers.take(by).unwrap_or_else(|| empty_entry(by));
+    if written.is_empty() {
+        managers.entries.extend(previous.filter(|entry| !entry.fields.is_empty()));
+    } else {
+        let mut entry = previous.unwrap_or_else(|| empty_entry(by));
         entry.fields.extend(&written);
         entry.time = Some(time.to_owned());
         managers.entries.push(entry);
@@ -89,7 +97,7 @@ pub fn update(
 }
 
 fn empty_entry(identity: &Identity) -> Entry {
-    Entry { identity: identity.clone(), time: None, fields: Set::default() }
+    Entry { identity: identity.clone(), time: None, fields: Fields::Decoded(Set::default()) }
 }
 
 /// Takes what changed from all managers but one. Managers that own nothing any more, or only something of a
@@ -102,9 +110,7 @@ fn take_from_others(change: &mut Change<'_>, managers: &mut Managers, by: &Ident
         let version = entry.identity.api_version.clone();
         let Some(comparison) = change.in_version(&version, &by.api_version) else { return false };
         for lost in [&comparison.modified, &comparison.added, &comparison.removed] {
-            if !lost.is_empty() {
-                entry.fields = entry.fields.difference(lost);
-            }
+            entry.fields.subtract(lost);
         }
         !entry.fields.is_empty()
     });
@@ -137,7 +143,7 @@ pub fn apply(
     let merged = merge(of, live, config);
     let last = managers.take(by);
     let fields = without_machinery(&versions.filter().apply(extract(of, config)));
-    let mut entry = Entry { fields, ..empty_entry(by) };
+    let mut entry = Entry { fields: Fields::Decoded(fields), ..empty_entry(by) };
     entry.time = last.as_ref().and_then(|last| last.time.clone());
     managers.entries.push(entry);
     let merged = prune(versions, merged, &managers, by, last.as_ref());
@@ -166,7 +172,7 @@ fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Vec
     for entry in managers.entries.iter().filter(|entry| !entry.identity.is(by)) {
         let identity = &entry.identity;
         let Some(comparison) = change.in_version(&identity.api_version, &by.api_version) else { continue };
-        let contested = entry.fields.intersection(&comparison.written());
+        let contested = entry.fields.set().intersection(&comparison.written());
         conflicts.extend(contested.paths().into_iter().map(|path| Conflict { with: identity.clone(), path }));
     }
     conflicts.sort_by(|a, b| (&a.with, &a.path).cmp(&(&b.with, &b.path)));
@@ -180,7 +186,7 @@ fn prune(versions: &dyn Versions, merged: Value, managers: &Managers, by: &Ident
     let Some(of) = versions.type_of(version) else { return merged };
     let own_version = *version == by.api_version;
     let at_last = if own_version { merged } else { versions.to(&merged, version) };
-    let removed = with_named_fields(of, &last.fields);
+    let removed = with_named_fields(of, &last.fields.set());
     let pruned = remove(of, &at_last, &removed).unwrap_or_default();
     let pruned = add_back_owned(versions, &at_last, pruned, managers, version);
 
@@ -197,7 +203,7 @@ fn prune(versions: &dyn Versions, merged: Value, managers: &Managers, by: &Ident
 fn add_back_owned(versions: &dyn Versions, merged: &Value, pruned: Value, managers: &Managers, version: &str) -> Value {
     let mut owned: BTreeMap<&str, Set> = BTreeMap::new();
     for entry in &managers.entries {
-        owned.entry(&entry.identity.api_version).or_default().extend(&entry.fields);
+        owned.entry(&entry.identity.api_version).or_default().extend(&entry.fields.set());
     }
     let mut pruned = pruned;
     if let Some(owned) = owned.remove(version)
@@ -274,7 +280,7 @@ fn cap_updaters(mut managers: Managers) -> Managers {
         let mut joined =
             managers.take(&bucket).or_else(|| managers.take(first)).unwrap_or_else(|| empty_entry(&bucket));
         joined.identity = bucket;
-        joined.fields.extend(&entry.fields);
+        joined.fields.extend(&entry.fields.set());
         joined.time = entry.time;
         managers.entries.push(joined);
         updaters -= 1;

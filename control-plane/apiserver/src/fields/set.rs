@@ -248,6 +248,31 @@ impl Set {
     }
 }
 
+/// FieldsV1 as it is stored, and questions that it answers without being decoded.
+pub struct Encoded<'a>(pub &'a Value);
+
+impl Encoded<'_> {
+    fn is_member(&self) -> bool {
+        self.0.as_object().is_some_and(|inner| inner.is_empty() || inner.contains_key("."))
+    }
+
+    /// Whether a path of the set is in here.
+    pub fn intersects(&self, set: &Set) -> bool {
+        set.nodes.iter().any(|(element, node)| match self.0.get(element.encode()).map(Encoded) {
+            Some(inner) => (node.member && inner.is_member()) || inner.intersects(&node.below),
+            None => false,
+        })
+    }
+
+    /// Whether all paths of the set are in here.
+    pub fn contains_all(&self, set: &Set) -> bool {
+        set.nodes.iter().all(|(element, node)| match self.0.get(element.encode()).map(Encoded) {
+            Some(inner) => (!node.member || inner.is_member()) && inner.contains_all(&node.below),
+            None => false,
+        })
+    }
+}
+
 /// A path as messages show it.
 pub fn show(path: &[Element]) -> String {
     path.iter().map(ToString::to_string).collect()

@@ -329,6 +329,18 @@ proptest! {
     }
 
     #[test]
+    fn stored_paths_answer_as_decoded_ones(a in set(), b in set()) {
+        let (mut stored, mut decoded) = (Fields::Stored(a.encode()), Fields::Decoded(a.clone()));
+        prop_assert_eq!(stored.contains_all(&b), decoded.contains_all(&b));
+        prop_assert!(stored.contains_all(&a));
+        stored.subtract(&b);
+        decoded.subtract(&b);
+        prop_assert_eq!(&stored, &decoded);
+        stored.extend(&b);
+        prop_assert_eq!(stored.set().into_owned(), a.union(&b));
+    }
+
+    #[test]
     fn an_apply_again_changes_nothing(first in config(), second in config()) {
         let one = pod();
         let (live, managers) = apply_as(&one, &json!({}), &Managers::default(), "a", &first, false).unwrap();

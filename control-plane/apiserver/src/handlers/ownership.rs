@@ -94,12 +94,13 @@ fn managed_fields(object: &Value) -> Option<&Value> {
 
 /// The managers of a stored object; ones that cannot be read are as good as none.
 pub fn managers_of(object: &Value) -> Managers {
-    Managers::decode(managed_fields(object)).unwrap_or_default()
+    Managers::stored(managed_fields(object))
 }
 
 /// The creator of a new object owns all that it says.
 pub fn track_create(target: &Target<'_>, object: &mut Value) {
-    let managers = if is_reset(managed_fields(object)) { Managers::default() } else { managers_of(object) };
+    let given = managed_fields(object);
+    let managers = if is_reset(given) { Managers::default() } else { Managers::decode(given).unwrap_or_default() };
     let versions = ResourceVersions::new(target, Part::Main);
     let time = corten_meta::time::rfc3339(target.context.now);
     let by = identity(target, Operation::Update);
@@ -113,7 +114,7 @@ pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Valu
     let is_main = target.context.info.subresource.is_empty();
     let managers = match managed_fields(new) {
         given if is_main && is_reset(given) => Managers::default(),
-        given if is_main => match Managers::decode(given) {
+        given if is_main && given != managed_fields(old) => match Managers::decode(given) {
             Ok(managers) if !managers.is_empty() => managers,
             _ => managers_of(old),
         },
@@ -158,15 +159,14 @@ pub fn keep_times(new: &mut Value, old: &Value) {
 
 fn same_but_managers(new: &Value, old: &Value) -> bool {
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
-    let metadata = |object: &Map<String, Value>| {
+    fn metadata(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
         let fields = object.get("metadata").and_then(Value::as_object).into_iter().flatten();
         // The revision is the store's to write, and not yet in the new object.
-        let own = |name: &str| name != "managedFields" && name != "resourceVersion";
-        fields.filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>()
-    };
+        fields.filter(|(name, _)| *name != "managedFields" && *name != "resourceVersion")
+    }
     new.len() == old.len()
         && new.iter().all(|(name, value)| name == "metadata" || old.get(name) == Some(value))
-        && metadata(new) == metadata(old)
+        && metadata(new).eq(metadata(old))
 }
 
 /// What an object is compared with that was not there before.

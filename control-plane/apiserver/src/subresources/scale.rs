@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::body::Reply;
 use crate::decode::{Expected, checked, object};
-use crate::fields::{self, Element, Entry, Filter, Identity, Managers, Operation, Set, Type, Versions};
+use crate::fields::{self, Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
 use crate::handlers::Target;
 use crate::handlers::apply::Apply;
 use crate::handlers::ownership::{Ownership, check_options, identity, managers_of, set_managers};
@@ -84,33 +84,32 @@ fn applied(target: &Target<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) 
     Ok(new)
 }
 
-/// The path of the replicas in a parent.
-fn replicas_path(paths: &ScalePaths) -> Vec<Element> {
-    paths.spec_replicas.split('.').filter(|name| !name.is_empty()).map(|name| Element::Field(name.to_owned())).collect()
+/// The path of the replicas in a parent, as a set.
+fn replicas(paths: &ScalePaths) -> Set {
+    let path: Vec<&str> = paths.spec_replicas.split('.').filter(|name| !name.is_empty()).collect();
+    Set::of_fields(&[&path])
 }
 
 /// The managers of the replicas, as managers of the scale.
 fn to_scale(target: &Target<'_>, paths: &ScalePaths, parent: &Managers) -> Managers {
-    let (path, version) = (replicas_path(paths), target.resource.kind.api_version());
-    let owns = |entry: &&Entry| entry.identity.api_version == version && entry.fields.contains(&path);
+    let (path, version) = (replicas(paths), target.resource.kind.api_version());
+    let owns = |entry: &&Entry| entry.identity.api_version == version && entry.fields.contains_all(&path);
     let entries = parent.entries.iter().filter(owns).map(|entry| {
         let identity = Identity { api_version: SCALE.api_version.to_owned(), ..entry.identity.clone() };
-        Entry { identity, time: entry.time.clone(), fields: Set::of_fields(&[&REPLICAS]) }
+        Entry { identity, time: entry.time.clone(), fields: Fields::Decoded(Set::of_fields(&[&REPLICAS])) }
     });
     Managers { entries: entries.collect() }
 }
 
 /// The managers of the parent after those of the scale changed: who lost the replicas there loses them here.
 fn to_parent(target: &Target<'_>, paths: &ScalePaths, parent: Managers, mut scale: Managers) -> Managers {
-    let (path, version) = (replicas_path(paths), target.resource.kind.api_version());
-    let mut replicas = Set::default();
-    replicas.insert(path.iter().cloned());
+    let (path, version) = (replicas(paths), target.resource.kind.api_version());
     let mut managers = Managers::default();
     for mut entry in parent.entries {
-        if entry.identity.api_version == version && entry.fields.contains(&path) {
+        if entry.identity.api_version == version && entry.fields.contains_all(&path) {
             let as_scale = Identity { api_version: SCALE.api_version.to_owned(), ..entry.identity.clone() };
             if scale.take(&as_scale).is_none() {
-                entry.fields = entry.fields.difference(&replicas);
+                entry.fields.subtract(&path);
             }
         }
         if !entry.fields.is_empty() {
@@ -118,10 +117,9 @@ fn to_parent(target: &Target<'_>, paths: &ScalePaths, parent: Managers, mut scal
         }
     }
     for entry in scale.entries {
-        let owns = entry.fields.contains(&REPLICAS.map(|name| Element::Field(name.to_owned())));
-        if owns {
+        if entry.fields.contains_all(&Set::of_fields(&[&REPLICAS])) {
             let identity = Identity { api_version: version.clone(), ..entry.identity };
-            managers.entries.push(Entry { identity, time: None, fields: replicas.clone() });
+            managers.entries.push(Entry { identity, time: None, fields: Fields::Decoded(path.clone()) });
         }
     }
     managers
