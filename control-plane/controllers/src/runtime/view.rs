@@ -65,7 +65,7 @@ impl dyn View + '_ {
 
     /// The pods that are bound to a node.
     pub fn on_node(&self, node: &str) -> Vec<Pod> {
-        self.pods_on(node).iter().filter_map(|object| decode(object)).collect()
+        self.pods_on(node).iter().filter_map(decode).collect()
     }
 
     /// Objects whose labels match; only those are decoded.
