@@ -139,15 +139,23 @@ fn validate_owners(object: &Value, path: &Path) -> Vec<FieldError> {
 
 fn validate_finalizers(object: &Value, path: &Path) -> Vec<FieldError> {
     let finalizers = list(object, "/metadata/finalizers");
-    let mut errors: Vec<FieldError> = finalizers
-        .iter()
-        .filter_map(Value::as_str)
-        .flat_map(|f| invalid_each(path, f, names::qualified_name(f)))
-        .collect();
+    let mut errors: Vec<FieldError> =
+        finalizers.iter().filter_map(Value::as_str).flat_map(|f| finalizer_errors(f, path)).collect();
     let has = |name: &str| finalizers.iter().any(|f| f == name);
     if has("orphan") && has("foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.push(FieldError::invalid(path, Value::from(finalizers.to_vec()), detail));
+    }
+    errors
+}
+
+/// A qualified name; without a domain it is one of the server's own.
+pub(crate) fn finalizer_errors(finalizer: &str, path: &Path) -> Vec<FieldError> {
+    let mut errors = invalid_each(path, finalizer, names::qualified_name(finalizer));
+    let own = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer);
+    if errors.is_empty() && !finalizer.contains('/') && !own {
+        let detail = "name is neither a standard finalizer name nor is it fully qualified";
+        errors.push(FieldError::invalid(path, finalizer, detail));
     }
     errors
 }
@@ -188,8 +196,8 @@ mod tests {
             check("nodes", json!({"name": "a", "namespace": "x"})),
             ["metadata.namespace: Forbidden: not allowed on this type"]
         );
-        let errors = check("services", json!({"name": "1a", "namespace": "x"}));
-        assert!(errors[0].starts_with("metadata.name: Invalid value: \"1a\": a DNS-1035 label must"), "{errors:?}");
+        let errors = check("services", json!({"name": "a.b", "namespace": "x"}));
+        assert_eq!(errors, ["metadata.name: Invalid value: \"a.b\": must not contain dots"]);
         assert!(check("pods", json!({"name": "a", "generateName": "a-", "namespace": "x"})).is_empty());
     }
 

@@ -22,14 +22,6 @@ pub(crate) fn supported(value: &Value, path: &Path, words: &[&str]) -> Option<Fi
     (!text.is_empty() && !words.contains(&text)).then(|| FieldError::not_supported(path, text, words))
 }
 
-/// The same for a field that must be there.
-pub(crate) fn required_word(value: &Value, path: &Path, words: &[&str]) -> Option<FieldError> {
-    match value.as_str().unwrap_or_default() {
-        "" => Some(FieldError::required(path, "")),
-        _ => supported(value, path, words),
-    }
-}
-
 /// A number that, when it is given, is not negative.
 pub(crate) fn nonnegative(value: &Value, path: &Path) -> Option<FieldError> {
     let number = value.as_i64()?;
@@ -130,6 +122,24 @@ pub(crate) fn signer_name(at: &At<'_>, errors: &mut Errors) {
     at.at_most_bytes(errors, MAX_NAME);
 }
 
+/// `acme.io/foo`: a subdomain, a slash, and a path.
+pub(crate) fn domain_prefixed_path(at: &At<'_>, errors: &mut Errors) {
+    const PATH: &str = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
+    if !at.must(errors) {
+        return;
+    }
+    let Some((host, path)) = at.text().split_once('/').filter(|(host, path)| !host.is_empty() && !path.is_empty())
+    else {
+        errors.push(at.invalid("must be a domain-prefixed path (such as \"acme.io/foo\")"));
+        return;
+    };
+    errors.extend(names::dns1123_subdomain(host).into_iter().map(|m| FieldError::invalid(&at.path, host, m)));
+    if !path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b)) {
+        let detail = names::regex_message("Invalid path", PATH, &[]);
+        errors.push(FieldError::invalid(&at.path, path, detail));
+    }
+}
+
 /// The first label of a part that breaks the rule.
 fn signer_name_part(at: &At<'_>, part: &str, rule: TextRule, errors: &mut Errors) {
     let wrong = part.split('.').map(|label| (label, rule(label))).find(|(_, messages)| !messages.is_empty());
@@ -142,6 +152,30 @@ fn signer_name_part(at: &At<'_>, part: &str, rule: TextRule, errors: &mut Errors
 pub(crate) fn legacy_ip(at: &At<'_>, old: &[&str], errors: &mut Errors) {
     if !old.contains(&at.text()) {
         at.follows_also_empty(errors, names::address::ip_legacy);
+    }
+}
+
+/// An address that may stand for an endpoint: none of the node itself or of one link only.
+pub(crate) fn endpoint_ip(at: &At<'_>, errors: &mut Errors) {
+    let Some(address) = names::address::parse_sloppy(at.text()) else {
+        errors.push(at.invalid("must be a valid IP address"));
+        return;
+    };
+    let (unicast, multicast) = match address {
+        std::net::IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
+        std::net::IpAddr::V6(v6) => (v6.is_unicast_link_local(), v6.octets()[..2] == [0xff, 0x02]),
+    };
+    if address.is_unspecified() {
+        errors.push(at.invalid(format!("may not be unspecified ({})", at.text())));
+    }
+    if address.is_loopback() {
+        errors.push(at.invalid("may not be in the loopback range (127.0.0.0/8, ::1/128)"));
+    }
+    if unicast {
+        errors.push(at.invalid("may not be in the link-local range (169.254.0.0/16, fe80::/10)"));
+    }
+    if multicast {
+        errors.push(at.invalid("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"));
     }
 }
 

@@ -104,12 +104,15 @@ pub struct FieldError {
     pub kind: ErrorKind,
     pub field: String,
     pub value: Value,
+    /// Whether the message leaves the value out, because it is long or says nothing.
+    pub value_omitted: bool,
     pub detail: String,
 }
 
 impl FieldError {
     fn new(kind: ErrorKind, path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
-        FieldError { kind, field: path.to_string(), value: value.into(), detail: detail.into() }
+        let (field, value) = (path.to_string(), value.into());
+        FieldError { kind, field, value, value_omitted: false, detail: detail.into() }
     }
 
     pub fn required(path: &Path, detail: impl Into<String>) -> FieldError {
@@ -117,6 +120,10 @@ impl FieldError {
     }
     pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
         FieldError::new(ErrorKind::Invalid, path, value, detail)
+    }
+    /// An invalid value that the message does not repeat.
+    pub fn invalid_omitted(path: &Path, detail: impl Into<String>) -> FieldError {
+        FieldError { value_omitted: true, ..FieldError::new(ErrorKind::Invalid, path, Value::Null, detail) }
     }
     pub fn type_invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
         FieldError::new(ErrorKind::TypeInvalid, path, value, detail)
@@ -161,7 +168,7 @@ impl FieldError {
     /// The message without the field's name: what a status cause holds.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
-        if self.kind.shows_value() {
+        if self.kind.shows_value() && !self.value_omitted {
             text.push_str(": ");
             match &self.value {
                 Value::String(value) => text.push_str(&quote(value)),
@@ -235,6 +242,7 @@ mod tests {
                 FieldError::not_supported(&p, "c", &["a", "b"]),
                 r#"spec.x: Unsupported value: "c": supported values: "a", "b""#,
             ),
+            (FieldError::invalid_omitted(&p, "bad"), "spec.x: Invalid value: bad"),
             (FieldError::duplicate(&p, "a"), r#"spec.x: Duplicate value: "a""#),
             (FieldError::not_found(&p, "a"), r#"spec.x: Not found: "a""#),
             (FieldError::forbidden(&p, "no"), "spec.x: Forbidden: no"),

@@ -6,10 +6,11 @@ mod mutatingadmissionpolicy;
 mod mutatingadmissionpolicybinding;
 mod mutatingwebhookconfiguration;
 mod policy;
+mod policy_validation;
 mod validatingadmissionpolicy;
 mod validatingadmissionpolicybinding;
 mod validatingwebhookconfiguration;
-mod webhook;
+pub(crate) mod webhook;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -1,9 +1,11 @@
 //! MutatingAdmissionPolicy.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::policy::policy_cells;
+use super::policy_validation;
 use super::webhook::default_match;
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
@@ -25,6 +27,10 @@ impl Behaviour for MutatingAdmissionPolicy {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/failurePolicy", "Fail");
         default_match(object, "/spec/matchConstraints");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        policy_validation::validate_mutating_policy(object)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,9 +1,11 @@
 //! MutatingAdmissionPolicyBinding.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::policy::binding_cells;
+use super::policy_validation;
 use super::webhook::default_match;
 use crate::kind::{Behaviour, Kind};
 
@@ -23,6 +25,10 @@ pub fn kind() -> Kind {
 impl Behaviour for MutatingAdmissionPolicyBinding {
     fn default(&self, object: &mut Value) {
         default_match(object, "/spec/matchResources");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        policy_validation::validate_mutating_binding(object)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,9 +1,11 @@
 //! ValidatingAdmissionPolicyBinding.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::policy::binding_cells;
+use super::policy_validation;
 use super::webhook::default_match;
 use crate::kind::{Behaviour, Kind};
 
@@ -28,6 +30,10 @@ pub fn kind() -> Kind {
 impl Behaviour for ValidatingAdmissionPolicyBinding {
     fn default(&self, object: &mut Value) {
         default_match(object, "/spec/matchResources");
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        policy_validation::validate_validating_binding(object)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

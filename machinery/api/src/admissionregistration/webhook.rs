@@ -1,13 +1,16 @@
-//! What the two webhook configurations share: defaults and the row.
+//! What the two webhook configurations share: defaults, rules and the row; the rules of requests are the policies' too.
 
-use corten_meta::field::{FieldError, Path};
+use std::collections::BTreeSet;
+
+use corten_meta::field::FieldError;
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::cells::{age, count, list, name, text};
+use crate::cells::{age, count, list, name};
+use crate::check::{At, Errors};
 use crate::defaulting::{default_at, items};
-use crate::validation::{invalid_each, label_selector, required_word, supported};
+use crate::validation::label_selector;
 
 /// Defaults of every webhook of a configuration.
 pub(super) fn default_webhooks(object: &mut Value, mutating: bool) {
@@ -34,117 +37,210 @@ pub(super) fn default_match(object: &mut Value, at: &str) {
 }
 
 /// Errors of every webhook of a configuration.
-pub(super) fn validate_webhooks(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
-    for (at, webhook) in list(object, "/webhooks").iter().enumerate() {
-        let path = Path::root("webhooks").index(at);
-        errors.extend(validate_webhook(webhook, &path));
-        if !seen.insert(text(webhook, "/name")) {
-            errors.push(FieldError::duplicate(&path.child("name"), text(webhook, "/name")));
+pub(super) fn validate_webhooks(object: &Value) -> Errors {
+    let mut errors = Errors::new();
+    let mut seen = BTreeSet::new();
+    for webhook in At::object(object).get("webhooks").items() {
+        validate_webhook(&webhook, &mut errors);
+        validate_review_versions(&webhook.get("admissionReviewVersions"), &mut errors);
+        let name = webhook.get("name");
+        if !name.is_empty() && !seen.insert(name.text()) {
+            errors.push(name.duplicate());
         }
     }
     errors
 }
 
-fn validate_webhook(webhook: &Value, path: &Path) -> Vec<FieldError> {
-    let name = text(webhook, "/name");
-    let name_path = path.child("name");
-    let mut errors = match name {
-        "" => vec![FieldError::required(&name_path, "")],
-        _ if name.split('.').count() < 3 => {
-            let detail = "should be a domain with at least three segments separated by dots";
-            vec![FieldError::invalid(&name_path, name, detail)]
+fn validate_webhook(webhook: &At<'_>, errors: &mut Errors) {
+    validate_name(&webhook.get("name"), errors);
+    webhook.get("rules").each(errors, validate_rule);
+    webhook.get("failurePolicy").one_of(errors, &["Fail", "Ignore"]);
+    webhook.get("matchPolicy").one_of(errors, &["Equivalent", "Exact"]);
+    let effects = webhook.get("sideEffects");
+    if effects.must_say(errors, "must specify one of None, NoneOnDryRun") {
+        effects.one_of(errors, &["None", "NoneOnDryRun"]);
+    }
+    let timeout = webhook.get("timeoutSeconds");
+    if timeout.number().is_some_and(|seconds| !(1..=30).contains(&seconds)) {
+        errors.push(timeout.invalid("the timeout value must be between 1 and 30 seconds"));
+    }
+    for selector in ["namespaceSelector", "objectSelector"].map(|field| webhook.get(field)) {
+        errors.extend(label_selector(selector.value, &selector.path));
+    }
+    webhook.get("reinvocationPolicy").one_of(errors, &["IfNeeded", "Never"]);
+    validate_client(&webhook.get("clientConfig"), errors);
+    validate_match_conditions(&webhook.get("matchConditions"), errors);
+}
+
+/// A domain of three labels or more.
+fn validate_name(at: &At<'_>, errors: &mut Errors) {
+    if !at.must(errors) {
+        return;
+    }
+    let messages = names::dns1123_subdomain(at.text());
+    if !messages.is_empty() {
+        errors.push(at.invalid(messages.join(",")));
+    } else if at.text().split('.').count() < 3 {
+        errors.push(at.invalid("should be a domain with at least three segments separated by dots"));
+    }
+}
+
+fn validate_review_versions(versions: &At<'_>, errors: &mut Errors) {
+    if !versions.must_say(errors, "must specify one of v1, v1beta1") {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for version in versions.items() {
+        if seen.insert(version.text()) {
+            version.follows_also_empty(errors, names::dns1035_label);
+        } else {
+            errors.push(version.invalid("duplicate version"));
         }
-        _ => invalid_each(&name_path, name, names::dns1123_subdomain(name)),
-    };
-    if list(webhook, "/admissionReviewVersions").is_empty() {
-        let detail = "must specify one of v1, v1beta1";
-        errors.push(FieldError::required(&path.child("admissionReviewVersions"), detail));
     }
-    for (at, rule) in list(webhook, "/rules").iter().enumerate() {
-        errors.extend(validate_rule(rule, &path.child("rules").index(at)));
+    if !versions.texts().any(|version| ["v1", "v1beta1"].contains(&version)) {
+        errors.push(versions.invalid("must include at least one of v1, v1beta1"));
     }
-    errors.extend(supported(&webhook["failurePolicy"], &path.child("failurePolicy"), &["Fail", "Ignore"]));
-    errors.extend(supported(&webhook["matchPolicy"], &path.child("matchPolicy"), &["Equivalent", "Exact"]));
-    let effects = path.child("sideEffects");
-    if text(webhook, "/sideEffects").is_empty() {
-        errors.push(FieldError::required(&effects, "must specify one of None, NoneOnDryRun"));
+}
+
+/// Where a webhook is reached: an address of its own or a service.
+pub(crate) fn validate_client(client: &At<'_>, errors: &mut Errors) {
+    let (url, service) = (client.get("url"), client.get("service"));
+    if url.is_set() == service.is_object() {
+        errors.push(client.required("exactly one of url or service is required"));
+    } else if url.is_set() {
+        validate_url(&url, errors);
     } else {
-        errors.extend(required_word(&webhook["sideEffects"], &effects, &["None", "NoneOnDryRun"]));
+        validate_service(&service, errors);
     }
-    if let Some(seconds) = webhook["timeoutSeconds"].as_i64().filter(|s| !(1..=30).contains(s)) {
-        let detail = "the timeout value must be between 1 and 30 seconds";
-        errors.push(FieldError::invalid(&path.child("timeoutSeconds"), seconds, detail));
-    }
-    errors.extend(label_selector(&webhook["namespaceSelector"], &path.child("namespaceSelector")));
-    errors.extend(label_selector(&webhook["objectSelector"], &path.child("objectSelector")));
-    let client = &webhook["clientConfig"];
-    if client["url"].is_string() == client["service"].is_object() {
-        let detail = "exactly one of url or service is required";
-        errors.push(FieldError::required(&path.child("clientConfig"), detail));
-    }
-    errors
 }
 
-fn validate_rule(rule: &Value, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for (field, what) in [
-        ("operations", "operations"),
-        ("apiGroups", "API groups"),
-        ("apiVersions", "API versions"),
-        ("resources", "resources"),
+fn validate_url(url: &At<'_>, errors: &mut Errors) {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let invalid = |value: &str, detail: String| FieldError::invalid(&url.path, value, detail);
+    let (scheme, rest) = url.text().split_once("://").unwrap_or(("", url.text()));
+    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (user, host) = authority.rsplit_once('@').map_or(("", authority), |(user, host)| (user, host));
+    let host = if scheme.is_empty() { "" } else { host };
+    if scheme != "https" {
+        errors.push(invalid(scheme, format!("'https' is the only allowed URL scheme{FORM}")));
+    }
+    if host.is_empty() {
+        errors.push(invalid(host, format!("host must be specified{FORM}")));
+    }
+    for (part, detail) in [
+        (user, "user information is not permitted in the URL"),
+        (fragment, "fragments are not permitted in the URL"),
+        (query, "query parameters are not permitted in the URL"),
     ] {
-        let values = list(rule, &format!("/{field}"));
-        if values.is_empty() {
-            errors.push(FieldError::required(&path.child(field), ""));
-        } else if field != "resources" && values.len() > 1 && values.iter().any(|v| v == "*") {
-            let detail = format!("if '*' is present, must not specify other {what}");
-            errors.push(FieldError::invalid(&path.child(field), Value::from(values.to_vec()), detail));
+        if !part.is_empty() {
+            errors.push(invalid(part, detail.to_string()));
         }
     }
-    const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
-    for (at, operation) in list(rule, "/operations").iter().enumerate() {
-        errors.extend(supported(operation, &path.child("operations").index(at), OPERATIONS));
+}
+
+fn validate_service(service: &At<'_>, errors: &mut Errors) {
+    service.get("name").must(errors);
+    service.get("namespace").must(errors);
+    let port = service.get("port");
+    let messages = names::port_number(port.number().unwrap_or_default());
+    if !messages.is_empty() {
+        errors.push(port.invalid(format!("port is not valid: {}", messages.join(", "))));
     }
-    errors.extend(supported(&rule["scope"], &path.child("scope"), &["*", "Cluster", "Namespaced"]));
-    errors
+    let path = service.get("path");
+    let text = path.text();
+    if text.is_empty() || text == "/" {
+        return;
+    }
+    if !text.starts_with('/') {
+        errors.push(path.invalid("must start with a '/'"));
+    }
+    let inner = text.get(1..).unwrap_or_default();
+    for (at, step) in inner.strip_suffix('/').unwrap_or(inner).split('/').enumerate() {
+        if step.is_empty() {
+            errors.push(path.invalid(format!("segment[{at}] may not be empty")));
+            continue;
+        }
+        let messages = names::dns1123_subdomain(step).into_iter();
+        errors.extend(messages.map(|m| path.invalid(format!("segment[{at}]: {m}"))));
+    }
+}
+
+/// The requests a webhook or a policy is for.
+pub(super) fn validate_rule(rule: &At<'_>, errors: &mut Errors) {
+    const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
+    for (field, what) in [("operations", "operations"), ("apiGroups", "API groups"), ("apiVersions", "API versions")] {
+        let values = rule.get(field);
+        values.must(errors);
+        if values.len() > 1 && values.texts().any(|value| value == "*") {
+            errors.push(values.invalid(format!("if '*' is present, must not specify other {what}")));
+        }
+        if field == "operations" {
+            values.each(errors, |operation, e| operation.one_of(e, OPERATIONS));
+        }
+    }
+    rule.get("apiVersions").each(errors, |version, e| {
+        version.must(e);
+    });
+    validate_resources(&rule.get("resources"), errors);
+    rule.get("scope").one_of(errors, &["*", "Cluster", "Namespaced"]);
+}
+
+/// Resources and subresources, without one that another already covers.
+fn validate_resources(resources: &At<'_>, errors: &mut Errors) {
+    resources.must(errors);
+    let mut with_all_subs: BTreeSet<&str> = BTreeSet::new();
+    let mut all_with_sub: BTreeSet<&str> = BTreeSet::new();
+    let star = resources.texts().any(|resource| resource == "*");
+    let all = resources.texts().any(|resource| resource == "*/*");
+    for resource in resources.items() {
+        let text = resource.text();
+        if text.is_empty() {
+            errors.push(resource.required(""));
+            continue;
+        }
+        let Some((name, sub)) = text.split_once('/') else { continue };
+        if with_all_subs.contains(name) {
+            errors.push(resource.invalid(format!("if '{name}/*' is present, must not specify {text}")));
+        }
+        if all_with_sub.contains(sub) {
+            errors.push(resource.invalid(format!("if '*/{sub}' is present, must not specify {text}")));
+        }
+        if sub == "*" {
+            with_all_subs.insert(name);
+        }
+        if name == "*" {
+            all_with_sub.insert(sub);
+        }
+    }
+    if all && resources.len() > 1 {
+        errors.push(resources.invalid("if '*/*' is present, must not specify other resources"));
+    }
+    let plain = resources.texts().any(|resource| resource != "*" && !resource.contains('/'));
+    if star && plain {
+        let detail = "if '*' is present, must not specify other resources without subresources";
+        errors.push(resources.invalid(detail));
+    }
+}
+
+/// Conditions in CEL that a request must meet; whether they compile is judged where they are run.
+pub(super) fn validate_match_conditions(conditions: &At<'_>, errors: &mut Errors) {
+    conditions.at_most(errors, 64);
+    let mut seen = BTreeSet::new();
+    for condition in conditions.items() {
+        let (name, expression) = (condition.get("name"), condition.get("expression"));
+        if expression.text().trim().is_empty() {
+            errors.push(expression.required(""));
+        }
+        name.must_follow(errors, names::qualified_name);
+        if !name.is_empty() && !seen.insert(name.text()) {
+            errors.push(name.duplicate());
+        }
+    }
 }
 
 /// Name, number of webhooks, age.
 pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), count(list(object, "/webhooks")), age(object, now)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn webhooks() {
-        let webhook = |change: fn(&mut Value)| {
-            let mut webhook = json!({"name": "a.b.c", "admissionReviewVersions": ["v1"], "sideEffects": "None",
-                "clientConfig": {"service": {"name": "s", "namespace": "n"}},
-                "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]});
-            change(&mut webhook);
-            let mut object = json!({ "webhooks": [webhook] });
-            default_webhooks(&mut object, false);
-            validate_webhooks(&object).iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        assert_eq!(webhook(|_| {}), Vec::<String>::new());
-        assert_eq!(
-            webhook(|w| w["sideEffects"] = Value::Null),
-            ["webhooks[0].sideEffects: Required value: must specify one of None, NoneOnDryRun"]
-        );
-        assert_eq!(
-            webhook(|w| w["rules"][0]["operations"] = json!(["*", "CREATE"])),
-            [
-                "webhooks[0].rules[0].operations: Invalid value: [\"*\",\"CREATE\"]: if '*' is present, must not specify other operations"
-            ]
-        );
-        assert_eq!(
-            webhook(|w| w["clientConfig"] = json!({})),
-            ["webhooks[0].clientConfig: Required value: exactly one of url or service is required"]
-        );
-    }
 }

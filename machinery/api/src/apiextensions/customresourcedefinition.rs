@@ -60,8 +60,12 @@ impl Behaviour for CustomResourceDefinition {
         super::validation::validate_definition(object)
     }
 
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        super::validation::validate_approval(object, None)
+    }
+
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
+        let mut errors = super::validation::validate_approval(new, Some(old));
         let established = list(old, "/status/conditions")
             .iter()
             .any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");

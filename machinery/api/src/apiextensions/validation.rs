@@ -1,85 +1,267 @@
-//! The rules of a CustomResourceDefinition's names and versions; its schemas are judged where they are compiled.
+//! The rules of a CustomResourceDefinition's names, versions and conversion; its schemas are judged where they are
+//! compiled.
 
 use std::collections::BTreeSet;
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
-use crate::cells::{list, text, truth};
-use crate::validation::{invalid_each, required_word};
+use crate::admissionregistration::webhook::validate_client;
+use crate::check::{At, Errors};
 
-pub(super) fn validate_definition(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let mut errors = Vec::new();
-    let (group, plural) = (text(object, "/spec/group"), text(object, "/spec/names/plural"));
-    let wanted = format!("{plural}.{group}");
-    let name = text(object, "/metadata/name");
-    if name != wanted {
-        let detail = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid(&Path::root("metadata").child("name"), name, detail));
+pub(super) fn validate_definition(object: &Value) -> Errors {
+    let object = At::object(object);
+    let spec = object.get("spec");
+    let mut errors = Errors::new();
+    let (group, plural) = (spec.get("group"), spec.get("names").get("plural").text());
+    let name = object.get("metadata").get("name");
+    if name.text() != format!("{plural}.{}", group.text()) {
+        errors.push(name.invalid("must be spec.names.plural+\".\"+spec.group"));
     }
-    match group {
-        "" => errors.push(FieldError::required(&path.child("group"), "")),
-        _ if !group.contains('.') => {
-            let detail = "should be a domain with at least one dot";
-            errors.push(FieldError::invalid(&path.child("group"), group, detail));
-        }
-        _ => errors.extend(invalid_each(&path.child("group"), group, names::dns1123_subdomain(group))),
+    let messages = names::dns1123_subdomain(group.text());
+    if !group.must(&mut errors) {
+    } else if !messages.is_empty() {
+        errors.push(group.invalid(messages.join(",")));
+    } else if !group.text().contains('.') {
+        errors.push(group.invalid("should be a domain with at least one dot"));
     }
-    errors.extend(required_word(&object["spec"]["scope"], &path.child("scope"), &["Cluster", "Namespaced"]));
-    errors.extend(validate_names(object, &path.child("names")));
-    errors.extend(validate_versions(object, &path.child("versions")));
-    errors
-}
-
-fn validate_names(object: &Value, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let names_ = &object["spec"]["names"];
-    for field in ["plural", "singular"] {
-        match text(names_, &format!("/{field}")) {
-            "" if field == "plural" => errors.push(FieldError::required(&path.child(field), "")),
-            "" => {}
-            name => errors.extend(invalid_each(&path.child(field), name, names::dns1035_label(name))),
-        }
-    }
-    for field in ["kind", "listKind"] {
-        match text(names_, &format!("/{field}")) {
-            "" => errors.push(FieldError::required(&path.child(field), "")),
-            name => {
-                let messages = names::dns1035_label(&name.to_lowercase());
-                let detail = messages.first().map(|m| format!("may have mixed case, but should otherwise match: {m}"));
-                errors.extend(detail.map(|d| FieldError::invalid(&path.child(field), name, d)));
-            }
-        }
-    }
-    let (kind, list_kind) = (text(names_, "/kind"), text(names_, "/listKind"));
-    if !kind.is_empty() && kind == list_kind {
-        let detail = "kind and listKind may not be the same";
-        errors.push(FieldError::invalid(&path.child("listKind"), list_kind, detail));
+    spec.get("scope").must_be_one_of(&mut errors, &["Cluster", "Namespaced"]);
+    validate_versions(&spec.get("versions"), &mut errors);
+    validate_names(&spec.get("names"), &mut errors);
+    validate_conversion(&spec.get("conversion"), &mut errors);
+    validate_stored_versions(&object, &mut errors);
+    if spec.get("preserveUnknownFields").is_true() {
+        let detail =
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errors.push(spec.get("preserveUnknownFields").invalid(detail));
     }
     errors
 }
 
-fn validate_versions(object: &Value, path: &Path) -> Vec<FieldError> {
-    let versions = list(object, "/spec/versions");
-    let mut errors = Vec::new();
+fn label(at: &At<'_>, errors: &mut Errors) {
+    let messages = names::dns1035_label(at.text());
+    if !messages.is_empty() {
+        errors.push(at.invalid(messages.join(",")));
+    }
+}
+
+fn validate_names(names_: &At<'_>, errors: &mut Errors) {
+    for field in ["plural", "singular", "kind", "listKind"] {
+        names_.get(field).must(errors);
+    }
+    for field in ["plural", "singular"].map(|field| names_.get(field)) {
+        if !field.is_empty() {
+            label(&field, errors);
+        }
+    }
+    for field in ["kind", "listKind"].map(|field| names_.get(field)) {
+        let messages = names::dns1035_label(&field.text().to_lowercase());
+        if !field.is_empty() && !messages.is_empty() {
+            let detail = format!("may have mixed case, but should otherwise match: {}", messages.join(","));
+            errors.push(field.invalid(detail));
+        }
+    }
+    names_.get("shortNames").each(errors, label);
+    let (kind, list_kind) = (names_.get("kind"), names_.get("listKind"));
+    if !kind.is_empty() && kind.text() == list_kind.text() {
+        errors.push(list_kind.invalid("kind and listKind may not be the same"));
+    }
+    names_.get("categories").each(errors, label);
+}
+
+fn validate_versions(versions: &At<'_>, errors: &mut Errors) {
+    for version in versions.items() {
+        let schema = version.get("schema").get("openAPIV3Schema");
+        if !schema.is_object() {
+            errors.push(schema.required(""));
+        }
+    }
+    for version in versions.items() {
+        label(&version.get("name"), errors);
+        validate_deprecation(&version, errors);
+        validate_scale(&version.get("subresources"), errors);
+        version.get("additionalPrinterColumns").each(errors, validate_column);
+        validate_selectable(&version.get("selectableFields"), errors);
+    }
+    let names: BTreeSet<&str> = versions.items().map(|version| version.get("name").text()).collect();
+    if names.len() != versions.len() {
+        errors.push(versions.invalid("must contain unique version names"));
+    }
+    if versions.items().filter(|version| version.get("storage").is_true()).count() != 1 {
+        errors.push(versions.invalid("must have exactly one version marked as storage version"));
+    }
+}
+
+fn validate_deprecation(version: &At<'_>, errors: &mut Errors) {
+    let warning = version.get("deprecationWarning");
+    if !warning.is_set() {
+        return;
+    }
+    if !version.get("deprecated").is_true() {
+        errors.push(warning.invalid("can only be set for deprecated versions"));
+        return;
+    }
+    if warning.text().len() > 256 {
+        errors.push(warning.invalid("must be <= 256 characters long"));
+    }
+    if warning.text().is_empty() {
+        errors.push(warning.invalid("must not be an empty string"));
+    }
+    if let Some((at, _)) = warning.text().char_indices().find(|(_, c)| c.is_control()) {
+        let detail =
+            format!("must only contain printable UTF-8 characters; non-printable character found at index {at}");
+        errors.push(warning.invalid(detail));
+    }
+}
+
+/// A path in dot notation: `.spec.replicas`. Says whether it is one.
+fn simple_path(at: &At<'_>, errors: &mut Errors) -> bool {
+    let simple = at.text().starts_with('.');
+    if !simple {
+        errors.push(at.invalid("must be a simple json path starting with ."));
+    }
+    simple
+}
+
+fn validate_scale(subresources: &At<'_>, errors: &mut Errors) {
+    let scale = subresources.get("scale");
+    if !scale.is_object() {
+        return;
+    }
+    let rules: [(&str, &[&str], &str); 3] = [
+        ("specReplicasPath", &[".spec."], "should be a json path under .spec"),
+        ("statusReplicasPath", &[".status."], "should be a json path under .status"),
+        ("labelSelectorPath", &[".spec.", ".status."], "should be a json path under either .spec or .status"),
+    ];
+    for (field, roots, detail) in rules {
+        let path = scale.get(field);
+        let given = field != "labelSelectorPath" || !path.is_empty();
+        if given && path.must(errors) && simple_path(&path, errors) && !roots.iter().any(|r| path.text().starts_with(r))
+        {
+            errors.push(path.invalid(detail));
+        }
+    }
+}
+
+fn validate_column(column: &At<'_>, errors: &mut Errors) {
+    const TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
+    const FORMATS: &[&str] = &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+    column.get("name").must(errors);
+    let kind = column.get("type");
+    let detail = format!("must be one of {}", TYPES.join(","));
+    if kind.must_say(errors, &detail) && !TYPES.contains(&kind.text()) {
+        errors.push(kind.invalid(detail));
+    }
+    let format = column.get("format");
+    if !format.is_empty() && !FORMATS.contains(&format.text()) {
+        errors.push(format.invalid(format!("must be one of {}", FORMATS.join(","))));
+    }
+    let path = column.get("jsonPath").with(column.path.child("JSONPath"));
+    if path.must(errors) {
+        simple_path(&path, errors);
+    }
+}
+
+fn validate_selectable(fields: &At<'_>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
-    for (at, version) in versions.iter().enumerate() {
-        let path = path.index(at);
-        let name = text(version, "/name");
-        errors.extend(invalid_each(&path.child("name"), name, names::dns1035_label(name)));
-        if !seen.insert(name) {
-            errors.push(FieldError::invalid(&path.child("name"), name, "must contain unique version names"));
+    for path in fields.items().map(|field| field.get("jsonPath")) {
+        if !path.must(errors) {
+            continue;
         }
-        if !version.pointer("/schema/openAPIV3Schema").is_some_and(Value::is_object) {
-            errors.push(FieldError::required(&path.child("schema").child("openAPIV3Schema"), "schemas are required"));
+        if path.text().starts_with(".metadata") {
+            errors.push(path.invalid("must not point to fields in metadata"));
+        }
+        if !seen.insert(path.text()) {
+            errors.push(path.duplicate());
         }
     }
-    if versions.iter().filter(|v| truth(v, "/storage")).count() != 1 {
-        let detail = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid(path, Value::from(versions.to_vec()), detail));
+    if seen.len() > 8 {
+        errors.push(FieldError::too_many(&fields.path, seen.len(), 8));
     }
-    errors
+}
+
+/// The errors name the fields of the stored form, which is flatter.
+fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
+    let webhook = conversion.get("webhook");
+    let client = webhook.get("clientConfig").with(conversion.path.child("webhookClientConfig"));
+    let versions = webhook.get("conversionReviewVersions").with(conversion.path.child("conversionReviewVersions"));
+    let strategy = conversion.get("strategy");
+    strategy.must_be_one_of(errors, &["None", "Webhook"]);
+    if strategy.text() != "Webhook" {
+        const DETAIL: &str = "should not be set when strategy is not set to Webhook";
+        for at in [&client, &versions].into_iter().filter(|at| !at.is_empty()) {
+            errors.push(at.forbidden(DETAIL));
+        }
+        return;
+    }
+    if client.is_object() {
+        validate_client(&client, errors);
+    } else {
+        errors.push(client.required("required when strategy is set to Webhook"));
+    }
+    if !versions.must(errors) {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for version in versions.items() {
+        if seen.insert(version.text()) {
+            version.follows_also_empty(errors, names::dns1035_label);
+        } else {
+            errors.push(version.invalid("duplicate version"));
+        }
+    }
+    if !versions.texts().any(|version| ["v1", "v1beta1"].contains(&version)) {
+        errors.push(versions.invalid("must include at least one of v1, v1beta1"));
+    }
+}
+
+/// Every version that objects may be stored in is still declared.
+fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
+    let stored = object.get("status").get("storedVersions");
+    if stored.is_empty() {
+        // A definition that comes in has no status yet; the server writes it.
+        return;
+    }
+    let declared = object.get("spec").get("versions");
+    for version in declared.items().filter(|version| version.get("storage").is_true()) {
+        let name = version.get("name").text();
+        if !stored.texts().any(|known| known == name) {
+            errors.push(stored.invalid(format!("must have the storage version {name}")));
+        }
+    }
+    for version in stored.items() {
+        let name = version.text();
+        if !declared.items().any(|declared| declared.get("name").text() == name) {
+            let detail = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+            );
+            errors.push(version.invalid(detail));
+        }
+    }
+}
+
+/// Names in the groups of the community need its approval, which is told by an annotation.
+pub(super) fn validate_approval(object: &Value, old: Option<&Value>) -> Errors {
+    const ANNOTATION: &str = "api-approved.kubernetes.io";
+    let group = object["spec"]["group"].as_str().unwrap_or_default();
+    let protected = ["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}")));
+    let approval = |object: &Value| {
+        object["metadata"]["annotations"].get(ANNOTATION).and_then(Value::as_str).unwrap_or_default().to_string()
+    };
+    let now = approval(object);
+    let valid = now.starts_with("unapproved") || now.starts_with("https://") || now.starts_with("http://");
+    if !protected || valid || old.is_some_and(|old| approval(old) == now) {
+        return Errors::new();
+    }
+    let path = Path::root("metadata").child("annotations").key(ANNOTATION);
+    if now.is_empty() {
+        let detail = "protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111";
+        return vec![FieldError::required(&path, detail)];
+    }
+    let detail = format!(
+        "protected groups must have approval annotation {ANNOTATION:?} with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111"
+    );
+    vec![FieldError::invalid(&path, now, detail)]
 }
 
 #[cfg(test)]
@@ -87,7 +269,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn definitions() {
+    fn names_are_filled_in() {
         let kind = crate::lookup("apiextensions.k8s.io", "v1", "customresourcedefinitions").expect("kind");
         let mut good = json!({"metadata": {"name": "foos.a.b"}, "spec": {"group": "a.b", "scope": "Namespaced",
             "names": {"plural": "foos", "kind": "Foo"},
@@ -96,8 +278,5 @@ mod tests {
         assert_eq!(good["spec"]["names"]["singular"], "foo");
         assert_eq!(good["spec"]["names"]["listKind"], "FooList");
         assert_eq!(kind.validate(&good), []);
-        good["metadata"]["name"] = "x".into();
-        good["spec"]["versions"][0]["storage"] = false.into();
-        assert_eq!(kind.validate(&good).len(), 2);
     }
 }

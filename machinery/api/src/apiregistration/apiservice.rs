@@ -1,10 +1,11 @@
 //! APIService.
 
-use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, list, name, number, text};
+use crate::check::{At, Errors};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind, NameRule};
 
@@ -37,11 +38,30 @@ impl Behaviour for ApiService {
             let detail = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
             errors.push(FieldError::invalid(&Path::root("metadata").child("name"), name, detail));
         }
+        let spec = At::object(object).get("spec");
+        let (group, version, service) = (spec.get("group"), spec.get("version"), spec.get("service"));
+        if group.is_empty() && version.text() != "v1" {
+            errors.push(group.required("only v1 may have an empty group and it better be legacy kube"));
+        }
+        group.follows(&mut errors, names::dns1123_subdomain);
+        version.follows_also_empty(&mut errors, names::dns1035_label);
         for (field, max) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
             let value = number(object, &format!("/spec/{field}"));
             if value <= 0 || value > max {
                 let path = Path::root("spec").child(field);
                 errors.push(FieldError::invalid(&path, value, format!("must be positive and less than {max}")));
+            }
+        }
+        validate_backend(&spec, &service, &mut errors);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        let mut errors = Errors::new();
+        for condition in At::object(new).get("status").get("conditions").items() {
+            let status = condition.get("status");
+            if !["True", "False", "Unknown"].contains(&status.text()) {
+                errors.push(status.not_supported(&["True", "False", "Unknown"]));
             }
         }
         errors
@@ -61,5 +81,30 @@ impl Behaviour for ApiService {
             None => "Unknown".to_string(),
         };
         vec![name(object), service.into(), status.into(), age(object, now)]
+    }
+}
+
+/// Who answers: this server, which needs no certificate, or a service that has one or is trusted without.
+fn validate_backend(spec: &At<'_>, service: &At<'_>, errors: &mut Errors) {
+    let (bundle, insecure) = (spec.get("caBundle"), spec.get("insecureSkipTLSVerify"));
+    if !service.is_object() {
+        if !bundle.is_empty() {
+            let size = format!("{} bytes", bundle.text().trim_end_matches('=').len() * 3 / 4);
+            errors.push(FieldError::invalid(&bundle.path, size, "local APIServices may not have a caBundle"));
+        }
+        if insecure.is_true() {
+            errors.push(insecure.invalid("local APIServices may not have insecureSkipTLSVerify"));
+        }
+        return;
+    }
+    service.get("namespace").must(errors);
+    service.get("name").must(errors);
+    let port = service.get("port");
+    let messages = names::port_number(port.number().unwrap_or_default());
+    if !messages.is_empty() {
+        errors.push(port.invalid(format!("port is not valid: {}", messages.join(", "))));
+    }
+    if insecure.is_true() && !bundle.is_empty() {
+        errors.push(insecure.invalid("may not be true if caBundle is present"));
     }
 }

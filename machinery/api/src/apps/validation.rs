@@ -91,7 +91,7 @@ fn validate_deployment_strategy(strategy: &At<'_>, errors: &mut Errors) {
 }
 
 /// A percentage is at most the whole.
-fn at_most_all(at: &At<'_>, errors: &mut Errors) {
+pub(crate) fn at_most_all(at: &At<'_>, errors: &mut Errors) {
     let percent = at.text().strip_suffix('%').and_then(|number| number.parse::<i64>().ok());
     if percent.is_some_and(|p| p > 100) {
         errors.push(at.invalid("must not be greater than 100%"));

@@ -37,7 +37,21 @@ impl Behaviour for HorizontalPodAutoscaler {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        Version2.validate(object)
+        let mut version2 = object.clone();
+        self.to_stored(&mut version2);
+        Version2.validate(&version2)
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        Version2.validate_create(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        Version2.validate_update(new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        Version2.validate_status_update(new, old)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,12 +1,13 @@
 //! HorizontalPodAutoscaler, version 2: the form that is stored.
 
 use corten_meta::Value;
-use corten_meta::field::{FieldError, Path};
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
+use super::validation;
 use crate::cells::{age, list, name, number, text};
-use crate::defaulting::{absent, default_at, object_at, put};
+use crate::defaulting::{default_at, object_at, put};
 use crate::kind::{Behaviour, Kind};
 
 /// The logic, shared with version 1, which is converted first.
@@ -44,24 +45,19 @@ impl Behaviour for HorizontalPodAutoscaler {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let spec = Path::root("spec");
-        let mut errors = Vec::new();
-        let (min, max) = (number(object, "/spec/minReplicas"), number(object, "/spec/maxReplicas"));
-        if !absent(object, "/spec/minReplicas") && min < 1 {
-            errors.push(FieldError::invalid(&spec.child("minReplicas"), min, "must be greater than or equal to 1"));
-        }
-        if max < 1 {
-            errors.push(FieldError::invalid(&spec.child("maxReplicas"), max, "must be greater than 0"));
-        } else if max < min {
-            let detail = "must be greater than or equal to `minReplicas`";
-            errors.push(FieldError::invalid(&spec.child("maxReplicas"), max, detail));
-        }
-        for field in ["kind", "name"] {
-            if text(object, &format!("/spec/scaleTargetRef/{field}")).is_empty() {
-                errors.push(FieldError::required(&spec.child("scaleTargetRef").child(field), ""));
-            }
-        }
-        errors
+        validation::validate_autoscaler(object)
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_target(object, None)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_target(new, Some(old))
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        validation::validate_autoscaler_status(new)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

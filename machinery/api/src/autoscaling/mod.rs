@@ -4,6 +4,7 @@ use crate::kind::Kind;
 
 mod horizontalpodautoscaler_v1;
 mod horizontalpodautoscaler_v2;
+mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

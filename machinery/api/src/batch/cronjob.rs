@@ -4,7 +4,7 @@ use corten_meta::Value;
 use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::validation;
+use super::cronjob_validation;
 use crate::cells::{age, containers, format_selector, list, name, or, since, text, time, truth};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
@@ -32,7 +32,15 @@ impl Behaviour for CronJob {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_cron_job(object)
+        cronjob_validation::validate_cron_job(object)
+    }
+
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        cronjob_validation::validate_cron_job_create(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        cronjob_validation::validate_cron_job_update(new, old)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

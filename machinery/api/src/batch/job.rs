@@ -6,7 +6,7 @@ use corten_meta::time::human_duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::validation;
+use super::{job_status, validation};
 use crate::cells::{age, containers, format_selector, list, name, number, text, time, truth};
 use crate::core::pod_spec::default_template;
 use crate::defaulting::{absent, default_at, items, put};
@@ -74,6 +74,10 @@ impl Behaviour for Job {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validation::validate_job_update(new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        job_status::validate_status_update(new, old)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -3,7 +3,10 @@
 use crate::kind::Kind;
 
 mod cronjob;
+mod cronjob_validation;
+mod indexes;
 mod job;
+mod job_status;
 mod schedule;
 mod validation;
 

@@ -1,28 +1,80 @@
-//! The rules of Job and CronJob.
+//! The rules of Job: how often it runs, what counts as success and failure, and what may change.
 
-use corten_meta::Value;
+use std::collections::BTreeSet;
+
 use corten_meta::field::{FieldError, Path};
+use corten_meta::labels::Selector;
+use corten_meta::{Value, names};
 
-use super::schedule::schedule_error;
-use crate::cells::{text, truth};
+use super::indexes::count_indexes;
+use crate::check::{At, Errors};
+use crate::core::pod_update::equal;
 use crate::core::pod_validation::validate_template;
-use crate::defaulting::absent;
-use crate::validation::{immutable, label_selector, nonnegative, required_word};
+use crate::defaulting::{items, put, remove};
+use crate::validation::{domain_prefixed_path, label_selector};
 
-pub(super) fn validate_job(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let mut errors = validate_job_spec(&object["spec"], &path);
-    if object["spec"]["selector"].is_object() {
-        errors.extend(label_selector(&object["spec"]["selector"], &path.child("selector")));
+pub(super) fn validate_job(object: &Value) -> Errors {
+    let job = At::object(object);
+    let (name, spec) = (job.get("metadata").get("name"), job.get("spec"));
+    let mut errors = Errors::new();
+    validate_generated_selector(&job, &mut errors);
+    validate_job_spec(&spec, &mut errors);
+    let selector = spec.get("selector");
+    if selector.is_object() {
+        errors.extend(label_selector(selector.value, &selector.path));
     } else {
-        errors.push(FieldError::required(&path.child("selector"), ""));
+        errors.push(selector.required(""));
+    }
+    let labels = corten_meta::labels(spec.get("template").value);
+    if Selector::from_label_selector(selector.value).is_ok_and(|s| selector.is_object() && !s.matches(&labels)) {
+        let labels = spec.get("template").get("metadata").get("labels");
+        errors.push(labels.invalid("`selector` does not match template `labels`"));
+    }
+    let completions = spec.get("completions").number().unwrap_or_default();
+    if spec.get("completionMode").text() == "Indexed" && completions > 0 {
+        let host = format!("{}-{}", name.text(), completions - 1);
+        if !names::dns1123_label(&host).is_empty() {
+            errors.push(name.invalid(format!("will not able to create pod with invalid DNS label: {host}")));
+        }
     }
     errors
 }
 
-fn validate_job_spec(spec: &Value, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for field in [
+/// Unless the user takes charge of it, the selector is the one the server made from the job's uid.
+fn validate_generated_selector(job: &At<'_>, errors: &mut Errors) {
+    let (metadata, spec) = (job.get("metadata"), job.get("spec"));
+    if spec.get("manualSelector").is_true() || !spec.get("selector").is_object() {
+        return;
+    }
+    let (uid, name) = (metadata.get("uid"), metadata.get("name"));
+    uid.must(errors);
+    let labels = spec.get("template").get("metadata").get("labels");
+    let wanted = [
+        ("controller-uid", uid.text()),
+        ("job-name", name.text()),
+        ("batch.kubernetes.io/controller-uid", uid.text()),
+        ("batch.kubernetes.io/job-name", name.text()),
+    ];
+    for (key, value) in wanted {
+        let path = labels.path.key(key);
+        match labels.value.get(key).and_then(Value::as_str) {
+            None => errors.push(FieldError::required(&path, format!("must be '{value}'"))),
+            Some(actual) if actual != value => {
+                errors.push(FieldError::invalid(&path, labels.value.clone(), format!("must be '{value}'")));
+            }
+            Some(_) => {}
+        }
+    }
+    let expected = wanted.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    let selector = spec.get("selector");
+    if Selector::from_label_selector(selector.value).is_ok_and(|s| !s.matches(&expected)) {
+        errors.push(selector.invalid("`selector` not auto-generated"));
+    }
+}
+
+/// The spec, also inside a CronJob.
+pub(super) fn validate_job_spec(spec: &At<'_>, errors: &mut Errors) {
+    const COUNTS: [&str; 7] = [
         "parallelism",
         "completions",
         "activeDeadlineSeconds",
@@ -30,161 +82,250 @@ fn validate_job_spec(spec: &Value, path: &Path) -> Vec<FieldError> {
         "ttlSecondsAfterFinished",
         "backoffLimitPerIndex",
         "maxFailedIndexes",
-    ] {
-        errors.extend(nonnegative(&spec[field], &path.child(field)));
+    ];
+    for field in COUNTS {
+        spec.get(field).nonnegative(errors);
     }
-    match text(spec, "/completionMode") {
-        "" | "NonIndexed" => {
-            for field in ["backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"] {
-                if spec.get(field).is_some_and(|v| !v.is_null()) {
-                    let value = spec[field].clone();
-                    errors.push(FieldError::invalid(&path.child(field), value, "requires indexed completion mode"));
-                }
+    if spec.get("maxFailedIndexes").is_set() && !spec.get("backoffLimitPerIndex").is_set() {
+        errors.push(spec.get("backoffLimitPerIndex").required("when maxFailedIndexes is specified"));
+    }
+    if spec.get("managedBy").is_set() {
+        domain_prefixed_path(&spec.get("managedBy"), errors);
+        spec.get("managedBy").at_most_bytes(errors, 63);
+    }
+    spec.get("completionMode").one_of(errors, &["NonIndexed", "Indexed"]);
+    let indexed = spec.get("completionMode").text() == "Indexed";
+    if indexed {
+        validate_indexed(spec, errors);
+    } else {
+        for field in ["backoffLimitPerIndex", "maxFailedIndexes"].map(|f| spec.get(f)) {
+            if field.is_set() {
+                errors.push(field.invalid("requires indexed completion mode"));
             }
         }
-        "Indexed" if absent(spec, "/completions") => {
-            let detail = "when completion mode is Indexed";
-            errors.push(FieldError::required(&path.child("completions"), detail));
-        }
-        "Indexed" => {}
-        other => {
-            errors.push(FieldError::not_supported(&path.child("completionMode"), other, &["NonIndexed", "Indexed"]));
-        }
     }
-    errors.extend(validate_template(&spec["template"], &path.child("template")));
-    let policy = text(spec, "/template/spec/restartPolicy");
-    let policy_path = path.child("template").child("spec").child("restartPolicy");
-    match policy {
-        "" | "Always" => {
-            errors.push(FieldError::required(&policy_path, "valid values: \"OnFailure\", \"Never\""));
-        }
-        "OnFailure" if spec["podFailurePolicy"].is_object() => {
-            let detail = "only \"Never\" is supported when podFailurePolicy is specified";
-            errors.push(FieldError::invalid(&policy_path, policy, detail));
+    spec.get("podFailurePolicy").when_object(errors, |at, e| validate_failure_policy(at, spec, e));
+    spec.get("successPolicy").when_object(errors, |at, e| match indexed {
+        true => validate_success_policy(at, spec, e),
+        false => e.push(at.invalid("requires indexed completion mode")),
+    });
+    let policies: &[&str] =
+        if spec.get("podFailurePolicy").is_object() { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
+    spec.get("podReplacementPolicy").one_of(errors, policies);
+    errors.extend(validate_template(spec.get("template").value, &spec.path.child("template")));
+    validate_restart_policy(spec, errors);
+}
+
+fn validate_restart_policy(spec: &At<'_>, errors: &mut Errors) {
+    let policy = spec.get("template").get("spec").get("restartPolicy");
+    match policy.text() {
+        "" | "Always" => errors.push(policy.required("valid values: \"OnFailure\", \"Never\"")),
+        "OnFailure" if spec.get("podFailurePolicy").is_object() => {
+            errors.push(policy.invalid("only \"Never\" is supported when podFailurePolicy is specified"));
         }
         "OnFailure" | "Never" => {}
-        other => errors.push(FieldError::not_supported(&policy_path, other, &["OnFailure", "Never"])),
+        _ => errors.push(policy.not_supported(&["OnFailure", "Never"])),
+    }
+}
+
+/// The limits of jobs whose pods are numbered.
+fn validate_indexed(spec: &At<'_>, errors: &mut Errors) {
+    const MANY: i64 = 100_000;
+    const FEW: i64 = 10_000;
+    let (completions, parallelism, failed) =
+        (spec.get("completions"), spec.get("parallelism"), spec.get("maxFailedIndexes"));
+    let over = |at: &At<'_>, limit: i64| at.number().is_some_and(|n| n > limit);
+    if !completions.is_set() {
+        errors.push(completions.required("when completion mode is Indexed"));
+    }
+    if over(&parallelism, MANY) {
+        let detail = format!("must be less than or equal to {MANY} when completion mode is Indexed");
+        errors.push(parallelism.invalid(detail));
+    }
+    if completions.number().is_some_and(|total| over(&failed, total)) {
+        errors.push(failed.invalid("must be less than or equal to completions"));
+    }
+    if over(&failed, MANY) {
+        errors.push(failed.invalid(format!("must be less than or equal to {MANY}")));
+    }
+    if over(&completions, MANY) && spec.get("backoffLimitPerIndex").is_set() {
+        if !failed.is_set() {
+            errors.push(failed.required(&format!("must be specified when completions is above {MANY}")));
+        }
+        for at in [&parallelism, &failed].into_iter().filter(|at| over(at, FEW)) {
+            let detail = format!(
+                "must be less than or equal to {FEW} when completions are above {MANY} and used with backoff limit per index"
+            );
+            errors.push(at.invalid(detail));
+        }
+    }
+}
+
+fn validate_failure_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    let pod = spec.get("template").get("spec");
+    let containers: Vec<&str> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|list| pod.get(list).items())
+        .map(|container| container.get("name").text())
+        .collect();
+    policy.get("rules").at_most(errors, 20);
+    for rule in policy.get("rules").items() {
+        validate_failure_action(&rule.get("action"), spec, errors);
+        let (codes, conditions) = (rule.get("onExitCodes"), rule.get("onPodConditions"));
+        codes.when_object(errors, |at, e| validate_exit_codes(at, &containers, e));
+        conditions.at_most(errors, 20);
+        for pattern in conditions.items() {
+            pattern.get("type").follows_also_empty(errors, names::qualified_name);
+            let status = pattern.get("status");
+            if status.must_say(errors, "valid values: [\"False\" \"True\" \"Unknown\"]") {
+                status.one_of(errors, &["False", "True", "Unknown"]);
+            }
+        }
+        let detail = match (codes.is_object(), !conditions.is_empty()) {
+            (true, true) => "specifying both OnExitCodes and OnPodConditions is not supported",
+            (false, false) => "specifying one of OnExitCodes and OnPodConditions is required",
+            _ => continue,
+        };
+        errors.push(FieldError::invalid_omitted(&rule.path, detail));
+    }
+}
+
+fn validate_failure_action(action: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    if !action.must_say(errors, "valid values: [\"Count\" \"FailIndex\" \"FailJob\" \"Ignore\"]") {
+        return;
+    }
+    if action.text() == "FailIndex" && !spec.get("backoffLimitPerIndex").is_set() {
+        errors.push(action.invalid("requires the backoffLimitPerIndex to be set"));
+    }
+    action.one_of(errors, &["Count", "FailIndex", "FailJob", "Ignore"]);
+}
+
+fn validate_exit_codes(at: &At<'_>, containers: &[&str], errors: &mut Errors) {
+    let (operator, container, values) = (at.get("operator"), at.get("containerName"), at.get("values"));
+    if operator.must_say(errors, "valid values: [\"In\" \"NotIn\"]") {
+        operator.one_of(errors, &["In", "NotIn"]);
+    }
+    if container.is_set() && !containers.contains(&container.text()) {
+        let detail = "must be one of the container or initContainer names in the pod template";
+        errors.push(container.invalid(detail));
+    }
+    if values.is_empty() {
+        errors.push(values.invalid("at least one value is required"));
+    }
+    values.at_most(errors, 255);
+    let codes: Vec<i64> = values.items().filter_map(|v| v.number()).collect();
+    let mut seen = BTreeSet::new();
+    for value in values.items() {
+        if operator.text() == "In" && value.number() == Some(0) {
+            errors.push(value.invalid("must not be 0 for the In operator"));
+        }
+        if !seen.insert(value.number()) {
+            errors.push(value.duplicate());
+        }
+    }
+    if !codes.is_sorted() {
+        errors.push(values.invalid("must be ordered"));
+    }
+}
+
+fn validate_success_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    let rules = policy.get("rules");
+    rules.must_say(errors, "at least one rules must be specified when the successPolicy is specified");
+    rules.at_most(errors, 20);
+    let completions = spec.get("completions").number().unwrap_or_default();
+    for rule in rules.items() {
+        let (count, indexes) = (rule.get("succeededCount"), rule.get("succeededIndexes"));
+        if !count.is_set() && !indexes.is_set() {
+            errors.push(rule.required("at least one of succeededCount or succeededIndexes must be specified"));
+        }
+        let mut total = 0;
+        if indexes.is_set() {
+            indexes.at_most_bytes(errors, 64 * 1024);
+            match count_indexes(indexes.text(), completions) {
+                Ok(found) => total = found,
+                Err(error) => errors.push(indexes.invalid(format!("error parsing succeededIndexes: {error}"))),
+            }
+        }
+        count.nonnegative(errors);
+        let mut at_most = |limit: i64, what: &str| {
+            if count.number().is_some_and(|n| n > limit) {
+                errors.push(count.invalid(format!("must be less than or equal to {limit} ({what})")));
+            }
+        };
+        at_most(completions, "the number of specified completions");
+        if indexes.is_set() {
+            at_most(total, "the number of indexes in the specified succeededIndexes field");
+        }
+    }
+}
+
+/// A job is fixed once it is made; a suspended one may still be placed elsewhere and sized differently.
+pub(super) fn validate_job_update(new: &Value, old: &Value) -> Errors {
+    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let mut errors = Errors::new();
+    let completions = spec.get("completions");
+    if spec.get("completionMode").text() != "Indexed" {
+        completions.unchanged(&mut errors, &before.get("completions"));
+    } else if completions.is_set()
+        && completions.value != before.get("completions").value
+        && completions.value != spec.get("parallelism").value
+    {
+        errors.push(completions.invalid("can only be modified in tandem with spec.parallelism"));
+    }
+    spec.get("selector").unchanged(&mut errors, &before.get("selector"));
+    validate_template_update(new, old, &mut errors);
+    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+        spec.get(field).unchanged(&mut errors, &before.get(field));
     }
     errors
 }
 
-/// A job is fixed once it is made; a suspended one may still be placed elsewhere.
-pub(super) fn validate_job_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let mut fields =
-        vec!["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"];
-    if text(new, "/spec/completionMode") != "Indexed" {
-        fields.push("completions");
-    }
-    let mut errors: Vec<FieldError> =
-        fields.iter().filter_map(|f| immutable(new, old, &format!("/spec/{f}"), &path.child(f))).collect();
-    let mut before = old.clone();
-    let suspended = truth(old, "/spec/suspend") && absent(old, "/status/startTime");
-    if suspended {
-        for field in [
-            "spec/affinity",
-            "spec/nodeSelector",
-            "spec/tolerations",
-            "spec/schedulingGates",
-            "metadata/labels",
-            "metadata/annotations",
-        ] {
-            let pointer = format!("/spec/template/{field}");
-            match new.pointer(&pointer) {
-                Some(value) => crate::defaulting::put(&mut before, &pointer, value.clone()),
-                None => {
-                    crate::defaulting::remove(&mut before, &pointer);
-                }
+fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let condition = |kind: &str| {
+        let conditions = crate::cells::list(old, "/status/conditions");
+        conditions.iter().any(|c| c["type"] == kind && c["status"] == "True")
+    };
+    let suspended = old["spec"]["suspend"] == true;
+    let idle = old["status"]["startTime"].is_null() || condition("Suspended");
+    let free = suspended && idle && old["status"]["active"].as_i64().unwrap_or_default() == 0;
+    let path = Path::root("spec").child("template");
+    let (now, mut then) = (&new["spec"]["template"], old["spec"]["template"].clone());
+    if free {
+        for field in ["nodeSelector", "tolerations", "schedulingGates", "affinity/nodeAffinity"] {
+            copy(&mut then, now, &format!("/spec/{field}"));
+        }
+        for field in ["metadata/labels", "metadata/annotations"] {
+            copy(&mut then, now, &format!("/{field}"));
+        }
+        for list in ["/spec/containers", "/spec/initContainers"] {
+            let wanted = crate::cells::list(now, list);
+            for (container, wanted) in items(&mut then, list).zip(wanted).filter(|(c, w)| c["name"] == w["name"]) {
+                copy(container, wanted, "/resources");
             }
         }
     }
-    errors.extend(immutable(new, &before, "/spec/template", &path.child("template")));
-    errors
+    if equal(now, &then) {
+        return;
+    }
+    let (path, value) = match free {
+        true => (Path::root("spec").child("template.spec"), now["spec"].clone()),
+        false => (path, now.clone()),
+    };
+    errors.push(FieldError::invalid(&path, value, "field is immutable"));
 }
 
-pub(super) fn validate_cron_job(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let spec = &object["spec"];
-    let mut errors = Vec::new();
-    errors.extend(validate_schedule(spec, &path));
-    errors.extend(validate_time_zone(&spec["timeZone"], &path.child("timeZone")));
-    for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
-        errors.extend(nonnegative(&spec[field], &path.child(field)));
-    }
-    errors.extend(required_word(
-        &spec["concurrencyPolicy"],
-        &path.child("concurrencyPolicy"),
-        &["Allow", "Forbid", "Replace"],
-    ));
-    errors.extend(validate_job_spec(&spec["jobTemplate"]["spec"], &path.child("jobTemplate").child("spec")));
-    let name = text(object, "/metadata/name");
-    if name.len() > 52 {
-        let path = Path::root("metadata").child("name");
-        errors.push(FieldError::invalid(&path, name, "must be no more than 52 characters"));
-    }
-    errors
-}
-
-fn validate_schedule(spec: &Value, path: &Path) -> Vec<FieldError> {
-    let (schedule, path) = (text(spec, "/schedule"), path.child("schedule"));
-    if schedule.is_empty() {
-        return vec![FieldError::required(&path, "")];
-    }
-    if schedule.contains("TZ") {
-        let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
-        return vec![FieldError::invalid(&path, schedule, detail)];
-    }
-    schedule_error(schedule).map(|detail| FieldError::invalid(&path, schedule, detail)).into_iter().collect()
-}
-
-fn validate_time_zone(value: &Value, path: &Path) -> Option<FieldError> {
-    let zone = value.as_str()?;
-    if zone.is_empty() {
-        return Some(FieldError::invalid(path, zone, "timeZone must be nil or non-empty string"));
-    }
-    if zone.eq_ignore_ascii_case("local") {
-        let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
-        return Some(FieldError::invalid(path, zone, detail));
-    }
-    let unknown = jiff::tz::TimeZone::get(zone).is_err();
-    unknown.then(|| FieldError::invalid(path, zone, format!("unknown time zone {zone}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    fn check(plural: &str, spec: serde_json::Value) -> Vec<String> {
-        let kind = crate::lookup("batch", "v1", plural).expect("kind");
-        let mut object = json!({"metadata": {"name": "x", "namespace": "d", "uid": "u"}, "spec": spec});
-        kind.default(&mut object);
-        kind.behaviour.prepare_create(&mut object);
-        kind.validate(&object).iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn jobs() {
-        let template =
-            |policy: &str| json!({"spec": {"restartPolicy": policy, "containers": [{"name": "c", "image": "i"}]}});
-        assert_eq!(check("jobs", json!({"template": template("Never")})), Vec::<String>::new());
-        assert_eq!(
-            check("jobs", json!({"template": template("")})),
-            ["spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""]
-        );
-        let cron = json!({"schedule": "61 * * * *", "jobTemplate": {"spec": {"template": template("Never")}}});
-        assert_eq!(
-            check("cronjobs", cron),
-            ["spec.schedule: Invalid value: \"61 * * * *\": end of range (61) above maximum (59): 61"]
-        );
-    }
-
-    #[test]
-    fn a_job_gets_its_selector_from_its_uid() {
-        let kind = crate::lookup("batch", "v1", "jobs").expect("jobs");
-        let mut job = json!({"metadata": {"name": "x", "uid": "u"}, "spec": {"template": {"spec": {}}}});
-        kind.default(&mut job);
-        kind.behaviour.prepare_create(&mut job);
-        assert_eq!(job["spec"]["selector"]["matchLabels"], json!({"batch.kubernetes.io/controller-uid": "u"}));
-        assert_eq!(job["spec"]["template"]["metadata"]["labels"]["job-name"], "x");
+/// Makes the field of `to` what it is in `from`.
+fn copy(to: &mut Value, from: &Value, pointer: &str) {
+    match from.pointer(pointer) {
+        Some(value) => {
+            let parent = pointer.rsplit_once('/').map_or("", |(parent, _)| parent);
+            if to.pointer(parent).is_none_or(Value::is_null) {
+                put(to, parent, serde_json::json!({}));
+            }
+            put(to, pointer, value.clone());
+        }
+        None => {
+            remove(to, pointer);
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! CertificateSigningRequest.
 
 use corten_meta::Value;
-use corten_meta::field::{FieldError, Path};
+use corten_meta::field::FieldError;
 use corten_meta::time::human_duration;
 use jiff::{SignedDuration, Timestamp};
 
+use super::validation;
 use crate::cells::{age, list, name, number, or, text};
 use crate::defaulting::absent;
 use crate::kind::{Behaviour, Kind, Role};
@@ -25,25 +26,23 @@ pub fn kind() -> Kind {
 
 impl Behaviour for CertificateSigningRequest {
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let spec = Path::root("spec");
-        let mut errors = Vec::new();
-        for field in ["request", "signerName"] {
-            if text(object, &format!("/spec/{field}")).is_empty() {
-                errors.push(FieldError::required(&spec.child(field), ""));
-            }
-        }
-        if list(object, "/spec/usages").is_empty() {
-            errors.push(FieldError::required(&spec.child("usages"), "usages must be set"));
-        }
-        let seconds = number(object, "/spec/expirationSeconds");
-        if !absent(object, "/spec/expirationSeconds") && seconds < 600 {
-            let path = spec.child("expirationSeconds");
-            errors.push(FieldError::invalid(
-                &path,
-                seconds,
-                "may not specify a duration less than 600 seconds (10 minutes)",
-            ));
-        }
+        validation::validate_request(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_request_update(new, old, validation::May::Neither)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = validation::validate_request(new);
+        errors.extend(validation::validate_request_update(new, old, validation::May::Issue));
+        errors
+    }
+
+    fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = validation::validate_request(new);
+        let may = if role == Role::Approval { validation::May::Approve } else { validation::May::Neither };
+        errors.extend(validation::validate_request_update(new, old, may));
         errors
     }
 

@@ -3,6 +3,7 @@
 use crate::kind::Kind;
 
 mod certificatesigningrequest;
+mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -1,10 +1,11 @@
 //! Lease.
 
-use corten_meta::Value;
-use corten_meta::field::{FieldError, Path};
+use corten_meta::field::FieldError;
+use corten_meta::{Value, names};
 use jiff::Timestamp;
 
-use crate::cells::{age, name, number, text};
+use crate::cells::{age, name, text};
+use crate::check::{At, Errors};
 use crate::kind::{Behaviour, Kind};
 
 struct Lease;
@@ -20,20 +21,22 @@ pub fn kind() -> Kind {
 
 impl Behaviour for Lease {
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let spec = Path::root("spec");
-        let mut errors = Vec::new();
-        let given = |field: &str| object["spec"].get(field).is_some_and(|v| !v.is_null());
-        if given("leaseDurationSeconds") && number(object, "/spec/leaseDurationSeconds") <= 0 {
-            let value = object["spec"]["leaseDurationSeconds"].clone();
-            errors.push(FieldError::invalid(&spec.child("leaseDurationSeconds"), value, "must be greater than 0"));
+        let spec = At::object(object).get("spec");
+        let mut errors = Errors::new();
+        if spec.get("leaseDurationSeconds").is_set() {
+            spec.get("leaseDurationSeconds").positive(&mut errors);
         }
-        if given("leaseTransitions") && number(object, "/spec/leaseTransitions") < 0 {
-            let value = object["spec"]["leaseTransitions"].clone();
-            errors.push(FieldError::invalid(
-                &spec.child("leaseTransitions"),
-                value,
-                "must be greater than or equal to 0",
-            ));
+        spec.get("leaseTransitions").nonnegative(&mut errors);
+        let (strategy, holder) = (spec.get("strategy"), spec.get("preferredHolder"));
+        // Upstream repeats the field's name in these two.
+        let named = strategy.with(strategy.path.child("strategy"));
+        if strategy.text().contains('/') {
+            named.follows(&mut errors, names::qualified_name);
+        } else {
+            named.one_of(&mut errors, &["OldestEmulationVersion"]);
+        }
+        if !holder.is_empty() && strategy.is_empty() {
+            errors.push(holder.forbidden("may only be specified if `strategy` is defined"));
         }
         errors
     }

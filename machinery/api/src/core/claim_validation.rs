@@ -20,7 +20,12 @@ pub(super) fn validate_claim(claim: &Value) -> Errors {
 
 /// A template that a pod or a StatefulSet makes claims from; only labels and annotations may be set beside the spec.
 pub(super) fn validate_claim_template(template: &At<'_>, errors: &mut Errors) {
-    let metadata = template.get("metadata");
+    validate_template_metadata(&template.get("metadata"), errors);
+    validate_claim_spec(&template.get("spec"), errors);
+}
+
+/// The metadata of something that objects will be made from.
+pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors) {
     errors.extend(crate::objectmeta::validate_annotations(
         metadata.get("annotations").value,
         &metadata.path.child("annotations"),
@@ -32,7 +37,6 @@ pub(super) fn validate_claim_template(template: &At<'_>, errors: &mut Errors) {
             errors.push(set.forbidden("cannot be set"));
         }
     }
-    validate_claim_spec(&template.get("spec"), errors);
 }
 
 /// The modes of a claim or a volume: known ones, and the exclusive one alone.

@@ -1,13 +1,14 @@
 //! Endpoints.
 
-use corten_meta::field::{FieldError, Path};
+use corten_meta::field::FieldError;
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, list, name, number, text};
+use crate::check::{At, Errors};
 use crate::defaulting::{default_at, items};
 use crate::kind::{Behaviour, Kind};
-use crate::validation::{invalid_each, port, required_word};
+use crate::validation::{endpoint_ip, legacy_ip};
 
 struct Endpoints;
 
@@ -29,9 +30,9 @@ impl Behaviour for Endpoints {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let path = Path::root("subsets");
-        let subsets = list(object, "/subsets").iter().enumerate();
-        subsets.flat_map(|(at, subset)| validate_subset(subset, &path.index(at))).collect()
+        let mut errors = Errors::new();
+        At::object(object).get("subsets").each(&mut errors, validate_subset);
+        errors
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -43,30 +44,29 @@ impl Behaviour for Endpoints {
     }
 }
 
-fn validate_subset(subset: &Value, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let (ready, others) = (list(subset, "/addresses"), list(subset, "/notReadyAddresses"));
+fn validate_subset(subset: &At<'_>, errors: &mut Errors) {
+    let (ready, others) = (subset.get("addresses"), subset.get("notReadyAddresses"));
     if ready.is_empty() && others.is_empty() {
-        errors.push(FieldError::required(path, "must specify `addresses` or `notReadyAddresses`"));
+        errors.push(subset.required("must specify `addresses` or `notReadyAddresses`"));
     }
-    for (field, addresses) in [("addresses", ready), ("notReadyAddresses", others)] {
-        for (at, address) in addresses.iter().enumerate() {
-            let (path, ip) = (path.child(field).index(at).child("ip"), text(address, "/ip"));
-            errors.extend(invalid_each(&path, ip, names::address::ip_legacy(ip)));
-        }
+    for address in ready.items().chain(others.items()) {
+        legacy_ip(&address.get("ip"), &[], errors);
+        address.get("hostname").follows(errors, names::dns1123_label);
+        address.get("nodeName").follows(errors, names::dns1123_subdomain);
+        endpoint_ip(&address.get("ip"), errors);
     }
-    let ports = list(subset, "/ports");
-    for (at, endpoint_port) in ports.iter().enumerate() {
-        let (path, name) = (path.child("ports").index(at), text(endpoint_port, "/name"));
+    let ports = subset.get("ports");
+    for port in ports.items() {
+        let name = port.get("name");
         if name.is_empty() && ports.len() > 1 {
-            errors.push(FieldError::required(&path.child("name"), ""));
-        } else if !name.is_empty() {
-            errors.extend(invalid_each(&path.child("name"), name, names::dns1123_label(name)));
+            errors.push(name.required(""));
         }
-        errors.extend(port(number(endpoint_port, "/port"), &path.child("port")));
-        errors.extend(required_word(&endpoint_port["protocol"], &path.child("protocol"), &["SCTP", "TCP", "UDP"]));
+        name.follows(errors, names::dns1123_label);
+        let number = port.get("port").number().unwrap_or_default();
+        errors.extend(crate::validation::port(number, &port.path.child("port")));
+        port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
+        port.get("appProtocol").follows(errors, names::qualified_name);
     }
-    errors
 }
 
 fn format_endpoints(object: &Value) -> String {

@@ -1,8 +1,10 @@
 //! Event, in its first form; `events.k8s.io` serves the same objects in another.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::event_validation::{Form, validate_event};
 use crate::cells::{name, number, or, since, text, time};
 use crate::kind::{Behaviour, Column, Kind};
 
@@ -48,6 +50,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Event {
+    fn validate(&self, event: &Value) -> Vec<FieldError> {
+        validate_event(event, Form::Core)
+    }
+
     fn cells(&self, event: &Value, now: Timestamp) -> Vec<Value> {
         let first = match time(event, "/firstTimestamp") {
             Some(_) => since(event, "/firstTimestamp", now),

@@ -29,7 +29,7 @@ impl Behaviour for LimitRange {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        super::quota_validation::validate_limit_range(object)
+        super::limit_validation::validate_limit_range(object)
     }
 
     fn cells(&self, object: &Value, _now: jiff::Timestamp) -> Vec<Value> {

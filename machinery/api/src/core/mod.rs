@@ -11,6 +11,8 @@ mod data;
 mod endpoints;
 mod env_validation;
 pub(crate) mod event;
+pub(crate) mod event_validation;
+mod limit_validation;
 mod limitrange;
 mod mount_validation;
 mod namespace;

@@ -1,12 +1,14 @@
 //! Namespace.
 
 use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 use serde_json::json;
 
 use crate::cells::{age, list, name, text};
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, NameRule, Role};
+use crate::objectmeta::finalizer_errors;
 
 struct Namespace;
 
@@ -54,6 +56,22 @@ impl Behaviour for Namespace {
                 crate::defaulting::remove(new, "/spec/finalizers");
             }
         }
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let path = Path::root("spec").child("finalizers");
+        let finalizers = list(object, "/spec/finalizers").iter().filter_map(Value::as_str);
+        finalizers.flat_map(|f| finalizer_errors(f, &path)).collect()
+    }
+
+    /// A namespace ends exactly when it is deleted.
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        let deleted = !text(new, "/metadata/deletionTimestamp").is_empty();
+        let (wanted, empty) = if deleted { ("Terminating", "not empty") } else { ("Active", "empty") };
+        let phase = text(new, "/status/phase");
+        let path = Path::root("status").child("Phase");
+        let detail = format!("may only be '{wanted}' if `deletionTimestamp` is {empty}");
+        if phase == wanted { Vec::new() } else { vec![FieldError::invalid(&path, phase, detail)] }
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

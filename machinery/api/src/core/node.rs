@@ -7,9 +7,11 @@ use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, list, name, or, text, truth};
+use crate::check::{At, Errors};
+use crate::core::resource_validation::validate_amount;
 use crate::defaulting::{absent, put};
 use crate::kind::{Behaviour, Kind};
-use crate::validation::{invalid_each, required_word};
+use crate::validation::legacy_cidr;
 
 struct Node;
 
@@ -40,25 +42,37 @@ impl Behaviour for Node {
     }
 
     fn validate(&self, node: &Value) -> Vec<FieldError> {
-        let path = Path::root("spec").child("taints");
-        list(node, "/spec/taints").iter().enumerate().flat_map(|(at, t)| validate_taint(t, &path.index(at))).collect()
+        let node = At::object(node);
+        let mut errors = Errors::new();
+        validate_taints(&node.get("spec").get("taints"), &mut errors);
+        validate_amounts(&node.get("status"), &mut errors);
+        let ranges = node.get("spec").get("podCIDRs");
+        ranges.each(&mut errors, |range, e| legacy_cidr(range, &[], e));
+        let families: BTreeSet<bool> = ranges.texts().map(|range| range.contains(':')).collect();
+        if ranges.len() > 2 || (ranges.len() == 2 && families.len() == 1) {
+            errors.push(ranges.invalid("may specify no more than one CIDR for each IP family"));
+        }
+        errors
     }
 
-    /// The addresses of a node's pods are given once.
+    /// The addresses of a node's pods and its name at the provider are given once.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let path = Path::root("spec");
-        let mut errors = Vec::new();
-        let before = list(old, "/spec/podCIDRs");
-        if !before.is_empty() && before != list(new, "/spec/podCIDRs") {
-            let detail = "node updates may not change podCIDR except from \"\" to valid";
-            errors.push(FieldError::forbidden(&path.child("podCIDRs"), detail));
+        let (node, before) = (At::object(new), At::object(old));
+        let mut errors = Errors::new();
+        node.get("status").get("addresses").unique(&mut errors);
+        for (field, shown) in [("podCIDRs", "podCIDR"), ("providerID", "providerID")] {
+            let (now, then) = (node.get("spec").get(field), before.get("spec").get(field));
+            if !then.is_empty() && now.value != then.value {
+                let detail = format!("node updates may not change {shown} except from \"\" to valid");
+                errors.push(now.forbidden(detail));
+            }
         }
-        let (was, is) = (text(old, "/spec/providerID"), text(new, "/spec/providerID"));
-        if !was.is_empty() && was != is {
-            let detail =
-                if is.is_empty() { "field cannot be cleared once set" } else { "field cannot be modified once set" };
-            errors.push(FieldError::invalid(&path.child("providerID"), Value::Null, detail));
-        }
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate_update(new, old);
+        validate_amounts(&At::object(new).get("status"), &mut errors);
         errors
     }
 
@@ -98,14 +112,32 @@ fn mirror_pod_cidr(node: &mut Value) {
     }
 }
 
-fn validate_taint(taint: &Value, path: &Path) -> Vec<FieldError> {
-    let key = text(taint, "/key");
-    let mut errors = invalid_each(&path.child("key"), key, names::qualified_name(key));
-    let value = text(taint, "/value");
-    errors.extend(invalid_each(&path.child("value"), value, names::label_value(value)));
-    const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
-    errors.extend(required_word(&taint["effect"], &path.child("effect"), EFFECTS));
-    errors
+/// Taints are told apart by key and effect. Upstream names them under the metadata.
+fn validate_taints(taints: &At<'_>, errors: &mut Errors) {
+    let path = Path::root("metadata").child("taints");
+    let mut seen = BTreeSet::new();
+    for taint in taints.with(path).items() {
+        let (key, value, effect) = (taint.get("key"), taint.get("value"), taint.get("effect"));
+        key.follows_also_empty(errors, names::qualified_name);
+        let messages = names::label_value(value.text());
+        if !messages.is_empty() {
+            errors.push(value.invalid(messages.join(";")));
+        }
+        effect.must_be_one_of(errors, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+        if !seen.insert((key.text(), effect.text())) {
+            let mut error = taint.duplicate();
+            error.detail = "taints must be unique by key and effect pair".to_string();
+            errors.push(error);
+        }
+    }
+}
+
+fn validate_amounts(status: &At<'_>, errors: &mut Errors) {
+    for field in ["capacity", "allocatable"].map(|field| status.get(field)) {
+        for (resource, amount) in field.entries() {
+            validate_amount(resource, &amount.with(field.path.child(resource)), errors);
+        }
+    }
 }
 
 fn status(node: &Value) -> String {

@@ -60,7 +60,7 @@ pub(crate) fn equal(a: &Value, b: &Value) -> bool {
                 !from.contains_key(name) && !nothing(name, value)
             };
             let differs = |(name, value): (&String, &Value)| match b.get(name) {
-                Some(other) => !equal(value, other) && !(nothing(name, value) && nothing(name, other)),
+                Some(other) => !(equal(value, other) || nothing(name, value) && nothing(name, other)),
                 None => !nothing(name, value),
             };
             !a.iter().any(differs) && !b.iter().any(|(name, value)| missing(a, name, value))
@@ -278,7 +278,8 @@ fn validate_transitions(now: &At<'_>, then: &At<'_>, spec: &At<'_>, errors: &mut
         let on_failure = spec.get("restartPolicy").text() == "OnFailure" && code.unwrap_or_default() != 0;
         let known = restarts.contains_key(name);
         let alive = |s: &At<'_>| s.get("name").text() == name && !s.get("state").get("terminated").is_object();
-        if !container && !(known && on_failure) && now.items().any(|s| alive(&s)) {
+        let restarts = container || (known && on_failure);
+        if !restarts && now.items().any(|s| alive(&s)) {
             errors.push(old.get("state").forbidden("may not be transitioned to non-terminated state"));
         }
     }

@@ -1,14 +1,14 @@
-//! The rules of LimitRange and ResourceQuota.
+//! The rules of ResourceQuota: resources that can be counted, and scopes that fit them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use corten_meta::field::{FieldError, Path};
-use corten_meta::{Quantity, Value, names};
+use corten_meta::Value;
+use corten_meta::field::FieldError;
 
-use crate::cells::{list, text};
-use crate::validation::{invalid_each, quantity, supported};
+use super::resource_validation::{validate_amount, validate_resource_name};
+use crate::check::{At, Errors};
 
-const SCOPES: &[&str] = &[
+const SCOPES: [&str; 7] = [
     "BestEffort",
     "CrossNamespacePodAffinity",
     "NotBestEffort",
@@ -17,121 +17,132 @@ const SCOPES: &[&str] = &[
     "Terminating",
     "VolumeAttributesClass",
 ];
+const COMPUTE: [&str; 7] = ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+const COUNTED: [&str; 12] = [
+    "ephemeral-storage",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.ephemeral-storage",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+];
 
-pub(super) fn validate_quota(object: &Value) -> Vec<FieldError> {
-    let path = Path::root("spec");
-    let mut errors = Vec::new();
-    for (resource, amount) in object["spec"]["hard"].as_object().into_iter().flatten() {
-        let path = path.child("hard").key(resource);
-        errors.extend(invalid_each(&path, resource, names::qualified_name(resource)));
-        if let Some(negative) = quantity(amount).filter(|q| q.as_milli() < 0) {
-            errors.push(FieldError::invalid(&path, negative.to_string(), "must be greater than or equal to 0"));
+fn is_quota_resource(resource: &str) -> bool {
+    let huge = resource.starts_with("hugepages-") || resource.starts_with("requests.hugepages-");
+    COMPUTE.contains(&resource) || COUNTED.contains(&resource) || huge
+}
+
+/// Whether a scope means anything for a resource that the server knows.
+fn fits(scope: &str, resource: &str) -> bool {
+    match scope {
+        _ if !is_quota_resource(resource) => true,
+        "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => ["persistentvolumeclaims", "requests.storage"].contains(&resource),
+        _ if SCOPES.contains(&scope) => COMPUTE.contains(&resource),
+        _ => true,
+    }
+}
+
+pub(super) fn validate_quota(object: &Value) -> Errors {
+    let object = At::object(object);
+    let spec = object.get("spec");
+    let mut errors = Errors::new();
+    validate_hard(&spec.get("hard"), &mut errors);
+    validate_scopes(&spec, &mut errors);
+    validate_scope_selector(&spec, &mut errors);
+    errors.extend(validate_quota_status(object.value));
+    errors
+}
+
+/// The amounts of a status.
+pub(super) fn validate_quota_status(object: &Value) -> Errors {
+    let status = At::object(object).get("status");
+    let mut errors = Errors::new();
+    validate_hard(&status.get("hard"), &mut errors);
+    validate_hard(&status.get("used"), &mut errors);
+    errors
+}
+
+fn validate_hard(hard: &At<'_>, errors: &mut Errors) {
+    for (resource, amount) in hard.entries() {
+        validate_resource_name(resource, &amount, errors);
+        if !resource.contains('/') && !is_quota_resource(resource) {
+            errors.push(FieldError::invalid(&amount.path, resource, "must be a standard resource for quota"));
+        }
+        validate_amount(resource, &amount, errors);
+    }
+}
+
+fn resources<'a>(spec: &At<'a>) -> BTreeSet<&'a str> {
+    spec.get("hard").entries().map(|(resource, _)| resource).collect()
+}
+
+fn validate_scopes(spec: &At<'_>, errors: &mut Errors) {
+    let scopes = spec.get("scopes");
+    for scope in scopes.texts() {
+        if !SCOPES.contains(&scope) {
+            errors.push(scopes.invalid("unsupported scope"));
+        }
+        for _ in resources(spec).into_iter().filter(|resource| !fits(scope, resource)) {
+            errors.push(scopes.invalid("unsupported scope applied to resource"));
         }
     }
-    let scopes = list(object, "/spec/scopes");
-    for scope in scopes.iter().filter(|s| !SCOPES.iter().any(|known| s == known)) {
-        let value = Value::from(scopes.to_vec());
-        let detail = format!("unsupported scope {scope}");
-        errors.push(FieldError::invalid(&path.child("scopes"), value, detail));
-    }
-    let has = |scope: &str| scopes.iter().any(|s| s == scope);
+    validate_no_conflict(&scopes.texts().collect(), &scopes, errors);
+}
+
+fn validate_no_conflict(scopes: &BTreeSet<&str>, at: &At<'_>, errors: &mut Errors) {
     for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
-        if has(one) && has(other) {
-            let value = Value::from(scopes.to_vec());
-            errors.push(FieldError::invalid(&path.child("scopes"), value, "conflicting scopes"));
+        if scopes.contains(one) && scopes.contains(other) {
+            errors.push(at.invalid("conflicting scopes"));
         }
     }
-    errors
 }
 
-pub(super) fn validate_quota_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let scopes = |object: &Value| -> BTreeSet<String> {
-        list(object, "/spec/scopes").iter().filter_map(|s| s.as_str().map(str::to_string)).collect()
-    };
-    if scopes(new) == scopes(old) {
-        return Vec::new();
-    }
-    let value = Value::from(list(new, "/spec/scopes").to_vec());
-    vec![FieldError::invalid(&Path::root("spec").child("scopes"), value, "field is immutable")]
-}
-
-pub(super) fn validate_limit_range(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+/// The errors name the list of expressions: upstream leaves the index out.
+fn validate_scope_selector(spec: &At<'_>, errors: &mut Errors) {
+    let selector = spec.get("scopeSelector");
+    let expressions = selector.get("matchExpressions");
     let mut seen = BTreeSet::new();
-    for (at, limit) in list(object, "/spec/limits").iter().enumerate() {
-        let path = Path::root("spec").child("limits").index(at);
-        let kind = text(limit, "/type");
-        if !seen.insert(kind) {
-            errors.push(FieldError::duplicate(&path.child("type"), kind));
+    for expression in expressions.items().map(|e| e.with(expressions.path.clone())) {
+        let (scope, operator, values) =
+            (expression.get("scopeName"), expression.get("operator"), expression.get("values"));
+        if !SCOPES.contains(&scope.text()) {
+            errors.push(scope.invalid("unsupported scope"));
         }
-        if kind == "Pod" {
-            for field in ["default", "defaultRequest"] {
-                if limit[field].as_object().is_some_and(|m| !m.is_empty()) {
-                    let detail = "may not be specified when `type` is 'Pod'";
-                    errors.push(FieldError::forbidden(&path.child(field), detail));
-                }
+        for _ in resources(spec).into_iter().filter(|resource| !fits(scope.text(), resource)) {
+            errors.push(selector.with(expressions.path.clone()).invalid("unsupported scope applied to resource"));
+        }
+        let valued = ["PriorityClass", "VolumeAttributesClass"].contains(&scope.text());
+        if SCOPES.contains(&scope.text()) && !valued && operator.text() != "Exists" {
+            let detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            errors.push(operator.invalid(detail));
+        }
+        match operator.text() {
+            "In" | "NotIn" => {
+                let detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
+                values.must_say(errors, detail);
             }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector";
+                errors.push(values.invalid(detail));
+            }
+            "Exists" | "DoesNotExist" => {}
+            _ => errors.push(operator.invalid("not a valid selector operator")),
         }
-        if !kind.contains('/') {
-            let kinds = ["Container", "PersistentVolumeClaim", "Pod"];
-            errors.extend(supported(&limit["type"], &path.child("type"), &kinds));
-        }
-        errors.extend(validate_order(limit, &path));
+        seen.insert(scope.text());
     }
-    errors
+    validate_no_conflict(&seen, &spec.get("scopes").with(expressions.path.clone()), errors);
 }
 
-/// Minimum, default request, default limit and maximum of a resource must come in this order.
-fn validate_order(limit: &Value, path: &Path) -> Vec<FieldError> {
-    let amounts = |field: &str| -> BTreeMap<&str, Quantity> {
-        let map = limit[field].as_object().into_iter().flatten();
-        map.filter_map(|(resource, amount)| Some((resource.as_str(), quantity(amount)?))).collect()
-    };
-    // (the smaller, the larger, where the error is, and how each is called)
-    let pairs = [
-        ("min", "max", "min", "min value", "max value"),
-        ("min", "defaultRequest", "defaultRequest", "min value", "default request value"),
-        ("defaultRequest", "max", "defaultRequest", "default request value", "max value"),
-        ("defaultRequest", "default", "defaultRequest", "default request value", "default limit value"),
-        ("min", "default", "default", "min value", "default value"),
-        ("default", "max", "default", "default value", "max value"),
-    ];
-    let mut errors = Vec::new();
-    for (small, large, place, small_word, large_word) in pairs {
-        let larger = amounts(large);
-        for (resource, amount) in amounts(small) {
-            let Some(bound) = larger.get(resource).filter(|bound| amount > **bound) else { continue };
-            let detail = format!("{small_word} {amount} is greater than {large_word} {bound}");
-            let value = amounts(place).get(resource).map(ToString::to_string).unwrap_or_default();
-            errors.push(FieldError::invalid(&path.child(place).key(resource), value, detail));
-        }
-    }
-    errors
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn ranges_are_in_order() {
-        let range = |limit: Value| validate_limit_range(&json!({"spec": {"limits": [limit]}}));
-        assert_eq!(range(json!({"type": "Container", "min": {"cpu": "1"}, "max": {"cpu": "2"}})), []);
-        let errors = range(json!({"type": "Container", "min": {"cpu": "3"}, "max": {"cpu": "2"}}));
-        assert_eq!(
-            errors[0].to_string(),
-            "spec.limits[0].min[cpu]: Invalid value: \"3\": min value 3 is greater than max value 2"
-        );
-        assert_eq!(range(json!({"type": "Pod", "default": {"cpu": "1"}})).len(), 1);
-    }
-
-    #[test]
-    fn quotas() {
-        let quota = |spec: Value| validate_quota(&json!({ "spec": spec }));
-        assert_eq!(quota(json!({"hard": {"pods": "5", "requests.cpu": "1"}, "scopes": ["BestEffort"]})), []);
-        assert_eq!(quota(json!({"hard": {"pods": "-1"}})).len(), 1);
-        assert_eq!(quota(json!({"scopes": ["BestEffort", "NotBestEffort"]})).len(), 1);
-    }
+pub(super) fn validate_quota_update(new: &Value, old: &Value) -> Errors {
+    let scopes = |object| At::object(object).get("spec").get("scopes");
+    let set = |at: &At<'_>| at.texts().map(str::to_string).collect::<BTreeSet<_>>();
+    let (now, then) = (scopes(new), scopes(old));
+    if set(&now) == set(&then) { Errors::new() } else { vec![now.invalid("field is immutable")] }
 }

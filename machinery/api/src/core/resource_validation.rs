@@ -48,7 +48,7 @@ pub(crate) fn is_native(resource: &str) -> bool {
 }
 
 /// Extended resources and huge pages are handed out whole.
-fn can_overcommit(resource: &str) -> bool {
+pub(super) fn can_overcommit(resource: &str) -> bool {
     is_native(resource) && !is_huge_page(resource)
 }
 
@@ -69,7 +69,7 @@ fn is_integer(resource: &str) -> bool {
 }
 
 /// A resource of somebody else's domain.
-fn is_extended(resource: &str) -> bool {
+pub(crate) fn is_extended(resource: &str) -> bool {
     !is_native(resource)
         && !resource.starts_with("requests.")
         && names::qualified_name(&format!("requests.{resource}")).is_empty()
@@ -101,7 +101,12 @@ pub(crate) fn validate_amount(resource: &str, at: &At<'_>, errors: &mut Errors) 
     }
 }
 
-fn validate_name_of(of: Of, resource: &str, at: &At<'_>, errors: &mut Errors) {
+/// The name of a resource that a container may have.
+pub(crate) fn validate_container_resource_name(at: &At<'_>, errors: &mut Errors) {
+    validate_name_of(Of::Container, at.text(), at, errors);
+}
+
+pub(super) fn validate_name_of(of: Of, resource: &str, at: &At<'_>, errors: &mut Errors) {
     let good = validate_resource_name(resource, at, errors);
     match of {
         Of::Container => {

@@ -4,7 +4,7 @@ use corten_meta::Value;
 use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::quota_validation::{validate_quota, validate_quota_update};
+use super::quota_validation::{validate_quota, validate_quota_status, validate_quota_update};
 use super::volume_cells::quantity;
 use crate::cells::{age, name};
 use crate::kind::{Behaviour, Kind};
@@ -27,6 +27,10 @@ impl Behaviour for ResourceQuota {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validate_quota_update(new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        validate_quota_status(new)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

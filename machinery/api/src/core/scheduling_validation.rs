@@ -11,7 +11,7 @@ use crate::validation::label_selector;
 
 const NOT_AN_OPERATOR: &str = "not a valid selector operator";
 
-pub(super) fn validate_tolerations(tolerations: &At<'_>, errors: &mut Errors) {
+pub(crate) fn validate_tolerations(tolerations: &At<'_>, errors: &mut Errors) {
     for toleration in tolerations.items() {
         let (key, operator, effect) = (toleration.get("key"), toleration.get("operator"), toleration.get("effect"));
         let value = toleration.get("value").text();

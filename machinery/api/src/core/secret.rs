@@ -88,5 +88,13 @@ fn validate_type(object: &Value) -> Vec<FieldError> {
         "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
         _ => &[],
     };
-    wanted.iter().filter(|key| !has(key)).map(|key| missing(key)).collect()
+    let mut errors: Vec<FieldError> = wanted.iter().filter(|key| !has(key)).map(|key| missing(key)).collect();
+    for key in wanted.iter().filter(|key| key.starts_with(".docker") && has(key)) {
+        let bytes = STANDARD.decode(object["data"][*key].as_str().unwrap_or_default()).unwrap_or_default();
+        if let Err(error) = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes) {
+            let path = Path::root("data").key(key);
+            errors.push(FieldError::invalid(&path, "<secret contents redacted>", error.to_string()));
+        }
+    }
+    errors
 }

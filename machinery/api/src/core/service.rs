@@ -21,7 +21,7 @@ pub fn kind() -> Kind {
         .status()
         .stored_at("/registry/services/specs")
         .create_on_update()
-        .name_rule(NameRule::Label1035)
+        .name_rule(NameRule::Label)
         .selectable(&["spec.clusterIP", "spec.type"])
         .table("Name, Type, Cluster-IP, External-IP, Port(s), Age; Selector")
         .behaviour(Service)
@@ -73,6 +73,10 @@ impl Behaviour for Service {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         service_validation::validate_service_update(new, old)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        service_validation::validate_service_status_update(new, old)
     }
 
     fn cells(&self, service: &Value, now: Timestamp) -> Vec<Value> {

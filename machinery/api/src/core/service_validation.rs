@@ -2,189 +2,340 @@
 
 use std::collections::BTreeSet;
 
-use corten_meta::field::{FieldError, Path};
+use corten_meta::field::FieldError;
+use corten_meta::names::address::parse_sloppy;
 use corten_meta::{Value, names};
 
-use crate::cells::{list, number, text};
-use crate::defaulting::absent;
-use crate::validation::{invalid_each, labels, port, port_number_or_name, required_word, supported};
+use crate::check::{At, Errors};
+use crate::validation::{endpoint_ip, labels, legacy_cidr, legacy_ip, port_number_or_name};
 
-const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
+const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 
-pub(super) fn validate_service(service: &Value) -> Vec<FieldError> {
-    let spec = Path::root("spec");
-    let kind = text(service, "/spec/type");
-    let headless = text(service, "/spec/clusterIP") == "None";
-    let ports = list(service, "/spec/ports");
-    let mut errors = Vec::new();
-    if ports.is_empty() && !headless && kind != "ExternalName" {
-        errors.push(FieldError::required(&spec.child("ports"), ""));
+pub(super) fn validate_service(service: &Value) -> Errors {
+    let service = At::object(service);
+    let spec = service.get("spec");
+    let kind = spec.get("type");
+    let mut errors = Errors::new();
+    validate_topology_annotations(&service, &mut errors);
+    if spec.get("ports").is_empty() && !is_headless(&spec) && kind.text() != "ExternalName" {
+        errors.push(spec.get("ports").required(""));
     }
-    errors.extend(validate_type(service, kind, headless, &spec));
-    errors.extend(validate_ports(ports, headless, &spec.child("ports")));
-    errors.extend(labels(&service["spec"]["selector"], &spec.child("selector")));
-    errors.extend(required_word(
-        &service["spec"]["sessionAffinity"],
-        &spec.child("sessionAffinity"),
-        &["ClientIP", "None"],
-    ));
-    errors.extend(required_word(
-        &service["spec"]["type"],
-        &spec.child("type"),
-        &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
-    ));
-    errors.extend(validate_addresses(service, &spec));
-    errors.extend(validate_policies(service, kind, &spec));
+    validate_type(&spec, &mut errors);
+    validate_ports(&spec, &mut errors);
+    errors.extend(labels(spec.get("selector").value, &spec.path.child("selector")));
+    validate_affinity(&spec, &mut errors);
+    if kind.text() != "ExternalName" {
+        validate_cluster_ips(&spec, &mut errors);
+    }
+    for address in spec.get("externalIPs").items() {
+        let before = errors.len();
+        legacy_ip(&address, &[], &mut errors);
+        if errors.len() == before {
+            endpoint_ip(&address, &mut errors);
+        }
+    }
+    kind.must_be_one_of(&mut errors, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+    validate_unique_ports(&spec, &mut errors);
+    validate_balancer(&service, &mut errors);
+    validate_policies(&spec, &mut errors);
     errors
 }
 
-fn validate_type(service: &Value, kind: &str, headless: bool, spec: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    match kind {
-        "LoadBalancer" if headless => {
-            let detail = "may not be set to 'None' for LoadBalancer services";
-            errors.push(FieldError::invalid(&spec.child("clusterIPs").index(0), "None", detail));
+fn is_headless(spec: &At<'_>) -> bool {
+    let ips: Vec<&str> = spec.get("clusterIPs").texts().collect();
+    ips == ["None"]
+}
+
+fn validate_topology_annotations(service: &At<'_>, errors: &mut Errors) {
+    const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+    const MODE: &str = "service.kubernetes.io/topology-mode";
+    let annotations = service.get("metadata").get("annotations");
+    if let (Some(mode), Some(hints)) = (annotations.value.get(MODE), annotations.value.get(HINTS))
+        && mode != hints
+    {
+        let detail = format!("must match annotations[{HINTS}] when both are specified");
+        errors.push(FieldError::invalid(&annotations.path.key(MODE), mode.clone(), detail));
+    }
+}
+
+fn validate_type(spec: &At<'_>, errors: &mut Errors) {
+    let first = spec.get("clusterIPs").items().next();
+    match (spec.get("type").text(), first) {
+        (kind @ ("LoadBalancer" | "NodePort"), Some(first)) if is_headless(spec) => {
+            errors.push(first.invalid(format!("may not be set to 'None' for {kind} services")));
         }
-        "NodePort" if headless => {
-            let detail = "may not be set to 'None' for NodePort services";
-            errors.push(FieldError::invalid(&spec.child("clusterIPs").index(0), "None", detail));
-        }
-        "ExternalName" => {
-            let path = spec.child("externalName");
-            if !list(service, "/spec/clusterIPs").is_empty() {
-                let detail = "may not be set for ExternalName services";
-                errors.push(FieldError::forbidden(&spec.child("clusterIPs"), detail));
-            }
-            let name = text(service, "/spec/externalName").trim_end_matches('.');
-            if name.is_empty() {
-                errors.push(FieldError::required(&path, ""));
+        ("ExternalName", _) => {
+            let detail = "may not be set for ExternalName services";
+            spec.forbids(errors, &["clusterIPs", "ipFamilies", "ipFamilyPolicy"], detail);
+            let name = spec.get("externalName");
+            let text = name.text().strip_suffix('.').unwrap_or(name.text());
+            if text.is_empty() {
+                errors.push(name.required(""));
             } else {
-                errors.extend(invalid_each(&path, name, names::dns1123_subdomain(name)));
+                let messages = names::dns1123_subdomain(text).into_iter();
+                errors.extend(messages.map(|m| FieldError::invalid(&name.path, text, m)));
             }
         }
         _ => {}
     }
-    errors
 }
 
-fn validate_ports(ports: &[Value], headless: bool, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut port_names = BTreeSet::new();
-    let mut seen = BTreeSet::new();
-    for (at, service_port) in ports.iter().enumerate() {
-        let path = path.index(at);
-        let name = text(service_port, "/name");
-        if name.is_empty() {
-            if ports.len() > 1 {
-                errors.push(FieldError::required(&path.child("name"), ""));
+fn validate_ports(spec: &At<'_>, errors: &mut Errors) {
+    let ports = spec.get("ports");
+    let mut taken = BTreeSet::new();
+    for port in ports.items() {
+        let name = port.get("name");
+        if !name.is_empty() {
+            name.follows(errors, names::dns1123_label);
+            if !taken.insert(name.text()) {
+                errors.push(name.duplicate());
             }
-        } else {
-            errors.extend(invalid_each(&path.child("name"), name, names::dns1123_label(name)));
-            if !port_names.insert(name) {
-                errors.push(FieldError::duplicate(&path.child("name"), name));
+        } else if ports.len() > 1 {
+            errors.push(name.required(""));
+        }
+        let number = port.get("port").number().unwrap_or_default();
+        errors.extend(crate::validation::port(number, &port.path.child("port")));
+        port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
+        errors.extend(port_number_or_name(port.get("targetPort").value, &port.path.child("targetPort")));
+        port.get("appProtocol").follows(errors, names::qualified_name);
+    }
+}
+
+fn validate_affinity(spec: &At<'_>, errors: &mut Errors) {
+    const MAX_TIMEOUT: i64 = 86400;
+    let (affinity, config) = (spec.get("sessionAffinity"), spec.get("sessionAffinityConfig"));
+    affinity.must_be_one_of(errors, &["ClientIP", "None"]);
+    match affinity.text() {
+        "ClientIP" => {
+            let timeout = config.get("clientIP").get("timeoutSeconds");
+            let missing = [&config, &config.get("clientIP"), &timeout].into_iter().find(|at| !at.is_set()).cloned();
+            if let Some(missing) = missing {
+                errors.push(missing.required("when session affinity type is ClientIP"));
+            } else if !timeout.number().is_some_and(|t| (1..=MAX_TIMEOUT).contains(&t)) {
+                errors.push(timeout.invalid(format!("must be greater than 0 and less than {MAX_TIMEOUT}")));
             }
         }
-        errors.extend(port(number(service_port, "/port"), &path.child("port")));
-        errors.extend(required_word(&service_port["protocol"], &path.child("protocol"), PROTOCOLS));
-        errors.extend(port_number_or_name(&service_port["targetPort"], &path.child("targetPort")));
-        if headless && service_port["targetPort"].is_string() {
-            continue;
+        "None" if config.is_object() => {
+            errors.push(config.forbidden("must not be set when session affinity is None"));
         }
-        let key = (text(service_port, "/protocol"), number(service_port, "/port"));
-        if !seen.insert(key) {
-            let value = serde_json::json!({"protocol": key.0, "port": key.1});
-            errors.push(FieldError::duplicate(&path, value));
-        }
+        _ => {}
     }
-    errors
 }
 
-fn validate_addresses(service: &Value, spec: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for (at, address) in list(service, "/spec/clusterIPs").iter().filter_map(Value::as_str).enumerate() {
-        if address != "None" && !address.is_empty() {
-            errors.extend(invalid_each(&spec.child("clusterIPs").index(at), address, names::ip(address)));
+/// The one address and the list agree, and the list fits the families.
+fn validate_cluster_ips(spec: &At<'_>, errors: &mut Errors) {
+    let (one, all, families) = (spec.get("clusterIP"), spec.get("clusterIPs"), spec.get("ipFamilies"));
+    let first = all.texts().next().unwrap_or_default();
+    match (one.is_empty(), all.is_empty()) {
+        (false, true) => errors.push(all.required("")),
+        (false, false) if first != one.text() => errors.push(all.invalid("first value must match `clusterIP`")),
+        (true, false) => errors.push(all.invalid("must be empty when `clusterIP` is not specified")),
+        _ => {}
+    }
+    families.each(errors, |family, e| family.one_of(e, &["IPv4", "IPv6"]));
+    families.unique(errors);
+    spec.get("ipFamilyPolicy").one_of(errors, &["PreferDualStack", "RequireDualStack", "SingleStack"]);
+    let before = errors.len();
+    for (at, address) in all.items().enumerate() {
+        if at > 0 || address.text() != "None" {
+            legacy_ip(&address, &[], errors);
+        } else if all.len() > 1 {
+            errors.push(all.invalid("'None' must be the first and only value"));
         }
     }
-    for (at, address) in list(service, "/spec/externalIPs").iter().filter_map(Value::as_str).enumerate() {
-        errors.extend(invalid_each(&spec.child("externalIPs").index(at), address, names::ip(address)));
+    let readable = errors.len() == before;
+    if all.len() > 2 {
+        errors.push(all.invalid("may only hold up to 2 values"));
     }
-    let ranges = list(service, "/spec/loadBalancerSourceRanges");
-    if !ranges.is_empty() && text(service, "/spec/type") != "LoadBalancer" {
-        let detail = "may only be used when `type` is 'LoadBalancer'";
-        errors.push(FieldError::forbidden(&spec.child("loadBalancerSourceRanges"), detail));
+    if !readable || is_headless(spec) {
+        return;
     }
-    errors
+    let is_v6 = |text: &str| parse_sloppy(text).is_some_and(|a| a.is_ipv6());
+    let kinds: Vec<bool> = all.texts().map(is_v6).collect();
+    if kinds.len() > 1 && !(kinds.contains(&true) && kinds.contains(&false)) {
+        errors.push(all.invalid("may specify no more than one IP for each IP family"));
+    }
+    for (at, (address, family)) in all.items().zip(families.texts()).enumerate() {
+        if (family == "IPv6") != is_v6(address.text()) && ["IPv4", "IPv6"].contains(&family) {
+            let detail = format!("expected an {family} value as indicated by `ipFamilies[{at}]`");
+            errors.push(address.invalid(detail));
+        }
+    }
 }
 
-fn validate_policies(service: &Value, kind: &str, spec: &Path) -> Vec<FieldError> {
+fn validate_unique_ports(spec: &At<'_>, errors: &mut Errors) {
+    let ports = spec.get("ports");
+    let (mut nodes, mut own) = (BTreeSet::new(), BTreeSet::new());
+    let node_port = |port: &At<'_>| port.get("nodePort").number().filter(|n| *n != 0);
+    for port in ports.items().filter(|p| node_port(p).is_some() && spec.get("type").text() == "ClusterIP") {
+        errors.push(port.get("nodePort").forbidden("may not be used when `type` is 'ClusterIP'"));
+    }
+    for port in ports.items() {
+        let node = node_port(&port);
+        if node.is_some() && !nodes.insert((port.get("protocol").text(), node)) {
+            errors.push(port.get("nodePort").duplicate());
+        }
+    }
+    for port in ports.items() {
+        let (protocol, number) = (port.get("protocol").text(), port.get("port").number().unwrap_or_default());
+        if !own.insert((protocol, number)) {
+            let key = serde_json::json!({"protocol": protocol, "port": number, "targetPort": 0});
+            errors.push(FieldError::duplicate(&port.path, key));
+        }
+    }
+}
+
+fn validate_balancer(service: &At<'_>, errors: &mut Errors) {
+    const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    let spec = service.get("spec");
+    let balanced = spec.get("type").text() == "LoadBalancer";
+    // Upstream writes this field with a capital letter.
+    let ranges = spec.get("loadBalancerSourceRanges").with(spec.path.child("LoadBalancerSourceRanges"));
+    let annotation = service.get("metadata").get("annotations").get(RANGES);
+    let annotation = annotation.with(service.get("metadata").get("annotations").path.key(RANGES));
+    if !ranges.is_empty() {
+        if !balanced {
+            errors.push(ranges.forbidden(ONLY_BALANCED));
+        }
+        for range in ranges.items() {
+            let text = Value::from(range.text().trim());
+            legacy_cidr(&At::new(&text, &range.path), &[], errors);
+        }
+    } else if annotation.is_set() {
+        if !balanced {
+            errors.push(annotation.forbidden(ONLY_BALANCED));
+        }
+        for range in annotation.text().split(',').map(str::trim).filter(|_| !annotation.text().trim().is_empty()) {
+            legacy_cidr(&At::new(&Value::from(range), &annotation.path), &[], errors);
+        }
+    }
+    let allocate = spec.get("allocateLoadBalancerNodePorts");
+    if allocate.is_set() && !balanced {
+        errors.push(allocate.forbidden(ONLY_BALANCED));
+    }
+    let class = spec.get("loadBalancerClass");
+    if class.is_set() && balanced {
+        class.follows_also_empty(errors, names::qualified_name);
+    } else if class.is_set() {
+        errors.push(class.forbidden(ONLY_BALANCED));
+    }
+}
+
+fn validate_policies(spec: &At<'_>, errors: &mut Errors) {
     const POLICIES: &[&str] = &["Cluster", "Local"];
-    let mut errors = Vec::new();
-    let external = !absent(service, "/spec/externalTrafficPolicy");
-    let reachable = matches!(kind, "NodePort" | "LoadBalancer") || !list(service, "/spec/externalIPs").is_empty();
-    let path = spec.child("externalTrafficPolicy");
-    if external && !reachable {
-        let detail = "may only be set for externally-accessible services";
-        errors.push(FieldError::invalid(&path, service["spec"]["externalTrafficPolicy"].clone(), detail));
+    let kind = spec.get("type").text();
+    let external = spec.get("externalTrafficPolicy");
+    let reachable =
+        matches!(kind, "NodePort" | "LoadBalancer") || (kind == "ClusterIP" && !spec.get("externalIPs").is_empty());
+    if reachable {
+        external.must_be_one_of(errors, POLICIES);
+    } else if !external.is_empty() {
+        errors.push(external.invalid("may only be set for externally-accessible services"));
     }
-    errors.extend(supported(&service["spec"]["externalTrafficPolicy"], &path, POLICIES));
-    errors.extend(supported(&service["spec"]["internalTrafficPolicy"], &spec.child("internalTrafficPolicy"), POLICIES));
-    if !absent(service, "/spec/loadBalancerClass") && kind != "LoadBalancer" {
-        let detail = "may only be used when `type` is 'LoadBalancer'";
-        errors.push(FieldError::forbidden(&spec.child("loadBalancerClass"), detail));
+    let health = spec.get("healthCheckNodePort");
+    let checked = needs_health_check(spec);
+    match health.number().unwrap_or_default() {
+        0 => {}
+        _ if checked => health.port(errors),
+        _ => {
+            let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            errors.push(health.invalid(detail));
+        }
+    }
+    let internal = spec.get("internalTrafficPolicy");
+    if !internal.is_set() && matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer") {
+        errors.push(internal.required(""));
+    }
+    internal.one_of(errors, POLICIES);
+    let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    spec.get("trafficDistribution").one_of(errors, &distributions);
+}
+
+fn needs_health_check(spec: &At<'_>) -> bool {
+    spec.get("type").text() == "LoadBalancer" && spec.get("externalTrafficPolicy").text() == "Local"
+}
+
+/// Addresses and families stay, unless the type takes them away; the second of each may come and go.
+pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
+    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let mut errors = Errors::new();
+    let named = |spec: &At<'_>| spec.get("type").text() == "ExternalName";
+    if !named(&spec) && !named(&before) {
+        let headless = (is_headless(&spec), is_headless(&before));
+        if headless != (true, true) {
+            validate_kept(&spec, &before, "clusterIPs", "clusterIP", &mut errors);
+        }
+        if headless == (false, false) {
+            validate_kept(&spec, &before, "ipFamilies", "ipFamily", &mut errors);
+        }
+    }
+    let balanced = |spec: &At<'_>| spec.get("type").text() == "LoadBalancer";
+    let class = spec.get("loadBalancerClass");
+    if balanced(&spec) && balanced(&before) && class.value != before.get("loadBalancerClass").value {
+        errors.push(class.invalid("may not change once set"));
+    }
+    let health = spec.get("healthCheckNodePort");
+    if needs_health_check(&spec)
+        && needs_health_check(&before)
+        && health.value != before.get("healthCheckNodePort").value
+    {
+        errors.push(health.forbidden("field is immutable"));
     }
     errors
 }
 
-/// The cluster address stays, unless the type takes it away.
-pub(super) fn validate_service_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let (was, is) = (text(old, "/spec/type"), text(new, "/spec/type"));
-    if was == "ExternalName" || is == "ExternalName" {
-        return Vec::new();
+/// The first of a list stays; the second may be added, and released when the policy says so.
+fn validate_kept(spec: &At<'_>, before: &At<'_>, field: &str, one: &str, errors: &mut Errors) {
+    let (now, then) = (spec.get(field), before.get(field));
+    let (new, old): (Vec<&str>, Vec<&str>) = (now.texts().collect(), then.texts().collect());
+    let at = |index: usize| now.with(now.path.index(index));
+    if new.len() == old.len() {
+        for index in (0..new.len()).filter(|index| new[*index] != old[*index]) {
+            let shown = if field == "ipFamilies" { 0 } else { index };
+            errors.push(at(shown).invalid("may not change once set"));
+        }
+        return;
     }
-    let path = Path::root("spec").child("clusterIPs").index(0);
-    let (before, after) = (text(old, "/spec/clusterIPs/0"), text(new, "/spec/clusterIPs/0"));
-    if before.is_empty() || before == after {
-        return Vec::new();
+    if new.is_empty() {
+        errors.push(at(0).invalid(format!("primary {one} can not be unset")));
     }
-    let value = Value::from(list(new, "/spec/clusterIPs").to_vec());
-    vec![FieldError::invalid(&path, value, "may not change once set")]
+    if let (Some(new), Some(old)) = (new.first(), old.first())
+        && new != old
+    {
+        errors.push(at(0).invalid("may not change once set"));
+    }
+    let policy = spec.get("ipFamilyPolicy");
+    if new.len() == 1 && old.len() > 1 && policy.text() != "SingleStack" {
+        let detail = format!("must be set to 'SingleStack' when releasing the secondary {one}");
+        errors.push(policy.invalid(detail));
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn check(spec: Value) -> Vec<String> {
-        let mut service = json!({ "spec": spec });
-        super::super::service::kind().default(&mut service);
-        validate_service(&service).iter().map(ToString::to_string).collect()
+/// The addresses of a load balancer, of a Service's status or an Ingress's.
+pub(super) fn validate_service_status_update(new: &Value, old: &Value) -> Errors {
+    let (service, before) = (At::object(new), At::object(old));
+    let mut errors = Errors::new();
+    let ingress = service.get("status").get("loadBalancer").get("ingress");
+    if !ingress.is_empty() && service.get("spec").get("type").text() != "LoadBalancer" {
+        errors.push(ingress.forbidden("may only be used when `spec.type` is 'LoadBalancer'"));
+        return errors;
     }
-
-    #[test]
-    fn services() {
-        assert!(check(json!({"ports": [{"port": 80}]})).is_empty());
-        assert_eq!(check(json!({})), ["spec.ports: Required value"]);
-        assert!(check(json!({"clusterIP": "None"})).is_empty());
-        assert_eq!(
-            check(json!({"ports": [{"port": 80}, {"port": 81}]})),
-            ["spec.ports[0].name: Required value", "spec.ports[1].name: Required value"]
-        );
-        assert_eq!(
-            check(json!({"ports": [{"port": 0}]})),
-            [
-                "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
-                "spec.ports[0].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive",
-            ]
-        );
-        assert_eq!(
-            check(json!({"type": "Odd", "ports": [{"port": 1}]})),
-            [
-                "spec.type: Unsupported value: \"Odd\": supported values: \"ClusterIP\", \"ExternalName\", \"LoadBalancer\", \"NodePort\""
-            ]
-        );
-        assert_eq!(check(json!({"type": "ExternalName"})), ["spec.externalName: Required value"]);
+    let old = before.get("status").get("loadBalancer").get("ingress");
+    let old: Vec<&str> = old.items().map(|i| i.get("ip").text()).collect();
+    for point in ingress.items() {
+        let (ip, mode, host) = (point.get("ip"), point.get("ipMode"), point.get("hostname"));
+        if !ip.is_empty() {
+            legacy_ip(&ip, &old, &mut errors);
+        }
+        match (ip.is_empty(), mode.is_set()) {
+            (false, false) => errors.push(mode.required("must be specified when `ip` is set")),
+            (true, true) => errors.push(mode.forbidden("may not be specified when `ip` is not set")),
+            _ => mode.one_of(&mut errors, &["Proxy", "VIP"]),
+        }
+        host.follows(&mut errors, names::dns1123_subdomain);
+        if parse_sloppy(host.text()).is_some() {
+            errors.push(host.invalid("must be a DNS name, not an IP address"));
+        }
     }
+    errors
 }

@@ -1,13 +1,16 @@
 //! EndpointSlice.
 
+use std::collections::BTreeSet;
+
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, first_three, list, name, or, text};
+use crate::check::{At, Errors, TextRule};
 use crate::defaulting::{absent, default_at, items, put};
 use crate::kind::{Behaviour, Kind};
-use crate::validation::{invalid_each, required_word};
+use crate::validation::{endpoint_ip, labels, legacy_ip};
 
 struct EndpointSlice;
 
@@ -30,19 +33,17 @@ impl Behaviour for EndpointSlice {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let kind = text(object, "/addressType");
-        let mut errors = Vec::new();
-        errors.extend(required_word(&object["addressType"], &Path::root("addressType"), &["FQDN", "IPv4", "IPv6"]));
-        for (at, endpoint) in list(object, "/endpoints").iter().enumerate() {
-            let path = Path::root("endpoints").index(at).child("addresses");
-            let addresses = list(endpoint, "/addresses");
-            if addresses.is_empty() {
-                errors.push(FieldError::required(&path, "must contain at least 1 address"));
-            }
-            for (at, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
-                errors.extend(invalid_each(&path.index(at), address, address_errors(kind, address)));
-            }
+        let slice = At::object(object);
+        let kind = slice.get("addressType");
+        let mut errors = Errors::new();
+        kind.must_be_one_of(&mut errors, &["FQDN", "IPv4", "IPv6"]);
+        validate_ports(&slice.get("ports"), &mut errors);
+        let endpoints = slice.get("endpoints");
+        if endpoints.len() > 1000 {
+            endpoints.at_most(&mut errors, 1000);
+            return errors;
         }
+        endpoints.each(&mut errors, |endpoint, e| validate_endpoint(endpoint, kind.text(), e));
         errors
     }
 
@@ -75,16 +76,74 @@ impl Behaviour for EndpointSlice {
     }
 }
 
-/// The messages against an address of a slice of this type.
-fn address_errors(kind: &str, address: &str) -> Vec<String> {
-    let ip = names::address::parse_sloppy(address);
-    match (kind, ip) {
-        ("FQDN", _) => names::dns1123_subdomain(address),
-        ("IPv4" | "IPv6", None) => names::address::ip_legacy(address),
-        ("IPv4", Some(ip)) if !ip.is_ipv4() => vec!["must be an IPv4 address".to_string()],
-        ("IPv6", Some(ip)) if ip.is_ipv4() => vec!["must be an IPv6 address".to_string()],
-        _ => Vec::new(),
+fn validate_ports(ports: &At<'_>, errors: &mut Errors) {
+    if ports.len() > 20_000 {
+        ports.at_most(errors, 20_000);
+        return;
     }
+    let mut taken = BTreeSet::new();
+    for port in ports.items() {
+        let name = port.get("name");
+        name.follows(errors, names::dns1123_label);
+        if !taken.insert(name.text()) {
+            errors.push(FieldError::duplicate(&name.path, name.text()));
+        }
+        port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
+        port.get("appProtocol").follows(errors, names::qualified_name);
+    }
+}
+
+fn validate_endpoint(endpoint: &At<'_>, kind: &str, errors: &mut Errors) {
+    let addresses = endpoint.get("addresses");
+    addresses.must_say(errors, "must contain at least 1 address");
+    addresses.at_most(errors, 100);
+    addresses.each(errors, |address, e| validate_address(address, &addresses, kind, e));
+    endpoint.get("nodeName").follows(errors, names::dns1123_subdomain);
+    let topology = endpoint.get("deprecatedTopology");
+    topology.at_most(errors, 16);
+    errors.extend(labels(topology.value, &topology.path));
+    endpoint.get("hostname").follows(errors, names::dns1123_label);
+    let rules: [(&str, TextRule); 2] = [("forZones", names::label_value), ("forNodes", names::dns1123_subdomain)];
+    for (field, rule) in rules {
+        let hints = endpoint.get("hints").get(field);
+        hints.at_most(errors, 8);
+        let mut seen = BTreeSet::new();
+        for name in hints.items().map(|hint| hint.get("name")) {
+            if !seen.insert(name.text()) {
+                errors.push(name.duplicate());
+            }
+            name.follows_also_empty(errors, rule);
+        }
+    }
+}
+
+/// An address is of the type its slice has, and one that can be reached.
+fn validate_address(address: &At<'_>, addresses: &At<'_>, kind: &str, errors: &mut Errors) {
+    let before = errors.len();
+    match kind {
+        "IPv4" => legacy_ip(address, &[], errors),
+        "IPv6" => address.follows_also_empty(errors, names::address::ip),
+        "FQDN" => {
+            let name = address.text().strip_suffix('.').unwrap_or(address.text());
+            let messages = names::dns1123_subdomain(name);
+            if !messages.is_empty() {
+                errors.push(FieldError::invalid(&address.path, name, messages.join(",")));
+            } else if !name.contains('.') {
+                let detail = "should be a domain with at least two segments separated by dots";
+                errors.push(FieldError::invalid(&address.path, name, detail));
+            }
+            return;
+        }
+        _ => return,
+    }
+    if errors.len() > before {
+        return;
+    }
+    if address.text().contains(':') != (kind == "IPv6") {
+        let detail = format!("must be an {kind} address");
+        errors.push(FieldError::invalid(&addresses.path, address.text(), detail));
+    }
+    endpoint_ip(address, errors);
 }
 
 #[cfg(test)]
@@ -102,6 +161,8 @@ mod tests {
         assert_eq!(check("IPv4", "fd00::1"), 1);
         assert_eq!(check("IPv6", "fd00::1"), 0);
         assert_eq!(check("FQDN", "a.b"), 0);
+        assert_eq!(check("FQDN", "a"), 1);
+        assert_eq!(check("IPv4", "127.0.0.1"), 1);
         assert_eq!(check("IPv4", "x"), 1);
         assert_eq!(check("Odd", "10.0.0.1"), 1);
     }

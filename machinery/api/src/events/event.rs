@@ -1,9 +1,11 @@
 //! Event, in its second form: the same objects as in the core group, with other names for some fields.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use crate::core::event::{Event as CoreEvent, columns};
+use crate::core::event_validation::{Form, validate_event, validate_new_form, validate_new_form_update};
 use crate::kind::{Behaviour, Kind};
 
 struct Event;
@@ -39,6 +41,18 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Event {
+    fn validate(&self, event: &Value) -> Vec<FieldError> {
+        validate_event(&to_core(event), Form::Events)
+    }
+
+    fn validate_create(&self, event: &Value) -> Vec<FieldError> {
+        validate_new_form(&to_core(event))
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validate_new_form_update(&to_core(new), &to_core(old))
+    }
+
     fn cells(&self, event: &Value, now: Timestamp) -> Vec<Value> {
         CoreEvent.cells(&to_core(event), now)
     }

@@ -4,6 +4,7 @@ use crate::kind::Kind;
 
 mod flowschema;
 mod prioritylevelconfiguration;
+mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

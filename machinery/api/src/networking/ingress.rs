@@ -26,6 +26,14 @@ impl Behaviour for Ingress {
         validation::validate_ingress(object)
     }
 
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_ingress_create(object)
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_ingress_status(new, old)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let ports = if list(object, "/spec/tls").is_empty() { "80" } else { "80, 443" };
         vec![

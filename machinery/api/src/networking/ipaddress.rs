@@ -1,10 +1,11 @@
 //! IPAddress: one address of a service range, named by the address itself.
 
-use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{name, text};
+use crate::check::{At, Errors};
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct IpAddress;
@@ -26,6 +27,20 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for IpAddress {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let parent = At::object(object).get("spec").get("parentRef");
+        let mut errors = Errors::new();
+        if !parent.is_object() {
+            errors.push(parent.required(""));
+            return errors;
+        }
+        parent.get("group").follows(&mut errors, names::dns1123_subdomain);
+        parent.get("resource").must_follow(&mut errors, names::path_segment_name);
+        parent.get("name").must_follow(&mut errors, names::path_segment_name);
+        parent.get("namespace").follows(&mut errors, names::path_segment_name);
+        errors
+    }
+
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         if new["spec"]["parentRef"] == old["spec"]["parentRef"] {
             return Vec::new();

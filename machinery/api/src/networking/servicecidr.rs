@@ -29,12 +29,32 @@ impl Behaviour for ServiceCidr {
         let mut errors = Vec::new();
         if cidrs.len() > 2 {
             let detail = "may only hold up to 2 values";
-            errors.push(FieldError::invalid(&path, Value::from(cidrs.to_vec()), detail));
+            return vec![FieldError::invalid(&path, object["spec"].clone(), detail)];
         }
         for (at, cidr) in cidrs.iter().filter_map(Value::as_str).enumerate() {
             errors.extend(invalid_each(&path.index(at), cidr, names::address::cidr(cidr)));
         }
+        let is_v6 = |cidr: &Value| names::address::parse_cidr(cidr.as_str()?).map(|(address, _)| address.is_ipv6());
+        if let [first, second] = cidrs
+            && is_v6(first).is_some()
+            && is_v6(first) == is_v6(second)
+        {
+            let detail = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+            errors.push(FieldError::invalid(&path, Value::from(cidrs.to_vec()), detail));
+        }
         errors
+    }
+
+    /// A range never changes; a second family may be added.
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        const FIXED: &str = "field is immutable";
+        let path = Path::root("spec").child("cidrs");
+        let (now, then) = (list(new, "/spec/cidrs"), list(old, "/spec/cidrs"));
+        if now.len() != then.len() && (then.len(), now.len()) != (1, 2) {
+            return vec![FieldError::invalid(&path, Value::from(now.to_vec()), FIXED)];
+        }
+        let changed = now.iter().zip(then).enumerate().filter(|(_, (now, then))| now != then);
+        changed.map(|(at, (now, _))| FieldError::invalid(&path.index(at), now.clone(), FIXED)).collect()
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

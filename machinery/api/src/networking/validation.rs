@@ -5,7 +5,8 @@ use corten_meta::names::address;
 use corten_meta::{Value, names};
 
 use crate::cells::{list, number, text};
-use crate::validation::{invalid_each, label_selector, port, port_number_or_name, supported};
+use crate::check::{At, Errors};
+use crate::validation::{invalid_each, label_selector, legacy_ip, port, port_number_or_name, supported};
 
 pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
     let path = Path::root("spec");
@@ -38,8 +39,55 @@ pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
         for (host_at, host) in list(tls, "/hosts").iter().filter_map(Value::as_str).enumerate() {
             errors.extend(validate_host(host, &path.child("tls").index(at).child("hosts").index(host_at)));
         }
+        let secret = At::new(&tls["secretName"], &path.child("tls").index(at).child("secretName"));
+        secret.follows(&mut errors, names::dns1123_subdomain);
+    }
+    let class = At::new(&spec["ingressClassName"], &path.child("ingressClassName"));
+    if class.is_set() {
+        class.follows_also_empty(&mut errors, names::dns1123_subdomain);
     }
     errors
+}
+
+/// The class is named in one place, or twice the same.
+pub(super) fn validate_ingress_create(object: &Value) -> Vec<FieldError> {
+    const CLASS: &str = "kubernetes.io/ingress.class";
+    let annotation = object["metadata"]["annotations"].get(CLASS);
+    let (Some(annotation), Some(class)) = (annotation, object["spec"]["ingressClassName"].as_str()) else {
+        return Vec::new();
+    };
+    if annotation == class {
+        return Vec::new();
+    }
+    let path = Path::root("annotations").child(CLASS);
+    vec![FieldError::invalid(&path, annotation.clone(), "must match `ingressClassName` when both are specified")]
+}
+
+/// The addresses of whoever serves an Ingress.
+pub(super) fn validate_ingress_status(new: &Value, old: &Value) -> Vec<FieldError> {
+    let ingress = |object| At::object(object).get("status").get("loadBalancer").get("ingress");
+    let before: Vec<&str> = ingress(old).items().map(|i| i.get("ip").text()).collect();
+    let mut errors = Errors::new();
+    for point in ingress(new).items() {
+        if !point.get("ip").is_empty() {
+            legacy_ip(&point.get("ip"), &before, &mut errors);
+        }
+        let host = point.get("hostname");
+        host.follows(&mut errors, names::dns1123_subdomain);
+        if address::parse_sloppy(host.text()).is_some() {
+            errors.push(host.invalid("must be a DNS name, not an IP address"));
+        }
+    }
+    errors
+}
+
+/// A reference to an object of some kind in the same namespace.
+pub(super) fn validate_reference(at: &At<'_>, errors: &mut Errors) {
+    if at.get("apiGroup").is_set() {
+        at.get("apiGroup").follows_also_empty(errors, names::dns1123_subdomain);
+    }
+    at.get("kind").must_follow(errors, names::path_segment_name);
+    at.get("name").must_follow(errors, names::path_segment_name);
 }
 
 fn validate_host(host: &str, path: &Path) -> Vec<FieldError> {
@@ -86,18 +134,16 @@ fn validate_backend(backend: &Value, path: &Path) -> Vec<FieldError> {
         (true, true) => return vec![FieldError::invalid(path, "", "cannot set both resource and service backends")],
         (false, false) => return vec![FieldError::invalid(path, "", "resource or service backend is required")],
         (true, false) => {
-            return ["kind", "name"]
-                .iter()
-                .filter(|field| text(backend, &format!("/resource/{field}")).is_empty())
-                .map(|field| FieldError::required(&path.child("resource").child(field), ""))
-                .collect();
+            let mut errors = Errors::new();
+            validate_reference(&At::new(&backend["resource"], &path.child("resource")), &mut errors);
+            return errors;
         }
         (false, true) => {}
     }
     let service = path.child("service");
     let mut errors = match text(backend, "/service/name") {
         "" => vec![FieldError::required(&service.child("name"), "")],
-        name => invalid_each(&service.child("name"), name, names::dns1035_label(name)),
+        name => invalid_each(&service.child("name"), name, names::dns1123_label(name)),
     };
     let (name, port_) = (text(backend, "/service/port/name"), number(backend, "/service/port/number"));
     match (name.is_empty(), port_ == 0) {
@@ -126,6 +172,12 @@ pub(super) fn validate_network_policy(object: &Value) -> Vec<FieldError> {
             }
         }
     }
+    let types = list(spec, "/policyTypes");
+    if types.len() > 2 {
+        let detail = "may not specify more than two policyTypes";
+        errors.push(FieldError::invalid(&path.child("policyTypes"), Value::from(types.to_vec()), detail));
+        return errors;
+    }
     for (at, kind) in list(spec, "/policyTypes").iter().enumerate() {
         errors.extend(supported(kind, &path.child("policyTypes").index(at), &["Ingress", "Egress"]));
     }
@@ -151,7 +203,7 @@ fn validate_policy_port(policy_port: &Value, path: &Path) -> Vec<FieldError> {
                 (Some(first), Some(end)) => {
                     if end < first {
                         let detail = "must be greater than or equal to `port`";
-                        errors.push(FieldError::invalid(&end_path, end, detail));
+                        errors.push(FieldError::invalid(&end_path, first, detail));
                     }
                     errors.extend(port(end, &end_path));
                 }

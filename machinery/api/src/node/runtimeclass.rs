@@ -1,11 +1,15 @@
 //! RuntimeClass.
 
-use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
+use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, name, text};
+use crate::check::{At, Errors};
+use crate::core::pod_validation::validate_overhead;
+use crate::core::scheduling_validation::validate_tolerations;
 use crate::kind::{Behaviour, Kind};
+use crate::validation::labels;
 
 struct RuntimeClass;
 
@@ -21,9 +25,17 @@ pub fn kind() -> Kind {
 
 impl Behaviour for RuntimeClass {
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let handler = text(object, "/handler");
-        let path = Path::root("handler");
-        corten_meta::names::dns1123_label(handler).into_iter().map(|e| FieldError::invalid(&path, handler, e)).collect()
+        let class = At::object(object);
+        let mut errors = Errors::new();
+        class.get("handler").must_follow(&mut errors, names::dns1123_label);
+        let overhead = class.get("overhead");
+        validate_overhead(&overhead.get("podFixed").with(overhead.path), &mut errors);
+        let scheduling = class.get("scheduling");
+        let selector = scheduling.get("nodeSelector");
+        errors.extend(labels(selector.value, &selector.path));
+        validate_tolerations(&scheduling.get("tolerations"), &mut errors);
+        scheduling.get("tolerations").unique(&mut errors);
+        errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

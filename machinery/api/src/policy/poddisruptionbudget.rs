@@ -4,7 +4,9 @@ use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
+use crate::apps::validation::at_most_all;
 use crate::cells::{age, name, number};
+use crate::check::{At, Errors};
 use crate::defaulting::absent;
 use crate::kind::{Behaviour, Kind};
 
@@ -30,9 +32,22 @@ impl Behaviour for PodDisruptionBudget {
             errors.push(FieldError::invalid(&spec, object["spec"].clone(), detail));
         }
         for field in ["minAvailable", "maxUnavailable"] {
-            errors.extend(crate::validation::int_or_percent(&object["spec"][field], &spec.child(field)));
+            let amount = At::new(&object["spec"][field], &spec.child(field));
+            errors.extend(crate::validation::int_or_percent(amount.value, &amount.path));
+            at_most_all(&amount, &mut errors);
         }
         errors.extend(crate::validation::label_selector(&object["spec"]["selector"], &spec.child("selector")));
+        let policy = At::object(object).get("spec").get("unhealthyPodEvictionPolicy");
+        policy.one_of(&mut errors, &["AlwaysAllow", "IfHealthyBudget"]);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        let status = At::object(new).get("status");
+        let mut errors = Errors::new();
+        for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
+            status.get(field).nonnegative(&mut errors);
+        }
         errors
     }
 

@@ -9,6 +9,8 @@ mod deviceclass;
 mod resourceclaim;
 mod resourceclaimtemplate;
 mod resourceslice;
+mod slice_validation;
+mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

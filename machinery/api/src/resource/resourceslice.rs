@@ -1,8 +1,10 @@
 //! ResourceSlice.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::slice_validation::{validate_slice, validate_slice_update};
 use crate::cells::{age, name, text};
 use crate::kind::{Behaviour, Kind};
 
@@ -19,6 +21,14 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ResourceSlice {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validate_slice(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validate_slice_update(new, old)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![
             name(object),

@@ -34,16 +34,25 @@ impl Behaviour for PriorityClass {
         if name.starts_with("system-") {
             let known =
                 [("system-node-critical", HIGHEST_USER * 2 + 1000), ("system-cluster-critical", HIGHEST_USER * 2)];
-            if !known.contains(&(name, value)) {
-                let detail = "priority class names with 'system-' prefix are reserved for system use only. error: \
-                              only system priority classes are allowed to have the prefix";
-                errors.push(FieldError::forbidden(&Path::root("metadata").child("name"), detail));
-            }
+            let problem = match known.iter().find(|(known, _)| *known == name) {
+                None => Some(format!("{name} is not a known system priority class")),
+                Some((_, wanted)) if *wanted != value => {
+                    Some(format!("value of {name} PriorityClass must be {wanted}"))
+                }
+                Some(_) if truth(object, "/globalDefault") => {
+                    Some(format!("globalDefault of {name} PriorityClass must be false"))
+                }
+                Some(_) => None,
+            };
+            errors.extend(problem.map(|problem| {
+                let detail = "priority class names with 'system-' prefix are reserved for system use only. error: ";
+                FieldError::forbidden(&Path::root("metadata").child("name"), format!("{detail}{problem}"))
+            }));
         } else if value > HIGHEST_USER {
             let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER}");
             errors.push(FieldError::forbidden(&Path::root("value"), detail));
         }
-        errors.extend(crate::validation::one_of(object, "preemptionPolicy", &["Never", "PreemptLowerPriority"]));
+        errors.extend(crate::validation::one_of(object, "preemptionPolicy", &["PreemptLowerPriority", "Never"]));
         errors
     }
 

@@ -1,10 +1,13 @@
 //! CSIDriver.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::validation;
 use crate::cells::{age, join, list, name, or, text, truth};
+use crate::check::{At, Errors};
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind};
 
@@ -30,6 +33,19 @@ impl Behaviour for CsiDriver {
         }
         default_at(object, "/spec/requiresRepublish", false);
         default_at(object, "/spec/seLinuxMount", false);
+    }
+
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_csi_driver(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
+        let mut errors = Errors::new();
+        let attach = new.get("attachRequired").with(new.path.child("attachedRequired"));
+        attach.unchanged(&mut errors, &old.get("attachRequired"));
+        new.get("volumeLifecycleModes").unchanged(&mut errors, &old.get("volumeLifecycleModes"));
+        errors
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,8 +1,10 @@
 //! CSINode.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::validation;
 use crate::cells::{age, count, list, name};
 use crate::kind::{Behaviour, Kind};
 
@@ -18,6 +20,14 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CsiNode {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_csi_node(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_csi_node_update(new, old)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(object), count(list(object, "/spec/drivers")), age(object, now)]
     }

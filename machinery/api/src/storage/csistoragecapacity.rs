@@ -1,8 +1,10 @@
 //! CSIStorageCapacity.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::validation;
 use crate::cells::{name, or, text};
 use crate::kind::{Behaviour, Kind};
 
@@ -17,6 +19,14 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CsiStorageCapacity {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_capacity(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_fixed(new, old, &["nodeTopology", "storageClassName"])
+    }
+
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
         let capacity = or(text(object, "/capacity"), "<unset>");
         vec![name(object), text(object, "/storageClassName").into(), capacity.into()]

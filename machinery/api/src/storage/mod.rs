@@ -6,6 +6,7 @@ mod csidriver;
 mod csinode;
 mod csistoragecapacity;
 mod storageclass;
+mod validation;
 mod volumeattachment;
 mod volumeattributesclass;
 

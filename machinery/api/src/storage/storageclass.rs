@@ -1,9 +1,10 @@
 //! StorageClass.
 
 use corten_meta::Value;
-use corten_meta::field::{FieldError, Path};
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::validation;
 use crate::cells::{age, or, text, truth};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
@@ -26,31 +27,11 @@ impl Behaviour for StorageClass {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        if text(object, "/provisioner").is_empty() {
-            errors.push(FieldError::required(&Path::root("provisioner"), ""));
-        }
-        errors.extend(crate::validation::one_of(object, "reclaimPolicy", &["Delete", "Retain"]));
-        errors.extend(crate::validation::one_of(object, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]));
-        errors
+        validation::validate_storage_class(object)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        for (field, detail) in [
-            ("parameters", "updates to parameters are forbidden."),
-            ("provisioner", "updates to provisioner are forbidden."),
-            ("reclaimPolicy", "updates to reclaimPolicy are forbidden."),
-        ] {
-            if new.get(field) != old.get(field) {
-                errors.push(FieldError::forbidden(&Path::root(field), detail));
-            }
-        }
-        if new["volumeBindingMode"] != old["volumeBindingMode"] {
-            let path = Path::root("volumeBindingMode");
-            errors.push(FieldError::invalid(&path, new["volumeBindingMode"].clone(), "field is immutable"));
-        }
-        errors
+        validation::validate_fixed(new, old, &["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"])
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,8 +1,10 @@
 //! VolumeAttachment.
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::validation;
 use crate::cells::{age, name, text, truth};
 use crate::kind::{Behaviour, Kind};
 
@@ -19,6 +21,18 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for VolumeAttachment {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_attachment(object)
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_fixed(new, old, &["spec"])
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        validation::validate_attachment(new)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![
             name(object),

@@ -5,6 +5,9 @@
 use corten_meta::Value;
 use serde_json::json;
 
+mod batch;
+mod core;
+mod groups;
 mod pod;
 
 /// An object that is right, of one kind.

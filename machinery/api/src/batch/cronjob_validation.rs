@@ -1,0 +1,93 @@
+//! The rules of CronJob: a schedule, a time zone, and a job that the server may give a selector.
+
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+
+use super::schedule::schedule_error;
+use super::validation::validate_job_spec;
+use crate::check::{At, Errors};
+
+/// Everything but the time zone, which is judged when it is new.
+pub(super) fn validate_cron_job(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let mut errors = Errors::new();
+    let schedule = spec.get("schedule");
+    if schedule.must(&mut errors) {
+        let text = schedule.text().split_once(' ').filter(|(zone, _)| zone.contains("TZ="));
+        let text = text.map_or(schedule.text(), |(_, rest)| rest.trim_start());
+        errors.extend(schedule_error(text).map(|detail| schedule.invalid(detail)));
+    }
+    spec.get("startingDeadlineSeconds").nonnegative(&mut errors);
+    spec.get("concurrencyPolicy").must_be_one_of(&mut errors, &["Allow", "Forbid", "Replace"]);
+    let job = spec.get("jobTemplate").get("spec");
+    validate_job_spec(&job, &mut errors);
+    if job.get("selector").is_set() {
+        errors.push(job.get("selector").invalid("`selector` will be auto-generated"));
+    }
+    if job.get("manualSelector").is_true() {
+        errors.push(job.get("manualSelector").not_supported(&["nil", "false"]));
+    }
+    for field in ["successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
+        spec.get(field).nonnegative(&mut errors);
+    }
+    errors
+}
+
+pub(super) fn validate_cron_job_create(object: &Value) -> Errors {
+    let object = At::object(object);
+    let (name, spec) = (object.get("metadata").get("name"), object.get("spec"));
+    let mut errors = Errors::new();
+    // The controller adds eleven characters to make the names of jobs.
+    if name.text().len() > 52 {
+        errors.push(name.invalid("must be no more than 52 characters"));
+    }
+    if spec.get("schedule").text().contains("TZ") {
+        let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+        errors.push(spec.get("schedule").invalid(detail));
+    }
+    validate_time_zone(&spec.get("timeZone"), &mut errors);
+    errors
+}
+
+pub(super) fn validate_cron_job_update(new: &Value, old: &Value) -> Errors {
+    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let (schedule, zone) = (spec.get("schedule"), spec.get("timeZone"));
+    let mut errors = Errors::new();
+    let had_zone = before.get("schedule").text().contains("TZ");
+    if schedule.text().contains("TZ") && had_zone && zone.is_set() {
+        errors.push(schedule.invalid("cannot use both timeZone field and TZ or CRON_TZ in schedule"));
+    } else if schedule.text().contains("TZ") && !had_zone {
+        errors.push(schedule.invalid("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"));
+    }
+    if zone.value != before.get("timeZone").value {
+        validate_time_zone(&zone, &mut errors);
+    }
+    errors
+}
+
+fn validate_time_zone(zone: &At<'_>, errors: &mut Errors) {
+    if !zone.is_set() {
+        return;
+    }
+    let name = zone.text();
+    if name.is_empty() {
+        errors.push(zone.invalid("timeZone must be nil or non-empty string"));
+        return;
+    }
+    let part = |part: &str| {
+        let letters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b));
+        letters && (1..=14).contains(&part.len()) && part != "." && part != ".." && !part.starts_with('-')
+    };
+    let unknown = || FieldError::invalid(&zone.path, name, format!("unknown time zone {name}"));
+    if !name.split('/').all(part) {
+        errors.push(unknown());
+        return;
+    }
+    if name.eq_ignore_ascii_case("local") {
+        let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        errors.push(zone.invalid(detail));
+    }
+    if jiff::tz::TimeZone::get(name).is_err() && name != "Local" {
+        errors.push(unknown());
+    }
+}

@@ -1,0 +1,133 @@
+//! The rules of CertificateSigningRequest: what is asked, by whom it is approved, and what is issued.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+
+use crate::check::{At, Errors};
+use crate::validation::signer_name;
+
+const USAGES: &[&str] = &[
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+
+/// What a write may do to a request beside leaving it alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum May {
+    Neither,
+    Approve,
+    Issue,
+}
+
+pub(super) fn validate_request(object: &Value) -> Errors {
+    let object = At::object(object);
+    let spec = object.get("spec");
+    let mut errors = Errors::new();
+    validate_pem(&spec.get("request"), &mut errors);
+    let usages = spec.get("usages");
+    usages.must(&mut errors);
+    usages.each(&mut errors, |usage, e| usage.one_of(e, USAGES));
+    usages.unique(&mut errors);
+    let signer = spec.get("signerName");
+    if signer.text() == "kubernetes.io/legacy-unknown" {
+        errors.push(signer.invalid("the legacy signerName is not allowed via this API version"));
+    } else {
+        signer_name(&signer, &mut errors);
+    }
+    let expiration = spec.get("expirationSeconds");
+    if expiration.number().is_some_and(|seconds| seconds < 600) {
+        errors.push(expiration.invalid("may not specify a duration less than 600 seconds (10 minutes)"));
+    }
+    validate_conditions(&object.get("status").get("conditions"), &mut errors);
+    errors
+}
+
+/// The request is one PEM block; what it says is for the signer to judge.
+fn validate_pem(request: &At<'_>, errors: &mut Errors) {
+    let bytes = STANDARD.decode(request.text()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let block =
+        text.contains("-----BEGIN CERTIFICATE REQUEST-----") && text.contains("-----END CERTIFICATE REQUEST-----");
+    if !block {
+        let detail = "PEM block type must be CERTIFICATE REQUEST";
+        errors.push(FieldError::invalid(&request.path, request.text(), detail));
+    }
+}
+
+fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
+    let mut seen: Vec<&str> = Vec::new();
+    for condition in conditions.items() {
+        let (kind, status) = (condition.get("type"), condition.get("status"));
+        kind.must(errors);
+        let final_ = ["Approved", "Denied", "Failed"].contains(&kind.text());
+        status.must_be_one_of(errors, if final_ { &["True"] } else { &["False", "True", "Unknown"] });
+        let opposite = match kind.text() {
+            "Approved" => "Denied",
+            "Denied" => "Approved",
+            _ => "",
+        };
+        if !opposite.is_empty() && seen.contains(&opposite) {
+            let detail = "Approved and Denied conditions are mutually exclusive";
+            errors.push(kind.with(conditions.path.clone()).invalid(detail));
+        }
+        if seen.contains(&kind.text()) {
+            errors.push(kind.duplicate());
+        }
+        seen.push(kind.text());
+    }
+}
+
+/// Approval and denial are given once, through their own door; so is the certificate.
+pub(super) fn validate_request_update(new: &Value, old: &Value, may: May) -> Errors {
+    let (status, before) = (At::object(new).get("status"), At::object(old).get("status"));
+    let of = |status: &At<'_>, kind: &str| -> Vec<Value> {
+        let conditions = status.get("conditions").items();
+        conditions.filter(|c| c.get("type").text() == kind).map(|c| c.value.clone()).collect()
+    };
+    let conditions = status.get("conditions");
+    let mut errors = Errors::new();
+    for kind in ["Approved", "Denied", "Failed"] {
+        let (now, then) = (of(&status, kind), of(&before, kind));
+        let guarded = kind != "Failed" && may != May::Approve;
+        let verb = match now.len().cmp(&then.len()) {
+            std::cmp::Ordering::Less => "remove",
+            std::cmp::Ordering::Greater if guarded => "add",
+            std::cmp::Ordering::Equal if guarded && now != then => "modify",
+            _ => continue,
+        };
+        let end = if verb == "modify" { "\n" } else { "" };
+        errors.push(conditions.forbidden(format!("updates may not {verb} a condition of type {kind:?}{end}")));
+    }
+    let (certificate, issued) = (status.get("certificate"), before.get("certificate"));
+    if certificate.text() != issued.text() {
+        if may != May::Issue {
+            errors.push(certificate.forbidden("updates may not set certificate content"));
+        } else if !issued.is_empty() {
+            errors.push(certificate.forbidden("updates may not modify existing certificate content"));
+        }
+    }
+    errors
+}

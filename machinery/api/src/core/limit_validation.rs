@@ -1,0 +1,116 @@
+//! The rules of LimitRange: minimum, default and maximum of a resource stand in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use corten_meta::field::FieldError;
+use corten_meta::{Quantity, Value, names};
+
+use super::resource_validation::{Of, can_overcommit, validate_name_of, validate_resource_name};
+use crate::check::{At, Errors};
+
+pub(super) fn validate_limit_range(object: &Value) -> Errors {
+    let mut errors = Errors::new();
+    let mut seen = BTreeSet::new();
+    for limit in At::object(object).get("spec").get("limits").items() {
+        let kind = limit.get("type");
+        validate_type(&kind, &mut errors);
+        if !seen.insert(kind.text()) {
+            errors.push(kind.duplicate());
+        }
+        validate_names(&limit, &mut errors);
+        validate_order(&limit, &mut errors);
+        validate_ratios(&limit, &mut errors);
+    }
+    errors
+}
+
+fn validate_type(kind: &At<'_>, errors: &mut Errors) {
+    let before = errors.len();
+    kind.follows_also_empty(errors, names::qualified_name);
+    let standard = ["Pod", "Container", "PersistentVolumeClaim"].contains(&kind.text());
+    if errors.len() == before && !kind.text().contains('/') && !standard {
+        errors.push(kind.invalid("must be a standard limit type or fully qualified"));
+    }
+}
+
+fn validate_names(limit: &At<'_>, errors: &mut Errors) {
+    let kind = limit.get("type").text();
+    for field in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"].map(|f| limit.get(f)) {
+        let defaults = field.path == limit.get("default").path || field.path == limit.get("defaultRequest").path;
+        if kind == "Pod" && defaults && !field.is_empty() {
+            errors.push(field.forbidden("may not be specified when `type` is 'Pod'"));
+            continue;
+        }
+        for (resource, amount) in field.entries() {
+            match kind {
+                "Pod" | "Container" => validate_name_of(Of::Container, resource, &amount, errors),
+                _ => {
+                    validate_resource_name(resource, &amount, errors);
+                }
+            }
+        }
+    }
+    let storage = |field: &str| limit.get(field).get("storage").is_set();
+    if kind == "PersistentVolumeClaim" && !storage("min") && !storage("max") {
+        let detail = "either minimum or maximum storage value is required, but neither was provided";
+        errors.push(limit.get("limits").required(detail));
+    }
+}
+
+fn amounts<'a>(limit: &At<'a>, field: &str) -> BTreeMap<&'a str, Quantity> {
+    limit.get(field).entries().filter_map(|(resource, amount)| Some((resource, amount.quantity()?))).collect()
+}
+
+/// Each pair as (the smaller, the larger, where the error is, what it shows, and how each is called).
+fn validate_order(limit: &At<'_>, errors: &mut Errors) {
+    const PAIRS: [(&str, &str, &str, &str, &str, &str); 6] = [
+        ("min", "max", "min", "min", "min value", "max value"),
+        ("min", "defaultRequest", "defaultRequest", "defaultRequest", "min value", "default request value"),
+        ("defaultRequest", "max", "defaultRequest", "defaultRequest", "default request value", "max value"),
+        (
+            "defaultRequest",
+            "default",
+            "defaultRequest",
+            "defaultRequest",
+            "default request value",
+            "default limit value",
+        ),
+        ("min", "default", "default", "min", "min value", "default value"),
+        ("default", "max", "default", "max", "default value", "max value"),
+    ];
+    for (small, large, place, shown, small_word, large_word) in PAIRS {
+        let (smaller, larger, shown) = (amounts(limit, small), amounts(limit, large), amounts(limit, shown));
+        for (resource, amount) in smaller {
+            let Some(bound) = larger.get(resource).filter(|bound| amount > **bound) else { continue };
+            let detail = format!("{small_word} {amount} is greater than {large_word} {bound}");
+            let value = shown.get(resource).map(ToString::to_string).unwrap_or_default();
+            errors.push(FieldError::invalid(&limit.path.child(place).key(resource), value, detail));
+        }
+    }
+    let requests = amounts(limit, "defaultRequest");
+    for (resource, default) in amounts(limit, "default").into_iter().filter(|(r, _)| !can_overcommit(r)) {
+        if let Some(request) = requests.get(resource).filter(|request| **request != default) {
+            let path = limit.path.child("defaultRequest").key(resource);
+            let detail = format!("default value {default} must equal to defaultRequest value {request} in {resource}");
+            errors.push(FieldError::invalid(&path, request.to_string(), detail));
+        }
+    }
+}
+
+fn validate_ratios(limit: &At<'_>, errors: &mut Errors) {
+    let (least, most) = (amounts(limit, "min"), amounts(limit, "max"));
+    for (resource, ratio) in amounts(limit, "maxLimitRequestRatio") {
+        let path = limit.path.child("maxLimitRequestRatio").key(resource);
+        if ratio.as_milli() < 1000 {
+            let detail = format!("ratio {ratio} is less than 1");
+            errors.push(FieldError::invalid(&path, ratio.to_string(), detail));
+        }
+        if let (Some(least), Some(most)) = (least.get(resource), most.get(resource)) {
+            let widest = most.as_f64() / least.as_f64();
+            if ratio.as_f64() > widest {
+                let detail = format!("ratio {ratio} is greater than max/min = {widest:.6}");
+                errors.push(FieldError::invalid(&path, ratio.to_string(), detail));
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The rules of ResourceSlice: which nodes reach its devices, and what each device is.
+
+use corten_meta::field::FieldError;
+use corten_meta::{Quantity, Value, names};
+
+use super::validation::{limited_set, validate_binding_conditions, validate_pool_name, validate_qualified};
+use crate::check::{At, Errors};
+use crate::core::scheduling_validation::validate_node_selector;
+use crate::core::volume_source::csi_driver_name;
+
+pub(super) fn validate_slice(object: &Value) -> Errors {
+    let spec = At::object(object).get("spec");
+    let pool = spec.get("pool");
+    let mut errors = Errors::new();
+    csi_driver_name(&spec.get("driver"), &mut errors);
+    validate_pool_name(&pool.get("name"), &mut errors);
+    let count = pool.get("resourceSliceCount").number().unwrap_or_default();
+    if count <= 0 {
+        let path = pool.path.child("resourceSliceCount");
+        errors.push(FieldError::invalid(&path, count, "must be greater than zero"));
+    }
+    if pool.get("generation").number().is_some_and(|n| n < 0) {
+        errors.push(pool.get("generation").invalid("must be greater than or equal to zero"));
+    }
+    validate_slice_nodes(&spec, &mut errors);
+    let (devices, counters) = (spec.get("devices"), spec.get("sharedCounters"));
+    if devices.is_set() && counters.is_set() {
+        errors.push(FieldError::invalid(&spec.path, "", "only one of `sharedCounters` or `devices` is allowed"));
+    }
+    let advanced = devices.items().any(|d| !d.get("taints").is_empty() || !d.get("consumesCounters").is_empty());
+    let each = spec.get("perDeviceNodeSelection").is_true();
+    devices.each(&mut errors, |device, e| validate_device(device, each, e));
+    limited_set(&devices, if advanced { 64 } else { 128 }, |device| device.get("name"), &mut errors);
+    for set in counters.items() {
+        set.get("name").must_follow(&mut errors, names::dns1123_label);
+        validate_counters(&set.get("counters"), &mut errors);
+    }
+    limited_set(&counters, 8, |set| set.get("name"), &mut errors);
+    errors
+}
+
+pub(super) fn validate_slice_update(new: &Value, old: &Value) -> Errors {
+    let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let mut errors = Errors::new();
+    new.get("pool").get("name").unchanged(&mut errors, &old.get("pool").get("name"));
+    for field in ["driver", "nodeName"] {
+        new.get(field).unchanged(&mut errors, &old.get(field));
+    }
+    errors
+}
+
+/// Which of these ways to name nodes are used; each that is, is checked.
+fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], empty: &str, errors: &mut Errors) -> Vec<&'a str> {
+    let mut used = Vec::new();
+    for field in fields {
+        let own = at.get(field);
+        match (*field, own.is_set()) {
+            (_, false) => continue,
+            ("nodeName", _) if own.is_empty() => errors.push(own.invalid(empty)),
+            ("nodeName", _) => {
+                used.push(*field);
+                own.follows(errors, names::dns1123_subdomain);
+            }
+            ("nodeSelector", _) => {
+                used.push(*field);
+                validate_node_selector(&own, true, errors);
+            }
+            _ if own.is_true() => used.push(*field),
+            _ => errors.push(own.invalid("must be either unset or set to true")),
+        }
+    }
+    used
+}
+
+fn validate_slice_nodes(spec: &At<'_>, errors: &mut Errors) {
+    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+    let fields = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
+    let used = node_choices(spec, &fields, "must be either unset or set to a non-empty string", errors);
+    let terms = spec.get("nodeSelector").get("nodeSelectorTerms");
+    if spec.get("nodeSelector").is_object() && terms.len() != 1 {
+        errors.push(terms.invalid("must have exactly one node selector term"));
+    }
+    match used.as_slice() {
+        [] => errors.push(spec.required(ONE)),
+        [_] => {}
+        many => {
+            let detail = format!("{ONE}, but multiple fields are set");
+            errors.push(FieldError::invalid(&spec.path, braced(many), detail));
+        }
+    }
+}
+
+fn braced(fields: &[&str]) -> String {
+    let quoted: Vec<String> = fields.iter().map(|field| format!("`{field}`")).collect();
+    format!("{{{}}}", quoted.join(", "))
+}
+
+fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
+    device.get("name").follows_also_empty(errors, names::dns1123_label);
+    let (attributes, capacity) = (device.get("attributes"), device.get("capacity"));
+    let total = attributes.len() + capacity.len();
+    if total > 32 {
+        let detail = "the total number of attributes and capacities must not exceed 32";
+        errors.push(FieldError::invalid(&device.path, total, detail));
+    }
+    for (name, attribute) in attributes.entries() {
+        validate_qualified(name, &attribute, errors);
+        validate_attribute(&attribute, errors);
+    }
+    let shared = device.get("allowMultipleAllocations").is_true();
+    for (name, amount) in capacity.entries() {
+        validate_qualified(name, &amount, errors);
+        let policy = amount.get("requestPolicy");
+        if policy.is_object() && !shared {
+            errors.push(policy.forbidden("allowMultipleAllocations must be true"));
+        } else if let Some(most) = amount.get("value").quantity().filter(|_| policy.is_object()) {
+            validate_request_policy(&policy, &most, errors);
+        }
+    }
+    device.get("taints").at_most(errors, 16);
+    device.get("taints").each(errors, validate_taint);
+    for consumption in device.get("consumesCounters").items() {
+        consumption.get("counterSet").must_follow(errors, names::dns1123_label);
+        validate_counters(&consumption.get("counters"), errors);
+    }
+    limited_set(&device.get("consumesCounters"), 2, |c| c.get("counterSet"), errors);
+    validate_device_nodes(device, each, errors);
+    validate_binding_conditions(device, errors);
+}
+
+fn validate_device_nodes(device: &At<'_>, each: bool, errors: &mut Errors) {
+    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+    let fields = ["nodeName", "nodeSelector", "allNodes"];
+    if !each {
+        if fields.iter().any(|field| device.get(field).is_set()) {
+            let detail = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+            errors.push(FieldError::invalid(&device.path, Value::Null, detail));
+        }
+        return;
+    }
+    let used = node_choices(device, &fields, "must not be empty", errors);
+    match used.as_slice() {
+        [] => errors.push(device.required(ONE)),
+        [_] => {}
+        many => errors.push(FieldError::invalid(&device.path, braced(many), ONE)),
+    }
+}
+
+fn validate_attribute(attribute: &At<'_>, errors: &mut Errors) {
+    const VALUES: [&str; 8] = ["bool", "int", "string", "version", "bools", "ints", "strings", "versions"];
+    const DETAIL: &str = "exactly one value must be specified";
+    let text = |at: &At<'_>, version: bool, errors: &mut Errors| {
+        if version && at.is_set() && !is_semantic_version(at.text()) {
+            errors.push(at.invalid("must be a string compatible with semver.org spec 2.0.0"));
+        }
+        at.at_most_bytes(errors, 64);
+    };
+    text(&attribute.get("string"), false, errors);
+    text(&attribute.get("version"), true, errors);
+    for field in ["bools", "ints", "strings", "versions"] {
+        let values = attribute.get(field);
+        if values.is_set() && values.is_empty() {
+            errors.push(values.invalid("must not be empty if specified"));
+        }
+        if field == "strings" || field == "versions" {
+            values.each(errors, |value, e| text(value, field == "versions", e));
+        }
+    }
+    match VALUES.iter().filter(|field| attribute.get(field).is_set()).count() {
+        0 => errors.push(FieldError::invalid(&attribute.path, "", DETAIL)),
+        1 => {}
+        _ => errors.push(attribute.invalid(DETAIL)),
+    }
+}
+
+/// Three numbers without leading zeros, then what came before the release and what it was built from.
+fn is_semantic_version(text: &str) -> bool {
+    let number = |part: &str| {
+        part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty() && (part == "0" || !part.starts_with('0'))
+    };
+    let word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
+    let (core, early) = rest.split_once('-').map_or((rest, None), |(core, early)| (core, Some(early)));
+    let numbers: Vec<&str> = core.split('.').collect();
+    let plain = |part: &str| part.bytes().any(|b| !b.is_ascii_digit()) || number(part);
+    numbers.len() == 3
+        && numbers.into_iter().all(number)
+        && build.is_none_or(|build| build.split('.').all(word))
+        && early.is_none_or(|early| early.split('.').all(|part| word(part) && plain(part)))
+}
+
+/// How much of a shared device one may ask for: some fixed amounts, or a range in steps.
+fn validate_request_policy(policy: &At<'_>, most: &Quantity, errors: &mut Errors) {
+    let (values, range, default) = (policy.get("validValues"), policy.get("validRange"), policy.get("default"));
+    if !values.is_empty() && range.is_object() {
+        let detail =
+            "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same time";
+        errors.push(policy.forbidden(detail));
+        return;
+    }
+    let what = match (values.is_empty(), range.is_object()) {
+        (false, _) => "validValues",
+        (_, true) => "validRange",
+        _ => return,
+    };
+    match default.quantity() {
+        None => errors.push(default.required(&format!("required when {what} is defined"))),
+        Some(default) if what == "validValues" => validate_values(&values, &default, most, errors),
+        Some(default) => validate_range(&range, &default, most, errors),
+    }
+}
+
+fn validate_values(values: &At<'_>, default: &Quantity, most: &Quantity, errors: &mut Errors) {
+    let amounts: Vec<Quantity> = values.items().filter_map(|value| value.quantity()).collect();
+    for (at, pair) in amounts.windows(2).enumerate().filter(|(_, pair)| pair[0] > pair[1]) {
+        let detail = "values must be sorted in ascending order";
+        errors.push(FieldError::invalid(&values.path.index(at + 1), pair[1].to_string(), detail));
+    }
+    for (at, amount) in amounts.iter().enumerate().filter(|(_, amount)| *amount > most) {
+        let detail = format!("option is larger than capacity value: {most}");
+        errors.push(FieldError::invalid(&values.path.index(at), amount.to_string(), detail));
+    }
+    limited_set(values, 10, Clone::clone, errors);
+    if !amounts.contains(default) {
+        let detail = "default value is not valid according to the requestPolicy";
+        errors.push(FieldError::invalid(&values.path, default.to_string(), detail));
+    }
+}
+
+fn validate_range(range: &At<'_>, default: &Quantity, most: &Quantity, errors: &mut Errors) {
+    let [least, top, step] = ["min", "max", "step"].map(|field| range.get(field).quantity());
+    let invalid = |field: &str, value: &Quantity, detail: String| {
+        FieldError::invalid(&range.path.child(field), value.to_string(), detail)
+    };
+    let Some(least) = least else {
+        errors.push(range.get("min").required("required when validRange is defined"));
+        return;
+    };
+    if least > *most {
+        errors.push(invalid("min", &least, format!("min is larger than capacity value: {most}")));
+    }
+    if *default < least {
+        errors.push(invalid("min", default, format!("default is less than min: {least}")));
+    }
+    if let Some(top) = &top {
+        if least > *top {
+            errors.push(invalid("max", &least, format!("min is larger than max: {top}")));
+        }
+        if top > most {
+            errors.push(invalid("max", top, format!("max is larger than capacity value: {most}")));
+        }
+        if default > top {
+            errors.push(invalid("max", default, format!("default is more than max: {top}")));
+        }
+    }
+    let Some(step) = step.filter(|step| step.as_value() != 0) else { return };
+    let added = Quantity::from_milli(least.as_milli() + step.as_milli(), least.format());
+    if added > *most {
+        errors.push(invalid("step", &step, format!("one step {added} is larger than capacity value: {most}")));
+    }
+    for value in [Some(default), top.as_ref()].into_iter().flatten() {
+        if (value.as_value() - least.as_value()) % step.as_value() != 0 {
+            let detail = format!("value is not a multiple of a given step ({step}) from ({least})");
+            errors.push(invalid("step", value, detail));
+        }
+    }
+}
+
+fn validate_counters(counters: &At<'_>, errors: &mut Errors) {
+    counters.must(errors);
+    counters.at_most(errors, 32);
+    for (name, counter) in counters.entries() {
+        let messages = names::dns1123_label(name).into_iter();
+        errors.extend(messages.map(|m| FieldError::invalid(&counter.path, name, m)));
+    }
+}
+
+fn validate_taint(taint: &At<'_>, errors: &mut Errors) {
+    taint.get("key").follows_also_empty(errors, names::qualified_name);
+    taint.get("value").follows(errors, names::label_value);
+    taint.get("effect").must_be_one_of(errors, &["NoExecute", "NoSchedule", "None"]);
+}

@@ -1,0 +1,317 @@
+//! The rules of claims on devices: what is asked, how, and what was given. Selectors in CEL are judged where they run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use corten_meta::field::FieldError;
+use corten_meta::{Value, names};
+
+use crate::check::{At, Errors};
+use crate::core::scheduling_validation::validate_node_selector;
+use crate::core::volume_source::csi_driver_name;
+
+pub(super) const MAX_REQUESTS: usize = 32;
+const MAX_CONFIGS: usize = 32;
+const MAX_SELECTORS: usize = 32;
+const MAX_EXPRESSION: usize = 10 * 1024;
+const MAX_PARAMETERS: usize = 10 * 1024;
+
+/// The requests of a claim by name, each with its alternatives.
+type Requests<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
+/// The items are at most so many, and none has the key of another.
+pub(super) fn limited_set<'a>(at: &At<'a>, max: usize, key: impl Fn(&At<'a>) -> At<'a>, errors: &mut Errors) {
+    at.at_most(errors, max);
+    let mut seen = BTreeSet::new();
+    for item in at.items() {
+        let own = key(&item);
+        if !seen.insert(own.value.to_string()) {
+            errors.push(FieldError::duplicate(&item.path, own.value.clone()));
+        }
+    }
+}
+
+/// The spec of a claim, also of a template for one.
+pub(super) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
+    let devices = spec.get("devices");
+    let names = request_names(&devices);
+    let requests = devices.get("requests");
+    requests.each(errors, validate_request);
+    limited_set(&requests, MAX_REQUESTS, |request| request.get("name"), errors);
+    devices.get("constraints").at_most(errors, 32);
+    devices.get("constraints").each(errors, |constraint, e| validate_constraint(constraint, &names, e));
+    devices.get("config").at_most(errors, MAX_CONFIGS);
+    for config in devices.get("config").items() {
+        validate_request_references(&config.get("requests"), &names, errors);
+        validate_configuration(&config, errors);
+    }
+}
+
+fn request_names<'a>(devices: &At<'a>) -> Requests<'a> {
+    let alternatives = |request: &At<'a>| request.get("firstAvailable").items().map(|s| s.get("name").text()).collect();
+    devices.get("requests").items().map(|r| (r.get("name").text(), alternatives(&r))).collect()
+}
+
+fn validate_request(request: &At<'_>, errors: &mut Errors) {
+    request.get("name").follows_also_empty(errors, names::dns1123_label);
+    let (exactly, first) = (request.get("exactly"), request.get("firstAvailable"));
+    match (exactly.is_object(), !first.is_empty()) {
+        (false, false) => errors.push(request.required("exactly one of `exactly` or `firstAvailable` is required")),
+        (true, true) => {
+            let detail = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
+            errors.push(FieldError::invalid(&request.path, Value::Null, detail));
+        }
+        (true, false) => validate_device_request(&exactly, errors),
+        (false, true) => {
+            for sub in first.items() {
+                sub.get("name").follows_also_empty(errors, names::dns1123_label);
+                validate_device_request(&sub, errors);
+            }
+            limited_set(&first, 8, |sub| sub.get("name"), errors);
+        }
+    }
+}
+
+fn validate_device_request(request: &At<'_>, errors: &mut Errors) {
+    request.get("deviceClassName").must_follow(errors, names::dns1123_subdomain);
+    validate_selectors(&request.get("selectors"), errors);
+    let (mode, count) = (request.get("allocationMode"), request.get("count"));
+    match mode.text() {
+        "All" if count.number().unwrap_or_default() != 0 => {
+            errors.push(count.invalid("must not be specified when allocationMode is 'All'"));
+        }
+        "All" => {}
+        "ExactCount" => {
+            let number = count.number().unwrap_or_default();
+            if number <= 0 {
+                errors.push(FieldError::invalid(&count.path, number, "must be greater than zero"));
+            }
+        }
+        _ => errors.push(mode.not_supported(&["All", "ExactCount"])),
+    }
+    request.get("tolerations").each(errors, validate_toleration);
+}
+
+pub(super) fn validate_selectors(selectors: &At<'_>, errors: &mut Errors) {
+    selectors.at_most(errors, MAX_SELECTORS);
+    for selector in selectors.items() {
+        let cel = selector.get("cel");
+        if cel.is_object() {
+            cel.get("expression").at_most_bytes(errors, MAX_EXPRESSION);
+        } else {
+            errors.push(cel.required(""));
+        }
+    }
+}
+
+fn validate_toleration(toleration: &At<'_>, errors: &mut Errors) {
+    toleration.get("key").follows(errors, names::qualified_name);
+    let (operator, value) = (toleration.get("operator"), toleration.get("value"));
+    operator.must_be_one_of(errors, &["Equal", "Exists"]);
+    match operator.text() {
+        "Exists" if !value.is_empty() => errors.push(value.invalid("must be empty for operator `Exists`")),
+        "Equal" => value.follows_also_empty(errors, names::label_value),
+        _ => {}
+    }
+    if !toleration.get("effect").is_empty() {
+        toleration.get("effect").one_of(errors, &["NoExecute", "NoSchedule", "None"]);
+    }
+}
+
+fn validate_constraint(constraint: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
+    validate_request_references(&constraint.get("requests"), names, errors);
+    let (same, distinct) = (constraint.get("matchAttribute"), constraint.get("distinctAttribute"));
+    if same.is_set() {
+        validate_fully_qualified(&same, errors);
+    } else if distinct.is_set() {
+        validate_fully_qualified(&distinct, errors);
+    } else {
+        let detail =
+            "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+        errors.push(constraint.required(detail));
+    }
+}
+
+fn validate_request_references(references: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
+    references.each(errors, |reference, e| validate_request_reference(reference, names, e));
+    limited_set(references, MAX_REQUESTS, Clone::clone, errors);
+}
+
+/// `request` or `request/alternative`, both of this claim.
+fn validate_request_reference(reference: &At<'_>, known: &Requests<'_>, errors: &mut Errors) {
+    const DETAIL: &str =
+        "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+    let parts: Vec<&str> = reference.text().split('/').collect();
+    if parts.len() > 2 {
+        errors.push(reference.invalid(DETAIL));
+        return;
+    }
+    for part in &parts {
+        let messages = names::dns1123_label(part).into_iter();
+        errors.extend(messages.map(|m| FieldError::invalid(&reference.path, *part, m)));
+    }
+    let found = match parts.as_slice() {
+        [request] => known.contains_key(request),
+        [request, sub] => known.get(request).is_some_and(|subs| subs.contains(sub)),
+        _ => false,
+    };
+    if !found {
+        errors.push(reference.invalid(DETAIL));
+    }
+}
+
+/// Parameters for a driver, which only the driver understands.
+pub(super) fn validate_configuration(config: &At<'_>, errors: &mut Errors) {
+    let opaque = config.get("opaque");
+    if !opaque.is_object() {
+        errors.push(opaque.required(""));
+        return;
+    }
+    csi_driver_name(&opaque.get("driver"), errors);
+    validate_raw(&opaque.get("parameters"), MAX_PARAMETERS, errors);
+}
+
+/// A JSON object of any content, up to a size.
+fn validate_raw(raw: &At<'_>, max: usize, errors: &mut Errors) {
+    if !raw.is_set() {
+        errors.push(raw.required(""));
+    } else if raw.value.to_string().len() > max {
+        errors.push(FieldError::too_long(&raw.path, max));
+    } else if !raw.is_object() {
+        errors.push(FieldError::invalid(&raw.path, "<value omitted>", "must be a valid JSON object"));
+    }
+}
+
+/// `domain/name`.
+fn validate_fully_qualified(at: &At<'_>, errors: &mut Errors) {
+    validate_qualified(at.text(), at, errors);
+    if !at.text().contains('/') {
+        errors.push(at.invalid("a fully qualified name must be a domain and a name separated by a slash"));
+    }
+}
+
+/// The name of an attribute or capacity: an identifier of C, after a domain when it is not the driver's own.
+pub(super) fn validate_qualified(name: &str, at: &At<'_>, errors: &mut Errors) {
+    let (domain, name) = name.split_once('/').map_or((None, name), |(domain, name)| (Some(domain), name));
+    match domain {
+        Some("") => errors.push(FieldError::invalid(&at.path, "", "the domain must not be empty")),
+        Some(domain) => csi_driver_name(&At::new(&Value::from(domain), &at.path), errors),
+        None => {}
+    }
+    if name.is_empty() && domain.is_some() {
+        errors.push(FieldError::invalid(&at.path, "", "the name must not be empty"));
+        return;
+    }
+    if name.len() > 32 {
+        errors.push(FieldError::too_long(&at.path, 32));
+    }
+    let messages = names::c_identifier(name).into_iter();
+    errors.extend(messages.map(|m| FieldError::invalid(&at.path, name, m)));
+}
+
+/// The name of a pool: subdomains divided by slashes.
+pub(super) fn validate_pool_name(at: &At<'_>, errors: &mut Errors) {
+    if at.must(errors) {
+        at.at_most_bytes(errors, 253);
+        for part in at.text().split('/') {
+            let messages = names::dns1123_subdomain(part).into_iter();
+            errors.extend(messages.map(|m| FieldError::invalid(&at.path, part, m)));
+        }
+    }
+}
+
+/// A write of a claim's status: who has it, and what it was given.
+pub(super) fn validate_claim_status(new: &Value, old: &Value) -> Errors {
+    let (claim, before) = (At::object(new), At::object(old));
+    let (status, then) = (claim.get("status"), before.get("status"));
+    let (reserved, allocation) = (status.get("reservedFor"), status.get("allocation"));
+    let mut errors = Errors::new();
+    for consumer in reserved.items() {
+        for field in ["resource", "name", "uid"] {
+            consumer.get(field).must(&mut errors);
+        }
+    }
+    limited_set(&reserved, 256, |consumer| consumer.get("uid"), &mut errors);
+    validate_device_statuses(&status, &mut errors);
+    if !reserved.is_empty() && !allocation.is_object() {
+        errors.push(reserved.forbidden("may not be specified when `allocated` is not set"));
+    } else if claim.get("metadata").get("deletionTimestamp").is_set() {
+        let known: Vec<&Value> = then.get("reservedFor").items().map(|r| r.value).collect();
+        if reserved.items().any(|r| !known.contains(&r.value)) {
+            let detail = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+            errors.push(reserved.forbidden(detail));
+        }
+    }
+    let given = then.get("allocation");
+    if given.is_object() && allocation.is_object() {
+        allocation.unchanged(&mut errors, &given);
+    } else if allocation.is_object() {
+        validate_allocation(&allocation, &request_names(&claim.get("spec").get("devices")), &mut errors);
+    }
+    errors
+}
+
+fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
+    let devices = allocation.get("devices");
+    devices.get("results").at_most(errors, 32);
+    for result in devices.get("results").items() {
+        validate_request_reference(&result.get("request"), names, errors);
+        csi_driver_name(&result.get("driver"), errors);
+        validate_pool_name(&result.get("pool"), errors);
+        result.get("device").follows_also_empty(errors, names::dns1123_label);
+        validate_binding_conditions(&result, errors);
+    }
+    devices.get("config").at_most(errors, 2 * MAX_CONFIGS);
+    for config in devices.get("config").items() {
+        config.get("source").must_be_one_of(errors, &["FromClaim", "FromClass"]);
+        validate_request_references(&config.get("requests"), names, errors);
+        validate_configuration(&config, errors);
+    }
+    allocation.get("nodeSelector").when_object(errors, |selector, e| validate_node_selector(selector, true, e));
+}
+
+/// Conditions a device must meet before a pod is bound, and those that say it never will.
+pub(super) fn validate_binding_conditions(device: &At<'_>, errors: &mut Errors) {
+    let (met, failed) = (device.get("bindingConditions"), device.get("bindingFailureConditions"));
+    for conditions in [&met, &failed] {
+        conditions.at_most(errors, 4);
+        conditions.each(errors, |condition, e| condition.follows_also_empty(e, names::qualified_name));
+    }
+    met.unique(errors);
+    failed.unique(errors);
+    for condition in failed.items().filter(|condition| met.texts().any(|m| m == condition.text())) {
+        errors.push(condition.invalid("bindingFailureConditions must not overlap with bindingConditions"));
+    }
+    match (met.is_empty(), failed.is_empty()) {
+        (true, false) => errors.push(met.invalid("bindingConditions are required to use bindingFailureConditions")),
+        (false, true) => errors.push(failed.invalid("bindingFailureConditions are required to use bindingConditions")),
+        _ => {}
+    }
+}
+
+fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
+    let id = |at: &At<'_>| ["driver", "pool", "device", "shareID"].map(|field| at.get(field).text().to_string());
+    let results = status.get("allocation").get("devices").get("results");
+    let allocated: BTreeSet<[String; 4]> = results.items().map(|result| id(&result)).collect();
+    let mut seen = BTreeSet::new();
+    for device in status.get("devices").items() {
+        csi_driver_name(&device.get("driver"), errors);
+        validate_pool_name(&device.get("pool"), errors);
+        device.get("device").follows_also_empty(errors, names::dns1123_label);
+        if !allocated.contains(&id(&device)) {
+            let [driver, pool, name, _] = id(&device);
+            let shown = format!("{driver}/{pool}/{name}");
+            errors.push(FieldError::invalid(&device.path, shown, "must be an allocated device in the claim"));
+        }
+        device.get("conditions").at_most(errors, 8);
+        if device.get("data").is_set() {
+            validate_raw(&device.get("data"), 10 * 1024, errors);
+        }
+        let network = device.get("networkData");
+        network.get("interfaceName").at_most_bytes(errors, 256);
+        network.get("hardwareAddress").at_most_bytes(errors, 128);
+        limited_set(&network.get("ips"), 16, Clone::clone, errors);
+        if !seen.insert(id(&device)) {
+            errors.push(device.duplicate());
+        }
+    }
+}
