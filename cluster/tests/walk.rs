@@ -234,7 +234,7 @@ metadata: {{name: configured, labels: {{app: configured}}}}
 spec:
   terminationGracePeriodSeconds: 1
   initContainers:
-  - {{name: first, image: {IMAGE}, command: [sh, -c, 'echo prepared > /work/ready'], volumeMounts: [{{name: work, mountPath: /work}}]}}
+  - {{name: first, image: {IMAGE}, command: [sh, -c, 'echo prepared > /prepared/ready'], volumeMounts: [{{name: work, mountPath: /prepared}}]}}
   containers:
   - name: main
     image: {IMAGE}
@@ -247,7 +247,7 @@ spec:
     resources: {{requests: {{cpu: 50m}}, limits: {{memory: 64Mi}}}}
     volumeMounts:
     - {{name: settings, mountPath: /settings}}
-    - {{name: work, mountPath: /work}}
+    - {{name: work, mountPath: /prepared}}
     - {{name: all, mountPath: /all}}
     - {{name: host, mountPath: /host}}
   volumes:
@@ -263,7 +263,7 @@ spec:
     ));
     cluster.kubectl(&["wait", "--for=condition=Ready", "pod/configured", "--timeout=30s"]);
     let run = |command: &str| cluster.kubectl(&["exec", "configured", "-c", "main", "--", "sh", "-c", command]);
-    assert_eq!(run("echo $BOTH; cat /settings/color /all/word; cat /work/ready"), "blue-sesame\nbluesesameprepared\n");
+    assert_eq!(run("echo $BOTH; cat /settings/color /all/word; cat /prepared/ready"), "blue-sesame\nbluesesameprepared\n");
     assert!(run("cat /all/labels; ls /host").contains("app=\"configured\""));
     assert!(!run("echo $NODE").trim().is_empty());
     let cgroups = run("cat /proc/self/cgroup");
