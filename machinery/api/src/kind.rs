@@ -266,7 +266,7 @@ impl Kind {
 
     /// Every error of an update: the metadata's, the new object's and the change's.
     pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::objectmeta::validate_update(new, old);
+        let mut errors = crate::objectmeta::validate_update(self, new, old);
         errors.extend(self.behaviour.validate(new));
         errors.extend(self.behaviour.validate_update(new, old));
         errors
@@ -274,14 +274,14 @@ impl Kind {
 
     /// Every error of a write to the status subresource.
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::objectmeta::validate_update(new, old);
+        let mut errors = crate::objectmeta::validate_update(self, new, old);
         errors.extend(self.behaviour.validate_status_update(new, old));
         errors
     }
 
     /// Every error of a write to a subresource that changes one part of the object.
     pub fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::objectmeta::validate_update(new, old);
+        let mut errors = crate::objectmeta::validate_update(self, new, old);
         errors.extend(self.behaviour.validate_part_update(role, new, old));
         errors
     }

@@ -16,11 +16,12 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let mut errors = validate_names(kind, object, &metadata);
     errors.extend(validate_namespace(kind, object, &metadata));
     errors.extend(validate_content(object, &metadata));
+    errors.extend(validate_own_finalizers(kind, object, &metadata));
     errors
 }
 
 /// Errors of a change of metadata, and of the new metadata.
-pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
+pub fn validate_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
     let metadata = Path::root("metadata");
     let mut errors = Vec::new();
     if !text(old, "/metadata/deletionTimestamp").is_empty() {
@@ -34,7 +35,28 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         errors.extend(immutable(new, old, &format!("/metadata/{field}"), &metadata.child(field)));
     }
     errors.extend(validate_content(new, &metadata));
+    errors.extend(validate_own_finalizers(kind, new, &metadata));
     errors
+}
+
+/// Groups whose objects may have finalizers without a domain; custom resources may too.
+const ANY_FINALIZER: [&str; 7] = [
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+];
+
+fn validate_own_finalizers(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldError> {
+    if kind.schema.is_empty() || ANY_FINALIZER.contains(&kind.group.as_str()) {
+        return Vec::new();
+    }
+    let path = metadata.child("finalizers");
+    let finalizers = list(object, "/metadata/finalizers").iter().filter_map(Value::as_str).enumerate();
+    finalizers.filter_map(|(at, finalizer)| unknown_finalizer(finalizer, &path.index(at))).collect()
 }
 
 /// The messages against a name, by the kind's rule. With `prefix`, the name is only the start of one.
@@ -139,8 +161,11 @@ fn validate_owners(object: &Value, path: &Path) -> Vec<FieldError> {
 
 fn validate_finalizers(object: &Value, path: &Path) -> Vec<FieldError> {
     let finalizers = list(object, "/metadata/finalizers");
-    let mut errors: Vec<FieldError> =
-        finalizers.iter().filter_map(Value::as_str).flat_map(|f| finalizer_errors(f, path)).collect();
+    let mut errors: Vec<FieldError> = finalizers
+        .iter()
+        .filter_map(Value::as_str)
+        .flat_map(|f| invalid_each(path, f, names::qualified_name(f)))
+        .collect();
     let has = |name: &str| finalizers.iter().any(|f| f == name);
     if has("orphan") && has("foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
@@ -149,14 +174,17 @@ fn validate_finalizers(object: &Value, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// A qualified name; without a domain it is one of the server's own.
+/// A finalizer without a domain is one of the server's own.
+fn unknown_finalizer(finalizer: &str, path: &Path) -> Option<FieldError> {
+    let own = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer);
+    let detail = "name is neither a standard finalizer name nor is it fully qualified";
+    (!finalizer.contains('/') && !own).then(|| FieldError::invalid(path, finalizer, detail))
+}
+
+/// A finalizer of a namespace's spec.
 pub(crate) fn finalizer_errors(finalizer: &str, path: &Path) -> Vec<FieldError> {
     let mut errors = invalid_each(path, finalizer, names::qualified_name(finalizer));
-    let own = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer);
-    if errors.is_empty() && !finalizer.contains('/') && !own {
-        let detail = "name is neither a standard finalizer name nor is it fully qualified";
-        errors.push(FieldError::invalid(path, finalizer, detail));
-    }
+    errors.extend(unknown_finalizer(finalizer, path));
     errors
 }
 
@@ -220,7 +248,8 @@ mod tests {
         let old = json!({"metadata": {"name": "a", "uid": "1", "generation": 2, "deletionTimestamp": "t"}});
         let new = json!({"metadata": {"name": "b", "uid": "2", "generation": 1, "deletionTimestamp": "t",
             "finalizers": ["x/y"]}});
-        let errors: Vec<String> = validate_update(&new, &old).iter().map(ToString::to_string).collect();
+        let kind = crate::lookup("", "v1", "pods").expect("kind");
+        let errors: Vec<String> = validate_update(kind, &new, &old).iter().map(ToString::to_string).collect();
         assert_eq!(
             errors,
             [

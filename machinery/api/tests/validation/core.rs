@@ -156,3 +156,15 @@ fn endpoints_and_secrets() {
         &["data: Forbidden: field is immutable when `immutable` is set"],
     )]);
 }
+
+#[test]
+fn finalizers_have_a_domain_where_upstream_wants_one() {
+    let finalizers = "/metadata/finalizers";
+    Subject::new("", "configmaps", json!({})).creates(&[
+        (finalizers, json!(["example.com/keep", "orphan"]), &[]),
+        (finalizers, json!(["keep"]), &[
+            "metadata.finalizers[0]: Invalid value: \"keep\": name is neither a standard finalizer name nor is it fully qualified",
+        ]),
+    ]);
+    Subject::new("coordination.k8s.io", "leases", json!({"spec": {}})).creates(&[(finalizers, json!(["keep"]), &[])]);
+}
