@@ -64,7 +64,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pod = "/api/v1/namespaces/default/pods/p";
     let renew = |n: u32| json!({ "spec": { "renewTime": format!("2026-01-01T00:00:00.{n:06}Z") } });
     let status = |n: u32| {
-        let of = |c: u32| json!({ "name": format!("c{c}"), "restartCount": n, "ready": n % 2 == 0, "image": "i", "imageID": "" });
+        let of = |c: u32| json!({ "name": format!("c{c}"), "restartCount": n, "ready": n.is_multiple_of(2), "image": "i", "imageID": "" });
         json!({ "status": { "containerStatuses": (0..3).map(of).collect::<Vec<_>>() } })
     };
     for (what, path, object, change) in [

@@ -57,8 +57,11 @@ pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
 pub async fn reconcile(server: &Server) -> Result<(), Status> {
     let resource = server.resource(GROUP, "v1", PLURAL)?;
     let mut kinds: BTreeMap<String, Arc<Kind>> = BTreeMap::new();
-    let mut definitions: Vec<(Arc<Object>, Value)> =
-        server.cached_list(GROUP, "v1", PLURAL, "").into_iter().map(|object| (object.clone(), object.value())).collect();
+    let mut definitions: Vec<(Arc<Object>, Value)> = server
+        .cached_list(GROUP, "v1", PLURAL, "")
+        .into_iter()
+        .map(|object| (object.clone(), object.value()))
+        .collect();
     // Who was first keeps its names.
     definitions.sort_by_key(|(object, _)| object.header.creation_timestamp);
     for (object, definition) in &definitions {

@@ -25,7 +25,7 @@ pub fn remove(of: Type<'_>, value: &Value, paths: &Set) -> Option<Value> {
                     left.insert(name.clone(), kept);
                 }
             }
-            (!left.is_empty()).then(|| Value::Object(left))
+            (!left.is_empty()).then_some(Value::Object(left))
         }
         (Shape::List { items, kind: kind @ (ListKind::Set | ListKind::Map(_)) }, Value::Array(list)) => {
             let left: Vec<Value> = list

@@ -42,7 +42,12 @@ impl Target<'_> {
     /// Decodes a body that must be an object of the resource's kind.
     pub fn decode(&self, bytes: &Bytes) -> Result<corten_meta::Value, Status> {
         let kind = &self.resource.kind;
-        let expected = Expected { api_version: &kind.api_version(), kind: &kind.kind, schema: &kind.schema, custom: kind.behaviour.structural_schema() };
+        let expected = Expected {
+            api_version: &kind.api_version(),
+            kind: &kind.kind,
+            schema: &kind.schema,
+            custom: kind.behaviour.structural_schema(),
+        };
         crate::decode::object(self.context, bytes, &expected)
     }
 }
