@@ -22,7 +22,7 @@ fn three_nodes_on_one_machine() {
             r#"
 apiVersion: v1
 kind: Pod
-metadata: {{name: on-{number}, labels: {{app: web}}}}
+metadata: {{name: on-{number}, labels: {{app: "web-{number}"}}}}
 spec:
   terminationGracePeriodSeconds: 1
   nodeSelector: {{kubernetes.io/hostname: first-{number}}}

@@ -263,7 +263,10 @@ spec:
     ));
     cluster.kubectl(&["wait", "--for=condition=Ready", "pod/configured", "--timeout=30s"]);
     let run = |command: &str| cluster.kubectl(&["exec", "configured", "-c", "main", "--", "sh", "-c", command]);
-    assert_eq!(run("echo $BOTH; cat /settings/color /all/word; cat /prepared/ready"), "blue-sesame\nbluesesameprepared\n");
+    assert_eq!(
+        run("echo $BOTH; cat /settings/color /all/word; cat /prepared/ready"),
+        "blue-sesame\nbluesesameprepared\n"
+    );
     assert!(run("cat /all/labels; ls /host").contains("app=\"configured\""));
     assert!(!run("echo $NODE").trim().is_empty());
     let cgroups = run("cat /proc/self/cgroup");
