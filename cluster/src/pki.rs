@@ -8,7 +8,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -126,7 +126,7 @@ fn authority_params(name: &str) -> CertificateParams {
     params
 }
 
-fn secrets_key(path: &PathBuf) -> Result<[u8; 32]> {
+fn secrets_key(path: &Path) -> Result<[u8; 32]> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let text = text_or(path, || {
         let mut key = [0u8; 32];

@@ -1,5 +1,7 @@
 //! What must survive: a cluster that is killed finds everything again, and one that is purged leaves nothing.
 
+#![allow(clippy::unwrap_used)]
+
 use std::time::Duration;
 
 use testkit::cluster::{Cluster, IMAGE};

@@ -1,5 +1,7 @@
 //! A user's first hour with a cluster: the real binary on a machine of its own, driven by the real kubectl.
 
+#![allow(clippy::unwrap_used)]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 use std::time::Duration;

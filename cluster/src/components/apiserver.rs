@@ -36,8 +36,19 @@ impl ApiServer {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         groups.push("system:authenticated".into());
         let user = User { name: name.into(), groups, ..User::default() };
-        Client::new(Arc::new(InProcess { server: self.server.clone(), user }))
+        Client::new(Arc::new(InProcess { server: self.server.clone(), user })).with_user_agent(&user_agent(name))
     }
+}
+
+/// How a component is called in the fields that it manages: as upstream's program of the same role.
+fn user_agent(user: &str) -> String {
+    let program = match user.strip_prefix("system:").unwrap_or(user) {
+        name if name.starts_with("node:") => "kubelet",
+        name if name.starts_with("serviceaccount:kube-system:") && user != DNS_USER => "kube-controller-manager",
+        name if name.starts_with("kube-") => name,
+        _ => "corten",
+    };
+    format!("{program}/{}", crate::config::VERSION)
 }
 
 /// Opens the store, starts the API server and waits until it serves. The store outlives all clients.
@@ -198,5 +209,25 @@ fn event(event: corten_apiserver::WatchEvent) -> corten_client::WatchEvent {
         From::Deleted(object) => To::Deleted(object),
         From::Bookmark { revision, initial_events_end } => To::Bookmark { revision, initial_events_end },
         From::Error(status) => To::Error(status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_are_called_as_upstreams_programs() {
+        let program = |user: &str| user_agent(user).split('/').next().map(str::to_owned);
+        for (user, expected) in [
+            ("system:node:a", "kubelet"),
+            ("system:kube-scheduler", "kube-scheduler"),
+            ("system:kube-proxy", "kube-proxy"),
+            ("system:serviceaccount:kube-system:deployment-controller", "kube-controller-manager"),
+            (DNS_USER, "corten"),
+            ("system:admin", "corten"),
+        ] {
+            assert_eq!(program(user).as_deref(), Some(expected), "{user}");
+        }
     }
 }
