@@ -68,9 +68,10 @@ pub struct Where {
 pub struct Server {
     #[command(flatten)]
     pub place: Where,
-    /// How many nodes; those beyond the first live in network namespaces of this machine.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
-    pub nodes: u8,
+    /// How many nodes; those beyond the first live in network namespaces of this machine. Without it, as many as
+    /// the data directory has, and one in a new one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub nodes: Option<u8>,
     /// The first node's name; the host name if absent.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,

@@ -127,9 +127,11 @@ impl Cluster {
             cluster_domain: domain(&flags.cluster_domain)?,
             cluster_dns: in_range(&flags.service_cidr, 10)?,
         };
+        // A cluster that was made with three nodes and stopped comes back with three.
+        let nodes = flags.nodes.unwrap_or_else(|| 1 + node.place.further_nodes().len() as u8);
         Ok(Cluster {
             node,
-            nodes: flags.nodes,
+            nodes,
             bind: SocketAddr::new(flags.bind_address, flags.port),
             kubernetes_service: in_range(&flags.service_cidr, 1)?,
             extra_names: flags.tls_san.clone(),

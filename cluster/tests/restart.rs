@@ -56,8 +56,10 @@ fn purge_leaves_nothing(cluster: &Cluster) {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert_ne!(sh(&ours), "", "the cgroup's name is right");
+    assert_ne!(cluster.machine.nft_tables(), Vec::<String>::new(), "a running cluster has tables");
     cluster.corten(&["down", "--purge"]);
     assert_eq!(cluster.machine.processes(), Vec::<String>::new(), "processes");
+    assert_eq!(cluster.machine.nft_tables(), Vec::<String>::new(), "nft tables");
     let links = sh("ip -o link | awk -F': ' '{print $2}'");
     assert!(
         links

@@ -4,10 +4,13 @@
 //! kernel ends every process in it and takes links, nft tables and mounts along. Only cgroups are shared with the
 //! host: they are removed by name.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use nix::sched::CloneFlags;
 
 use crate::{tools, wait};
 
@@ -80,6 +83,20 @@ impl Machine {
             Some((head, body)) if head.contains(" 200 ") => Ok(body.to_owned()),
             _ => Err(format!("{answer}{}", String::from_utf8_lossy(&output.stderr))),
         }
+    }
+
+    /// The names of the nft tables in the machine's network namespace.
+    ///
+    /// Asked over netlink from a thread that enters the namespace and ends: Debian's `nft` crashes on sets of
+    /// concatenated keys that it did not make.
+    pub fn nft_tables(&self) -> Vec<String> {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.init)).expect("the machine runs");
+        let asked = std::thread::spawn(move || {
+            nix::sched::setns(&namespace, CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
+            let mut socket = corten_nftables::Socket::open().expect("the kernel has nf_tables");
+            socket.tables().expect("tables can be listed")
+        });
+        asked.join().expect("the asking thread ends").into_iter().map(|table| table.name).collect()
     }
 
     /// How many processes live on the machine, its init and this question left out.

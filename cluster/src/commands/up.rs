@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::Parser;
 
 use crate::cli;
 use crate::config::{Cluster, Place};
@@ -22,7 +24,10 @@ pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
     let place = &cluster.node.place;
     let start = Instant::now();
     match instance::running(place)? {
-        Some(pid) => println!("corten is already running (pid {pid})"),
+        Some(pid) => {
+            same_settings(pid, &flags.server)?;
+            println!("corten is already running (pid {pid})");
+        }
         None => {
             start_server(&flags.server, place, log, Duration::from_secs(flags.timeout))?;
             println!("corten is ready after {:.2} s", start.elapsed().as_secs_f64());
@@ -41,7 +46,36 @@ pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses settings that the running server does not have: it would be a lie to say that they are in force.
+fn same_settings(pid: i32, asked: &cli::Server) -> Result<()> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).context("the running server's flags are unknown")?;
+    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let words = words.map(|word| OsString::from_vec(word.to_vec()));
+    let Ok(cli::Cli { command: cli::Command::Server(running), .. }) = cli::Cli::try_parse_from(words) else {
+        return Ok(());
+    };
+    match first_difference(asked, &running) {
+        None => Ok(()),
+        Some(flag) => bail!(
+            "corten is already running (pid {pid}) with another {flag}; stop it by `corten down` and start it again"
+        ),
+    }
+}
+
+/// The first flag that was given to `asked` and that `running` does not have with the same value.
+fn first_difference(asked: &cli::Server, running: &cli::Server) -> Option<String> {
+    let (asked, running) = (arguments(asked), arguments(running));
+    let plain = cli::Cli::parse_from(["corten", "server"]);
+    let cli::Command::Server(plain) = plain.command else { return None };
+    let plain = arguments(&plain);
+    let has = |list: &[OsString], pair: &[OsString]| list.chunks(2).any(|other| other == pair);
+    let missing = asked.chunks(2).find(|pair| !has(&plain, pair) && !has(&running, pair))?;
+    Some(missing[0].to_string_lossy().into_owned())
+}
+
 fn start_server(flags: &cli::Server, place: &Place, log: &str, patience: Duration) -> Result<()> {
+    // Before anything is written: a directory of somebody else's must not even get a log file.
+    preflight::data_directory(place)?;
     std::fs::create_dir_all(&place.data).with_context(|| format!("cannot create {}", place.data.display()))?;
     let log_file = File::options()
         .create(true)
@@ -94,7 +128,9 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     let place = Place::of(&flags.place);
     flag("--data-dir", place.data.into());
     flag("--run-dir", place.run.into());
-    flag("--nodes", flags.nodes.to_string().into());
+    if let Some(nodes) = flags.nodes {
+        flag("--nodes", nodes.to_string().into());
+    }
     if let Some(name) = &flags.node_name {
         flag("--node-name", name.into());
     }
@@ -162,7 +198,27 @@ fn bar() -> indicatif::ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+
+    fn server(words: &[&str]) -> cli::Server {
+        match cli::Cli::parse_from([&["corten", "server"], words].concat()).command {
+            cli::Command::Server(server) => server,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn settings_of_a_running_cluster_are_not_silently_ignored() {
+        for (asked, running, difference) in [
+            (&[][..], &[][..], None),
+            (&[], &["--nodes", "3"], None),
+            (&["--nodes", "3"], &["--nodes", "3", "--port", "7443"], None),
+            (&["--nodes", "3"], &[], Some("--nodes")),
+            (&["--port", "7443"], &["--nodes", "3"], Some("--port")),
+            (&["--tls-san", "a"], &["--tls-san", "b"], Some("--tls-san")),
+        ] {
+            assert_eq!(first_difference(&server(asked), &server(running)).as_deref(), difference, "{asked:?}");
+        }
+    }
 
     #[test]
     fn the_servers_command_line_says_what_was_asked_of_up() {
