@@ -104,8 +104,20 @@ fn config(cluster: &Cluster, pki: &Pki) -> Result<corten_apiserver::Config> {
             key: kubelet.key,
         }),
         encryption_key: Some(pki.secrets_key),
+        trusted_roots: trusted_roots(),
         ..corten_apiserver::Config::default()
     })
+}
+
+/// The authorities that this machine trusts, wherever its distribution keeps them; none if it keeps none.
+fn trusted_roots() -> String {
+    const BUNDLES: [&str; 4] = [
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/ca-bundle.pem",
+        "/etc/ssl/cert.pem",
+    ];
+    BUNDLES.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
 }
 
 /// The names and addresses under which clients reach the API server.

@@ -28,6 +28,8 @@ pub struct Config {
     pub serving_ca: String,
     /// PEM bundle of the CA of the front proxy; published for extension API servers.
     pub requestheader_ca: Option<String>,
+    /// PEM bundle of the authorities that this machine trusts: of webhooks that bring none of their own.
+    pub trusted_roots: String,
     /// How to reach kubelets. Without it, logs, exec, attach, port-forward and proxy answer 503.
     pub kubelet: Option<KubeletClient>,
     /// AES-256 key that Secrets are encrypted with at rest. Without it they are stored in the clear.
@@ -71,6 +73,7 @@ impl Default for Config {
             client_ca: String::new(),
             serving_ca: String::new(),
             requestheader_ca: None,
+            trusted_roots: String::new(),
             kubelet: None,
             encryption_key: None,
             event_ttl: Duration::from_secs(3600),

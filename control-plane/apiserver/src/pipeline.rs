@@ -30,6 +30,8 @@ pub struct Context {
     pub accept: Accept,
     pub now: jiff::Timestamp,
     pub warnings: Mutex<Vec<String>>,
+    /// What admission wants to be written into the audit log.
+    pub annotations: Mutex<std::collections::BTreeMap<String, String>>,
     /// The HTTP upgrade of the connection, if it may be upgraded.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }
@@ -42,6 +44,12 @@ impl Context {
         if !warnings.contains(&warning) {
             warnings.push(warning);
         }
+    }
+
+    /// Leaves a note for the audit log; the first note of a key stays.
+    pub fn annotate(&self, key: &str, value: &str) {
+        let mut annotations = self.annotations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     }
 
     pub fn include_object(&self) -> IncludeObject {
@@ -77,6 +85,7 @@ impl Server {
             accept: negotiated.clone().unwrap_or_default(),
             now: jiff::Timestamp::now(),
             warnings: Mutex::default(),
+            annotations: Mutex::default(),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
             raw_query: parts.uri.query().unwrap_or_default().to_owned(),
             headers: parts.headers,

@@ -16,8 +16,11 @@ use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revisio
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Caches, ResourceCache};
+use crate::config::Config;
+use crate::conversion::ConversionWebhook;
 use crate::encryption::Transformer;
 use crate::error::Error;
+use crate::outbound::Outbound;
 
 /// One served resource of one version.
 pub struct Resource {
@@ -25,6 +28,10 @@ pub struct Resource {
     pub kind: Arc<Kind>,
     /// Where its objects live; `None` for resources that are only answered.
     pub stored: Option<Stored>,
+    /// Whether stored objects may be in several versions: those of a custom resource that has more than one.
+    pub has_versions: bool,
+    /// Who converts between the versions, if it is not the kind itself.
+    pub webhook: Option<Arc<ConversionWebhook>>,
 }
 
 /// The storage of a resource.
@@ -44,31 +51,9 @@ impl Resource {
         GroupKind { group: self.kind.group.clone(), kind: self.kind.kind.clone() }
     }
 
-    /// Whether the served form differs from the stored one.
-    pub fn is_converted(&self) -> bool {
-        self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
-    }
-
     /// The storage, for resources that are known to have one.
     pub fn storage(&self) -> Result<&Stored, Status> {
         self.stored.as_ref().ok_or_else(|| Status::method_not_allowed(&self.group_resource(), "get"))
-    }
-
-    /// A stored object in the form that this version serves.
-    pub fn serve(&self, object: &Arc<Object>) -> Arc<Object> {
-        if !self.is_converted() {
-            return Arc::clone(object);
-        }
-        let value = self.serve_value(object.value());
-        Object::from_value(&value, object.revision).map_or_else(|_| Arc::clone(object), Arc::new)
-    }
-
-    fn serve_value(&self, mut value: Value) -> Value {
-        if self.is_converted() {
-            self.kind.behaviour.from_stored(&mut value);
-            value["apiVersion"] = self.kind.api_version().into();
-        }
-        value
     }
 }
 
@@ -93,6 +78,8 @@ pub struct Resources {
 pub struct Registry {
     pub store: Arc<dyn Store>,
     pub caches: Arc<Caches>,
+    /// The way to servers that objects name.
+    pub outbound: Arc<Outbound>,
     transformer: Arc<Transformer>,
     resources: ArcSwap<Resources>,
     built_in: Vec<Arc<Kind>>,
@@ -115,15 +102,17 @@ impl Registry {
         store: Arc<dyn Store>,
         kinds: &[Arc<Kind>],
         transformer: Arc<Transformer>,
-        event_ttl: Duration,
+        config: &Config,
         shutdown: CancellationToken,
     ) -> Result<Registry, Error> {
         let hubs = hubs(kinds);
         let caches = Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown).await?;
-        let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs)?);
+        let outbound = Arc::new(Outbound::new(config, &caches, kinds)?);
+        let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs, &outbound)?);
         let built_in = kinds.to_vec();
+        let event_ttl = config.event_ttl;
         let event_lease = EventLease { started: Instant::now(), id: AtomicI64::new(0), minute: AtomicI64::new(-1) };
-        Ok(Registry { store, caches, transformer, resources, built_in, event_ttl, event_lease })
+        Ok(Registry { store, caches, outbound, transformer, resources, built_in, event_ttl, event_lease })
     }
 
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
@@ -136,6 +125,18 @@ impl Registry {
         self.resources.load_full()
     }
 
+    /// The same resource in its other served versions.
+    pub fn equivalents(&self, resource: &Resource) -> Vec<Arc<Resource>> {
+        let Some(stored) = &resource.stored else { return Vec::new() };
+        let own = resource.kind.api_version();
+        let beside = |r: &&Arc<Resource>| {
+            r.stored.as_ref().is_some_and(|s| s.prefix == stored.prefix)
+                && r.kind.api_version() != own
+                && !r.kind.verbs.is_empty()
+        };
+        self.resources.load().ordered.iter().filter(beside).cloned().collect()
+    }
+
     /// Serves the built-in kinds and these custom ones from now on.
     pub async fn set_custom(&self, custom: Vec<Arc<Kind>>) -> Result<(), Status> {
         // A custom kind never takes the place of a built-in one.
@@ -144,7 +145,8 @@ impl Registry {
         let all: Vec<Arc<Kind>> = self.built_in.iter().chain(&custom).cloned().collect();
         let hubs = hubs(&all);
         self.caches.hold(&hubs).await?;
-        let resources = table(&self.caches, &all, &hubs).map_err(|e| Status::internal(e.to_string()))?;
+        let resources =
+            table(&self.caches, &all, &hubs, &self.outbound).map_err(|e| Status::internal(e.to_string()))?;
         self.resources.store(Arc::new(resources));
         self.caches.forget_others(&hubs);
         Ok(())
@@ -165,7 +167,7 @@ impl Registry {
     /// The object in the served version, or 404.
     pub async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Object>, Status> {
         match self.read(resource, namespace, name).await? {
-            Some(object) => Ok(resource.serve(&object)),
+            Some(object) => resource.serve(&object).await,
             None => Err(Status::not_found(&resource.group_resource(), name)),
         }
     }
@@ -212,10 +214,7 @@ impl Registry {
         let stored = resource.storage()?;
         let key = Self::key(stored, corten_meta::namespace(value), corten_meta::name(value));
         let bytes = if resource.is_converted() {
-            let mut value = value.clone();
-            resource.kind.behaviour.to_stored(&mut value);
-            value["apiVersion"] = stored.hub.api_version().into();
-            corten_meta::encode_object(&value)
+            corten_meta::encode_object(&resource.to_stored(value.clone(), &stored.hub).await?)
         } else {
             corten_meta::encode_object(value)
         };
@@ -245,7 +244,7 @@ impl Registry {
             Outcome::Conflict { .. } => Ok(Written::Conflict),
             Outcome::Committed { revision, .. } => {
                 let object = Object::parse(bytes, revision).map_err(|e| Status::internal(e.to_string()))?;
-                Ok(Written::Done(resource.serve(&Arc::new(object))))
+                Ok(Written::Done(resource.serve(&Arc::new(object)).await?))
             }
         }
     }
@@ -293,8 +292,17 @@ fn hubs(kinds: &[Arc<Kind>]) -> HashMap<String, Arc<Kind>> {
 }
 
 /// The table of these kinds, whose caches are there.
-fn table(caches: &Caches, kinds: &[Arc<Kind>], hubs: &HashMap<String, Arc<Kind>>) -> Result<Resources, Error> {
+fn table(
+    caches: &Caches,
+    kinds: &[Arc<Kind>],
+    hubs: &HashMap<String, Arc<Kind>>,
+    outbound: &Arc<Outbound>,
+) -> Result<Resources, Error> {
     let mut ordered = Vec::new();
+    let mut versions: HashMap<(&str, &str), usize> = HashMap::new();
+    for kind in kinds {
+        *versions.entry((&kind.group, &kind.plural)).or_default() += 1;
+    }
     for kind in kinds {
         let stored = match &kind.storage {
             Storage::Virtual => None,
@@ -305,7 +313,11 @@ fn table(caches: &Caches, kinds: &[Arc<Kind>], hubs: &HashMap<String, Arc<Kind>>
                 Some(Stored { prefix: prefix.clone(), hub, cache })
             }
         };
-        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored }));
+        // Built-in kinds are stored in one version for ever; their schema is in the table.
+        let custom = kind.schema.is_empty();
+        let has_versions = custom && versions.get(&(kind.group.as_str(), kind.plural.as_str())).is_some_and(|n| *n > 1);
+        let webhook = ConversionWebhook::of(kind, outbound).filter(|_| has_versions);
+        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored, has_versions, webhook }));
     }
     let path = |r: &Arc<Resource>| (r.kind.group.clone(), r.kind.version.clone(), r.kind.plural.clone());
     let by_path = ordered.iter().map(|r| (path(r), Arc::clone(r))).collect();

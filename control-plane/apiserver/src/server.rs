@@ -48,7 +48,7 @@ impl Server {
         let shutdown = CancellationToken::new();
         let transformer = Arc::new(Transformer::new(config.encryption_key.as_ref())?);
         let kinds = corten_api::kinds();
-        let registry = Registry::start(store, kinds, transformer, config.event_ttl, shutdown.clone()).await?;
+        let registry = Registry::start(store, kinds, transformer, &config, shutdown.clone()).await?;
         let server = Arc::new(Server {
             tokens: Tokens::new(&config)?,
             rbac: Rbac::new(rbac_caches(&registry)?),

@@ -192,6 +192,10 @@ pub trait Behaviour: Send + Sync {
     fn structural_schema(&self) -> Option<&Value> {
         None
     }
+    /// The webhook that converts between the versions of a custom resource, as its definition says it.
+    fn conversion_webhook(&self) -> Option<&Value> {
+        None
+    }
     /// Warnings for the client that wrote this object.
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()

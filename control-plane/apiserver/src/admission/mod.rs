@@ -13,13 +13,16 @@ mod node_restriction;
 mod pod_security;
 mod priority;
 mod rbac_escalation;
+mod reinvocation;
 mod resource_quota;
+pub mod rules;
 mod runtime_class;
 mod service_account;
 mod service_allocation;
 mod signing_request;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
+mod webhook;
 
 pub use service_allocation::ip_address as service_allocation_ip_address;
 
@@ -28,6 +31,8 @@ use corten_store::Op;
 use futures::future::BoxFuture;
 
 use crate::handlers::Target;
+use crate::registry::Resource;
+use reinvocation::Reinvocation;
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +40,19 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+    Connect,
+}
+
+impl Operation {
+    /// As rules and reviews spell it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
 }
 
 /// A write on its way.
@@ -47,11 +65,89 @@ pub struct Attributes<'a> {
     pub old: Option<Value>,
     /// Operations that must be committed together with the object.
     pub companions: Vec<Op>,
+    pub dry_run: bool,
+    /// What a deletion was asked with; of other operations the query says it.
+    delete_options: Option<Value>,
+    pub reinvocation: Reinvocation,
 }
 
 impl<'a> Attributes<'a> {
     pub fn new(target: &'a Target<'a>, operation: Operation, object: Value, old: Option<Value>) -> Attributes<'a> {
-        Attributes { target, operation, object, old, companions: Vec::new() }
+        Attributes {
+            target,
+            operation,
+            object,
+            old,
+            companions: Vec::new(),
+            // Whoever handles the request has refused a wrong value by now.
+            dry_run: target.context.dry_run().unwrap_or(false),
+            delete_options: None,
+            reinvocation: Reinvocation::default(),
+        }
+    }
+
+    #[must_use]
+    pub fn with_options(self, options: Value, dry_run: bool) -> Attributes<'a> {
+        Attributes { delete_options: Some(options), dry_run, ..self }
+    }
+
+    /// The options of the operation, as reviews show them.
+    pub fn options(&self) -> Value {
+        let kind = match self.operation {
+            Operation::Connect => return Value::Null,
+            Operation::Delete => return self.delete_options.clone().unwrap_or(Value::Null),
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+        };
+        let mut options = serde_json::json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1" });
+        for field in ["fieldManager", "fieldValidation"] {
+            if let Some(value) = self.target.context.info.query.get(field) {
+                options[field] = value.into();
+            }
+        }
+        if self.dry_run {
+            options["dryRun"] = serde_json::json!(["All"]);
+        }
+        options
+    }
+
+    /// The name of the object, which a creation may leave to be made.
+    pub fn name(&self) -> &str {
+        match self.target.name {
+            "" => corten_meta::name(&self.object),
+            name => name,
+        }
+    }
+
+    /// The namespace of the request; a Namespace is in itself.
+    pub fn namespace(&self) -> String {
+        let kind = &self.target.resource.kind;
+        let is_namespace = kind.group.is_empty() && kind.plural == "namespaces";
+        if is_namespace { self.name().to_owned() } else { self.target.namespace.to_owned() }
+    }
+
+    /// Whether the objects here are of the resource's own kind, and not the body of a subresource.
+    pub fn is_about_the_object(&self) -> bool {
+        use corten_api::Role;
+        let role = self.target.resource.kind.subresource(self.subresource()).map(|sub| sub.role);
+        matches!(
+            role,
+            None | Some(Role::Status | Role::Finalize | Role::EphemeralContainers | Role::Resize | Role::Approval)
+        )
+    }
+
+    /// Group, version and kind of the objects here, were the request for this version of the resource.
+    pub fn kind_in(&self, resource: &Resource) -> (String, String, String) {
+        let kind = &resource.kind;
+        match kind.subresource(self.subresource()) {
+            Some(sub) if !self.is_about_the_object() => {
+                let own = sub.version.is_empty();
+                let group = if own { kind.group.clone() } else { sub.group.to_owned() };
+                let version = if own { kind.version.clone() } else { sub.version.to_owned() };
+                (group, version, sub.kind.clone())
+            }
+            _ => (kind.group.clone(), kind.version.clone(), kind.kind.clone()),
+        }
     }
 
     /// Whether this is about `group`/`plural` itself or, if `subresource` is not empty, about that part of it.
@@ -92,6 +188,11 @@ pub trait Plugin: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
+    /// Gives the object what it holds elsewhere, once nobody changes it any more.
+    fn allocate<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// May refuse the object, which is final now.
     fn validate<'a>(&'a self, _: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async { Ok(()) })
@@ -127,17 +228,36 @@ impl Chain {
             Box::new(runtime_class::RuntimeClass),
             Box::new(signing_request::SigningRequest),
             Box::new(default_ingress_class::DefaultIngressClass),
+            Box::new(webhook::MutatingAdmissionWebhook::new()),
+            Box::new(webhook::ValidatingAdmissionWebhook::new()),
             Box::new(rbac_escalation::RbacEscalation),
             Box::new(service_allocation::ServiceAllocation),
             Box::new(resource_quota::ResourceQuota),
         ])
     }
 
+    /// Lets the plugins change the object, a second time if one of them wants it, and then allocate for it.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+        loop {
+            for plugin in &self.0 {
+                plugin.admit(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+            }
+            if !attributes.reinvocation.next() {
+                break;
+            }
+        }
         for plugin in &self.0 {
-            plugin.admit(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+            plugin.allocate(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
         }
         Ok(())
+    }
+
+    /// Admits what is answered and not stored: the body of a subresource, a review, or the options of a connection.
+    pub async fn pass(&self, target: &Target<'_>, operation: Operation, object: Value) -> Result<Value, Status> {
+        let mut attributes = Attributes::new(target, operation, object, None);
+        self.admit(&mut attributes).await?;
+        self.validate(&attributes).await?;
+        Ok(attributes.object)
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {

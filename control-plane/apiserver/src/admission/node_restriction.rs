@@ -18,6 +18,7 @@ impl Plugin for NodeRestriction {
             let kind = &a.target.resource.kind;
             match (kind.group.as_str(), kind.plural.as_str()) {
                 ("", "nodes") => check_node(a, node),
+                ("", "pods") if a.subresource() == "eviction" => check_eviction(a, node).await,
                 ("", "pods") => check_pod(a, node),
                 ("coordination.k8s.io", "leases") => check_lease(a, node),
                 ("storage.k8s.io", "csinodes") => check_named(a, node, "CSINode"),
@@ -74,6 +75,16 @@ fn check_pod(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
         )));
     }
     Ok(())
+}
+
+/// The body of an eviction does not say where its pod runs.
+async fn check_eviction(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
+    let target = a.target;
+    let pod = target.server.registry.get(target.resource, target.namespace, a.name()).await?.value();
+    if pod.pointer("/spec/nodeName").and_then(Value::as_str) == Some(node) {
+        return Ok(());
+    }
+    Err(a.forbidden(format!("node {node:?} can only evict pods with spec.nodeName set to itself")))
 }
 
 fn check_lease(a: &Attributes<'_>, node: &str) -> Result<(), Status> {

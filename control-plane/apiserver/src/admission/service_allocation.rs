@@ -25,7 +25,7 @@ impl Plugin for ServiceAllocation {
         "ServiceAllocation"
     }
 
-    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+    fn allocate<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.operation == Operation::Delete || !a.is("", "services", "") || !a.object["spec"].is_object() {
                 return Ok(());

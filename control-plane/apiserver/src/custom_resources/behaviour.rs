@@ -86,6 +86,8 @@ pub struct CustomResource {
     pub columns: Vec<PrinterColumn>,
     pub scale: Option<ScalePaths>,
     pub has_status: bool,
+    /// `spec.conversion.webhook` of the definition, if it converts by one.
+    pub conversion: Option<Value>,
 }
 
 impl Behaviour for CustomResource {
@@ -123,6 +125,10 @@ impl Behaviour for CustomResource {
 
     fn scale(&self) -> Option<ScalePaths> {
         self.scale.clone()
+    }
+
+    fn conversion_webhook(&self) -> Option<&Value> {
+        self.conversion.as_ref()
     }
 
     fn structural_schema(&self) -> Option<&Value> {

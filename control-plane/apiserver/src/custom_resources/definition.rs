@@ -173,7 +173,9 @@ fn kind(definition: &Value, version: &Value, stored: &str) -> Kind {
     kind.rules.name_rule = NameRule::Subdomain;
     let schema = version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or(Value::Null);
     let has_status = kind.rules.has_status;
-    kind.behaviour = Arc::new(CustomResource { schema, columns, scale, has_status });
+    let by_webhook = text(definition, "/spec/conversion/strategy") == "Webhook";
+    let conversion = definition.pointer("/spec/conversion/webhook").filter(|_| by_webhook).cloned();
+    kind.behaviour = Arc::new(CustomResource { schema, columns, scale, has_status, conversion });
     kind
 }
 

@@ -45,6 +45,8 @@ pub async fn create_object(
         prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.admit(&mut attributes).await?;
+        // A webhook may have written anything; where the object goes is not its to say.
+        check_namespace(target, &mut attributes.object)?;
         finish(target, &mut attributes.object);
         validate(target, &attributes.object)?;
         target.server.admission.validate(&attributes).await?;

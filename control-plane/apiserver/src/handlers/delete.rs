@@ -32,6 +32,8 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     pub resource_version: Option<String>,
     pub dry_run: bool,
+    /// Whether admission has been asked already, about what leads to this deletion.
+    pub admitted: bool,
 }
 
 impl DeleteOptions {
@@ -56,9 +58,31 @@ impl DeleteOptions {
             resource_version: text("/preconditions/resourceVersion"),
             dry_run: target.context.dry_run()?
                 || body["dryRun"].as_array().is_some_and(|d| d.iter().any(|v| v == "All")),
+            admitted: false,
         };
         options.check()?;
         Ok(options)
+    }
+
+    /// As admission shows them.
+    fn to_value(&self) -> Value {
+        let mut value = json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1" });
+        if let Some(seconds) = self.grace_period_seconds {
+            value["gracePeriodSeconds"] = seconds.into();
+        }
+        if let Some(policy) = &self.propagation {
+            value["propagationPolicy"] = policy.as_str().into();
+        }
+        if let Some(uid) = &self.uid {
+            value["preconditions"]["uid"] = uid.as_str().into();
+        }
+        if let Some(version) = &self.resource_version {
+            value["preconditions"]["resourceVersion"] = version.as_str().into();
+        }
+        if self.dry_run {
+            value["dryRun"] = json!(["All"]);
+        }
+        value
     }
 
     fn check(&self) -> Result<(), Status> {
@@ -136,11 +160,10 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
         let registry = &target.server.registry;
         let current = registry.read(target.resource, target.namespace, target.name).await?;
         let current = current.ok_or_else(|| target.not_found())?;
-        let served = target.resource.serve(&current);
+        let served = target.resource.serve(&current).await?;
         let old = served.value();
         check_preconditions(target, options, &old)?;
-        let attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old.clone()));
-        target.server.admission.validate(&attributes).await?;
+        admit(target, options, &old).await?;
         match plan(target, options, &old) {
             Plan::Pending => return Ok(Deleted { object: served, gone: false }),
             Plan::Mark(new) => {
@@ -168,6 +191,17 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
         }
     }
     Err(create::server_busy(target))
+}
+
+/// Asks admission, unless the deletion is the end of an operation that was admitted as something else.
+async fn admit(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
+    if options.admitted {
+        return Ok(());
+    }
+    let mut attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old.clone()))
+        .with_options(options.to_value(), options.dry_run);
+    target.server.admission.admit(&mut attributes).await?;
+    target.server.admission.validate(&attributes).await
 }
 
 fn dry(object: &Value, revision: u64, gone: bool) -> Result<Deleted, Status> {

@@ -76,11 +76,11 @@ pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
         Some(revision) => caches.reach(revision).await?,
         None => caches.fresh().await?,
     };
-    present(target, &filter, limit, at_least)
+    present(target, &filter, limit, at_least).await
 }
 
 /// A page of the present state, from the cache.
-fn present(target: &Target<'_>, filter: &Filter, limit: usize, at_least: u64) -> Result<Page, Status> {
+async fn present(target: &Target<'_>, filter: &Filter, limit: usize, at_least: u64) -> Result<Page, Status> {
     let stored = target.resource.storage()?;
     let snapshot = stored.cache.snapshot(at_least);
     let mut objects = Vec::new();
@@ -93,7 +93,7 @@ fn present(target: &Target<'_>, filter: &Filter, limit: usize, at_least: u64) ->
             next = Some(key.clone());
             break;
         }
-        objects.push(target.resource.serve(&item.object));
+        objects.push(Arc::clone(&item.object));
     }
     let mut meta = ListMeta { resource_version: snapshot.revision, ..ListMeta::default() };
     if let Some(start) = next {
@@ -102,7 +102,7 @@ fn present(target: &Target<'_>, filter: &Filter, limit: usize, at_least: u64) ->
         }
         meta.continue_token = Continue { revision: snapshot.revision, start }.encode();
     }
-    Ok(Page { objects, meta })
+    Ok(Page { objects: target.resource.serve_all(objects).await?, meta })
 }
 
 /// A page of a past state, from the store.
@@ -136,9 +136,9 @@ async fn past(
             meta.continue_token = Continue { revision, start: key }.encode();
             break;
         }
-        objects.push(target.resource.serve(&item.object));
+        objects.push(Arc::clone(&item.object));
     }
-    Ok(Page { objects, meta })
+    Ok(Page { objects: target.resource.serve_all(objects).await?, meta })
 }
 
 /// The filter of a list or a watch.

@@ -97,6 +97,20 @@ pub fn managers_of(object: &Value) -> Managers {
     Managers::stored(managed_fields(object))
 }
 
+/// Whether what an object says of its managers can be read.
+pub fn managers_are_valid(object: &Value) -> bool {
+    Managers::decode(managed_fields(object)).is_ok()
+}
+
+/// Gives an object the managers of another, as they are written there.
+pub fn restore_managers(object: &mut Value, from: &Value) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    match managed_fields(from) {
+        Some(value) => metadata.insert("managedFields".to_owned(), value.clone()),
+        None => metadata.remove("managedFields"),
+    };
+}
+
 /// The creator of a new object owns all that it says.
 pub fn track_create(target: &Target<'_>, object: &mut Value) {
     let given = managed_fields(object);

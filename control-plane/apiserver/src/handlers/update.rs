@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use corten_meta::{Object, Status, Value};
-use corten_store::Expect;
+use corten_store::{Expect, Op};
 use http::StatusCode;
 
 use super::ownership::{Ownership, check_options, keep_times, managers_of, set_managers, track_update};
@@ -84,9 +84,17 @@ pub fn check_name(target: &Target<'_>, body: &Value) -> Result<(), Status> {
     Ok(())
 }
 
+/// Another form of an object, in which admission sees a change of it: the scale of a Deployment.
+pub trait View: Sync {
+    fn show(&self, object: &Value) -> Value;
+    /// The object with what admission made of the other form.
+    fn take(&self, object: Value, shown: &Value) -> Result<Value, Status>;
+}
+
 /// A change and what belongs to it.
 pub struct Change<'a> {
     part: Part,
+    view: Option<&'a dyn View>,
     ownership: Ownership,
     create: Create<'a>,
     transform: &'a Transform<'a>,
@@ -105,7 +113,12 @@ impl<'a> Change<'a> {
     /// A change of a part. A decision leaves everything to its owners; of the rest the writer owns what it writes.
     pub fn new(part: Part, transform: &'a Transform<'a>) -> Change<'a> {
         let ownership = if part == Part::Decision { Ownership::Kept } else { Ownership::Tracked };
-        Change { part, ownership, create: Create::No, transform }
+        Change { part, view: None, ownership, create: Create::No, transform }
+    }
+
+    #[must_use]
+    pub fn seen_as(self, view: &'a dyn View) -> Change<'a> {
+        Change { view: Some(view), ..self }
     }
 
     #[must_use]
@@ -176,7 +189,7 @@ fn may_create(target: &Target<'_>) -> Result<(), Status> {
 /// One try. `None` means that somebody else wrote first.
 async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>) -> Result<Option<Updated>, Status> {
     let part = change.part;
-    let served = target.resource.serve(current);
+    let served = target.resource.serve(current).await?;
     let old = served.value();
     let mut new = (change.transform)(&old)?;
     check_preconditions(target, &new, &old)?;
@@ -184,25 +197,15 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     prepare(target, change, &mut new, &old);
 
     let dry_run = target.context.dry_run()?;
-    let mut attributes = Attributes::new(target, Operation::Update, new, Some(old));
-    target.server.admission.admit(&mut attributes).await?;
-    let old = attributes.old.clone().unwrap_or_default();
-    create::finish(target, &mut attributes.object);
-    if part != Part::Decision {
-        bump_generation(target, &mut attributes.object, &old);
-    }
-    validate(target, part, &attributes.object, &old)?;
-    target.server.admission.validate(&attributes).await?;
-    target.server.admission.charge(&mut attributes).await?;
+    let (mut new, companions) = admitted(target, change, new, &old).await?;
     if part == Part::Main {
-        for warning in target.resource.kind.behaviour.warnings(&attributes.object, Some(&old)) {
+        for warning in target.resource.kind.behaviour.warnings(&new, Some(&old)) {
             target.context.warn(warning);
         }
     }
-    let (mut new, companions) = attributes.into_parts();
     keep_times(&mut new, &old);
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
-    if object.bytes == served.bytes {
+    if object.bytes == served.bytes && target.resource.is_stored_as_now(current) {
         return Ok(Some(Updated::Changed(served)));
     }
     if dry_run {
@@ -220,6 +223,57 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         Written::Done(object) => Ok(Some(Updated::Changed(object))),
         Written::Conflict | Written::CompanionConflict => Ok(None),
     }
+}
+
+/// The wanted object after admission and validation, and what is committed together with it.
+async fn admitted(
+    target: &Target<'_>,
+    change: &Change<'_>,
+    new: Value,
+    old: &Value,
+) -> Result<(Value, Vec<Op>), Status> {
+    let (part, admission) = (change.part, &target.server.admission);
+    // A decision was admitted as what it is, such as a Binding, before it came here.
+    if part == Part::Decision {
+        let mut new = new;
+        create::finish(target, &mut new);
+        validate(target, part, &new, old)?;
+        return Ok((new, Vec::new()));
+    }
+    if let Some(view) = change.view {
+        return admitted_as(target, change, view, new, old).await;
+    }
+    let mut attributes = Attributes::new(target, Operation::Update, new, Some(old.clone()));
+    admission.admit(&mut attributes).await?;
+    // A webhook may have written anything; which object this is, is not its to say.
+    check_name(target, &attributes.object)?;
+    create::check_namespace(target, &mut attributes.object)?;
+    create::finish(target, &mut attributes.object);
+    bump_generation(target, &mut attributes.object, old);
+    validate(target, part, &attributes.object, old)?;
+    admission.validate(&attributes).await?;
+    admission.charge(&mut attributes).await?;
+    Ok(attributes.into_parts())
+}
+
+/// The same for a change that is asked for in another form than the object's.
+async fn admitted_as(
+    target: &Target<'_>,
+    change: &Change<'_>,
+    view: &dyn View,
+    new: Value,
+    old: &Value,
+) -> Result<(Value, Vec<Op>), Status> {
+    let admission = &target.server.admission;
+    let shown = view.show(&new);
+    let mut attributes = Attributes::new(target, Operation::Update, shown.clone(), Some(view.show(old)));
+    admission.admit(&mut attributes).await?;
+    let mut new = if attributes.object == shown { new } else { view.take(new, &attributes.object)? };
+    create::finish(target, &mut new);
+    bump_generation(target, &mut new, old);
+    validate(target, change.part, &new, old)?;
+    admission.validate(&attributes).await?;
+    Ok((new, Vec::new()))
 }
 
 /// resourceVersion and uid of the new object are what its author believes to change.

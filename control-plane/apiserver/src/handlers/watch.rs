@@ -61,7 +61,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let resource = Arc::clone(target.resource);
     let events = if resource.is_converted() {
         let resource = Arc::clone(&resource);
-        events.map(move |event| convert(&resource, event)).boxed()
+        events.then(move |event| convert(Arc::clone(&resource), event)).boxed()
     } else {
         events
     };
@@ -103,11 +103,13 @@ fn timeout(asked: Option<u64>) -> Duration {
     }
 }
 
-fn convert(resource: &Resource, event: WatchEvent) -> WatchEvent {
-    match event {
-        WatchEvent::Added(object) => WatchEvent::Added(resource.serve(&object)),
-        WatchEvent::Modified(object) => WatchEvent::Modified(resource.serve(&object)),
-        WatchEvent::Deleted(object) => WatchEvent::Deleted(resource.serve(&object)),
-        other => other,
-    }
+/// The event in the version that is watched; an object that cannot be converted ends up as an error.
+async fn convert(resource: Arc<Resource>, event: WatchEvent) -> WatchEvent {
+    let converted = match event {
+        WatchEvent::Added(object) => resource.serve(&object).await.map(WatchEvent::Added),
+        WatchEvent::Modified(object) => resource.serve(&object).await.map(WatchEvent::Modified),
+        WatchEvent::Deleted(object) => resource.serve(&object).await.map(WatchEvent::Deleted),
+        other => Ok(other),
+    };
+    converted.unwrap_or_else(WatchEvent::Error)
 }

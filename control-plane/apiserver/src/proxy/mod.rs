@@ -6,6 +6,7 @@
 mod backend;
 mod kubelet;
 mod locate;
+mod options;
 mod unverified;
 
 use corten_api::Role;
@@ -14,11 +15,16 @@ use http::StatusCode;
 
 pub use kubelet::Kubelets;
 
+use crate::admission::Operation;
 use crate::body::{Body, Reply, RequestBody};
 use crate::handlers::Target;
 
 /// Finds the backend of the request and passes it on.
 pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Result<Reply, Status> {
+    if role != Role::Log {
+        let admission = &target.server.admission;
+        admission.pass(target, Operation::Connect, options::of_request(target, role)).await?;
+    }
     let backend = match role {
         Role::Proxy => locate::proxied(target).await?,
         _ => match locate::of_pod(target, role).await? {

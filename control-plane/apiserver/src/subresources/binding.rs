@@ -4,6 +4,7 @@ use corten_meta::{Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
+use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
@@ -23,6 +24,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     }
     let name = if target.name.is_empty() { name } else { target.name };
     let target = Target { name, ..*target };
+    let binding = target.server.admission.pass(&target, Operation::Create, binding.clone()).await?;
     let transform = |pod: &Value| bind(&target, pod, &binding);
     Change::new(Part::Decision, &transform).carry_out(&target).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))

@@ -5,6 +5,7 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::binding::set_condition;
+use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
@@ -26,6 +27,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     if !name.is_empty() && name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
+    let eviction = target.server.admission.pass(target, Operation::Create, eviction).await?;
     let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
     let pod = target.server.registry.get(target.resource, target.namespace, target.name).await?.value();
     if !is_exempt(&pod) {
@@ -42,7 +44,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
         Change::new(Part::Decision, &transform).carry_out(target).await?;
     }
     // The condition raised the resourceVersion, so only a precondition on the uid can still hold.
-    let options = DeleteOptions { resource_version: None, ..options };
+    let options = DeleteOptions { resource_version: None, admitted: true, ..options };
     delete_object(target, &options).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
 }

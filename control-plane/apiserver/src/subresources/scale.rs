@@ -16,7 +16,7 @@ use crate::handlers::Target;
 use crate::handlers::apply::Apply;
 use crate::handlers::ownership::{Ownership, check_options, identity, managers_of, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
-use crate::handlers::update::{Change, Part, Transform, check_name};
+use crate::handlers::update::{Change, Part, Transform, View, check_name};
 use crate::response;
 
 /// Where the scale has its replicas.
@@ -34,11 +34,11 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
             let wanted = object(target.context, bytes, &SCALE)?;
             check_name(target, &wanted)?;
             check_options(target.context, "UpdateOptions", false)?;
-            write(target, &|old| tracked(target, &paths, old, wanted.clone())).await?
+            write(target, &paths, &|old| tracked(target, &paths, old, wanted.clone())).await?
         }
         _ if is_apply(target) => {
             let patch = Apply::decode(target, bytes, SCALE.api_version, SCALE.kind)?;
-            write(target, &|old| applied(target, &paths, old, &patch)).await?
+            write(target, &paths, &|old| applied(target, &paths, old, &patch)).await?
         }
         _ => {
             let patch = Patch::decode(target, bytes)?;
@@ -46,15 +46,29 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
                 let patched = patch.apply(SCALE.schema, &scale_of(&paths, old))?;
                 tracked(target, &paths, old, checked(target.context, patched, Vec::new(), &SCALE)?)
             };
-            write(target, &transform).await?
+            write(target, &paths, &transform).await?
         }
     };
     Ok(response::value(target.context.accept, StatusCode::OK, &scale_of(&paths, &parent.value())))
 }
 
-async fn write(target: &Target<'_>, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
-    let change = Change::new(Part::Main, transform).owning(Ownership::Given);
+async fn write(target: &Target<'_>, paths: &ScalePaths, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
+    let view = AsScale(paths);
+    let change = Change::new(Part::Main, transform).owning(Ownership::Given).seen_as(&view);
     Ok(change.carry_out(target).await?.object().clone())
+}
+
+/// A parent as its scale: what admission is shown.
+struct AsScale<'a>(&'a ScalePaths);
+
+impl View for AsScale<'_> {
+    fn show(&self, object: &Value) -> Value {
+        scale_of(self.0, object)
+    }
+
+    fn take(&self, object: Value, shown: &Value) -> Result<Value, Status> {
+        apply(self.0, &object, shown)
+    }
 }
 
 /// The parent under the wanted scale, whose writer owns the replicas if it changes them.

@@ -4,6 +4,7 @@ use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
+use crate::admission::Operation;
 use crate::authentication::token::Claims;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
@@ -23,6 +24,7 @@ const MAX_SECONDS: i64 = 1 << 32;
 /// Issues the token.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let mut request = object(target.context, bytes, &REQUEST)?;
+    request = target.server.admission.pass(target, Operation::Create, request).await?;
     let account = target.server.registry.get(target.resource, target.namespace, target.name).await?;
     let seconds = request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
     check_seconds(target, seconds)?;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use corten_meta::{Status, Value};
 use http::StatusCode;
 
+use crate::admission::Operation;
 use crate::body::Reply;
 use crate::handlers::Target;
 use crate::{response, subresources};
@@ -30,7 +31,8 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
         let pod = Target { resource: &pods, name: "", ..*target };
         return subresources::binding::create(&pod, bytes).await;
     }
-    let mut review = target.decode(bytes)?;
+    let review = target.decode(bytes)?;
+    let mut review = target.server.admission.pass(target, Operation::Create, review).await?;
     let status = match plural {
         "tokenreviews" => token_review::review(target, &review).await?,
         "selfsubjectreviews" => user_review::review(target),

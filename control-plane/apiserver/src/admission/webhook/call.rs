@@ -1,0 +1,57 @@
+//! One call of one webhook: show it the write, send the review, read the answer.
+
+use corten_meta::{Status, Value};
+use serde_json::json;
+
+use super::matching::Invocation;
+use super::review::{self, Response};
+use crate::admission::Attributes;
+
+/// Why a webhook did not let the write pass.
+pub enum Failure {
+    /// The webhook could not be asked, or its answer makes no sense: its failure policy decides.
+    Call(String),
+    /// The webhook said no, or nobody may be asked this.
+    Refused(Status),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure::Refused(status)
+    }
+}
+
+/// The biggest answer: a patch can hold a whole object, and is encoded twice.
+const MAX_ANSWER: usize = 8 * 1024 * 1024;
+
+/// Calls the webhook; an answer that refuses the write is a failure.
+pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: bool) -> Result<Response, Failure> {
+    let hook = invocation.hook;
+    if a.dry_run && !hook.dry_run {
+        let message = format!("admission webhook {:?} does not support dry run", hook.name);
+        return Err(Failure::Refused(Status::bad_request(message)));
+    }
+    let Some(version) = hook.review_version else {
+        let why =
+            "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)";
+        return Err(Failure::Call(why.to_owned()));
+    };
+    let client = hook.client.as_ref().map_err(|e| Failure::Call(format!("could not get REST client: {e}")))?;
+    let uid = uuid::Uuid::new_v4().to_string();
+    let object = invocation.show(a, &a.object).await?;
+    let old = invocation.show(a, a.old.as_ref().unwrap_or(&Value::Null)).await?;
+    let request = review::request(a, invocation, object, old, &uid);
+    let body =
+        json!({ "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": request });
+    let outbound = &a.target.server.registry.outbound;
+    let answer = outbound.post(client, body.to_string().into(), hook.timeout, MAX_ANSWER).await;
+    let answer = answer.map_err(|e| Failure::Call(format!("failed to call webhook: {e}")))?;
+    let response = review::response(&answer, version, &uid, mutating);
+    let response = response.map_err(|e| Failure::Call(format!("received invalid webhook response: {e}")))?;
+    let context = a.target.context;
+    for (key, value) in &response.annotations {
+        context.annotate(&format!("{}/{key}", hook.name), value);
+    }
+    response.warnings.iter().for_each(|warning| context.warn(warning.as_str()));
+    if response.allowed { Ok(response) } else { Err(Failure::Refused(review::denied(&hook.name, &response.result))) }
+}

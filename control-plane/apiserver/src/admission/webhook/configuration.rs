@@ -1,0 +1,136 @@
+//! The webhooks of all configurations of a kind, decoded once for each state of the cache.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use corten_meta::{Selector, Value};
+
+use crate::admission::rules::Rule;
+use crate::outbound::ClientConfig;
+use crate::server::Server;
+
+pub const GROUP: &str = "admissionregistration.k8s.io";
+
+/// One webhook.
+pub struct Webhook {
+    /// The name of the configuration that it stands in.
+    pub configuration: String,
+    pub name: String,
+    /// Tells it from every other webhook of its kind.
+    pub id: String,
+    pub client: Result<ClientConfig, String>,
+    pub rules: Vec<Rule>,
+    /// Whether requests in other versions of the same resource match, too.
+    pub equivalent: bool,
+    pub namespaces: Result<Selector, String>,
+    pub objects: Result<Selector, String>,
+    /// Whether a write goes on when the webhook cannot be called.
+    pub fail_open: bool,
+    pub timeout: Duration,
+    /// Whether it may be called in a dry run.
+    pub dry_run: bool,
+    /// The first version of AdmissionReview that it takes and we speak.
+    pub review_version: Option<&'static str>,
+    /// Whether it wants to see the object again after later changes.
+    pub reinvoke: bool,
+    /// Names and CEL expressions that must all hold.
+    pub conditions: Vec<(String, String)>,
+}
+
+impl Webhook {
+    fn from_value(configuration: &str, index: usize, hook: &Value) -> Webhook {
+        let text = |key: &str| hook[key].as_str().unwrap_or_default();
+        let list = |key: &str| hook[key].as_array().cloned().unwrap_or_default();
+        let selector = |key: &str| match &hook[key] {
+            Value::Null => Ok(Selector::everything()),
+            selector => Selector::from_label_selector(selector).map_err(|e| e.to_string()),
+        };
+        let versions = list("admissionReviewVersions");
+        let spoken = versions.iter().filter_map(Value::as_str).find_map(|version| match version {
+            "v1" => Some("v1"),
+            "v1beta1" => Some("v1beta1"),
+            _ => None,
+        });
+        let condition = |c: &Value| {
+            (c["name"].as_str().unwrap_or_default().to_owned(), c["expression"].as_str().unwrap_or_default().to_owned())
+        };
+        Webhook {
+            configuration: configuration.to_owned(),
+            name: text("name").to_owned(),
+            id: format!("{configuration}/{}/{index}", text("name")),
+            client: ClientConfig::from_value(&hook["clientConfig"]),
+            rules: list("rules").iter().map(Rule::from_value).collect(),
+            equivalent: text("matchPolicy") != "Exact",
+            namespaces: selector("namespaceSelector"),
+            objects: selector("objectSelector"),
+            fail_open: text("failurePolicy") == "Ignore",
+            timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(10)),
+            dry_run: matches!(text("sideEffects"), "None" | "NoneOnDryRun"),
+            review_version: spoken,
+            reinvoke: text("reinvocationPolicy") == "IfNeeded",
+            conditions: list("matchConditions").iter().map(condition).collect(),
+        }
+    }
+}
+
+/// All webhooks of one kind of configuration.
+pub struct Configurations {
+    plural: &'static str,
+    decoded: Mutex<Option<(u64, Arc<[Webhook]>)>>,
+}
+
+impl Configurations {
+    pub fn new(plural: &'static str) -> Configurations {
+        Configurations { plural, decoded: Mutex::default() }
+    }
+
+    /// The webhooks of this moment, in the order in which they are called.
+    pub fn current(&self, server: &Server) -> Arc<[Webhook]> {
+        let resource = server.registry.resource(GROUP, "v1", self.plural);
+        let Some(cache) = resource.as_ref().and_then(|r| r.stored.as_ref()).map(|s| &s.cache) else {
+            return Arc::default();
+        };
+        let mut decoded = self.decoded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let snapshot = cache.snapshot(0);
+        match &*decoded {
+            Some((revision, hooks)) if *revision == snapshot.revision => Arc::clone(hooks),
+            _ => {
+                // The cache is ordered by name, which is the order of the configurations.
+                let hooks = snapshot.items.iter().flat_map(|(name, item)| {
+                    let webhooks = item.object.value()["webhooks"].as_array().cloned().unwrap_or_default();
+                    let one = |(index, hook): (usize, &Value)| Webhook::from_value(name, index, hook);
+                    webhooks.iter().enumerate().map(one).collect::<Vec<_>>()
+                });
+                let hooks: Arc<[Webhook]> = hooks.collect();
+                *decoded = Some((snapshot.revision, Arc::clone(&hooks)));
+                hooks
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_webhook_is_read() {
+        let hook = Webhook::from_value(
+            "c",
+            2,
+            &json!({
+                "name": "a.b.c", "clientConfig": { "url": "https://h/x" }, "failurePolicy": "Ignore",
+                "matchPolicy": "Exact", "sideEffects": "Some", "timeoutSeconds": 3, "reinvocationPolicy": "IfNeeded",
+                "admissionReviewVersions": ["v2", "v1beta1", "v1"],
+                "objectSelector": { "matchLabels": { "a": "b" } },
+                "matchConditions": [{ "name": "n", "expression": "true" }],
+            }),
+        );
+        assert_eq!((hook.id.as_str(), hook.review_version), ("c/a.b.c/2", Some("v1beta1")));
+        assert!(hook.fail_open && hook.reinvoke && !hook.equivalent && !hook.dry_run);
+        assert!(hook.namespaces.unwrap().is_empty() && !hook.objects.unwrap().is_empty());
+        assert_eq!(hook.timeout, Duration::from_secs(3));
+        assert_eq!(hook.conditions, [("n".to_owned(), "true".to_owned())]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Whether a webhook is to be called for a write, and in which version it is shown the object.
+
+use std::sync::Arc;
+
+use corten_meta::{Status, Value};
+
+use super::Webhook;
+use super::conditions::matches_conditions;
+use crate::admission::rules::{Question, Rule};
+use crate::admission::{Attributes, Operation};
+use crate::registry::Resource;
+
+/// A webhook that is to be called, and how.
+pub struct Invocation<'a> {
+    pub hook: &'a Webhook,
+    /// The resource in the version that the webhook's rules name.
+    pub resource: Arc<Resource>,
+}
+
+impl Invocation<'_> {
+    /// Group, version and kind of what the webhook is shown.
+    pub fn kind(&self, a: &Attributes<'_>) -> (String, String, String) {
+        a.kind_in(&self.resource)
+    }
+
+    fn is_converted(&self, a: &Attributes<'_>) -> bool {
+        self.resource.kind.api_version() != a.target.resource.kind.api_version() && a.is_about_the_object()
+    }
+
+    /// An object of the request as the webhook is to see it.
+    pub async fn show(&self, a: &Attributes<'_>, object: &Value) -> Result<Value, Status> {
+        if object.is_null() || !self.is_converted(a) {
+            return Ok(object.clone());
+        }
+        a.target.resource.convert(object.clone(), &self.resource).await
+    }
+
+    /// What the webhook made of it, in the version of the request: checked, pruned and with its defaults.
+    pub async fn read(&self, a: &Attributes<'_>, object: Value) -> Result<Value, Status> {
+        let mut object = object;
+        if self.is_converted(a) {
+            let kind = &self.resource.kind;
+            check(&kind.schema, &mut object)?;
+            kind.default(&mut object);
+            object = self.resource.convert(object, a.target.resource).await?;
+        }
+        if a.is_about_the_object() {
+            let kind = &a.target.resource.kind;
+            check(&kind.schema, &mut object)?;
+            kind.default(&mut object);
+        }
+        Ok(object)
+    }
+}
+
+/// A patch may write anything; what is no object of the kind is refused, what is unknown is dropped.
+fn check(schema: &str, object: &mut Value) -> Result<(), Status> {
+    if schema.is_empty() {
+        return Ok(());
+    }
+    if let Some(error) = corten_api::check_fields(schema, object).type_errors.first() {
+        return Err(Status::internal(error));
+    }
+    corten_api::prune(schema, object);
+    Ok(())
+}
+
+/// Decides whether the webhook is called. An error of a selector counts only if the rules match.
+pub async fn invocation<'a>(hook: &'a Webhook, a: &Attributes<'_>) -> Result<Option<Invocation<'a>>, Status> {
+    let namespace = matches_namespace(hook, a).await;
+    if matches!(namespace, Ok(false)) {
+        return Ok(None);
+    }
+    let object = matches_object(hook, a);
+    if matches!(object, Ok(false)) {
+        return Ok(None);
+    }
+    let Some(resource) = matching_version(hook, a) else { return Ok(None) };
+    namespace?;
+    object?;
+    let invocation = Invocation { hook, resource };
+    if hook.conditions.is_empty() || matches_conditions(&invocation, a).await? {
+        return Ok(Some(invocation));
+    }
+    Ok(None)
+}
+
+/// The resource in the version of the first rule that matches: its own, or an equivalent one.
+fn matching_version(hook: &Webhook, a: &Attributes<'_>) -> Option<Arc<Resource>> {
+    let own = a.target.resource;
+    let matches = |rule: &Rule, resource: &Resource| {
+        let question = Question {
+            operation: a.operation.word(),
+            group: &resource.kind.group,
+            version: &resource.kind.version,
+            resource: &resource.kind.plural,
+            subresource: a.subresource(),
+            namespaced: resource.kind.namespaced,
+            name: a.name(),
+        };
+        rule.matches(&question)
+    };
+    if hook.rules.iter().any(|rule| matches(rule, own)) {
+        return Some(Arc::clone(own));
+    }
+    if !hook.equivalent {
+        return None;
+    }
+    let others = a.target.server.registry.equivalents(own);
+    hook.rules.iter().find_map(|rule| others.iter().find(|other| matches(rule, other)).cloned())
+}
+
+async fn matches_namespace(hook: &Webhook, a: &Attributes<'_>) -> Result<bool, Status> {
+    let is_namespace = a.target.resource.kind.group.is_empty() && a.target.resource.kind.plural == "namespaces";
+    let namespace = a.namespace();
+    if namespace.is_empty() && !is_namespace {
+        return Ok(true);
+    }
+    let selector = hook.namespaces.as_ref().map_err(Status::internal)?;
+    if selector.is_empty() {
+        return Ok(true);
+    }
+    if is_namespace && a.subresource().is_empty() && matches!(a.operation, Operation::Create | Operation::Update) {
+        return Ok(selector.matches(&corten_meta::labels(&a.object)));
+    }
+    let server = a.target.server;
+    let labels = match server.cached("", "v1", "namespaces", "", &namespace) {
+        Some(object) => object.header.labels.clone(),
+        None => {
+            let resource = server.resource("", "v1", "namespaces")?;
+            server.registry.get(&resource, "", &namespace).await?.header.labels.clone()
+        }
+    };
+    Ok(selector.matches(&labels))
+}
+
+fn matches_object(hook: &Webhook, a: &Attributes<'_>) -> Result<bool, Status> {
+    let selector = hook.objects.as_ref().map_err(Status::internal)?;
+    if selector.is_empty() {
+        return Ok(true);
+    }
+    let matches = |object: &Value| object.is_object() && selector.matches(&corten_meta::labels(object));
+    Ok(matches(&a.object) || a.old.as_ref().is_some_and(matches))
+}

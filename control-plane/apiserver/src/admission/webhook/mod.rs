@@ -1,0 +1,184 @@
+//! Admission webhooks: servers of the user's that change or refuse writes.
+//!
+//! Mutating webhooks are called one after the other, by the names of their configurations and in the order written
+//! there; when one changes the object, earlier ones that ask for it are called once more (see `Reinvocation`).
+//! Validating webhooks are called all at once. The steps of both: match, show, call, read the answer.
+//!
+//! Invariant: a write of a webhook configuration or an admission policy is never shown to a webhook, so that a broken
+//! one can always be taken away.
+
+mod call;
+mod conditions;
+mod configuration;
+mod matching;
+mod review;
+
+use corten_meta::{Status, Value};
+use futures::future::{BoxFuture, join_all};
+
+use super::{Attributes, Operation, Plugin};
+use crate::handlers::ownership::{managers_are_valid, restore_managers};
+use call::{Failure, call};
+use configuration::{Configurations, Webhook};
+use matching::{Invocation, invocation};
+
+/// Kinds that decide about admission themselves.
+const EXEMPT: &[&str] = &[
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+];
+
+fn is_exempt(a: &Attributes<'_>) -> bool {
+    let kind = &a.target.resource.kind;
+    kind.group == configuration::GROUP && EXEMPT.contains(&kind.kind.as_str())
+}
+
+/// The plugin of MutatingWebhookConfigurations.
+pub struct MutatingAdmissionWebhook(Configurations);
+
+impl MutatingAdmissionWebhook {
+    pub fn new() -> MutatingAdmissionWebhook {
+        MutatingAdmissionWebhook(Configurations::new("mutatingwebhookconfigurations"))
+    }
+}
+
+impl Plugin for MutatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "MutatingAdmissionWebhook"
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let hooks = self.0.current(a.target.server);
+            if hooks.is_empty() || is_exempt(a) {
+                return Ok(());
+            }
+            a.reinvocation.begin(self.name(), &a.object);
+            for (index, hook) in hooks.iter().enumerate() {
+                mutate(self.name(), a, hook, index).await?;
+            }
+            a.reinvocation.end(self.name(), &a.object);
+            Ok(())
+        })
+    }
+}
+
+/// Calls one mutating webhook, if it is for this write, and takes over what it changes.
+async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, index: usize) -> Result<(), Status> {
+    let Some(invocation) = invocation(hook, a).await? else { return Ok(()) };
+    if a.reinvocation.again && !a.reinvocation.may_call_again(plugin, &hook.id) {
+        return Ok(());
+    }
+    let called = ask(a, &invocation).await;
+    if hook.reinvoke {
+        a.reinvocation.remember(plugin, &hook.id);
+    }
+    let round = u8::from(a.reinvocation.again);
+    let key = |what: &str| format!("{what}mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
+    let changed = match called {
+        Ok(None) => false,
+        Ok(Some(patch)) => apply(a, &invocation, &patch).await?,
+        Err(Failure::Refused(status)) => return Err(status),
+        Err(Failure::Call(why)) if hook.fail_open => {
+            tracing::warn!(webhook = hook.name, why, "a webhook could not be called; going on without it");
+            a.target.context.annotate(&key("failed-open."), &hook.name);
+            return Ok(());
+        }
+        Err(Failure::Call(why)) => return Err(failed(hook, &why)),
+    };
+    let note = serde_json::json!({ "configuration": hook.configuration, "webhook": hook.name, "mutated": changed });
+    a.target.context.annotate(&key(""), &note.to_string());
+    if changed {
+        a.reinvocation.changed(plugin);
+    }
+    Ok(())
+}
+
+/// Shows the write to a mutating webhook and returns its patch.
+async fn ask(a: &Attributes<'_>, invocation: &Invocation<'_>) -> Result<Option<Value>, Failure> {
+    let response = call(a, invocation, true).await?;
+    match response.patch {
+        Some(patch) if a.object.is_null() || a.operation == Operation::Connect => {
+            let operations = patch.as_array().map_or(0, Vec::len);
+            if operations == 0 {
+                return Ok(None);
+            }
+            Err(Failure::Refused(Status::internal(format!(
+                "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
+                invocation.hook.name
+            ))))
+        }
+        patch => Ok(patch),
+    }
+}
+
+/// Applies a patch in the version that the webhook was shown; says whether it changed anything.
+async fn apply(a: &mut Attributes<'_>, invocation: &Invocation<'_>, patch: &Value) -> Result<bool, Status> {
+    if patch.as_array().is_none_or(Vec::is_empty) {
+        return Ok(false);
+    }
+    let shown = invocation.show(a, &a.object).await?;
+    let mut patched = shown.clone();
+    corten_meta::patch::json_patch(&mut patched, patch).map_err(Status::internal)?;
+    let mut object = invocation.read(a, patched).await?;
+    if !managers_are_valid(&object) {
+        restore_managers(&mut object, &a.object);
+    }
+    let changed = object != a.object;
+    a.object = object;
+    Ok(changed)
+}
+
+/// The plugin of ValidatingWebhookConfigurations.
+pub struct ValidatingAdmissionWebhook(Configurations);
+
+impl ValidatingAdmissionWebhook {
+    pub fn new() -> ValidatingAdmissionWebhook {
+        ValidatingAdmissionWebhook(Configurations::new("validatingwebhookconfigurations"))
+    }
+}
+
+impl Plugin for ValidatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionWebhook"
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let hooks = self.0.current(a.target.server);
+            if hooks.is_empty() || is_exempt(a) {
+                return Ok(());
+            }
+            let mut invocations = Vec::new();
+            for hook in hooks.iter() {
+                invocations.extend(invocation(hook, a).await?);
+            }
+            let calls = invocations.iter().enumerate().map(|(index, one)| judge(a, one, index));
+            join_all(calls).await.into_iter().collect()
+        })
+    }
+}
+
+/// Calls one validating webhook.
+async fn judge(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) -> Result<(), Status> {
+    let hook = invocation.hook;
+    match call(a, invocation, false).await {
+        Ok(_) => Ok(()),
+        Err(Failure::Refused(status)) => Err(status),
+        Err(Failure::Call(why)) if hook.fail_open => {
+            tracing::warn!(webhook = hook.name, why, "a webhook could not be called; going on without it");
+            let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
+            a.target.context.annotate(&key, &hook.name);
+            Ok(())
+        }
+        Err(Failure::Call(why)) => Err(failed(hook, &why)),
+    }
+}
+
+fn failed(hook: &Webhook, why: &str) -> Status {
+    Status::internal(format!("failed calling webhook {:?}: {why}", hook.name))
+}

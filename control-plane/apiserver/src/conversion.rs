@@ -1,0 +1,294 @@
+//! From one version of a resource to another: by the kind itself, or by the webhook of a custom resource.
+//!
+//! Stored objects say in which version they are, and it need not be the one that is stored today: a definition may
+//! have changed its mind. So what decides is the object, never only the table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::Kind;
+use corten_meta::{Object, Status, Value};
+use serde_json::json;
+
+use crate::outbound::{ClientConfig, Outbound};
+use crate::registry::Resource;
+
+/// How long a webhook may take for one list.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The biggest answer: a long list of big objects.
+const MAX_ANSWER: usize = 256 * 1024 * 1024;
+
+/// The webhook that converts a custom resource.
+pub struct ConversionWebhook {
+    outbound: Arc<Outbound>,
+    client: Result<ClientConfig, String>,
+    /// The first version of ConversionReview that it takes and we speak.
+    review_version: Option<&'static str>,
+}
+
+impl ConversionWebhook {
+    /// The webhook of a kind, if it has one.
+    pub fn of(kind: &Kind, outbound: &Arc<Outbound>) -> Option<Arc<ConversionWebhook>> {
+        let webhook = kind.behaviour.conversion_webhook()?;
+        let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
+        let review_version = versions.filter_map(Value::as_str).find_map(|version| match version {
+            "v1" => Some("v1"),
+            "v1beta1" => Some("v1beta1"),
+            _ => None,
+        });
+        let client = ClientConfig::from_value(&webhook["clientConfig"]);
+        Some(Arc::new(ConversionWebhook { outbound: Arc::clone(outbound), client, review_version }))
+    }
+
+    /// Converts objects, none of which is in the wanted version yet.
+    async fn convert(&self, objects: &[Value], wanted: &str) -> Result<Vec<Value>, Status> {
+        let what = objects.first().map(described).unwrap_or_default();
+        let failed = |why: String| Status::internal(format!("conversion webhook for {what} failed: {why}"));
+        let version = self.review_version.ok_or_else(|| Status::internal("no supported conversion review versions"))?;
+        let client = self.client.as_ref().map_err(|e| failed(e.clone()))?;
+        let uid = uuid::Uuid::new_v4().to_string();
+        let review = json!({
+            "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
+            "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": objects },
+        });
+        let answer =
+            self.outbound.post(client, review.to_string().into(), TIMEOUT, MAX_ANSWER).await.map_err(failed)?;
+        let converted = response(&answer, version, &uid).map_err(failed)?;
+        if converted.len() != objects.len() {
+            return Err(Status::internal(format!(
+                "conversion webhook for {what} returned {} objects, expected {}",
+                converted.len(),
+                objects.len()
+            )));
+        }
+        let checked = objects.iter().zip(converted).map(|(original, converted)| checked(original, converted, wanted));
+        let invalid =
+            |e: String| Status::internal(format!("conversion webhook for {what} returned invalid object: {e}"));
+        checked.collect::<Result<_, _>>().map_err(invalid)
+    }
+}
+
+/// `stable.example.com/v1, Kind=Foo`.
+fn described(object: &Value) -> String {
+    let text = |key: &str| object[key].as_str().unwrap_or_default();
+    format!("{}, Kind={}", text("apiVersion"), text("kind"))
+}
+
+/// Reads the answer to a review.
+fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String> {
+    let mut review: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    if version == "v1" {
+        let (api_version, kind) = (text(&review, "apiVersion"), text(&review, "kind"));
+        if api_version != "apiextensions.k8s.io/v1" || kind != "ConversionReview" {
+            return Err(format!(
+                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got {api_version}, Kind={kind}"
+            ));
+        }
+    }
+    let response = &mut review["response"];
+    if !response.is_object() {
+        return Err("no response provided".to_owned());
+    }
+    let given = text(response, "uid");
+    if version == "v1" && given != uid {
+        return Err(format!("expected response.uid={uid:?}, got {given:?}"));
+    }
+    let (status, message) = (text(&response["result"], "status"), text(&response["result"], "message"));
+    if status != "Success" {
+        let unsaid = format!("response.result.status was '{status}', not 'Success'");
+        return Err(if message.is_empty() { unsaid } else { message });
+    }
+    match response["convertedObjects"].take() {
+        Value::Array(objects) => Ok(objects),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// A webhook converts what an object says, not which object it is: of the metadata only labels and annotations are its.
+fn checked(original: &Value, mut converted: Value, wanted: &str) -> Result<Value, String> {
+    let text =
+        |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let version = text(&converted, "/apiVersion");
+    if version != wanted {
+        return Err(format!("invalid groupVersion (expected {wanted}, received {version})"));
+    }
+    for (pointer, what) in
+        [("/kind", "kind"), ("/metadata/name", "name"), ("/metadata/namespace", "namespace"), ("/metadata/uid", "UID")]
+    {
+        let (before, after) = (text(original, pointer), text(&converted, pointer));
+        if before != after {
+            return Err(format!("must have the same {what}: {before} != {after}"));
+        }
+    }
+    let Some(given) = converted.get("metadata").and_then(Value::as_object).cloned() else {
+        return Err("missing metadata in converted object".to_owned());
+    };
+    let mut metadata = original["metadata"].as_object().cloned().unwrap_or_default();
+    for field in ["labels", "annotations"] {
+        match given.get(field) {
+            None | Some(Value::Null) => {
+                metadata.remove(field);
+            }
+            Some(Value::Object(map)) => {
+                if let Some((key, _)) = map.iter().find(|(_, value)| !value.is_string()) {
+                    return Err(format!("metadata.{field}[{key}] must be a string in converted object"));
+                }
+                metadata.insert(field.to_owned(), Value::Object(map.clone()));
+            }
+            Some(_) => return Err(format!("invalid metadata.{field} in converted object")),
+        }
+    }
+    converted["metadata"] = Value::Object(metadata);
+    Ok(converted)
+}
+
+/// The version that the bytes of an object are in. Encoded objects begin with it.
+fn version_of(object: &Object) -> &str {
+    let rest = object.bytes.strip_prefix(b"{\"apiVersion\":\"").unwrap_or_default();
+    let end = rest.iter().position(|b| *b == b'"').unwrap_or(0);
+    std::str::from_utf8(&rest[..end]).unwrap_or_default()
+}
+
+impl Resource {
+    /// Whether an object may need to be converted before it is served.
+    pub fn is_converted(&self) -> bool {
+        self.is_spoke() || self.has_versions
+    }
+
+    /// Whether this version is not the one that is stored.
+    fn is_spoke(&self) -> bool {
+        self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
+    }
+
+    /// Whether an object is stored in the version in which it would be written now.
+    pub fn is_stored_as_now(&self, object: &Object) -> bool {
+        !self.has_versions || self.stored.as_ref().is_some_and(|s| s.hub.api_version() == version_of(object))
+    }
+
+    /// A stored object in the form that this version serves.
+    pub async fn serve(&self, object: &Arc<Object>) -> Result<Arc<Object>, Status> {
+        if self.is_in_version(object) {
+            return Ok(Arc::clone(object));
+        }
+        let served = self.serve_all(vec![Arc::clone(object)]).await?;
+        served.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"))
+    }
+
+    fn is_in_version(&self, object: &Object) -> bool {
+        !self.is_converted() || (self.has_versions && self.kind.api_version() == version_of(object))
+    }
+
+    /// Stored objects in the form that this version serves, with one call of the webhook for all.
+    pub async fn serve_all(&self, mut objects: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, Status> {
+        let others: Vec<usize> = (0..objects.len()).filter(|at| !self.is_in_version(&objects[*at])).collect();
+        if others.is_empty() {
+            return Ok(objects);
+        }
+        let values = others.iter().map(|at| objects[*at].value()).collect();
+        let converted = self.read_stored(values).await?;
+        for (at, value) in others.into_iter().zip(converted) {
+            let object = Object::from_value(&value, objects[at].revision);
+            objects[at] = Arc::new(object.map_err(|e| Status::internal(e.to_string()))?);
+        }
+        Ok(objects)
+    }
+
+    async fn read_stored(&self, mut values: Vec<Value>) -> Result<Vec<Value>, Status> {
+        let wanted = self.kind.api_version();
+        if let Some(webhook) = &self.webhook {
+            return webhook.convert(&values, &wanted).await;
+        }
+        for value in &mut values {
+            self.kind.behaviour.from_stored(value);
+            value["apiVersion"] = wanted.clone().into();
+        }
+        Ok(values)
+    }
+
+    /// An object of this version in the form that is stored.
+    pub async fn to_stored(&self, mut value: Value, hub: &Kind) -> Result<Value, Status> {
+        if !self.is_spoke() {
+            return Ok(value);
+        }
+        if let Some(webhook) = &self.webhook {
+            let converted = webhook.convert(&[value], &hub.api_version()).await?;
+            return converted.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"));
+        }
+        self.kind.behaviour.to_stored(&mut value);
+        value["apiVersion"] = hub.api_version().into();
+        Ok(value)
+    }
+
+    /// An object of this version in the form of another version of the same resource.
+    pub async fn convert(&self, value: Value, to: &Resource) -> Result<Value, Status> {
+        let wanted = to.kind.api_version();
+        if self.kind.api_version() == wanted {
+            return Ok(value);
+        }
+        if let Some(webhook) = &self.webhook {
+            let converted = webhook.convert(&[value], &wanted).await?;
+            return converted.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"));
+        }
+        let mut value = value;
+        self.kind.behaviour.to_stored(&mut value);
+        to.kind.behaviour.from_stored(&mut value);
+        value["apiVersion"] = wanted.into();
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_cannot_make_another_object() {
+        let original = json!({ "apiVersion": "g/v1", "kind": "K", "x": 1, "metadata": {
+            "name": "n", "namespace": "s", "uid": "u", "resourceVersion": "7", "labels": { "a": "b" } } });
+        let with = |pointer: &str, value: Value| {
+            let mut converted = original.clone();
+            converted["apiVersion"] = "g/v2".into();
+            corten_meta::set(&mut converted, pointer, value);
+            checked(&original, converted, "g/v2")
+        };
+        for (pointer, value, error) in [
+            ("/apiVersion", json!("g/v3"), "invalid groupVersion (expected g/v2, received g/v3)"),
+            ("/kind", json!("L"), "must have the same kind: K != L"),
+            ("/metadata/name", json!("m"), "must have the same name: n != m"),
+            ("/metadata/namespace", json!("kube-system"), "must have the same namespace: s != kube-system"),
+            ("/metadata/uid", json!("w"), "must have the same UID: u != w"),
+            ("/metadata/labels", json!({ "a": 1 }), "metadata.labels[a] must be a string in converted object"),
+            ("/metadata", Value::Null, "must have the same name: n != "),
+        ] {
+            assert_eq!(with(pointer, value).unwrap_err(), error);
+        }
+        let kept = with("/metadata/finalizers", json!(["evil"])).unwrap();
+        assert_eq!(kept["metadata"], original["metadata"]);
+        let relabelled = with("/metadata/labels", json!({ "c": "d" })).unwrap();
+        assert_eq!(relabelled["metadata"]["labels"], json!({ "c": "d" }));
+    }
+
+    #[test]
+    fn answers_are_read_and_refused() {
+        let answer = |response: Value| json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response });
+        let read = |review: Value, version: &str| response(review.to_string().as_bytes(), version, "u");
+        let success = json!({ "status": "Success" });
+        for (review, version, expected) in [
+            (answer(json!({ "uid": "u", "result": success, "convertedObjects": [1] })), "v1", Ok(vec![json!(1)])),
+            (answer(json!({ "uid": "x", "result": success })), "v1", Err("expected response.uid=\"u\", got \"x\"")),
+            (answer(json!({ "uid": "u", "result": { "status": "Failed", "message": "no" } })), "v1", Err("no")),
+            (answer(json!({ "uid": "u" })), "v1", Err("response.result.status was '', not 'Success'")),
+            (answer(Value::Null), "v1", Err("no response provided")),
+            (json!({ "response": { "result": success } }), "v1beta1", Ok(vec![])),
+        ] {
+            assert_eq!(read(review, version), expected.map_err(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn the_version_of_bytes_is_read() {
+        let object = Object::from_value(&json!({ "kind": "K", "apiVersion": "g/v1", "metadata": { "name": "n" } }), 1);
+        assert_eq!(version_of(&object.unwrap()), "g/v1");
+    }
+}

@@ -1,0 +1,144 @@
+//! Whom a call trusts: the authorities of a bundle, or a certificate that is in the bundle itself.
+//!
+//! Many webhooks serve a self-signed certificate and hand over that very certificate as their bundle. Go accepts it,
+//! whether or not it says that it is an authority; the library that we verify with does not, so that case is ours.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::error::Error;
+
+/// Who we are towards the server: a PEM certificate chain and its key.
+pub struct Identity<'a> {
+    pub certificate: &'a str,
+    pub key: &'a str,
+}
+
+/// A TLS client that trusts a PEM bundle and, if it has an identity, shows it. It speaks HTTP/1.1: a connection of
+/// HTTP/2 would send every request to the same endpoint.
+pub fn client_config(bundle: &str, identity: Option<&Identity<'_>>) -> Result<rustls::ClientConfig, Error> {
+    let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let mut pinned = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()).flatten() {
+        // What cannot be an authority may still be the server's own certificate.
+        let _ = roots.add(certificate.clone());
+        pinned.push(certificate.into_owned());
+    }
+    if pinned.is_empty() {
+        return Err(Error::Tls("unable to load root certificates: unable to parse bytes as PEM block".to_owned()));
+    }
+    let verifier = if roots.is_empty() {
+        None
+    } else {
+        let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        Some(builder.build().map_err(|e| tls(&e))?)
+    };
+    let verifier = Arc::new(Verifier { verifier, pinned, provider: Arc::clone(&provider) });
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| tls(&e))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+            let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(|e| tls(&e))?;
+            builder.with_client_auth_cert(chain.map_err(|e| tls(&e))?, key).map_err(|e| tls(&e))?
+        }
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+#[derive(Debug)]
+struct Verifier {
+    verifier: Option<Arc<WebPkiServerVerifier>>,
+    pinned: Vec<CertificateDer<'static>>,
+    provider: Arc<rustls::crypto::CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.pinned.iter().any(|pinned| pinned.as_ref() == end_entity.as_ref()) {
+            check_validity(end_entity, now)?;
+            rustls::client::verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        match &self.verifier {
+            Some(verifier) => verifier.verify_server_cert(end_entity, intermediates, name, ocsp, now),
+            None => Err(CertificateError::UnknownIssuer.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn check_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let (now, validity) = (now.as_secs() as i64, parsed.validity());
+    if now < validity.not_before.timestamp() {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if now > validity.not_after.timestamp() {
+        return Err(CertificateError::Expired.into());
+    }
+    Ok(())
+}
+
+/// A failed handshake in Go's words, where users know them.
+pub fn words(e: &std::io::Error) -> String {
+    const PREFIX: &str = "tls: failed to verify certificate: x509:";
+    let inner = e.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(why)) => match why {
+            // An authority of the right name and another key is as unknown.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                format!("{PREFIX} certificate signed by unknown authority")
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                format!("{PREFIX} certificate has expired or is not yet valid")
+            }
+            other => format!("{PREFIX} {other}"),
+        },
+        Some(other) => format!("tls: {other}"),
+        None => e.to_string(),
+    }
+}

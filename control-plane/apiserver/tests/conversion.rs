@@ -1,0 +1,178 @@
+//! Versions of custom resources, converted by a webhook.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod hook;
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hook::{Act, Hook};
+use serde_json::{Value, json};
+use server::{TestServer, next};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// `spec.hostPort` of v1 is `spec.host` and `spec.port` of v2.
+fn converted(object: &Value, wanted: &str) -> Value {
+    let mut object = object.clone();
+    let had = object["apiVersion"].clone();
+    object["apiVersion"] = wanted.into();
+    if had != wanted {
+        let spec = object["spec"].as_object_mut().unwrap();
+        if wanted.ends_with("/v2") {
+            let joined = spec.remove("hostPort").unwrap();
+            let (host, port) = joined.as_str().unwrap().split_once(':').unwrap();
+            spec.insert("host".to_owned(), host.into());
+            spec.insert("port".to_owned(), port.into());
+        } else {
+            let text = |v: Option<Value>| v.unwrap().as_str().unwrap().to_owned();
+            let joined = format!("{}:{}", text(spec.remove("host")), text(spec.remove("port")));
+            spec.insert("hostPort".to_owned(), joined.into());
+        }
+    }
+    object
+}
+
+fn review(request: &Value, objects: Vec<Value>) -> Act {
+    Act::Answer(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+        "response": { "uid": request["request"]["uid"], "convertedObjects": objects, "result": { "status": "Success" } },
+    }))
+}
+
+fn definition(client: &Value, stored: &str) -> Value {
+    let version = |name: &str| {
+        json!({ "name": name, "served": true, "storage": name == stored, "schema": { "openAPIV3Schema": {
+            "type": "object", "properties": { "spec": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } } })
+    };
+    json!({
+        "metadata": { "name": "ends.example.com" },
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": { "plural": "ends", "singular": "end", "kind": "End", "listKind": "EndList" },
+            "versions": [version("v1"), version("v2")],
+            "conversion": { "strategy": "Webhook",
+                            "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": client } },
+        },
+    })
+}
+
+async fn define(server: &TestServer, definition: Value) {
+    server.post(DEFINITIONS, definition).await.expect(201);
+    established(server).await;
+}
+
+async fn established(server: &TestServer) {
+    for _ in 0..1000 {
+        let found = server.get("/apis/example.com/v2/ends").await;
+        if found.code == 200 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("the definition is never served");
+}
+
+fn path(version: &str) -> String {
+    format!("/apis/example.com/{version}/namespaces/default/ends")
+}
+
+#[tokio::test]
+async fn every_version_shows_the_same_objects() {
+    let server = TestServer::start().await;
+    let hook = Hook::start(|_, request| {
+        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
+        let objects = request["request"]["objects"].as_array().unwrap();
+        review(request, objects.iter().map(|object| converted(object, wanted)).collect())
+    })
+    .await;
+    define(&server, definition(&hook.client("/convert"), "v1")).await;
+    let first = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": "a", "labels": { "l": "x" } },
+                        "spec": { "hostPort": "h:1" } });
+    server.post(&path("v1"), first).await.expect(201);
+    assert_eq!(hook.calls().len(), 0, "the stored version needs no conversion");
+    let second = json!({ "apiVersion": "example.com/v2", "kind": "End", "metadata": { "name": "b" },
+                         "spec": { "host": "i", "port": "2" } });
+    let made = server.post(&path("v2"), second).await.expect(201);
+    assert_eq!((&made["apiVersion"], &made["spec"]), (&json!("example.com/v2"), &json!({ "host": "i", "port": "2" })));
+    let read = server.get(&format!("{}/a", path("v2"))).await.expect(200);
+    assert_eq!(read["spec"], json!({ "host": "h", "port": "1" }));
+    assert_eq!(read["metadata"]["labels"]["l"], "x");
+    // A list is converted with one call.
+    hook.calls();
+    let list = server.get(&path("v2")).await.expect(200);
+    let specs: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["spec"]["host"]).collect();
+    assert_eq!((specs, hook.calls().len()), (vec![&json!("h"), &json!("i")], 1));
+    let mut events = server.watch(&format!("{}?watch=1", path("v2"))).await;
+    assert_eq!((next(&mut events).await, next(&mut events).await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
+    let patched = server.patch(&format!("{}/a", path("v2")), "merge", json!({ "spec": { "port": "9" } })).await;
+    assert_eq!(patched.expect(200)["spec"], json!({ "host": "h", "port": "9" }));
+    assert_eq!(next(&mut events).await, "MODIFIED a");
+    assert_eq!(server.get(&format!("{}/a", path("v1"))).await.expect(200)["spec"], json!({ "hostPort": "h:9" }));
+}
+
+#[tokio::test]
+async fn the_stored_version_may_change() {
+    let server = TestServer::start().await;
+    let hook = Hook::start(|_, request| {
+        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
+        let objects = request["request"]["objects"].as_array().unwrap();
+        review(request, objects.iter().map(|object| converted(object, wanted)).collect())
+    })
+    .await;
+    define(&server, definition(&hook.client("/convert"), "v1")).await;
+    let old = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": "a" }, "spec": { "hostPort": "h:1" } });
+    server.post(&path("v1"), old).await.expect(201);
+    let change = json!([
+        { "op": "replace", "path": "/spec/versions/0/storage", "value": false },
+        { "op": "replace", "path": "/spec/versions/1/storage", "value": true },
+    ]);
+    let changed = server.patch(&format!("{DEFINITIONS}/ends.example.com"), "json", change).await.expect(200);
+    assert_eq!(changed["status"]["storedVersions"], json!(["v1", "v2"]));
+    // An object that was stored before is still read in both versions, and written in the new one by the next write.
+    for _ in 0..2 {
+        assert_eq!(server.get(&format!("{}/a", path("v1"))).await.expect(200)["spec"], json!({ "hostPort": "h:1" }));
+        let read = server.get(&format!("{}/a", path("v2"))).await.expect(200);
+        assert_eq!(read["spec"], json!({ "host": "h", "port": "1" }));
+        server.put(&format!("{}/a", path("v2")), read).await.expect(200);
+    }
+    let new = json!({ "apiVersion": "example.com/v2", "kind": "End", "metadata": { "name": "b" }, "spec": { "host": "i", "port": "2" } });
+    server.post(&path("v2"), new).await.expect(201);
+    let list = server.get(&path("v1")).await.expect(200);
+    let specs: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["spec"]["hostPort"]).collect();
+    assert_eq!(specs, [&json!("h:1"), &json!("i:2")]);
+}
+
+#[tokio::test]
+async fn a_webhook_that_fails_or_lies_fails_the_request() {
+    let server = TestServer::start().await;
+    let lies = Arc::new(AtomicBool::new(false));
+    let lying = Arc::clone(&lies);
+    let hook = Hook::start(move |_, request| {
+        if !lying.load(Ordering::SeqCst) {
+            let failed =
+                json!({ "uid": request["request"]["uid"], "result": { "status": "Failed", "message": "not today" } });
+            return Act::Answer(
+                json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": failed }),
+            );
+        }
+        let mut object = converted(&request["request"]["objects"][0], "example.com/v2");
+        object["metadata"]["name"] = "another".into();
+        review(request, vec![object])
+    })
+    .await;
+    define(&server, definition(&hook.client("/convert"), "v1")).await;
+    let object = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": "a" }, "spec": { "hostPort": "h:1" } });
+    server.post(&path("v1"), object).await.expect(201);
+    let message = server.get(&format!("{}/a", path("v2"))).await.message(500);
+    assert!(message.ends_with("conversion webhook for example.com/v1, Kind=End failed: not today"), "{message}");
+    server.get(&path("v2")).await.expect(500);
+    lies.store(true, Ordering::SeqCst);
+    let message = server.get(&format!("{}/a", path("v2"))).await.message(500);
+    assert!(message.contains("must have the same name: a != another"), "{message}");
+    // What needs no conversion is not in danger.
+    server.get(&format!("{}/a", path("v1"))).await.expect(200);
+}
