@@ -13,10 +13,11 @@ const MOST_LINES: usize = 800;
 const ARROWS: &[(&str, &[&str])] = &[
     ("corten-meta", &[]),
     ("corten-api", &["corten-meta"]),
+    ("corten-cel", &["corten-meta"]),
     ("corten-descriptions", &[]),
     ("corten-client", &["corten-meta", "corten-api"]),
     ("corten-store", &[]),
-    ("corten-apiserver", &["corten-meta", "corten-api", "corten-store", "corten-descriptions"]),
+    ("corten-apiserver", &["corten-meta", "corten-api", "corten-cel", "corten-store", "corten-descriptions"]),
     ("corten-scheduler", &["corten-meta", "corten-api", "corten-client"]),
     ("corten-controllers", &["corten-meta", "corten-api", "corten-client"]),
     ("corten-cri", &[]),

@@ -1,0 +1,495 @@
+//! The checker: gives every node its type, resolves names and overloads, and says what is wrong in cel-go's words.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Field, Literal};
+use crate::declare::{FUNCTIONS, Overload};
+use crate::env::Env;
+use crate::library;
+use crate::source::Issue;
+use crate::types::Type;
+use crate::unify::{Substitutions, most_general};
+
+/// What the checker found out, by the numbers of nodes.
+#[derive(Debug, Default)]
+pub struct Notes {
+    types: Vec<Option<Type>>,
+    calls: BTreeMap<u32, Resolved>,
+    /// Nodes that are names of types.
+    type_names: BTreeMap<u32, Arc<str>>,
+    /// Selections that are a variable with dots in its name, and variables.
+    variables: BTreeMap<u32, Arc<str>>,
+}
+
+/// A call that was resolved.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    pub function: &'static str,
+    /// The overloads that may be meant, by their place in the table.
+    pub overloads: Vec<usize>,
+    /// Whether what looks like the receiver is only the first part of the function's name.
+    pub namespaced: bool,
+}
+
+impl Notes {
+    pub fn type_of(&self, expr: &Expr) -> &Type {
+        self.types.get(expr.id as usize).and_then(Option::as_ref).unwrap_or(&Type::Dyn)
+    }
+
+    pub fn call(&self, expr: &Expr) -> Option<&Resolved> {
+        self.calls.get(&expr.id)
+    }
+
+    pub fn type_name(&self, expr: &Expr) -> Option<&Arc<str>> {
+        self.type_names.get(&expr.id)
+    }
+
+    /// Whether the expression speaks of a variable.
+    pub fn uses(&self, name: &str) -> bool {
+        self.variables.values().any(|used| &**used == name)
+    }
+}
+
+/// Checks a tree in an environment.
+pub fn check(env: &Env, expr: &Expr) -> (Notes, Vec<Issue>) {
+    let mut checker = Checker {
+        env,
+        scopes: Vec::new(),
+        types: Substitutions::default(),
+        notes: Notes::default(),
+        issues: Vec::new(),
+    };
+    checker.check(expr);
+    for found in checker.notes.types.iter_mut().flatten() {
+        *found = checker.types.resolve(found, true);
+    }
+    if checker.issues.is_empty() {
+        checker.check_literals(expr);
+    }
+    (checker.notes, checker.issues)
+}
+
+struct Checker<'e> {
+    env: &'e Env,
+    scopes: Vec<(Arc<str>, Type)>,
+    types: Substitutions,
+    notes: Notes,
+    issues: Vec<Issue>,
+}
+
+impl Checker<'_> {
+    fn report(&mut self, expr: &Expr, message: String) {
+        self.issues.push(Issue { offset: Some(expr.offset), message });
+    }
+
+    fn undeclared(&mut self, expr: &Expr, name: &str) {
+        self.report(expr, format!("undeclared reference to '{name}' (in container '')"));
+    }
+
+    fn set(&mut self, expr: &Expr, found: Type) {
+        let index = expr.id as usize;
+        if self.notes.types.len() <= index {
+            self.notes.types.resize(index + 1, None);
+        }
+        self.notes.types[index] = Some(self.types.resolve(&found, false));
+    }
+
+    fn get(&self, expr: &Expr) -> Type {
+        self.types.resolve(self.notes.type_of(expr), false)
+    }
+
+    fn check(&mut self, expr: &Expr) {
+        match &expr.kind {
+            ExprKind::Literal(literal) => self.set(expr, literal_type(literal)),
+            ExprKind::Ident(name) => self.check_ident(expr, name),
+            ExprKind::Select { operand, field, test } => self.check_select(expr, operand, field, *test),
+            ExprKind::Call { function, target, args } => self.check_call(expr, function, target.as_deref(), args),
+            ExprKind::List(items) => self.check_list(expr, items),
+            ExprKind::Map(entries) => self.check_map(expr, entries),
+            ExprKind::Struct { name, fields } => self.check_message(expr, name, fields),
+            ExprKind::Comprehension(comprehension) => self.check_comprehension(expr, comprehension),
+        }
+    }
+
+    /// Resolves a name: a local, a variable or a type. Notes what it is.
+    fn resolve_name(&mut self, expr: &Expr, name: &str) -> bool {
+        let local = self.scopes.iter().rev().find(|(local, _)| **local == *name).map(|(_, found)| found.clone());
+        if let Some(found) = local {
+            self.set(expr, found);
+            return true;
+        }
+        if let Some(found) = self.env.variable_type(name) {
+            self.set(expr, found.clone());
+            self.notes.variables.insert(expr.id, name.into());
+            return true;
+        }
+        // These are names of conversions, not of types.
+        let is_type = !matches!(name, "timestamp" | "duration" | "dyn");
+        let Some(found) = Type::by_name(name).filter(|_| is_type) else { return false };
+        self.set(expr, Type::Type(Arc::new(found)));
+        self.notes.type_names.insert(expr.id, name.into());
+        true
+    }
+
+    fn check_ident(&mut self, expr: &Expr, name: &str) {
+        if !self.resolve_name(expr, name) {
+            self.set(expr, Type::Error);
+            self.undeclared(expr, name);
+        }
+    }
+
+    fn check_select(&mut self, expr: &Expr, operand: &Expr, field: &str, test: bool) {
+        if !test
+            && let Some(name) = expr.qualified_name()
+            && self.resolve_name(expr, &name)
+        {
+            return;
+        }
+        let found = self.field_type(expr, operand, field, false);
+        self.set(expr, if test { Type::Bool } else { found });
+    }
+
+    fn field_type(&mut self, expr: &Expr, operand: &Expr, field: &str, optional: bool) -> Type {
+        self.check(operand);
+        let operand_type = self.get(operand);
+        let (target, is_optional) = operand_type.unwrap_optional();
+        let found = match target {
+            Type::Map(_, value) => (**value).clone(),
+            Type::Struct(name) => self.message_field(expr, name, field),
+            Type::Var(_) => {
+                self.types.is_assignable(&Type::Dyn, target);
+                Type::Dyn
+            }
+            Type::Dyn | Type::Error => Type::Dyn,
+            other => {
+                self.report(expr, format!("type '{other}' does not support field selection"));
+                Type::Dyn
+            }
+        };
+        if is_optional || optional { Type::optional(found) } else { found }
+    }
+
+    fn message_field(&mut self, expr: &Expr, message: &str, field: &str) -> Type {
+        if self.env.may_make(message) && self.env.fields_of(message).is_none() {
+            return Type::Dyn;
+        }
+        let fields = self.env.fields_of(message);
+        // A word of the language may also be written as it is.
+        let found = fields.and_then(|fields| fields.get(field).or_else(|| fields.get(&format!("__{field}__"))));
+        match found {
+            Some(found) => found.clone(),
+            None => {
+                self.report(expr, format!("undefined field '{field}'"));
+                Type::Error
+            }
+        }
+    }
+
+    fn check_call(&mut self, expr: &Expr, function: &str, target: Option<&Expr>, args: &[Expr]) {
+        if function == "_?._" {
+            return self.check_optional_select(expr, args);
+        }
+        for arg in args {
+            match &arg.kind {
+                // What is put into a text need not be of one type.
+                ExprKind::List(items) if function == "format" && target.is_some() => {
+                    items.iter().for_each(|item| self.check(&item.value));
+                    self.set(arg, Type::list(Type::Dyn));
+                }
+                _ => self.check(arg),
+            }
+        }
+        let Some(target) = target else { return self.resolve_call(expr, function, None, args, false) };
+        if let Some(prefix) = target.qualified_name() {
+            let name = format!("{prefix}.{function}");
+            if FUNCTIONS.named(&name).is_some() {
+                return self.resolve_call(expr, &name, None, args, true);
+            }
+        }
+        self.check(target);
+        self.resolve_call(expr, function, Some(target), args, false);
+    }
+
+    fn check_optional_select(&mut self, expr: &Expr, args: &[Expr]) {
+        let [operand, field] = args else { return };
+        let ExprKind::Literal(Literal::String(name)) = &field.kind else { return };
+        self.set(field, Type::String);
+        let found = self.field_type(expr, operand, name, true);
+        self.set(expr, found);
+        if let Some(overloads) = FUNCTIONS.named("_?._") {
+            let overloads = overloads.to_vec();
+            self.notes.calls.insert(expr.id, Resolved { function: "_?._", overloads, namespaced: false });
+        }
+    }
+
+    fn resolve_call(&mut self, expr: &Expr, name: &str, target: Option<&Expr>, args: &[Expr], namespaced: bool) {
+        let Some(candidates) = FUNCTIONS.named(name) else {
+            self.set(expr, Type::Error);
+            return self.undeclared(expr, name);
+        };
+        if matches!(name, "_&&_" | "_||_") {
+            return self.check_logic(expr, candidates, args);
+        }
+        let given: Vec<Type> = target.into_iter().chain(args).map(|arg| self.get(arg)).collect();
+        let mut result: Option<Type> = None;
+        let mut chosen = Vec::new();
+        let mut function = "";
+        for &index in candidates {
+            let overload = &FUNCTIONS.overloads[index];
+            if overload.member != target.is_some() || overload.params.len() != given.len() {
+                continue;
+            }
+            let (params, returned) = self.instantiate(overload);
+            let pairs: Vec<(&Type, &Type)> = given.iter().zip(&params).collect();
+            if !self.types.are_assignable(&pairs) {
+                continue;
+            }
+            function = overload.function;
+            chosen.push(index);
+            let returned = self.types.resolve(&returned, false);
+            result = Some(match result {
+                None => returned,
+                Some(Type::Dyn) => Type::Dyn,
+                Some(before) if before == returned => before,
+                Some(_) => Type::Dyn,
+            });
+        }
+        match result {
+            Some(found) => {
+                self.set(expr, found);
+                self.notes.calls.insert(expr.id, Resolved { function, overloads: chosen, namespaced });
+            }
+            None => {
+                let signature =
+                    signature(&given.iter().map(|t| self.types.resolve(t, true)).collect::<Vec<_>>(), target.is_some());
+                self.set(expr, Type::Error);
+                self.report(expr, format!("found no matching overload for '{name}' applied to '{signature}'"));
+            }
+        }
+    }
+
+    /// An overload's types with fresh variables for its parameters.
+    fn instantiate(&mut self, overload: &Overload) -> (Vec<Type>, Type) {
+        if !overload.generic {
+            return (overload.params.clone(), overload.result.clone());
+        }
+        let mut fresh: BTreeMap<char, Type> = BTreeMap::new();
+        let params = overload.params.iter().map(|t| put_in(t, &mut fresh, &mut self.types)).collect();
+        let result = put_in(&overload.result, &mut fresh, &mut self.types);
+        (params, result)
+    }
+
+    fn check_logic(&mut self, expr: &Expr, candidates: &[usize], args: &[Expr]) {
+        let mut good = true;
+        for arg in args {
+            let found = self.get(arg);
+            if !self.types.is_assignable(&found, &Type::Bool) {
+                self.report(arg, format!("expected type 'bool' but found '{}'", self.types.resolve(&found, true)));
+                good = false;
+            }
+        }
+        self.set(expr, if good { Type::Bool } else { Type::Error });
+        if let Some(&index) = candidates.first() {
+            let function = FUNCTIONS.overloads[index].function;
+            self.notes.calls.insert(expr.id, Resolved { function, overloads: vec![index], namespaced: false });
+        }
+    }
+
+    /// The type of an optional element without the optional.
+    fn unwrapped(&mut self, expr: &Expr, optional: bool) -> Type {
+        let found = self.get(expr);
+        if !optional {
+            return found;
+        }
+        match found.unwrap_optional() {
+            (inner, true) => inner.clone(),
+            (Type::Dyn, false) => Type::Dyn,
+            (other, false) => {
+                self.report(expr, format!("expected type 'optional_type({other})' but found '{other}'"));
+                other.clone()
+            }
+        }
+    }
+
+    fn check_list(&mut self, expr: &Expr, items: &[Element]) {
+        let mut joined = None;
+        for item in items {
+            self.check(&item.value);
+            let found = self.unwrapped(&item.value, item.optional);
+            joined = Some(self.join(&item.value, joined, found));
+        }
+        let item = joined.unwrap_or_else(|| self.types.fresh());
+        self.set(expr, Type::list(item));
+    }
+
+    fn check_map(&mut self, expr: &Expr, entries: &[Entry]) {
+        let (mut key, mut value) = (None, None);
+        for entry in entries {
+            self.check(&entry.key);
+            let found = self.get(&entry.key);
+            key = Some(self.join(&entry.key, key, found));
+            self.check(&entry.value);
+            let found = self.unwrapped(&entry.value, entry.optional);
+            value = Some(self.join(&entry.value, value, found));
+        }
+        let key = key.unwrap_or_else(|| self.types.fresh());
+        let value = value.unwrap_or_else(|| self.types.fresh());
+        self.set(expr, Type::map(key, value));
+    }
+
+    /// The type that two elements of a literal have in common: literals are of one type.
+    fn join(&mut self, expr: &Expr, before: Option<Type>, found: Type) -> Type {
+        let Some(before) = before else { return found };
+        if self.types.is_assignable(&before, &found) {
+            return most_general(&before, &found).clone();
+        }
+        let (before, found) = (self.types.resolve(&before, true), self.types.resolve(&found, true));
+        self.report(expr, format!("expected type '{before}' but found '{found}'"));
+        Type::Error
+    }
+
+    fn check_message(&mut self, expr: &Expr, name: &str, fields: &[Field]) {
+        if !self.env.may_make(name) {
+            fields.iter().for_each(|field| self.check(&field.value));
+            self.set(expr, Type::Error);
+            return self.undeclared(expr, name);
+        }
+        self.set(expr, Type::named(name));
+        for field in fields {
+            self.check(&field.value);
+            let found = self.unwrapped(&field.value, field.optional);
+            let wanted = match self.env.fields_of(name) {
+                None => Type::Dyn,
+                Some(known) => match known.get(&*field.name) {
+                    Some(wanted) => wanted.clone(),
+                    None => {
+                        let message = format!("undefined field '{}'", field.name);
+                        self.issues.push(Issue { offset: Some(field.offset), message });
+                        Type::Error
+                    }
+                },
+            };
+            self.check_nested_name(name, field, &found);
+            if !self.types.is_assignable(&wanted, &found) {
+                let message = format!(
+                    "expected type of field '{}' is '{wanted}' but provided type is '{}'",
+                    field.name,
+                    self.types.resolve(&found, true)
+                );
+                self.issues.push(Issue { offset: Some(field.offset), message });
+            }
+        }
+    }
+
+    /// A message below an object is named after the field that it stands in.
+    fn check_nested_name(&mut self, message: &str, field: &Field, found: &Type) {
+        let (Type::Struct(inner), true) = (found, message == "Object" || message.starts_with("Object.")) else {
+            return;
+        };
+        let wanted = format!("{message}.{}", field.name);
+        if **inner != *wanted && self.env.may_make(inner) {
+            let message =
+                format!("expected type of field '{}' is '{wanted}' but provided type is '{inner}'", field.name);
+            self.issues.push(Issue { offset: Some(field.offset), message });
+        }
+    }
+
+    fn check_comprehension(&mut self, expr: &Expr, c: &Comprehension) {
+        self.check(&c.range);
+        self.check(&c.init);
+        let range = self.get(&c.range);
+        let accumulated = self.get(&c.init);
+        let two = c.variable2.is_some();
+        let (first, second) = match &range {
+            Type::List(item) if two => (Type::Int, (**item).clone()),
+            Type::List(item) => ((**item).clone(), Type::Dyn),
+            Type::Map(key, value) => ((**key).clone(), (**value).clone()),
+            Type::Dyn | Type::Error | Type::Var(_) => {
+                self.types.is_assignable(&Type::Dyn, &range);
+                (Type::Dyn, Type::Dyn)
+            }
+            other => {
+                let message = format!(
+                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
+                self.report(&c.range, message);
+                (Type::Error, Type::Error)
+            }
+        };
+        let outer = self.scopes.len();
+        self.scopes.push((Arc::clone(&c.accumulator), accumulated.clone()));
+        let inner = self.scopes.len();
+        self.scopes.push((Arc::clone(&c.variable), first));
+        if let Some(variable2) = &c.variable2 {
+            self.scopes.push((Arc::clone(variable2), second));
+        }
+        self.check(&c.condition);
+        self.expect(&c.condition, &Type::Bool);
+        self.check(&c.step);
+        self.expect(&c.step, &accumulated);
+        self.scopes.truncate(inner);
+        self.check(&c.result);
+        self.scopes.truncate(outer);
+        let found = self.get(&c.result);
+        self.set(expr, found);
+    }
+
+    fn expect(&mut self, expr: &Expr, wanted: &Type) {
+        let found = self.get(expr);
+        if !self.types.is_assignable(wanted, &found) {
+            let (wanted, found) = (self.types.resolve(wanted, true), self.types.resolve(&found, true));
+            self.report(expr, format!("expected type '{wanted}' but found '{found}'"));
+        }
+    }
+
+    /// Literal arguments that can never be good: durations, times and regular expressions.
+    fn check_literals(&mut self, expr: &Expr) {
+        if let ExprKind::Call { target, args, .. } = &expr.kind
+            && let Some(resolved) = self.notes.call(expr)
+        {
+            let function = resolved.function;
+            let last = if target.is_some() { args.first() } else { args.last() };
+            if let Some(arg) = last
+                && let ExprKind::Literal(Literal::String(text)) = &arg.kind
+                && !library::is_good_literal(function, text)
+            {
+                self.report(arg, format!("invalid {function} argument"));
+            }
+        }
+        expr.children().into_iter().for_each(|child| self.check_literals(child));
+    }
+}
+
+fn literal_type(literal: &Literal) -> Type {
+    match literal {
+        Literal::Null => Type::Null,
+        Literal::Bool(_) => Type::Bool,
+        Literal::Int(_) => Type::Int,
+        Literal::Uint(_) => Type::Uint,
+        Literal::Double(_) => Type::Double,
+        Literal::String(_) => Type::String,
+        Literal::Bytes(_) => Type::Bytes,
+    }
+}
+
+fn put_in(found: &Type, fresh: &mut BTreeMap<char, Type>, types: &mut Substitutions) -> Type {
+    match found {
+        Type::Param(name) => fresh.entry(*name).or_insert_with(|| types.fresh()).clone(),
+        Type::List(item) => Type::list(put_in(item, fresh, types)),
+        Type::Map(key, value) => Type::map(put_in(key, fresh, types), put_in(value, fresh, types)),
+        Type::Type(of) => Type::Type(Arc::new(put_in(of, fresh, types))),
+        Type::Opaque(name, inner) => {
+            Type::Opaque(Arc::clone(name), inner.iter().map(|t| put_in(t, fresh, types)).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+fn signature(types: &[Type], member: bool) -> String {
+    let list = |types: &[Type]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match (member, types) {
+        (true, [target, args @ ..]) => format!("{target}.({})", list(args)),
+        (_, types) => format!("({})", list(types)),
+    }
+}

@@ -1,0 +1,172 @@
+//! Authorization checks from within an expression. A question is put together call by call; `check` asks it of
+//! whoever decides, which the caller of the expression plugs in.
+
+use std::rc::Rc;
+
+use corten_meta::names;
+
+use super::{no_overload, text};
+use crate::declare::Line;
+use crate::error::Error;
+use crate::meter::Meter;
+use crate::value::Value;
+
+type Outcome<'a> = Result<Value<'a>, Error>;
+
+/// Who decides.
+pub trait Authorizer {
+    fn authorize(&self, check: &Check) -> Decision;
+}
+
+/// A question: may this be done, by the user of the request or by a service account.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Check {
+    /// Namespace and name, if it is not about the user.
+    pub service_account: Option<(String, String)>,
+    pub verb: String,
+    /// Set for a question about a path, and then nothing below is.
+    pub path: Option<String>,
+    pub group: String,
+    pub resource: String,
+    pub subresource: String,
+    pub namespace: String,
+    pub name: String,
+    pub field_selector: String,
+    pub label_selector: String,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: bool,
+    pub reason: String,
+    pub error: Option<String>,
+}
+
+/// A value of this library.
+#[derive(Clone)]
+pub struct Authorization<'a> {
+    authorizer: &'a dyn Authorizer,
+    check: Check,
+    stage: Stage,
+}
+
+#[derive(Clone)]
+enum Stage {
+    Authorizer,
+    Path,
+    Group,
+    Resource,
+    Decided(Decision),
+}
+
+impl<'a> Authorization<'a> {
+    /// The variable `authorizer`.
+    pub fn authorizer(authorizer: &'a dyn Authorizer) -> Value<'a> {
+        Value::Authorization(Rc::new(Authorization { authorizer, check: Check::default(), stage: Stage::Authorizer }))
+    }
+
+    /// The variable `authorizer.requestResource`: a question about what the request is about.
+    pub fn resource(authorizer: &'a dyn Authorizer, check: Check) -> Value<'a> {
+        Value::Authorization(Rc::new(Authorization { authorizer, check, stage: Stage::Resource }))
+    }
+
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self.stage {
+            Stage::Authorizer => "kubernetes.authorization.Authorizer",
+            Stage::Path => "kubernetes.authorization.PathCheck",
+            Stage::Group => "kubernetes.authorization.GroupCheck",
+            Stage::Resource => "kubernetes.authorization.ResourceCheck",
+            Stage::Decided(_) => "kubernetes.authorization.Decision",
+        }
+    }
+}
+
+pub const TABLE: &[Line] = &[
+    ("authorizer_path", "Authorizer::path(string) -> PathCheck", |_, a| {
+        let path = text(a, 1)?;
+        if path.trim().is_empty() {
+            return Err(Error::failed("path must not be empty"));
+        }
+        step(a, Stage::Path, |check| check.path = Some(path.to_string()))
+    }),
+    ("authorizer_group", "Authorizer::group(string) -> GroupCheck", |_, a| {
+        let group = text(a, 1)?;
+        step(a, Stage::Group, |check| check.group = group.to_string())
+    }),
+    ("authorizer_serviceaccount", "Authorizer::serviceAccount(string, string) -> Authorizer", service_account),
+    ("groupcheck_resource", "GroupCheck::resource(string) -> ResourceCheck", |_, a| {
+        let resource = text(a, 1)?;
+        if resource.trim().is_empty() {
+            return Err(Error::failed("resource must not be empty"));
+        }
+        step(a, Stage::Resource, |check| check.resource = resource.to_string())
+    }),
+    ("resourcecheck_subresource", "ResourceCheck::subresource(string) -> ResourceCheck", |_, a| {
+        let part = text(a, 1)?;
+        step(a, Stage::Resource, |check| check.subresource = part.to_string())
+    }),
+    ("resourcecheck_namespace", "ResourceCheck::namespace(string) -> ResourceCheck", |_, a| {
+        let namespace = text(a, 1)?;
+        step(a, Stage::Resource, |check| check.namespace = namespace.to_string())
+    }),
+    ("resourcecheck_name", "ResourceCheck::name(string) -> ResourceCheck", |_, a| {
+        let name = text(a, 1)?;
+        step(a, Stage::Resource, |check| check.name = name.to_string())
+    }),
+    ("authorizer_fieldselector", "ResourceCheck::fieldSelector(string) -> ResourceCheck", |_, a| {
+        let selector = text(a, 1)?;
+        step(a, Stage::Resource, |check| check.field_selector = selector.to_string())
+    }),
+    ("authorizer_labelselector", "ResourceCheck::labelSelector(string) -> ResourceCheck", |_, a| {
+        let selector = text(a, 1)?;
+        step(a, Stage::Resource, |check| check.label_selector = selector.to_string())
+    }),
+    ("pathcheck_check", "PathCheck::check(string) -> Decision", decide),
+    ("resourcecheck_check", "ResourceCheck::check(string) -> Decision", decide),
+    ("decision_errored", "Decision::errored() -> bool", |_, a| Ok(Value::Bool(decision(a)?.error.is_some()))),
+    ("decision_error", "Decision::error() -> string", |_, a| {
+        Ok(Value::text(decision(a)?.error.clone().unwrap_or_default()))
+    }),
+    ("decision_allowed", "Decision::allowed() -> bool", |_, a| Ok(Value::Bool(decision(a)?.allowed))),
+    ("decision_reason", "Decision::reason() -> string", |_, a| Ok(Value::text(decision(a)?.reason.clone()))),
+];
+
+fn first<'v, 'a>(args: &'v [Value<'a>]) -> Result<&'v Authorization<'a>, Error> {
+    match args.first() {
+        Some(Value::Authorization(value)) => Ok(value),
+        _ => Err(no_overload()),
+    }
+}
+
+fn step<'a>(args: &[Value<'a>], stage: Stage, fill: impl FnOnce(&mut Check)) -> Outcome<'a> {
+    let mut next = Authorization { stage, ..first(args)?.clone() };
+    fill(&mut next.check);
+    Ok(Value::Authorization(Rc::new(next)))
+}
+
+fn service_account<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
+    let (namespace, name) = (text(args, 1)?, text(args, 2)?);
+    if !names::dns1123_subdomain(name).is_empty() {
+        return Err(Error::failed("Invalid service account name"));
+    }
+    if !names::dns1123_label(namespace).is_empty() {
+        return Err(Error::failed("Invalid service account namespace"));
+    }
+    let account = Some((namespace.to_string(), name.to_string()));
+    step(args, Stage::Authorizer, |check| check.service_account = account)
+}
+
+fn decide<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
+    let asked = first(args)?;
+    let check = Check { verb: text(args, 1)?.to_string(), ..asked.check.clone() };
+    let decision = asked.authorizer.authorize(&check);
+    step(args, Stage::Decided(decision), |_| ())
+}
+
+fn decision<'v>(args: &'v [Value<'_>]) -> Result<&'v Decision, Error> {
+    match &first(args)?.stage {
+        Stage::Decided(decision) => Ok(decision),
+        _ => Err(no_overload()),
+    }
+}

@@ -1,0 +1,501 @@
+//! From tokens to the tree, by recursive descent. Macros are expanded on the way.
+//!
+//! Nesting is bounded, so that no text can exhaust the stack of this or of any later walk.
+
+use std::sync::Arc;
+
+use crate::ast::{Element, Entry, Expr, ExprKind, Field, Literal};
+use crate::lexer::{Lexeme, Token, tokens};
+use crate::macros;
+use crate::source::{Issue, Issues, MAX_CODE_POINTS};
+
+/// How deep the tree of an expression may be.
+pub const MAX_DEPTH: u32 = 250;
+/// How deep brackets may stand in brackets: reading them takes more of the stack than walking the tree does.
+const MAX_NESTING: u32 = 80;
+
+/// Words that are no names of variables, although fields may be called so.
+const RESERVED: &[&str] = &[
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "false",
+    "for",
+    "function",
+    "if",
+    "import",
+    "in",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "null",
+    "return",
+    "true",
+    "var",
+    "void",
+    "while",
+];
+
+/// What an expression may begin with, as syntax errors list it.
+const BEGINNINGS: &str =
+    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
+
+/// Reads a text.
+pub fn parse(text: &str) -> Result<Expr, Issues> {
+    let length = text.chars().count();
+    if length > MAX_CODE_POINTS {
+        let message = format!("expression code point size exceeds limit: size: {length}, limit {MAX_CODE_POINTS}");
+        return Err(Issues::new(text, vec![Issue { offset: None, message }]));
+    }
+    let (tokens, mut issues) = tokens(text);
+    match (read(tokens), issues.is_empty()) {
+        (Ok(expr), true) => Ok(expr),
+        (read, _) => {
+            issues.extend(read.err());
+            Err(Issues::new(text, issues))
+        }
+    }
+}
+
+fn read(tokens: Vec<Lexeme>) -> Result<Expr, Issue> {
+    let mut parser = Parser { tokens, at: 0, nodes: Nodes::default(), nesting: 0 };
+    let expr = parser.expr()?;
+    match parser.peek() {
+        Token::End => Ok(expr),
+        _ => Err(parser.unexpected(parser.surplus(), "<EOF>")),
+    }
+}
+
+/// Makes nodes, each with a number of its own.
+#[derive(Default)]
+pub struct Nodes {
+    next: u32,
+}
+
+impl Nodes {
+    pub fn make(&mut self, offset: u32, kind: ExprKind) -> Expr {
+        let mut expr = Expr { id: self.next, offset, depth: 0, kind };
+        self.next += 1;
+        expr.depth = 1 + expr.children().iter().map(|child| child.depth).max().unwrap_or(0);
+        expr
+    }
+
+    pub fn call(&mut self, offset: u32, function: &str, args: Vec<Expr>) -> Expr {
+        self.make(offset, ExprKind::Call { function: function.into(), target: None, args })
+    }
+
+    pub fn member(&mut self, offset: u32, function: &str, target: Expr, args: Vec<Expr>) -> Expr {
+        self.make(offset, ExprKind::Call { function: function.into(), target: Some(Box::new(target)), args })
+    }
+
+    pub fn ident(&mut self, offset: u32, name: &str) -> Expr {
+        self.make(offset, ExprKind::Ident(name.into()))
+    }
+
+    pub fn literal(&mut self, offset: u32, literal: Literal) -> Expr {
+        self.make(offset, ExprKind::Literal(literal))
+    }
+
+    pub fn list(&mut self, offset: u32, items: Vec<Expr>) -> Expr {
+        let items = items.into_iter().map(|value| Element { value, optional: false }).collect();
+        self.make(offset, ExprKind::List(items))
+    }
+}
+
+struct Parser {
+    tokens: Vec<Lexeme>,
+    at: usize,
+    nodes: Nodes,
+    nesting: u32,
+}
+
+/// Binary operators by how strongly they bind; `&&` and `||` are read apart from these.
+fn operator(token: &Token) -> Option<(u8, &'static str)> {
+    match token {
+        Token::Sign("<") => Some((1, "_<_")),
+        Token::Sign("<=") => Some((1, "_<=_")),
+        Token::Sign(">") => Some((1, "_>_")),
+        Token::Sign(">=") => Some((1, "_>=_")),
+        Token::Sign("==") => Some((1, "_==_")),
+        Token::Sign("!=") => Some((1, "_!=_")),
+        Token::Ident(word) if &**word == "in" => Some((1, "@in")),
+        Token::Sign("+") => Some((2, "_+_")),
+        Token::Sign("-") => Some((2, "_-_")),
+        Token::Sign("*") => Some((3, "_*_")),
+        Token::Sign("/") => Some((3, "_/_")),
+        Token::Sign("%") => Some((3, "_%_")),
+        _ => None,
+    }
+}
+
+impl Parser {
+    fn peek(&self) -> &Token {
+        &self.here().token
+    }
+
+    fn here(&self) -> &Lexeme {
+        &self.tokens[self.at.min(self.tokens.len() - 1)]
+    }
+
+    fn offset(&self) -> u32 {
+        self.here().offset
+    }
+
+    fn advance(&mut self) -> Lexeme {
+        let lexeme = self.here().clone();
+        self.at += 1;
+        lexeme
+    }
+
+    /// Takes a sign if it is next.
+    fn accept(&mut self, sign: &str) -> bool {
+        let found = matches!(self.peek(), Token::Sign(s) if *s == sign);
+        if found {
+            self.at += 1;
+        }
+        found
+    }
+
+    fn expect(&mut self, sign: &str) -> Result<u32, Issue> {
+        let offset = self.offset();
+        if self.accept(sign) {
+            return Ok(offset);
+        }
+        if *self.peek() == Token::End {
+            return Err(self.issue(offset, format!("Syntax error: missing '{sign}' at '<EOF>'")));
+        }
+        Err(self.unexpected(self.surplus(), &format!("'{sign}'")))
+    }
+
+    /// A token that could be left out is called another than one that could not.
+    fn surplus(&self) -> &'static str {
+        let next = self.tokens.get(self.at + 1).map(|lexeme| &lexeme.token);
+        if next == Some(&Token::End) { "extraneous input" } else { "mismatched input" }
+    }
+
+    fn unexpected(&self, what: &str, wanted: &str) -> Issue {
+        let message = format!("Syntax error: {what} '{}' expecting {wanted}", self.here().text);
+        Issue { offset: Some(self.offset()), message }
+    }
+
+    fn issue(&self, offset: u32, message: impl Into<String>) -> Issue {
+        Issue { offset: Some(offset), message: message.into() }
+    }
+
+    /// Refuses what nests too deep.
+    fn bounded(&self, expr: Expr) -> Result<Expr, Issue> {
+        if expr.depth > MAX_DEPTH {
+            return Err(Issue { offset: None, message: "max recursion depth exceeded".to_owned() });
+        }
+        Ok(expr)
+    }
+
+    fn expr(&mut self) -> Result<Expr, Issue> {
+        self.nesting += 1;
+        if self.nesting > MAX_NESTING {
+            let message = format!("expression recursion limit exceeded: {MAX_NESTING}");
+            return Err(Issue { offset: None, message });
+        }
+        // `a ? b : c ? d : e` is read from the left and put together from the right.
+        let mut choices = Vec::new();
+        let mut expr = self.chain("||", "_||_")?;
+        loop {
+            let offset = self.offset();
+            if !self.accept("?") {
+                break;
+            }
+            let yes = self.chain("||", "_||_")?;
+            self.expect(":")?;
+            choices.push((offset, expr, yes));
+            expr = self.chain("||", "_||_")?;
+        }
+        for (offset, condition, yes) in choices.into_iter().rev() {
+            expr = self.nodes.call(offset, "_?_:_", vec![condition, yes, expr]);
+            expr = self.bounded(expr)?;
+        }
+        self.nesting -= 1;
+        self.bounded(expr)
+    }
+
+    /// Terms joined by `||` or `&&`, as a balanced tree: long conditions are common and would nest deep.
+    fn chain(&mut self, sign: &str, function: &str) -> Result<Expr, Issue> {
+        let or = sign == "||";
+        let term = |parser: &mut Parser| if or { parser.chain("&&", "_&&_") } else { parser.binary(1) };
+        let mut terms = vec![term(self)?];
+        let mut offsets = Vec::new();
+        loop {
+            let offset = self.offset();
+            if !self.accept(sign) {
+                break;
+            }
+            offsets.push(offset);
+            terms.push(term(self)?);
+        }
+        let mut terms: Vec<Option<Expr>> = terms.into_iter().map(Some).collect();
+        let last = terms.len() - 1;
+        let balanced = self.balance(function, &mut terms, &offsets, 0, last);
+        self.bounded(balanced)
+    }
+
+    fn balance(
+        &mut self,
+        function: &str,
+        terms: &mut [Option<Expr>],
+        offsets: &[u32],
+        low: usize,
+        high: usize,
+    ) -> Expr {
+        if low == high {
+            return terms[low].take().unwrap_or_else(|| self.nodes.literal(0, Literal::Null));
+        }
+        let middle = low + (high - low).div_ceil(2);
+        let left = self.balance(function, terms, offsets, low, middle - 1);
+        let right = self.balance(function, terms, offsets, middle, high);
+        self.nodes.call(offsets[middle - 1], function, vec![left, right])
+    }
+
+    /// Operators that bind at least so strongly, from the left.
+    fn binary(&mut self, strength: u8) -> Result<Expr, Issue> {
+        let mut left = self.unary()?;
+        while let Some((binds, function)) = operator(self.peek()).filter(|(binds, _)| *binds >= strength) {
+            let offset = self.advance().offset;
+            let right = self.binary(binds + 1)?;
+            left = self.nodes.call(offset, function, vec![left, right]);
+            left = self.bounded(left)?;
+        }
+        Ok(left)
+    }
+
+    fn unary(&mut self) -> Result<Expr, Issue> {
+        for (sign, function) in [("!", "!_"), ("-", "-_")] {
+            let offset = self.offset();
+            let mut count = 0;
+            // A minus before a number belongs to the number.
+            while matches!(self.peek(), Token::Sign(s) if *s == sign) && !(sign == "-" && self.is_negative_number()) {
+                self.at += 1;
+                count += 1;
+            }
+            if count > 0 {
+                let operand = self.member()?;
+                let negated = count % 2 == 1;
+                return if negated { Ok(self.nodes.call(offset, function, vec![operand])) } else { Ok(operand) };
+            }
+        }
+        self.member()
+    }
+
+    fn is_negative_number(&self) -> bool {
+        let next = self.tokens.get(self.at + 1).map(|lexeme| &lexeme.token);
+        matches!(self.peek(), Token::Sign("-")) && matches!(next, Some(Token::Int(_) | Token::Double(_)))
+    }
+
+    fn member(&mut self) -> Result<Expr, Issue> {
+        let mut expr = self.primary()?;
+        loop {
+            let offset = self.offset();
+            expr = if self.accept(".") {
+                self.selection(expr, offset)?
+            } else if self.accept("[") {
+                let optional = self.accept("?");
+                let index = self.expr()?;
+                self.expect("]")?;
+                let function = if optional { "_[?_]" } else { "_[_]" };
+                self.nodes.call(offset, function, vec![expr, index])
+            } else {
+                return Ok(expr);
+            };
+            expr = self.bounded(expr)?;
+        }
+    }
+
+    /// What follows a dot: a field, an optional field, or a call.
+    fn selection(&mut self, operand: Expr, offset: u32) -> Result<Expr, Issue> {
+        let optional = self.accept("?");
+        let at = self.offset();
+        let quoted = matches!(self.peek(), Token::Quoted(_));
+        let name = match self.peek() {
+            Token::Ident(name) if !matches!(&**name, "true" | "false" | "null" | "in") => Arc::clone(name),
+            Token::Quoted(_) => return Err(self.issue(at, "unsupported syntax: '`'")),
+            Token::End => return Err(self.issue(at, "Syntax error: no viable alternative at input '.'")),
+            _ => {
+                let message = format!("Syntax error: no viable alternative at input '.{}'", self.here().text);
+                return Err(self.issue(at, message));
+            }
+        };
+        self.at += 1;
+        if optional {
+            let field = self.nodes.literal(at, Literal::String(name));
+            return Ok(self.nodes.call(offset, "_?._", vec![operand, field]));
+        }
+        let open = self.offset();
+        if !quoted && self.accept("(") {
+            let args = self.list(")", Parser::expr)?;
+            return macros::call(&mut self.nodes, open, &name, Some(operand), args);
+        }
+        Ok(self.nodes.make(offset, ExprKind::Select { operand: Box::new(operand), field: name, test: false }))
+    }
+
+    /// Items up to the closing sign, divided by commas.
+    fn list<T>(&mut self, close: &str, mut item: impl FnMut(&mut Parser) -> Result<T, Issue>) -> Result<Vec<T>, Issue> {
+        let mut items = Vec::new();
+        while !self.accept(close) {
+            if !items.is_empty() {
+                self.expect_either(",", close)?;
+                // Lists and maps may end with a comma, argument lists may not.
+                if close != ")" && self.accept(close) {
+                    break;
+                }
+            }
+            items.push(item(self)?);
+        }
+        Ok(items)
+    }
+
+    fn expect_either(&mut self, comma: &str, close: &str) -> Result<(), Issue> {
+        if self.accept(comma) {
+            return Ok(());
+        }
+        Err(self.unexpected("mismatched input", &format!("{{'{close}', '{comma}'}}")))
+    }
+
+    fn primary(&mut self) -> Result<Expr, Issue> {
+        let offset = self.offset();
+        if self.accept("(") {
+            let expr = self.expr()?;
+            self.expect(")")?;
+            return Ok(expr);
+        }
+        if self.accept("[") {
+            let items = self.list("]", |parser| {
+                let optional = parser.accept("?");
+                Ok(Element { value: parser.expr()?, optional })
+            })?;
+            let list = self.nodes.make(offset, ExprKind::List(items));
+            return self.bounded(list);
+        }
+        if self.accept("{") {
+            let entries = self.list("}", |parser| {
+                let optional = parser.accept("?");
+                let key = parser.expr()?;
+                parser.expect(":")?;
+                Ok(Entry { key, value: parser.expr()?, optional })
+            })?;
+            let map = self.nodes.make(offset, ExprKind::Map(entries));
+            return self.bounded(map);
+        }
+        let leading_dot = self.accept(".");
+        match self.peek().clone() {
+            Token::Ident(word) if !matches!(&*word, "true" | "false" | "null" | "in") => {
+                self.named(offset, leading_dot)
+            }
+            _ if leading_dot => Err(self.unexpected("mismatched input", "IDENTIFIER")),
+            _ => self.constant(),
+        }
+    }
+
+    /// A name: a variable, a call or the type of a message.
+    fn named(&mut self, offset: u32, leading_dot: bool) -> Result<Expr, Issue> {
+        let lexeme = self.advance();
+        let word = lexeme.text;
+        let open = self.offset();
+        if self.accept("(") {
+            self.check_reserved(offset, &word)?;
+            let args = self.list(")", Parser::expr)?;
+            return macros::call(&mut self.nodes, open, &word, None, args);
+        }
+        if let Some(name) = self.message_name(&word) {
+            return self.message(name);
+        }
+        self.check_reserved(offset, &word)?;
+        let at = if leading_dot { offset + 1 } else { offset };
+        Ok(self.nodes.ident(at, &word))
+    }
+
+    fn check_reserved(&self, offset: u32, word: &str) -> Result<(), Issue> {
+        if RESERVED.contains(&word) {
+            return Err(self.issue(offset, format!("reserved identifier: {word}")));
+        }
+        Ok(())
+    }
+
+    /// Looks ahead for `a.b.C{`; the position moves only when there is one.
+    fn message_name(&mut self, first: &str) -> Option<String> {
+        let mut name = first.to_owned();
+        let mut at = self.at;
+        loop {
+            match self.tokens.get(at).map(|l| &l.token)? {
+                Token::Sign("{") => {
+                    self.at = at;
+                    return Some(name);
+                }
+                Token::Sign(".") => match self.tokens.get(at + 1).map(|l| &l.token)? {
+                    Token::Ident(part) => {
+                        name.push('.');
+                        name.push_str(part);
+                        at += 2;
+                    }
+                    _ => return None,
+                },
+                _ => return None,
+            }
+        }
+    }
+
+    fn message(&mut self, name: String) -> Result<Expr, Issue> {
+        let offset = self.expect("{")?;
+        let fields = self.list("}", |parser| {
+            let optional = parser.accept("?");
+            let Token::Ident(name) = parser.peek().clone() else {
+                return Err(parser.unexpected("mismatched input", "{'}', ',', IDENTIFIER, ESC_IDENTIFIER}"));
+            };
+            parser.at += 1;
+            let offset = parser.expect(":")?;
+            Ok(Field { offset, name, value: parser.expr()?, optional })
+        })?;
+        let message = self.nodes.make(offset, ExprKind::Struct { name: name.into(), fields });
+        self.bounded(message)
+    }
+
+    fn constant(&mut self) -> Result<Expr, Issue> {
+        let offset = self.offset();
+        let negative = self.is_negative_number() && self.accept("-");
+        let sign = if negative { "-" } else { "" };
+        let literal = match self.peek().clone() {
+            Token::Int(text) => match parse_int(&text, negative) {
+                Some(number) => Literal::Int(number),
+                None => return Err(self.issue(offset, "invalid int literal")),
+            },
+            Token::Uint(text) => match parse_uint(&text) {
+                Some(number) => Literal::Uint(number),
+                None => return Err(self.issue(offset, "invalid uint literal")),
+            },
+            Token::Double(text) => match format!("{sign}{text}").parse::<f64>() {
+                Ok(number) if number.is_finite() => Literal::Double(number),
+                _ => return Err(self.issue(offset, "invalid double literal")),
+            },
+            Token::String(text) => Literal::String(text),
+            Token::Bytes(bytes) => Literal::Bytes(bytes),
+            Token::Ident(word) if &*word == "true" => Literal::Bool(true),
+            Token::Ident(word) if &*word == "false" => Literal::Bool(false),
+            Token::Ident(word) if &*word == "null" => Literal::Null,
+            Token::End => return Err(self.unexpected("mismatched input", BEGINNINGS)),
+            _ => return Err(self.unexpected("extraneous input", BEGINNINGS)),
+        };
+        self.at += 1;
+        Ok(self.nodes.literal(offset, literal))
+    }
+}
+
+fn parse_int(text: &str, negative: bool) -> Option<i64> {
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
+    let signed = if negative { format!("-{digits}") } else { digits.to_owned() };
+    i64::from_str_radix(&signed, radix).ok()
+}
+
+fn parse_uint(text: &str) -> Option<u64> {
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
+    u64::from_str_radix(digits, radix).ok()
+}

@@ -1,0 +1,275 @@
+//! Declarations: what an OpenAPI schema says about the values of an expression. From it come their types for the
+//! checker, their sizes for the cost estimate, and the form in which JSON is seen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use crate::escape::escape;
+use crate::types::Type;
+
+/// The biggest request that is accepted: what is not bounded by its schema is bounded by this.
+pub const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
+
+/// A declared value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decl {
+    pub shape: Shape,
+    pub nullable: bool,
+    /// The most elements, entries or bytes that it can have.
+    pub max_elements: u64,
+    /// The shortest that it can be in JSON.
+    pub min_size: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Shape {
+    Dyn,
+    IntOrString,
+    Bool,
+    Int,
+    Double,
+    String,
+    Bytes,
+    Timestamp,
+    Date,
+    Duration,
+    List {
+        item: Box<Decl>,
+        list_type: ListType,
+        keys: Vec<String>,
+    },
+    Map {
+        value: Box<Decl>,
+    },
+    /// Fields under the names that expressions use; the type's name is set where the object is declared.
+    Object {
+        name: Arc<str>,
+        fields: BTreeMap<String, FieldDecl>,
+    },
+}
+
+/// How the items of a list are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListType {
+    Atomic,
+    Set,
+    Map,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldDecl {
+    /// The name in JSON.
+    pub name: String,
+    pub decl: Decl,
+}
+
+/// A value about which nothing is declared.
+pub static DYN: Decl = Decl { shape: Shape::Dyn, nullable: true, max_elements: MAX_REQUEST_BYTES, min_size: 1 };
+
+impl Decl {
+    fn simple(shape: Shape, min_size: u64) -> Decl {
+        Decl { shape, nullable: false, max_elements: 0, min_size }
+    }
+
+    fn sized(shape: Shape, min_size: u64, max_elements: u64) -> Decl {
+        Decl { max_elements, ..Decl::simple(shape, min_size) }
+    }
+
+    /// From a schema; none if expressions cannot see such values. Objects are named by where they stand, beginning
+    /// with `name`. A root has the fields of every object even if its schema does not name them.
+    pub fn of_schema(schema: &Json, is_root: bool, name: &str) -> Option<Decl> {
+        let nullable = schema["nullable"] == true;
+        of_schema(schema, is_root, name).map(|decl| Decl { nullable, ..decl })
+    }
+
+    /// The type that the checker sees.
+    pub fn cel_type(&self) -> Type {
+        match &self.shape {
+            Shape::Dyn | Shape::IntOrString => Type::Dyn,
+            Shape::Bool => Type::Bool,
+            Shape::Int => Type::Int,
+            Shape::Double => Type::Double,
+            Shape::String => Type::String,
+            Shape::Bytes => Type::Bytes,
+            Shape::Timestamp | Shape::Date => Type::Timestamp,
+            Shape::Duration => Type::Duration,
+            Shape::List { item, .. } => Type::list(item.cel_type()),
+            Shape::Map { value } => Type::map(Type::String, value.cel_type()),
+            Shape::Object { name, .. } => Type::Struct(Arc::clone(name)),
+        }
+    }
+
+    /// Every object type in it.
+    pub fn objects(&self, found: &mut BTreeMap<Arc<str>, BTreeMap<String, Type>>) {
+        match &self.shape {
+            Shape::List { item, .. } => item.objects(found),
+            Shape::Map { value } => value.objects(found),
+            Shape::Object { name, fields } => {
+                let types = fields.iter().map(|(name, field)| (name.clone(), field.decl.cel_type())).collect();
+                found.insert(Arc::clone(name), types);
+                fields.values().for_each(|field| field.decl.objects(found));
+            }
+            _ => {}
+        }
+    }
+
+    /// The items of a list.
+    pub fn item(&self) -> &Decl {
+        match &self.shape {
+            Shape::List { item, .. } => item,
+            _ => &DYN,
+        }
+    }
+
+    pub fn list_type(&self) -> ListType {
+        match &self.shape {
+            Shape::List { list_type, .. } => *list_type,
+            _ => ListType::Atomic,
+        }
+    }
+
+    /// The name in JSON, where it is another, and the declaration of a field as expressions call it.
+    pub fn field(&self, name: &str) -> (Option<&str>, &Decl) {
+        match &self.shape {
+            Shape::Object { fields, .. } => {
+                // A word of the language may also be written as it is.
+                let field = fields.get(name).or_else(|| fields.get(&format!("__{name}__")));
+                field.map_or((None, &DYN), |field| (Some(field.name.as_str()), &field.decl))
+            }
+            Shape::Map { value } => (None, value),
+            _ => (None, &DYN),
+        }
+    }
+
+    /// The declaration of the value under a name in JSON.
+    pub fn value_of(&self, name: &str) -> &Decl {
+        match &self.shape {
+            Shape::Object { fields, .. } => {
+                fields.values().find(|field| field.name == name).map_or(&DYN, |field| &field.decl)
+            }
+            Shape::Map { value } => value,
+            _ => &DYN,
+        }
+    }
+
+    /// The declaration at the end of a way through it: field names, `@items`, `@values`, `@keys`.
+    pub fn along(&self, way: &[Arc<str>]) -> Option<&Decl> {
+        // Upstream's keys have no declared length, which counts as none.
+        static KEY: Decl = Decl { shape: Shape::String, nullable: false, max_elements: 0, min_size: 2 };
+        way.iter().try_fold(self, |here, step| match (&**step, &here.shape) {
+            ("@items", Shape::List { item, .. }) => Some(&**item),
+            ("@values", Shape::Map { value }) => Some(&**value),
+            ("@keys", Shape::Map { .. }) => Some(&KEY),
+            (name, Shape::Object { fields, .. }) => fields.get(name).map(|field| &field.decl),
+            _ => None,
+        })
+    }
+}
+
+fn of_schema(schema: &Json, is_root: bool, name: &str) -> Option<Decl> {
+    if schema["x-kubernetes-int-or-string"] == true {
+        let max = schema["maxLength"].as_i64().map_or(MAX_REQUEST_BYTES - 2, bytes_of_length);
+        return Some(Decl::sized(Shape::IntOrString, 1, max));
+    }
+    match schema["type"].as_str().unwrap_or_default() {
+        "array" => list(schema, name),
+        "object" if schema["additionalProperties"].is_object() && !is_root => map(schema, name),
+        "object" => Some(object(schema, is_root, name)),
+        "string" => Some(string(schema)),
+        "boolean" => Some(Decl::simple(Shape::Bool, 4)),
+        "number" => Some(Decl::simple(Shape::Double, 1)),
+        "integer" => Some(Decl::simple(Shape::Int, 1)),
+        _ => None,
+    }
+}
+
+fn is_embedded(schema: &Json) -> bool {
+    schema["x-kubernetes-embedded-resource"] == true
+}
+
+fn list(schema: &Json, name: &str) -> Option<Decl> {
+    let items = schema.get("items").filter(|items| items.is_object())?;
+    let item = Decl::of_schema(items, is_embedded(items), &format!("{name}.@idx"))?;
+    let max = schema["maxItems"]
+        .as_i64()
+        .map_or_else(|| (MAX_REQUEST_BYTES - 2) / (item.min_size + 1), |max| u64::try_from(max).unwrap_or(0));
+    let list_type = match schema["x-kubernetes-list-type"].as_str() {
+        Some("set") => ListType::Set,
+        Some("map") => ListType::Map,
+        _ => ListType::Atomic,
+    };
+    let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
+    let keys = keys.filter_map(Json::as_str).map(str::to_owned).collect();
+    Some(Decl::sized(Shape::List { item: Box::new(item), list_type, keys }, 2, max))
+}
+
+fn map(schema: &Json, name: &str) -> Option<Decl> {
+    let values = &schema["additionalProperties"];
+    let value = Decl::of_schema(values, is_embedded(values), &format!("{name}.@elem"))?;
+    let max = schema["maxProperties"]
+        .as_i64()
+        .map_or_else(|| (MAX_REQUEST_BYTES - 2) / (value.min_size + 6), |max| u64::try_from(max).unwrap_or(0));
+    Some(Decl::sized(Shape::Map { value: Box::new(value) }, 2, max))
+}
+
+fn object(schema: &Json, is_root: bool, name: &str) -> Decl {
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+    let mut fields = BTreeMap::new();
+    let mut min_size = 2;
+    let always = if is_root { root_fields() } else { BTreeMap::new() };
+    let given = schema["properties"].as_object();
+    let own = given.into_iter().flatten().filter(|(field, _)| !always.contains_key(field.as_str()));
+    for (field, property) in
+        own.map(|(field, property)| (field.as_str(), property)).chain(always.iter().map(|(k, v)| (*k, v)))
+    {
+        let escaped = escape(field);
+        let place = format!("{name}.{}", escaped.as_deref().unwrap_or(field));
+        let Some(decl) = Decl::of_schema(property, is_embedded(property), &place) else { continue };
+        // What has a default is filled in by the server and need not be sent.
+        if required.contains(&field) && property.get("default").is_none() {
+            min_size += field.len() as u64 + decl.min_size + 4;
+        }
+        if let Some(escaped) = escaped {
+            fields.insert(escaped, FieldDecl { name: field.to_owned(), decl });
+        }
+    }
+    Decl::simple(Shape::Object { name: name.into(), fields }, min_size)
+}
+
+/// The fields that expressions see of every object.
+fn root_fields() -> BTreeMap<&'static str, Json> {
+    let text = serde_json::json!({ "type": "string" });
+    let metadata = serde_json::json!({ "type": "object", "properties": { "name": text, "generateName": text } });
+    BTreeMap::from([("apiVersion", text.clone()), ("kind", text), ("metadata", metadata)])
+}
+
+fn string(schema: &Json) -> Decl {
+    let max_length = schema["maxLength"].as_i64();
+    match schema["format"].as_str() {
+        Some("byte") => {
+            let max = max_length.map_or(MAX_REQUEST_BYTES - 2, |max| u64::try_from(max).unwrap_or(0));
+            Decl::sized(Shape::Bytes, 2, max)
+        }
+        Some("duration") => Decl::sized(Shape::Duration, 3, 32),
+        Some("date") => Decl::sized(Shape::Date, 12, 12),
+        Some("date-time") => Decl::sized(Shape::Timestamp, 21, 32),
+        _ => {
+            let words = schema["enum"].as_array().into_iter().flatten().filter_map(Json::as_str);
+            let longest = words.map(str::len).max().map(|length| length as u64);
+            let max = max_length.map(bytes_of_length).or(longest).unwrap_or(MAX_REQUEST_BYTES - 2);
+            Decl::sized(Shape::String, 2, max)
+        }
+    }
+}
+
+/// A length is in characters, of which each may take four bytes.
+fn bytes_of_length(length: i64) -> u64 {
+    u64::try_from(length).unwrap_or(0).saturating_mul(4)
+}
+
+/// How often a rule can apply when every value it applies to is as short as can be.
+pub fn max_cardinality(min_size: u64) -> u64 {
+    MAX_REQUEST_BYTES / (min_size + 1)
+}

@@ -1,0 +1,72 @@
+//! The text of an expression, places in it, and what is wrong there, printed as cel-go prints it.
+
+use std::fmt;
+
+/// Longer texts are refused before they are read.
+pub const MAX_CODE_POINTS: usize = 100_000;
+/// More errors than this are only counted.
+const MAX_ERRORS: usize = 100;
+/// Longer lines are not shown below an error.
+const MAX_SNIPPET: usize = 16_384;
+
+/// One thing that is wrong: where (in code points from the start, none when it has no place) and what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issue {
+    pub offset: Option<u32>,
+    pub message: String,
+}
+
+/// Why an expression does not compile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issues {
+    text: String,
+    issues: Vec<Issue>,
+}
+
+impl Issues {
+    pub fn new(text: &str, mut issues: Vec<Issue>) -> Issues {
+        issues.sort_by_key(|issue| issue.offset);
+        Issues { text: text.to_owned(), issues }
+    }
+
+    pub fn messages(&self) -> impl Iterator<Item = &str> {
+        self.issues.iter().map(|issue| issue.message.as_str())
+    }
+}
+
+impl fmt::Display for Issues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, issue) in self.issues.iter().take(MAX_ERRORS).enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            show(f, &self.text, issue)?;
+        }
+        match self.issues.len().checked_sub(MAX_ERRORS) {
+            Some(more) if more > 0 => write!(f, "\n{more} more errors were truncated"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Issues {}
+
+/// The error, the line it is in, and a mark below the place.
+fn show(f: &mut fmt::Formatter<'_>, text: &str, issue: &Issue) -> fmt::Result {
+    let Some(offset) = issue.offset else { return write!(f, "ERROR: <input>:-1:0: {}", issue.message) };
+    let (mut line_number, mut column) = (1, 0);
+    for c in text.chars().take(offset as usize) {
+        (line_number, column) = if c == '\n' { (line_number + 1, 0) } else { (line_number, column + 1) };
+    }
+    write!(f, "ERROR: <input>:{line_number}:{}: {}", column + 1, issue.message)?;
+    let line = text.split('\n').nth(line_number - 1).unwrap_or_default();
+    if line.len() > MAX_SNIPPET {
+        return Ok(());
+    }
+    write!(f, "\n | {}\n | ", line.replace('\t', " "))?;
+    let mut characters = line.chars();
+    for c in characters.by_ref().take(column) {
+        f.write_str(if c.is_ascii() { "." } else { "\u{ff0e}" })?;
+    }
+    f.write_str(if characters.next().is_none_or(|c| c.is_ascii()) { "^" } else { "\u{ff3e}" })
+}

@@ -1,0 +1,141 @@
+//! Types: what the checker knows about a value before there is one.
+
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Type {
+    /// Anything; checked when there is a value.
+    Dyn,
+    /// The type of what did not check.
+    Error,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    String,
+    Bytes,
+    Timestamp,
+    Duration,
+    List(Arc<Type>),
+    Map(Arc<Type>, Arc<Type>),
+    /// A message with named fields.
+    Struct(Arc<str>),
+    /// A type of a library, perhaps of other types.
+    Opaque(Arc<str>, Vec<Type>),
+    /// A parameter of a declaration.
+    Param(char),
+    /// A type that is being found out.
+    Var(u32),
+    /// The type of a type.
+    Type(Arc<Type>),
+}
+
+/// The name of the type of optional values.
+pub const OPTIONAL: &str = "optional_type";
+
+impl Type {
+    pub fn list(item: Type) -> Type {
+        Type::List(Arc::new(item))
+    }
+
+    pub fn map(key: Type, value: Type) -> Type {
+        Type::Map(Arc::new(key), Arc::new(value))
+    }
+
+    pub fn optional(inner: Type) -> Type {
+        Type::Opaque(OPTIONAL.into(), vec![inner])
+    }
+
+    pub fn named(name: &str) -> Type {
+        Type::Struct(name.into())
+    }
+
+    pub fn is_dyn_or_error(&self) -> bool {
+        matches!(self, Type::Dyn | Type::Error)
+    }
+
+    /// What an optional holds, and whether it is one.
+    pub fn unwrap_optional(&self) -> (&Type, bool) {
+        match self {
+            Type::Opaque(name, inner) if &**name == OPTIONAL && inner.len() == 1 => (&inner[0], true),
+            other => (other, false),
+        }
+    }
+
+    /// Whether every value has the same small size.
+    pub fn is_scalar(&self) -> bool {
+        match self {
+            Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
+            other => match other.unwrap_optional() {
+                (inner, true) => inner.is_scalar(),
+                _ => false,
+            },
+        }
+    }
+
+    /// The type inside lists and optionals, the first parameter.
+    pub fn first_parameter(&self) -> Option<&Type> {
+        match self {
+            Type::List(item) => Some(item),
+            Type::Map(key, _) => Some(key),
+            Type::Opaque(_, inner) => inner.first(),
+            _ => None,
+        }
+    }
+
+    /// The type of the literals and conversions of this name.
+    pub fn by_name(name: &str) -> Option<Type> {
+        Some(match name {
+            "dyn" => Type::Dyn,
+            "null_type" => Type::Null,
+            "bool" => Type::Bool,
+            "int" => Type::Int,
+            "uint" => Type::Uint,
+            "double" => Type::Double,
+            "string" => Type::String,
+            "bytes" => Type::Bytes,
+            "timestamp" | "google.protobuf.Timestamp" => Type::Timestamp,
+            "duration" | "google.protobuf.Duration" => Type::Duration,
+            "list" => Type::list(Type::Dyn),
+            "map" => Type::map(Type::Dyn, Type::Dyn),
+            "type" => Type::Type(Arc::new(Type::Dyn)),
+            "optional_type" => Type::optional(Type::Dyn),
+            "net.IP" | "net.CIDR" => Type::Opaque(name.into(), Vec::new()),
+            "kubernetes.Quantity" | "kubernetes.URL" | "kubernetes.Semver" | "kubernetes.NamedFormat" => {
+                Type::named(name)
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Dyn => f.write_str("dyn"),
+            Type::Error => f.write_str("!error!"),
+            Type::Null => f.write_str("null"),
+            Type::Bool => f.write_str("bool"),
+            Type::Int => f.write_str("int"),
+            Type::Uint => f.write_str("uint"),
+            Type::Double => f.write_str("double"),
+            Type::String => f.write_str("string"),
+            Type::Bytes => f.write_str("bytes"),
+            Type::Timestamp => f.write_str("timestamp"),
+            Type::Duration => f.write_str("duration"),
+            Type::List(item) => write!(f, "list({item})"),
+            Type::Map(key, value) => write!(f, "map({key}, {value})"),
+            Type::Struct(name) => f.write_str(name),
+            Type::Opaque(name, inner) if inner.is_empty() => f.write_str(name),
+            Type::Opaque(name, inner) => {
+                let inner: Vec<String> = inner.iter().map(ToString::to_string).collect();
+                write!(f, "{name}({})", inner.join(", "))
+            }
+            Type::Param(name) => write!(f, "{name}"),
+            Type::Var(number) => write!(f, "_var{number}"),
+            Type::Type(of) => write!(f, "type({of})"),
+        }
+    }
+}

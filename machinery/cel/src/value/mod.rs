@@ -1,0 +1,310 @@
+//! Values, mostly views into JSON: an object is not copied to be looked at.
+//!
+//! What JSON does not say (that a text is a time, that a list is a set) the declaration beside it does.
+
+mod equality;
+mod json;
+mod text;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+pub use self::equality::{compare, equal};
+pub use self::json::{base64, from_json, to_json};
+pub use self::text::Text;
+use crate::error::Error;
+use crate::library::authorizer::Authorization;
+use crate::schema::{DYN, Decl};
+
+/// A value. Whatever is big in it is shared, so that a clone is cheap.
+#[derive(Clone)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(Text<'a>),
+    Bytes(Arc<[u8]>),
+    Timestamp(Timestamp),
+    /// In nanoseconds.
+    Duration(i64),
+    List(List<'a>),
+    Map(Map<'a>),
+    Optional(Option<Rc<Value<'a>>>),
+    /// A type, by its name.
+    Type(Arc<str>),
+    /// A value of a library.
+    Opaque(Rc<dyn Opaque>),
+    /// An authorizer, a question to it that is being put together, or its answer.
+    Authorization(Rc<Authorization<'a>>),
+    /// A message made in the expression: its type and its fields.
+    Message(Rc<Message<'a>>),
+    /// Something whose fields are found when they are asked for.
+    Lazy(Rc<dyn Fields<'a> + 'a>),
+}
+
+/// The type of a message and its fields.
+pub type Message<'a> = (Arc<str>, BTreeMap<Arc<str>, Value<'a>>);
+
+/// Values of a library: quantities, addresses, versions.
+pub trait Opaque: std::fmt::Debug {
+    fn type_name(&self) -> &'static str;
+    fn as_any(&self) -> &dyn std::any::Any;
+    fn equals(&self, _other: &dyn Opaque) -> bool {
+        false
+    }
+    /// What `size()` would be, where costs depend on it.
+    fn size(&self) -> u64 {
+        1
+    }
+    fn to_text(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Fields that are found when they are asked for.
+pub trait Fields<'a> {
+    fn field(&self, name: &str) -> Result<Option<Value<'a>>, Error>;
+}
+
+#[derive(Clone)]
+pub enum List<'a> {
+    Json { items: &'a [serde_json::Value], decl: &'a Decl },
+    Owned(Rc<Vec<Value<'a>>>),
+}
+
+#[derive(Clone)]
+pub enum Map<'a> {
+    Json { fields: &'a serde_json::Map<String, serde_json::Value>, decl: &'a Decl },
+    Owned(Rc<BTreeMap<Key, (Value<'a>, Value<'a>)>>),
+}
+
+/// A key of a map. Numbers that are equal are the same key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    String(Arc<str>),
+}
+
+impl Key {
+    pub fn new(value: &Value<'_>) -> Option<Key> {
+        match value {
+            Value::Bool(b) => Some(Key::Bool(*b)),
+            Value::Int(n) => Some(Key::Int(*n)),
+            Value::Uint(n) => Some(i64::try_from(*n).map_or(Key::Uint(*n), Key::Int)),
+            Value::Double(n) if n.fract() == 0.0 && *n >= i64::MIN as f64 && *n < i64::MAX as f64 => {
+                Some(Key::Int(*n as i64))
+            }
+            Value::String(text) => Some(Key::String(text.shared())),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Value<'a> {
+    pub fn text(text: impl Into<Arc<str>>) -> Value<'a> {
+        Value::String(Text::Owned(text.into()))
+    }
+
+    pub fn borrowed(text: &'a str) -> Value<'a> {
+        Value::String(Text::Borrowed(text))
+    }
+
+    pub fn list(items: Vec<Value<'a>>) -> Value<'a> {
+        Value::List(List::Owned(Rc::new(items)))
+    }
+
+    pub fn some(value: Value<'a>) -> Value<'a> {
+        Value::Optional(Some(Rc::new(value)))
+    }
+
+    pub fn none() -> Value<'a> {
+        Value::Optional(None)
+    }
+
+    pub fn opaque(value: impl Opaque + 'static) -> Value<'a> {
+        Value::Opaque(Rc::new(value))
+    }
+
+    /// JSON without a declaration.
+    pub fn json(value: &'a serde_json::Value) -> Value<'a> {
+        from_json(value, &DYN).unwrap_or(Value::Null)
+    }
+
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The name of its type, as `type()` and errors show it.
+    pub fn type_name(&self) -> Arc<str> {
+        match self {
+            Value::Null => "null_type",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Uint(_) => "uint",
+            Value::Double(_) => "double",
+            Value::String(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::Timestamp(_) => "google.protobuf.Timestamp",
+            Value::Duration(_) => "google.protobuf.Duration",
+            Value::List(_) => "list",
+            Value::Map(_) | Value::Lazy(_) => "map",
+            Value::Optional(_) => "optional_type",
+            Value::Type(_) => "type",
+            Value::Opaque(opaque) => opaque.type_name(),
+            Value::Authorization(value) => value.type_name(),
+            Value::Message(message) => return Arc::clone(&message.0),
+        }
+        .into()
+    }
+
+    /// What costs are counted by: the size of what has one, else 1.
+    pub fn size(&self) -> u64 {
+        match self {
+            Value::String(text) => text.chars().count() as u64,
+            Value::Bytes(bytes) => bytes.len() as u64,
+            Value::List(list) => list.len() as u64,
+            Value::Map(map) => map.len() as u64,
+            Value::Optional(Some(inner)) => inner.size(),
+            Value::Opaque(opaque) => opaque.size(),
+            _ => 1,
+        }
+    }
+
+    /// Whether `optional.ofNonZeroValue` sees nothing in it.
+    pub fn is_zero(&self) -> bool {
+        match self {
+            Value::Null => true,
+            Value::Bool(b) => !b,
+            Value::Int(n) => *n == 0,
+            Value::Uint(n) => *n == 0,
+            Value::Double(n) => *n == 0.0,
+            Value::String(text) => text.is_empty(),
+            Value::Bytes(bytes) => bytes.is_empty(),
+            Value::Duration(nanos) => *nanos == 0,
+            Value::List(list) => list.is_empty(),
+            Value::Map(map) => map.is_empty(),
+            Value::Optional(inner) => inner.as_ref().is_none_or(|inner| inner.is_zero()),
+            Value::Message(message) => message.1.is_empty(),
+            Value::Timestamp(_) | Value::Type(_) | Value::Opaque(_) | Value::Authorization(_) | Value::Lazy(_) => false,
+        }
+    }
+
+    /// A field, `None` if it is absent; an error if there can be none.
+    pub fn field(&self, name: &str) -> Result<Option<Value<'a>>, Error> {
+        match self {
+            Value::Map(map) => map.get_field(name),
+            Value::Message(message) => Ok(message.1.get(name).cloned()),
+            Value::Lazy(fields) => fields.field(name),
+            _ => Err(Error::NoSuchOverload(String::new())),
+        }
+    }
+}
+
+impl<'a> List<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            List::Json { items, .. } => items.len(),
+            List::Owned(items) => items.len(),
+        }
+    }
+
+    pub fn get(&self, index: usize) -> Option<Result<Value<'a>, Error>> {
+        match self {
+            List::Json { items, decl } => items.get(index).map(|item| from_json(item, decl.item())),
+            List::Owned(items) => items.get(index).cloned().map(Ok),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Result<Value<'a>, Error>> + '_ {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    pub fn values(&self) -> Result<Vec<Value<'a>>, Error> {
+        self.iter().collect()
+    }
+
+    /// The declaration of a list that was declared.
+    pub fn decl(&self) -> Option<&'a Decl> {
+        match self {
+            List::Json { decl, .. } => Some(decl),
+            List::Owned(_) => None,
+        }
+    }
+}
+
+impl<'a> Map<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Map::Json { fields, .. } => fields.len(),
+            Map::Owned(entries) => entries.len(),
+        }
+    }
+
+    /// By the name that an expression uses, which is escaped where the declaration has fields.
+    fn get_field(&self, name: &str) -> Result<Option<Value<'a>>, Error> {
+        match self {
+            Map::Json { fields, decl } => {
+                let (key, decl) = decl.field(name);
+                fields.get(key.unwrap_or(name)).map(|value| from_json(value, decl)).transpose()
+            }
+            Map::Owned(entries) => Ok(entries.get(&Key::String(name.into())).map(|(_, value)| value.clone())),
+        }
+    }
+
+    pub fn get(&self, key: &Value<'_>) -> Result<Option<Value<'a>>, Error> {
+        match self {
+            Map::Json { .. } => match key {
+                Value::String(name) => self.get_field(name),
+                _ => Ok(None),
+            },
+            Map::Owned(entries) => Ok(Key::new(key).and_then(|key| entries.get(&key)).map(|(_, value)| value.clone())),
+        }
+    }
+
+    pub fn keys(&self) -> Vec<Value<'a>> {
+        match self {
+            Map::Json { fields, .. } => fields.keys().map(|key| Value::borrowed(key)).collect(),
+            Map::Owned(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
+        }
+    }
+
+    /// Keys and values; a declared value that does not convert is an error.
+    pub fn entries(&self) -> Result<Vec<(Value<'a>, Value<'a>)>, Error> {
+        match self {
+            Map::Json { fields, decl } => {
+                let value = |(key, value): (&'a String, &'a serde_json::Value)| {
+                    Ok((Value::borrowed(key), from_json(value, decl.value_of(key))?))
+                };
+                fields.iter().map(value).collect()
+            }
+            Map::Owned(entries) => Ok(entries.values().cloned().collect()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match to_json(self) {
+            Ok(json) => write!(f, "{json}"),
+            Err(_) => write!(f, "<{}>", self.type_name()),
+        }
+    }
+}

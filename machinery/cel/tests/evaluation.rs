@@ -1,0 +1,226 @@
+//! What expressions evaluate to, by table: the language, and every library of Kubernetes.
+
+use corten_cel::schema::Decl;
+use corten_cel::value::{from_json, to_json};
+use corten_cel::{Env, Error, Type, Value};
+use serde_json::{Value as Json, json};
+
+fn decl() -> Decl {
+    let schema = json!({ "type": "object", "properties": {
+        "name": { "type": "string", "maxLength": 64 },
+        "count": { "type": "integer" },
+        "ratio": { "type": "number" },
+        "on": { "type": "boolean" },
+        "port": { "x-kubernetes-int-or-string": true },
+        "at": { "type": "string", "format": "date-time" },
+        "for": { "type": "string", "format": "duration" },
+        "data": { "type": "string", "format": "byte" },
+        "a.b-c": { "type": "string" },
+        "namespace": { "type": "string" },
+        "maybe": { "type": "string", "nullable": true },
+        "tags": { "type": "array", "x-kubernetes-list-type": "set", "items": { "type": "string" } },
+        "ports": { "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+            "items": { "type": "object", "properties": { "name": { "type": "string" }, "port": { "type": "integer" } } } },
+        "labels": { "type": "object", "additionalProperties": { "type": "string" } } } });
+    Decl::of_schema(&schema, true, "self").expect("the schema is an object")
+}
+
+fn object() -> Json {
+    json!({ "apiVersion": "v1", "kind": "Thing", "metadata": { "name": "thing" },
+        "name": "web", "count": 3, "ratio": 2, "on": true, "port": "http", "at": "2026-01-02T03:04:05Z", "for": "90s",
+        "data": "aGk=", "a.b-c": "escaped", "namespace": "ns", "maybe": null, "tags": ["x", "y"],
+        "ports": [{ "name": "a", "port": 1 }, { "name": "b", "port": 2 }], "labels": { "app": "web", "tier": "front" } })
+}
+
+/// The value as JSON, or the error as text.
+fn eval(text: &str) -> Result<Json, String> {
+    let (decl, object) = (decl(), object());
+    let env = Env::new().declared("self", &decl).variable("any", Type::Dyn);
+    let program = env.compile(text, &[]).map_err(|error| error.to_string())?;
+    let this = from_json(&object, &decl).map_err(|error| error.to_string())?;
+    let variables = [("self", this), ("any", Value::json(&object))];
+    let value = program.eval(&variables).value.map_err(|error: Error| error.to_string())?;
+    to_json(&value).map_err(|error| error.to_string())
+}
+
+fn all_true(expressions: &[&str]) {
+    for expression in expressions {
+        assert_eq!(eval(expression), Ok(json!(true)), "{expression}");
+    }
+}
+
+#[test]
+fn the_language() {
+    all_true(&[
+        "1 + 2 * 3 == 7",
+        "-(2) == -2 && !false && !!true",
+        "7 / 2 == 3 && 7 % 2 == 1 && -7 / 2 == -3",
+        "1 < 2u && 2u > 1 && dyn(1) == 1.0 && dyn(1u) == 1 && 1.5 > 1",
+        "'a' + 'b' == \"ab\" && r'\\d' == '\\\\d' && '\\u00e9' == 'é'",
+        "b'a' + b'b' == b'ab' && size(b'\\xff') == 1",
+        "[1, 2] + [3] == [1, 2, 3] && 2 in [1, 2] && !(5 in [1])",
+        "{'a': 1}.a == 1 && {'a': 1}['a'] == 1 && 'a' in {'a': 1} && {1: 'x'}[dyn(1u)] == 'x'",
+        "true ? 1 == 1 : 1 / 0 == 0",
+        "true || 1 / 0 == 0",
+        "1 / 0 == 0 || true",
+        "!(1 / 0 == 0 && false)",
+        "[1, 2, 3].all(x, x > 0) && [1, 2].exists(x, x == 2) && [1, 2, 2].exists_one(x, x == 1)",
+        "[1, 2, 3].map(x, x * 2) == [2, 4, 6] && [1, 2, 3].map(x, x > 1, x * 2) == [4, 6]",
+        "[1, 2, 3].filter(x, x > 1) == [2, 3] && {'a': 1}.all(k, k == 'a')",
+        "[[1, 2], [3]].all(l, l.all(x, x > 0)) && [[1], [2]].map(l, l.map(x, x + 1)) == [[2], [3]]",
+        "['a', 'b'].all(i, v, (i == 0) == (v == 'a')) && {'k': 5}.exists(k, v, k == 'k' && v == 5)",
+        "[1, 2].transformList(i, v, i + v) == [1, 3] && {'a': 1}.transformMap(k, v, v + 1) == {'a': 2}",
+        "{'a': 'b'}.transformMapEntry(k, v, {v: k}) == {'b': 'a'} && [1, 2, 3].transformList(i, v, v > 1, v) == [2, 3]",
+        "type(1) == int && type('') == string && type([]) == list && type(null) == null_type && type(int) == type",
+        "int('42') == 42 && string(42) == '42' && double('1.5') == 1.5 && uint(3) == 3u && bool('true')",
+        "string(1.0) == '1' && string(1000000.0) == '1e+06' && string(0.00001) == '1e-05' && string(1.5) == '1.5'",
+        "bytes('é').size() == 2 && string(b'hi') == 'hi' && size('é') == 1",
+        "dyn([1, 'a'.size()]) == [1, 1] && [1, 2].size() == 2",
+    ]);
+}
+
+#[test]
+fn objects_are_seen_as_their_schema_says() {
+    all_true(&[
+        "self.name == 'web' && self.count == 3 && self.ratio == 2.0 && type(self.ratio) == double",
+        "self.metadata.name == 'thing' && self.kind == 'Thing'",
+        "has(self.name) && !has(self.metadata.generateName) && has(self.labels.app) && !has(self.labels.none)",
+        "self.a__dot__b__dash__c == 'escaped' && self.__namespace__ == 'ns'",
+        "type(self.port) == string && self.port == 'http'",
+        "self.at.getFullYear() == 2026 && self.at.getMonth() == 0 && self.at.getDate() == 2 && self.at.getHours('+01:00') == 4",
+        "self.__for__.getSeconds() == 90 && self.__for__ > duration('1m') && string(self.__for__) == '90s'",
+        "self.data == b'hi'",
+        "self.tags == ['y', 'x'] && self.tags + ['y', 'z'] == ['x', 'y', 'z']",
+        "self.ports[0].port == 1 && (self.ports + self.ports).size() == 2",
+        "self.labels.map(k, self.labels[k]) == ['web', 'front']",
+        "self.ports.exists(p, p.name == 'b' && p.port == 2)",
+        "any.count == 3 && any.ports[1].name == 'b' && has(any.maybe) && any.maybe == null && type(any.ratio) == int",
+        "dyn(self.maybe) == null",
+        "self.at + self.__for__ > self.at && self.at - duration('1h') < self.at",
+        "timestamp('2026-01-02T03:04:05Z') == self.at && int(self.at) == 1767323045",
+    ]);
+}
+
+#[test]
+fn optionals() {
+    all_true(&[
+        "self.?name.orValue('x') == 'web' && self.metadata.?generateName.orValue('x') == 'x'",
+        "optional.of(1).hasValue() && !optional.none().hasValue() && optional.of(3).value() == 3",
+        "self.labels[?'app'].orValue('') == 'web' && !self.labels[?'none'].hasValue() && [1][?5].orValue(9) == 9",
+        "optional.ofNonZeroValue('').or(optional.of('x')).value() == 'x'",
+        "[?optional.of(1), ?optional.none()] == [1] && {?'a': optional.none(), 'b': 1} == {'b': 1}",
+        "optional.of(2).optMap(x, x * 2).value() == 4 && !optional.none().optMap(x, x).hasValue()",
+        "optional.of(2).optFlatMap(x, optional.of(x + 1)).value() == 3",
+        "self.?metadata.?generateName.orValue('none') == 'none' && any.?nothing.?at.all == optional.none()",
+        "[1, 2].first().value() == 1 && [1, 2].last().value() == 2 && optional.unwrap([optional.of(1), optional.none()]) == [1]",
+    ]);
+}
+
+#[test]
+fn texts_and_lists() {
+    all_true(&[
+        "'hello'.charAt(4) == 'o' && 'hello'.charAt(5) == '' && 'hello'.indexOf('l') == 2 && 'hello'.indexOf('l', 3) == 3",
+        "'hello'.lastIndexOf('l') == 3 && 'hello'.lastIndexOf('l', 2) == 2 && 'x'.indexOf('') == 0",
+        "'Ab'.lowerAscii() == 'ab' && 'Ab'.upperAscii() == 'AB' && ' x '.trim() == 'x'",
+        "'aaa'.replace('a', 'b') == 'bbb' && 'aaa'.replace('a', 'b', 2) == 'bba' && 'ab'.replace('', '-') == '-a-b-'",
+        "'a,b,c'.split(',') == ['a', 'b', 'c'] && 'a,b,c'.split(',', 2) == ['a', 'b,c'] && 'ab'.split('') == ['a', 'b']",
+        "'tacocat'.substring(4) == 'cat' && 'tacocat'.substring(0, 4) == 'taco' && ['a', 'b'].join('-') == 'a-b'",
+        "strings.quote('a\"b') == '\"a\\\\\"b\"'",
+        "'%s is %d, %.2f, %x, %b, %s'.format([dyn('a'), 5, 1.234, 255, 5, [1, 2]]) == 'a is 5, 1.23, ff, 101, [1, 2]'",
+        "'abc'.contains('b') && 'abc'.startsWith('ab') && 'abc'.endsWith('c') && 'abc'.matches('^a.c$')",
+        "'abc 123'.find('[0-9]+') == '123' && '1 2'.findAll('[0-9]') == ['1', '2'] && '1 2'.findAll('[0-9]', 1) == ['1']",
+        "[1, 2, 3].isSorted() && ![2, 1].isSorted() && [1, 2].sum() == 3 && [1.5, 2.0].sum() == 3.5",
+        "[1, 3, 2].max() == 3 && ['b', 'a'].min() == 'a' && [1, 2, 2].indexOf(2) == 1 && [1, 2, 2].lastIndexOf(2) == 2",
+        "[1, 2, 3].slice(1, 3) == [2, 3] && [[1], [2]].flatten() == [1, 2] && [2, 1].sort() == [1, 2]",
+        "[{'n': 2}, {'n': 1}].sortBy(x, x.n)[0].n == 1 && lists.range(3) == [0, 1, 2] && [1, 2].reverse() == [2, 1]",
+        "[1, 1, 2].distinct() == [1, 2]",
+        "sets.contains([1, 2], [2]) && sets.equivalent([1, 2], [2, 1, 1]) && sets.intersects([1], [1, 2])",
+    ]);
+}
+
+#[test]
+fn kubernetes_types() {
+    all_true(&[
+        "quantity('1.5Gi').isGreaterThan(quantity('1Gi')) && quantity('1k') == quantity('1000') && isQuantity('5m')",
+        "quantity('500m').add(quantity('500m')) == quantity('1') && quantity('3').sub(1).asInteger() == 2",
+        "!quantity('500m').isInteger() && quantity('500m').asApproximateFloat() == 0.5 && sign(quantity('-1')) == -1",
+        "quantity('1').compareTo(quantity('2')) == -1 && quantity('50M').isLessThan(quantity('50Mi')) && !isQuantity('x')",
+        "ip('127.0.0.1').isLoopback() && ip('::1').family() == 6 && isIP('1.2.3.4') && !isIP('1.2.3') && !isIP('fe80::1%eth0')",
+        "ip.isCanonical('::1') && !ip.isCanonical('0:0::1') && string(ip('1.2.3.4')) == '1.2.3.4'",
+        "ip('8.8.8.8').isGlobalUnicast() && ip('169.254.0.1').isLinkLocalUnicast() && ip('0.0.0.0').isUnspecified()",
+        "cidr('10.0.0.0/8').containsIP('10.1.2.3') && cidr('10.0.0.0/8').containsIP(ip('10.1.2.3')) && isCIDR('10.0.0.0/8')",
+        "cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16') && !cidr('10.1.0.0/16').containsCIDR(cidr('10.0.0.0/8'))",
+        "cidr('10.1.2.3/8').masked() == cidr('10.0.0.0/8') && cidr('10.0.0.0/8').prefixLength() == 8 && cidr('10.0.0.0/8').ip() == ip('10.0.0.0')",
+        "url('https://u@example.com:80/a/b?x=1&x=2').getHost() == 'example.com:80' && isURL('/path') && !isURL('../x')",
+        "url('https://[::1]:80/').getHostname() == '::1' && url('https://[::1]:80/').getPort() == '80' && url('https://a/b c').getEscapedPath() == '/b%20c'",
+        "url('http://a/?x=1&x=2').getQuery() == {'x': ['1', '2']} && url('http://a').getScheme() == 'http'",
+        "semver('1.2.3').isLessThan(semver('1.10.0')) && semver('1.0.0-rc.1').compareTo(semver('1.0.0')) == -1 && isSemver('1.0.0')",
+        "!isSemver('v1.0') && isSemver('v1.0', true) && semver('v01.02', true).minor() == 2 && semver('1.2.3').patch() == 3",
+        "!format.dns1123Label().validate('web').hasValue() && format.dns1123Label().validate('We').hasValue()",
+        "format.named('uuid').value().validate('x').value() == ['does not match the UUID format'] && !format.named('x').hasValue()",
+        "!format.dns1123LabelPrefix().validate('web-').hasValue() && !format.uri().validate('http://a').hasValue()",
+        "jsonpatch.escapeKey('a/b~c') == 'a~1b~0c'",
+    ]);
+}
+
+#[test]
+fn errors_are_those_of_upstream() {
+    for (expression, error) in [
+        ("{'a': 1}['b'] == 1", "no such key: b"),
+        ("any.missing == 1", "no such key: missing"),
+        ("[1][5] == 1", "index out of bounds: 5"),
+        ("1 / 0 == 1", "division by zero"),
+        ("1 % 0 == 1", "modulus by zero"),
+        ("9223372036854775807 + 1 == 0", "integer overflow"),
+        ("any.name + 1 == 2", "no such overload: _+_(string, int)"),
+        ("[].max() == 1", "max called on empty list"),
+        ("int('x') == 1", "type conversion error from 'string' to 'int'"),
+        ("optional.none().value() == 1", "optional.none() dereference"),
+        ("lists.range(1000000000).size() == 1", "operation cancelled: actual cost limit exceeded"),
+        (
+            "lists.range(100000).all(x, lists.range(100000).all(y, true))",
+            "operation cancelled: actual cost limit exceeded",
+        ),
+    ] {
+        assert_eq!(eval(expression), Err(error.to_owned()), "{expression}");
+    }
+}
+
+#[test]
+fn what_does_not_compile_says_where() {
+    for (expression, error) in [
+        ("self.nme == 'x'", "ERROR: <input>:1:5: undefined field 'nme'\n | self.nme == 'x'\n | ....^"),
+        (
+            "self.count == 'x'",
+            "ERROR: <input>:1:12: found no matching overload for '_==_' applied to '(int, string)'\n | self.count == 'x'\n | ...........^",
+        ),
+        (
+            "nothing > 1",
+            "ERROR: <input>:1:1: undeclared reference to 'nothing' (in container '')\n | nothing > 1\n | ^",
+        ),
+        (
+            "self.count.x == 1",
+            "ERROR: <input>:1:11: type 'int' does not support field selection\n | self.count.x == 1\n | ..........^",
+        ),
+        (
+            "self.foo(1)",
+            "ERROR: <input>:1:9: undeclared reference to 'foo' (in container '')\n | self.foo(1)\n | ........^",
+        ),
+        ("[1, 'a'] == []", "ERROR: <input>:1:5: expected type 'int' but found 'string'\n | [1, 'a'] == []\n | ....^"),
+        (
+            "self.name.matches('(') == true",
+            "ERROR: <input>:1:19: invalid matches argument\n | self.name.matches('(') == true\n | ..................^",
+        ),
+        ("has(self)", "ERROR: <input>:1:5: invalid argument to has() macro\n | has(self)\n | ....^"),
+        (
+            "self.count && true",
+            "ERROR: <input>:1:5: expected type 'bool' but found 'int'\n | self.count && true\n | ....^",
+        ),
+        (
+            "self.count.all(x, x)",
+            "ERROR: <input>:1:5: expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)\n | self.count.all(x, x)\n | ....^",
+        ),
+    ] {
+        assert_eq!(eval(expression), Err(error.to_owned()), "{expression}");
+    }
+}
