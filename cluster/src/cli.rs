@@ -31,6 +31,8 @@ pub enum Command {
     Server(Server),
     /// Run one more node of a cluster: kubelet, runtime, network, proxy and DNS.
     Agent(Agent),
+    /// Tell why a pod is pending, plugin by plugin and node by node, and what would help.
+    Why(Why),
     /// Import, pull, list and remove container images.
     #[command(subcommand)]
     Image(Image),
@@ -39,7 +41,7 @@ pub enum Command {
     /// Run the controllers alone.
     ControllerManager(Component),
     /// Run the scheduler alone.
-    Scheduler(Component),
+    Scheduler(Scheduler),
     /// Run the kubelet alone, against any CRI v1 runtime.
     Kubelet(Kubelet),
     /// Run the service proxy alone.
@@ -102,6 +104,9 @@ pub struct Server {
     /// Another name or address that the API server's certificate shall carry; may be repeated.
     #[arg(long, value_name = "NAME")]
     pub tls_san: Vec<String>,
+    /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) for the scheduler.
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
     /// Where progress is written, as lines; `corten up` reads them.
     #[arg(long, hide = true)]
     pub progress_fd: Option<i32>,
@@ -197,6 +202,38 @@ pub struct Component {
     /// The bundle that pods get as their root of trust; the kubeconfig's own if absent.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Scheduler {
+    /// How to reach the API server, and as whom; the one that the configuration names if absent.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The node this runs on; the host name if absent.
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Act only while holding the scheduler's Lease; a configuration says itself whether to.
+    #[arg(long, conflicts_with = "config")]
+    pub leader_elect: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Why {
+    /// The pod, as `NAME` or `pod/NAME`.
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// The pod's namespace.
+    #[arg(short, long, default_value = "default", value_name = "NAME")]
+    pub namespace: String,
+    /// How to reach the API server; $KUBECONFIG or ~/.kube/config if absent.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The scheduler's KubeSchedulerConfiguration, where it has one.
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,7 +1,7 @@
 //! A cluster's configuration: parsed from the flags once, validated once, then plain values for every component.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -110,6 +110,7 @@ pub struct Cluster {
     /// The first address of the Service range: the API server's own Service.
     pub kubernetes_service: IpAddr,
     pub extra_names: Vec<String>,
+    pub scheduler: corten_scheduler::Config,
 }
 
 impl Cluster {
@@ -135,6 +136,7 @@ impl Cluster {
             bind: SocketAddr::new(flags.bind_address, flags.port),
             kubernetes_service: in_range(&flags.service_cidr, 1)?,
             extra_names: flags.tls_san.clone(),
+            scheduler: scheduler(flags.scheduler_config.as_deref())?,
         })
     }
 
@@ -183,6 +185,14 @@ impl Node {
             cluster_dns: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         })
     }
+}
+
+/// The scheduler's configuration: what the file says, else the default.
+pub fn scheduler(path: Option<&Path>) -> Result<corten_scheduler::Config> {
+    let Some(path) = path else { return Ok(corten_scheduler::Config::default()) };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let document = corten_meta::decode_yaml(text.as_bytes()).with_context(|| path.display().to_string())?;
+    corten_scheduler::Config::from_document(document).with_context(|| path.display().to_string())
 }
 
 /// The node's name: the flag, else the host name, as a DNS subdomain.
@@ -261,7 +271,7 @@ fn cidr(text: &str) -> Result<(Ipv4Addr, u32)> {
     Ok((address, bits))
 }
 
-fn absolute(path: &std::path::Path) -> PathBuf {
+pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

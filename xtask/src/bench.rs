@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-const BENCHES: [(&str, &str); 2] = [("corten-store", "commit"), ("corten", "cluster")];
+const BENCHES: [(&str, &str); 3] =
+    [("corten-store", "commit"), ("corten-scheduler", "placement"), ("corten", "cluster")];
 
 pub fn run(flags: &[&str]) -> Result<()> {
     let record = match flags {

@@ -5,6 +5,7 @@ mod image;
 mod logs;
 mod status;
 mod up;
+mod why;
 
 use std::future::Future;
 
@@ -22,7 +23,7 @@ pub fn run(cli: Cli) -> Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     if matches!(
         cli.command,
-        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Logs(_) | Command::Image(_)
+        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Logs(_) | Command::Image(_) | Command::Why(_)
     ) {
         end_with_the_reader();
     }
@@ -32,6 +33,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Status(place) => block_on(status::run(&place)),
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
+        Command::Why(flags) => block_on(why::run(&flags)),
         Command::Server(flags) => {
             log_to_stderr(&cli.log)?;
             let progress = Progress::new(flags.progress_fd);

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::cli;
-use crate::config::{Cluster, Place};
+use crate::config::{Cluster, Place, absolute};
 use crate::progress::STEPS;
 use crate::{instance, kubeconfig, preflight};
 
@@ -146,6 +146,9 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     flag("--bridge", flags.bridge.clone().into());
     for name in &flags.tls_san {
         flag("--tls-san", name.into());
+    }
+    if let Some(path) = &flags.scheduler_config {
+        flag("--scheduler-config", absolute(path).into());
     }
     list
 }

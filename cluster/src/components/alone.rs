@@ -31,13 +31,17 @@ pub async fn controller_manager(flags: cli::Component, shutdown: CancellationTok
 }
 
 /// `corten scheduler`.
-pub async fn scheduler(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
-    let config = corten_scheduler::Config {
-        identity: node_name(flags.node_name.as_deref())?,
-        leader_elect: flags.leader_elect,
-        ..corten_scheduler::Config::default()
-    };
-    Ok(corten_scheduler::run(config, client(&flags.kubeconfig)?, shutdown).await?)
+pub async fn scheduler(flags: cli::Scheduler, shutdown: CancellationToken) -> Result<()> {
+    let mut config = config::scheduler(flags.config.as_deref())?;
+    // Unique among candidates, also among those of one machine.
+    config.identity = format!("{}_{}", node_name(flags.node_name.as_deref())?, std::process::id());
+    if flags.config.is_none() {
+        config.leader_election = flags.leader_elect.then(corten_scheduler::Election::default);
+    }
+    let kubeconfig = flags.kubeconfig.or_else(|| config.kubeconfig.clone().map(Into::into));
+    let kubeconfig = kubeconfig.context("no kubeconfig: name one by --kubeconfig or in the configuration")?;
+    let client = client(&kubeconfig)?.with_user_agent("kube-scheduler");
+    Ok(corten_scheduler::run(config, client, shutdown).await?)
 }
 
 /// `corten kubelet`.

@@ -24,7 +24,9 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
     };
     tasks.spawn("controller-manager", corten_controllers::run(config, clients(api.clone()), tasks.shutdown()));
     let scheduler = api.client("system:kube-scheduler", &[]);
-    tasks.spawn("scheduler", corten_scheduler::run(corten_scheduler::Config::default(), scheduler, tasks.shutdown()));
+    // There is one process: nobody to be elected among.
+    let config = corten_scheduler::Config { leader_election: None, ..cluster.scheduler.clone() };
+    tasks.spawn("scheduler", corten_scheduler::run(config, scheduler, tasks.shutdown()));
 }
 
 /// Each controller acts under its own ServiceAccount; the manager itself under its own name.

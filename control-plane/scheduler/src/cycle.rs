@@ -1,21 +1,13 @@
 //! One pod, one decision: pre-filter, filter, post-filter, pre-score, score, select.
 //!
-//! Pure but for the snapshot that a preemption dry run changes and restores. What is decided is carried out elsewhere.
+//! Plain functions on the snapshot, which a dry run changes and restores. What is decided is carried out elsewhere.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::framework::{Plugin, PreFilter, PreScore, State, Verdict};
-use crate::plugins::PLUGINS;
 use crate::preemption::{self, Preemption};
-use crate::rows::{NodeRow, PodRow, Snapshot};
-
-const MIN_FEASIBLE: usize = 100;
-const MIN_FEASIBLE_PERCENT: usize = 5;
-
-/// Pods that a preemption made room for, by node, until they are placed.
-pub type Nominated = HashMap<String, Vec<Arc<PodRow>>>;
+use crate::profile::Profile;
+use crate::rows::{PodRow, Snapshot};
 
 /// Why no node was found, in upstream's words.
 #[derive(Debug)]
@@ -23,6 +15,8 @@ pub struct Rejection {
     pub message: String,
     pub plugins: Vec<&'static str>,
     pub preemption: Option<Preemption>,
+    /// The nomination that the pod has is not worth waiting for.
+    pub clears_nomination: bool,
 }
 
 /// What changes from pod to pod without being state of the cluster.
@@ -40,7 +34,7 @@ impl Rotation {
     }
 
     /// A number below `bound`, by xorshift.
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
         self.seed ^= self.seed << 17;
@@ -48,129 +42,203 @@ impl Rotation {
     }
 }
 
-/// The filters that have something to say about a pod.
-pub type Filters = Vec<(&'static dyn Plugin, State)>;
-
-/// The name of the node the pod goes to.
-pub fn schedule(
-    snapshot: &mut Snapshot,
-    pod: &PodRow,
-    nominated: &Nominated,
-    rotation: &mut Rotation,
-) -> Result<String, Rejection> {
-    let total = snapshot.nodes().count();
-    if total == 0 {
-        let plugins = vec!["NodeName"];
-        return Err(Rejection { message: "no nodes available to schedule pods".to_owned(), plugins, preemption: None });
-    }
-    let filters = pre_filter(snapshot, pod);
-    let search = find_feasible(snapshot, pod, &filters, nominated, rotation);
-    if search.feasible.is_empty() {
-        return Err(post_filter(snapshot, pod, search.rejected, nominated));
-    }
-    Ok(select(snapshot, pod, &search.feasible, rotation))
+/// The filters that have something to say about a pod, each with what it prepared.
+pub struct Filters<'a> {
+    plugins: Vec<(&'a dyn Plugin, State)>,
+    /// The only nodes worth a look, and who said so.
+    only: Option<(Vec<usize>, Vec<&'static str>)>,
 }
 
-pub fn pre_filter(snapshot: &Snapshot, pod: &PodRow) -> Filters {
-    let consulted = |(plugin, _): (&'static dyn Plugin, i64)| match plugin.pre_filter(pod, snapshot) {
-        PreFilter::Skip => None,
-        PreFilter::Continue(state) => Some((plugin, state)),
+/// A node that will not do: who said so and why.
+#[derive(Debug)]
+pub struct Rejected {
+    pub slot: usize,
+    pub plugin: &'static str,
+    pub verdict: Verdict,
+}
+
+/// What filtering found.
+#[derive(Debug, Default)]
+pub struct Search {
+    pub feasible: Vec<usize>,
+    pub rejected: Vec<Rejected>,
+    /// What holds for the nodes that were not looked at.
+    pub absent: Option<(Vec<&'static str>, Verdict)>,
+    /// A plugin refused before any node was looked at.
+    pub refused: bool,
+    /// Extenders that refused nodes.
+    pub by_extender: bool,
+}
+
+/// Filters as far as plugins go.
+pub fn search(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, rotation: &mut Rotation) -> Search {
+    let filters = match pre_filter(snapshot, profile, pod) {
+        Ok(filters) => filters,
+        Err((plugin, verdict)) => {
+            return Search { absent: Some((vec![plugin], verdict)), refused: true, ..Search::default() };
+        }
     };
-    PLUGINS.into_iter().filter_map(consulted).collect()
+    find_feasible(snapshot, profile, pod, &filters, rotation)
+}
+
+pub fn pre_filter<'a>(
+    snapshot: &mut Snapshot,
+    profile: &'a Profile,
+    pod: &PodRow,
+) -> Result<Filters<'a>, (&'static str, Verdict)> {
+    snapshot.begin();
+    let mut filters = Filters { plugins: Vec::new(), only: None };
+    for plugin in profile.filters() {
+        match plugin.pre_filter(pod, snapshot) {
+            PreFilter::Skip => {}
+            PreFilter::Continue(state) => filters.plugins.push((plugin, state)),
+            PreFilter::Reject(verdict) => return Err((plugin.name(), verdict)),
+            PreFilter::Only(state, slots) => {
+                filters.plugins.push((plugin, state));
+                filters.only = Some(match filters.only.take() {
+                    None => (slots, vec![plugin.name()]),
+                    Some((known, mut names)) => {
+                        names.push(plugin.name());
+                        (known.into_iter().filter(|slot| slots.contains(slot)).collect(), names)
+                    }
+                });
+            }
+        }
+    }
+    Ok(filters)
 }
 
 /// The first rejection, with the plugin that spoke it.
-pub fn filter(filters: &Filters, pod: &PodRow, node: &NodeRow) -> Option<(&'static str, Verdict)> {
-    filters.iter().find_map(|(plugin, state)| {
-        let verdict = plugin.filter(state, pod, node);
-        (verdict != Verdict::Fits).then(|| (plugin.name(), verdict))
+pub fn filter(
+    filters: &Filters<'_>,
+    pod: &PodRow,
+    slot: usize,
+    snapshot: &Snapshot,
+) -> Option<(&'static str, Verdict)> {
+    let node = snapshot.node(slot);
+    filters.plugins.iter().find_map(|(plugin, state)| {
+        let verdict = plugin.filter(state, pod, node, snapshot);
+        (!verdict.fits()).then(|| (plugin.name(), verdict))
     })
 }
 
-/// Filters a node as if the pods nominated to it, of no lesser priority, were already there.
-pub fn filter_with_nominated(
-    filters: &Filters,
-    pod: &PodRow,
-    node: &NodeRow,
-    nominated: &Nominated,
-) -> Option<(&'static str, Verdict)> {
-    let coming = nominated.get(&node.name).into_iter().flatten();
-    let mut coming = coming.filter(|other| other.uid != pod.uid && other.priority >= pod.priority).peekable();
-    if coming.peek().is_none() {
-        return filter(filters, pod, node);
-    }
-    let mut crowded = node.clone();
-    coming.for_each(|other| crowded.add(other.clone()));
-    filter(filters, pod, &crowded).or_else(|| filter(filters, pod, node))
+/// What every plugin says of a node, whether or not another has already refused it.
+pub fn verdicts(filters: &Filters<'_>, pod: &PodRow, slot: usize, snapshot: &Snapshot) -> Vec<(&'static str, Verdict)> {
+    let node = snapshot.node(slot);
+    let of = |(plugin, state): &(&dyn Plugin, State)| (plugin.name(), plugin.filter(state, pod, node, snapshot));
+    filters.plugins.iter().map(of).collect()
 }
 
-struct Search {
-    feasible: Vec<String>,
-    rejected: BTreeMap<String, (&'static str, Verdict)>,
+/// Filters a node as if the pods nominated to it, of no lesser priority, were already there; and as if not.
+pub fn filter_with_nominated(
+    filters: &Filters<'_>,
+    pod: &PodRow,
+    slot: usize,
+    snapshot: &mut Snapshot,
+) -> Option<(&'static str, Verdict)> {
+    if snapshot.nominated.is_empty() {
+        return filter(filters, pod, slot, snapshot);
+    }
+    let coming = snapshot.nominated.on(&snapshot.node(slot).name).iter();
+    let coming: Vec<_> =
+        coming.filter(|other| other.uid != pod.uid && other.priority >= pod.priority).cloned().collect();
+    if coming.is_empty() {
+        return filter(filters, pod, slot, snapshot);
+    }
+    coming.iter().for_each(|other| snapshot.put(slot, other.clone()));
+    let crowded = filter(filters, pod, slot, snapshot);
+    coming.iter().for_each(|other| drop(snapshot.lift(slot, &other.uid)));
+    crowded.or_else(|| filter(filters, pod, slot, snapshot))
 }
 
 fn find_feasible(
-    snapshot: &Snapshot,
+    snapshot: &mut Snapshot,
+    profile: &Profile,
     pod: &PodRow,
-    filters: &Filters,
-    nominated: &Nominated,
+    filters: &Filters<'_>,
     rotation: &mut Rotation,
 ) -> Search {
-    let nodes: Vec<&NodeRow> = snapshot.nodes().collect();
-    let enough = feasible_to_find(nodes.len());
-    let mut search = Search { feasible: Vec::new(), rejected: BTreeMap::new() };
-    let start = rotation.next_start % nodes.len();
-    let mut looked_at = 0;
+    let mut search = Search::default();
     // A node that a preemption cleared for this pod is tried first: others must not take the pod elsewhere meanwhile.
-    if let Some(node) = snapshot.node(&pod.nominated)
-        && filter_with_nominated(filters, pod, node, nominated).is_none()
-    {
-        search.feasible.push(node.name.clone());
+    let nominated = snapshot.find(&pod.nominated).map(|node| node.slot);
+    if let Some(slot) = nominated.filter(|slot| filter_with_nominated(filters, pod, *slot, snapshot).is_none()) {
+        search.feasible.push(slot);
         return search;
     }
-    for node in nodes[start..].iter().chain(&nodes[..start]) {
+    let total = snapshot.len();
+    let (slots, enough) = match &filters.only {
+        Some((slots, names)) => {
+            let why = format!("node(s) didn't satisfy plugin(s) [{}]", names.join(" "));
+            search.absent = Some((names.clone(), Verdict::unresolvable_because(why)));
+            (slots.clone(), profile.feasible_to_find(slots.len()))
+        }
+        None => {
+            let order = snapshot.order();
+            let start = rotation.next_start % order.len().max(1);
+            ([&order[start..], &order[..start]].concat(), profile.feasible_to_find(total))
+        }
+    };
+    let mut looked_at = 0;
+    for slot in slots {
         looked_at += 1;
-        match filter_with_nominated(filters, pod, node, nominated) {
-            Some(rejection) => drop(search.rejected.insert(node.name.clone(), rejection)),
-            None => search.feasible.push(node.name.clone()),
+        match filter_with_nominated(filters, pod, slot, snapshot) {
+            Some((plugin, verdict)) => search.rejected.push(Rejected { slot, plugin, verdict }),
+            None => search.feasible.push(slot),
         }
         if search.feasible.len() >= enough {
             break;
         }
     }
-    rotation.next_start = (start + looked_at) % nodes.len();
+    rotation.next_start = (rotation.next_start + looked_at) % total.max(1);
     search
 }
 
-/// In a large cluster a good node among some is found sooner than the best among all.
-fn feasible_to_find(nodes: usize) -> usize {
-    if nodes < MIN_FEASIBLE {
-        return nodes;
-    }
-    let percent = 50usize.saturating_sub(nodes / 125).max(MIN_FEASIBLE_PERCENT);
-    (nodes * percent / 100).max(MIN_FEASIBLE)
-}
-
-fn post_filter(
+/// No node: what is said of it, and where room could be made.
+pub fn post_filter(
     snapshot: &mut Snapshot,
+    profile: &Profile,
     pod: &PodRow,
-    rejected: BTreeMap<String, (&'static str, Verdict)>,
-    nominated: &Nominated,
+    search: &Search,
+    rotation: &mut Rotation,
 ) -> Rejection {
-    let total = snapshot.nodes().count();
-    let plugins: BTreeSet<&'static str> = rejected.values().map(|(plugin, _)| *plugin).collect();
-    let reasons = rejected.values().flat_map(|(_, verdict)| verdict.reasons());
-    let fit_error = histogram(total, reasons);
-    let (preemption, why_not) = preemption::find(snapshot, pod, &rejected, nominated);
-    let message = if why_not.is_empty() { fit_error } else { format!("{fit_error} preemption: {why_not}") };
-    Rejection { message, plugins: plugins.into_iter().collect(), preemption }
+    let fit_error = fit_error(snapshot.len(), search);
+    let mut plugins: BTreeSet<&'static str> = search.rejected.iter().map(|rejected| rejected.plugin).collect();
+    plugins.extend(search.absent.iter().flat_map(|(names, _)| names));
+    if search.by_extender {
+        plugins.insert("Extender");
+    }
+    let sought = preemption::find(snapshot, profile, pod, search, rotation);
+    let message = match sought.why_not.is_empty() {
+        true => fit_error,
+        false => format!("{fit_error} preemption: {}", sought.why_not),
+    };
+    Rejection {
+        message,
+        plugins: plugins.into_iter().collect(),
+        preemption: sought.found,
+        clears_nomination: sought.clears_nomination,
+    }
 }
 
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).`
-pub fn histogram<'a>(total: usize, reasons: impl Iterator<Item = &'a Cow<'static, str>>) -> String {
+fn fit_error(total: usize, search: &Search) -> String {
+    if let (true, Some((_, verdict))) = (search.refused, &search.absent) {
+        let why = verdict.reasons().map(|reasons| reasons.text()).unwrap_or_default();
+        return format!("0/{total} nodes are available: {why}.");
+    }
+    let looked_at = search.rejected.iter().map(|rejected| (&rejected.verdict, 1));
+    let rest = total.saturating_sub(search.rejected.len());
+    let absent = search.absent.iter().map(|(_, verdict)| (verdict, rest)).filter(|(_, nodes)| *nodes > 0);
+    histogram(total, looked_at.chain(absent))
+}
+
+/// Reasons counted by node.
+pub fn histogram<'a>(total: usize, verdicts: impl Iterator<Item = (&'a Verdict, usize)>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for reason in reasons {
-        *counts.entry(reason).or_default() += 1;
+    for (verdict, nodes) in verdicts {
+        for reason in verdict.reasons().into_iter().flat_map(|reasons| reasons.iter()) {
+            *counts.entry(reason).or_default() += nodes;
+        }
     }
     let mut lines: Vec<String> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     lines.sort();
@@ -180,30 +248,65 @@ pub fn histogram<'a>(total: usize, reasons: impl Iterator<Item = &'a Cow<'static
     }
 }
 
-/// The feasible node with the highest weighted score; of several, any.
-fn select(snapshot: &Snapshot, pod: &PodRow, feasible: &[String], rotation: &mut Rotation) -> String {
-    if let [only] = feasible {
-        return only.clone();
-    }
-    let nodes: Vec<&NodeRow> = feasible.iter().filter_map(|name| snapshot.node(name)).collect();
-    let totals = scores(snapshot, pod, &nodes);
-    let highest = totals.iter().copied().max().unwrap_or(0);
-    let best: Vec<&NodeRow> =
-        nodes.iter().zip(&totals).filter(|(_, total)| **total == highest).map(|(node, _)| *node).collect();
-    best[rotation.below(best.len())].name.clone()
-}
-
-fn scores(snapshot: &Snapshot, pod: &PodRow, nodes: &[&NodeRow]) -> Vec<i64> {
+/// The weighted scores of nodes, in their order.
+pub fn scores(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, nodes: &[usize]) -> Vec<i64> {
     let mut totals = vec![0; nodes.len()];
-    for (plugin, weight) in PLUGINS.iter().filter(|(_, weight)| *weight > 0) {
-        let PreScore::Ready(state) = plugin.pre_score(pod, snapshot, nodes) else { continue };
-        let mut scores: Vec<i64> = nodes.iter().map(|node| plugin.score(&state, pod, node)).collect();
-        plugin.normalize(&state, &mut scores);
-        for (total, score) in totals.iter_mut().zip(scores) {
+    for (plugin, weight) in profile.scorers() {
+        let scores = plugin_scores(snapshot, plugin, pod, nodes);
+        for (total, score) in totals.iter_mut().zip(scores.into_iter().flatten()) {
             *total += score * weight;
         }
     }
     totals
+}
+
+/// The normalized scores that one plugin gives; none if it has no opinion.
+pub fn plugin_scores(snapshot: &mut Snapshot, plugin: &dyn Plugin, pod: &PodRow, nodes: &[usize]) -> Option<Vec<i64>> {
+    let state = match plugin.pre_score(pod, snapshot, nodes) {
+        PreScore::Skip => return None,
+        PreScore::Same(score) => return Some(vec![score; nodes.len()]),
+        PreScore::Ready(state) => state,
+    };
+    let score = |slot: &usize| plugin.score(&state, pod, snapshot.node(*slot), snapshot);
+    let mut scores: Vec<i64> = nodes.iter().map(score).collect();
+    plugin.normalize(&state, &mut scores);
+    Some(scores)
+}
+
+/// The node with the highest score; of several, any.
+pub fn select(nodes: &[usize], scores: &[i64], rotation: &mut Rotation) -> Option<usize> {
+    let highest = scores.iter().copied().max()?;
+    let best: Vec<usize> =
+        nodes.iter().zip(scores).filter(|(_, score)| **score == highest).map(|(slot, _)| *slot).collect();
+    best.get(rotation.below(best.len())).copied()
+}
+
+/// The whole cycle for a pod that no extender has a say about.
+pub fn schedule(
+    snapshot: &mut Snapshot,
+    profile: &Profile,
+    pod: &PodRow,
+    rotation: &mut Rotation,
+) -> Result<usize, Rejection> {
+    if snapshot.len() == 0 {
+        return Err(no_nodes());
+    }
+    let search = search(snapshot, profile, pod, rotation);
+    let chosen = match search.feasible.as_slice() {
+        [] => None,
+        [only] => Some(*only),
+        several => select(several, &scores(snapshot, profile, pod, several), rotation),
+    };
+    chosen.ok_or_else(|| post_filter(snapshot, profile, pod, &search, rotation))
+}
+
+pub fn no_nodes() -> Rejection {
+    Rejection {
+        message: "no nodes available to schedule pods".to_owned(),
+        plugins: vec!["NodeName"],
+        preemption: None,
+        clears_nomination: false,
+    }
 }
 
 #[cfg(test)]

@@ -1,49 +1,78 @@
 //! Placement by table: what fits where, in which words it does not, and what must go.
 
 use super::*;
-use crate::rows::tests::{node, pod};
+use crate::config::ProfileSpec;
+use crate::rows::Budget;
+use crate::rows::tests::{node, typed_pod};
 use corten_api::k8s_openapi::api::core::v1::Node;
+use corten_meta::{Key, Selector};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
-fn cluster(nodes: Vec<Node>) -> Snapshot {
-    let mut snapshot = Snapshot::default();
-    for node in nodes {
-        snapshot.set_node(node);
+/// A cluster that pods are put on and asked about.
+struct Cluster {
+    snapshot: Snapshot,
+    profile: Profile,
+}
+
+impl Cluster {
+    fn new(nodes: Vec<Node>) -> Cluster {
+        let mut snapshot = Snapshot::default();
+        for node in nodes {
+            snapshot.set_node(node);
+        }
+        Cluster { snapshot, profile: Profile::new(&ProfileSpec::default()) }
     }
-    snapshot
+
+    fn put(&mut self, name: &str, spec: Value, node: &str) {
+        let mut row = self.snapshot.row(typed_pod(name, spec));
+        row.node_name = node.to_owned();
+        self.snapshot.add_pod(Arc::new(row));
+    }
+
+    fn try_place(&mut self, name: &str, spec: Value) -> Result<String, Rejection> {
+        let row = self.snapshot.row(typed_pod(name, spec));
+        let slot = schedule(&mut self.snapshot, &self.profile, &row, &mut Rotation::new(7))?;
+        Ok(self.snapshot.node(slot).name.clone())
+    }
+
+    fn place(&mut self, name: &str, spec: Value) -> String {
+        self.try_place(name, spec).expect("a node should fit")
+    }
+
+    fn message(&mut self, name: &str, spec: Value) -> String {
+        self.try_place(name, spec).expect_err("no node should fit").message
+    }
+
+    fn room(&mut self, spec: Value) -> (String, Vec<String>) {
+        let room = self.try_place("p", spec).unwrap_err().preemption.expect("room can be made");
+        (room.node, room.victims.iter().map(|victim| victim.name.clone()).collect())
+    }
 }
 
-fn asking(name: &str, cpu: &str, extra: Value) -> PodRow {
-    let mut spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]});
+fn cpu(amount: &str, extra: Value) -> Value {
+    let mut spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": amount}}}]});
     corten_meta::patch::merge_patch(&mut spec, &extra);
-    pod(name, spec)
+    spec
 }
 
-fn place(snapshot: &mut Snapshot, pod: &PodRow) -> Result<String, Rejection> {
-    schedule(snapshot, pod, &Nominated::default(), &mut Rotation::new(7))
-}
-
-fn put(snapshot: &mut Snapshot, mut pod: PodRow, node: &str) {
-    pod.node_name = node.to_owned();
-    snapshot.add_pod(Arc::new(pod));
-}
-
-fn message(snapshot: &mut Snapshot, pod: &PodRow) -> String {
-    place(snapshot, pod).expect_err("no node should fit").message
+fn zone(name: &str, zone: &str) -> Node {
+    node(name, "4", json!({"metadata": {"labels": {"zone": zone}}}))
 }
 
 #[test]
 fn a_cluster_without_nodes_says_so() {
-    assert_eq!(message(&mut cluster(vec![]), &asking("p", "1", json!({}))), "no nodes available to schedule pods");
+    let told = Cluster::new(vec![]).message("p", cpu("1", json!({})));
+    assert_eq!(told, "no nodes available to schedule pods");
 }
 
 #[test]
 fn the_reasons_are_counted_in_upstreams_words() {
     let taint = json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}});
-    let mut snapshot = cluster(vec![node("a", "1", json!({})), node("b", "4", taint.clone()), node("c", "4", taint)]);
+    let nodes = vec![node("a", "1", json!({})), node("b", "4", taint.clone()), node("c", "4", taint)];
     assert_eq!(
-        message(&mut snapshot, &asking("p", "2", json!({}))),
+        Cluster::new(nodes).message("p", cpu("2", json!({}))),
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). \
          preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
     );
@@ -51,10 +80,10 @@ fn the_reasons_are_counted_in_upstreams_words() {
 
 #[test]
 fn a_full_node_without_lesser_pods_has_no_victims() {
-    let mut snapshot = cluster(vec![node("a", "2", json!({}))]);
-    put(&mut snapshot, asking("q", "2", json!({})), "a");
+    let mut cluster = Cluster::new(vec![node("a", "2", json!({}))]);
+    cluster.put("q", cpu("2", json!({})), "a");
     assert_eq!(
-        message(&mut snapshot, &asking("p", "1", json!({}))),
+        cluster.message("p", cpu("1", json!({}))),
         "0/1 nodes are available: 1 Insufficient cpu. \
          preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
     );
@@ -63,157 +92,205 @@ fn a_full_node_without_lesser_pods_has_no_victims() {
 #[test]
 fn each_filter_keeps_the_pod_from_where_it_must_not_go() {
     let hard = |key: &str| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}}}});
+    let gpus = json!({"containers": [{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]});
+    let huge = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "9", "memory": "9Gi"}}}]});
     let cases = [
-        ("cordoned", json!({"spec": {"unschedulable": true}}), json!({}), "node(s) were unschedulable"),
-        (
-            "selector",
-            json!({}),
-            json!({"nodeSelector": {"disk": "ssd"}}),
-            "node(s) didn't match Pod's node affinity/selector",
-        ),
-        ("affinity", json!({}), hard("gpu"), "node(s) didn't match Pod's node affinity/selector"),
-        (
-            "extended",
-            json!({}),
-            json!({"containers": [{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]}),
-            "Insufficient example.com/gpu",
-        ),
-        ("full", json!({"status": {"allocatable": {"pods": "0"}}}), json!({}), "Too many pods"),
+        (json!({"spec": {"unschedulable": true}}), json!({}), "1 node(s) were unschedulable"),
+        (json!({}), json!({"nodeSelector": {"disk": "ssd"}}), "1 node(s) didn't match Pod's node affinity/selector"),
+        (json!({}), hard("gpu"), "1 node(s) didn't match Pod's node affinity/selector"),
+        (json!({}), gpus, "1 Insufficient example.com/gpu"),
+        (json!({}), huge, "1 Insufficient cpu, 1 Insufficient memory"),
+        (json!({"status": {"allocatable": {"pods": "0"}}}), json!({}), "1 Too many pods"),
     ];
-    for (name, bad, spec, reason) in cases {
-        let mut snapshot = cluster(vec![node("bad", "4", bad)]);
-        let told = message(&mut snapshot, &asking("p", "100m", spec));
-        assert!(told.starts_with(&format!("0/1 nodes are available: 1 {reason}.")), "{name}: {told}");
+    for (bad, spec, reason) in cases {
+        let told = Cluster::new(vec![node("bad", "4", bad)]).message("p", cpu("100m", spec));
+        assert!(told.starts_with(&format!("0/1 nodes are available: {reason}.")), "{told}");
     }
 }
 
 #[test]
-fn a_host_port_is_taken_once() {
-    let wants = |name: &str| {
-        pod(name, json!({"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}))
+fn a_pod_meant_for_a_node_by_name_is_tried_there_alone() {
+    let only = |name: &str| {
+        cpu(
+            "1",
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]}}}}),
+        )
     };
-    let mut snapshot = cluster(vec![node("a", "4", json!({}))]);
-    put(&mut snapshot, wants("first"), "a");
-    assert!(
-        message(&mut snapshot, &wants("second"))
-            .contains("1 node(s) didn't have free ports for the requested pod ports")
+    let mut cluster =
+        Cluster::new(vec![node("a", "4", json!({})), node("b", "4", json!({})), node("c", "0", json!({}))]);
+    assert_eq!(cluster.place("p", only("b")), "b");
+    assert_eq!(
+        cluster.message("p", only("c")),
+        "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]. \
+         preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
     );
 }
 
 #[test]
-fn the_least_allocated_node_wins() {
-    let mut snapshot = cluster(vec![node("a", "4", json!({})), node("b", "4", json!({}))]);
-    put(&mut snapshot, asking("q", "3", json!({})), "a");
-    assert_eq!(place(&mut snapshot, &asking("p", "500m", json!({}))).unwrap(), "b");
+fn a_host_port_is_taken_once() {
+    let wants = json!({"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]});
+    let mut cluster = Cluster::new(vec![node("a", "4", json!({}))]);
+    cluster.put("first", wants.clone(), "a");
+    let told = cluster.message("second", wants);
+    assert!(told.contains("1 node(s) didn't have free ports for the requested pod ports"), "{told}");
 }
 
 #[test]
-fn a_soft_taint_is_second_choice() {
+fn scores_attract() {
+    let two = |first: Value, second: Value| Cluster::new(vec![node("a", "4", first), node("b", "4", second)]);
+    let mut allocated = two(json!({}), json!({}));
+    allocated.put("q", cpu("3", json!({})), "a");
+    assert_eq!(allocated.place("p", cpu("500m", json!({}))), "b", "the least allocated node");
     let soft = json!({"spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});
-    let mut snapshot = cluster(vec![node("a", "4", soft), node("b", "4", json!({}))]);
-    assert_eq!(place(&mut snapshot, &asking("p", "500m", json!({}))).unwrap(), "b");
-}
-
-#[test]
-fn preferred_affinity_attracts() {
+    assert_eq!(two(soft, json!({})).place("p", cpu("500m", json!({}))), "b", "the one without a soft taint");
+    let image = json!({"status": {"images": [{"names": ["web:1"], "sizeBytes": 1_000_000_000}]}});
+    let web = json!({"containers": [{"name": "c", "image": "web:1"}]});
+    assert_eq!(two(json!({}), image).place("p", web), "b", "the one that has the image");
     let prefers = json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
         {"weight": 50, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}},
     ]}}});
-    let mut snapshot =
-        cluster(vec![node("a", "4", json!({})), node("b", "4", json!({"metadata": {"labels": {"disk": "ssd"}}}))]);
-    assert_eq!(place(&mut snapshot, &asking("p", "100m", prefers)).unwrap(), "b");
+    let labelled = json!({"metadata": {"labels": {"disk": "ssd"}}});
+    assert_eq!(two(json!({}), labelled).place("p", cpu("100m", prefers)), "b", "the preferred one");
 }
 
 #[test]
 fn lesser_pods_make_room_and_the_cheapest_go() {
-    let mut snapshot = cluster(vec![node("a", "2", json!({})), node("b", "2", json!({}))]);
-    put(&mut snapshot, asking("mid", "2", json!({"priority": 5})), "a");
-    put(&mut snapshot, asking("low", "1", json!({"priority": 1})), "b");
-    put(&mut snapshot, asking("lower", "1", json!({"priority": 0})), "b");
-    let rejection = place(&mut snapshot, &asking("p", "1", json!({"priority": 10}))).unwrap_err();
-    let room = rejection.preemption.expect("room can be made");
-    let victims: Vec<&str> = room.victims.iter().map(|victim| victim.uid.as_str()).collect();
-    assert_eq!((room.node.as_str(), victims), ("b", vec!["lower"]));
-    assert_eq!(snapshot.node("b").unwrap().pods.len(), 2, "the dry run restores what it took");
+    let mut cluster = Cluster::new(vec![node("a", "2", json!({})), node("b", "2", json!({}))]);
+    cluster.put("mid", cpu("2", json!({"priority": 5})), "a");
+    cluster.put("low", cpu("1", json!({"priority": 1})), "b");
+    cluster.put("lower", cpu("1", json!({"priority": 0})), "b");
+    assert_eq!(cluster.room(cpu("1", json!({"priority": 10}))), ("b".to_owned(), vec!["lower".to_owned()]));
+    let row = cluster.snapshot.find("b").unwrap();
+    assert_eq!((row.pods.len(), row.requested.milli_cpu), (2, 2000), "the dry run restores what it took");
+}
+
+#[test]
+fn a_budget_protects_its_pods_as_long_as_others_can_go() {
+    let mut cluster = Cluster::new(vec![node("a", "2", json!({})), node("b", "2", json!({}))]);
+    cluster.put("guarded", cpu("2", json!({"priority": 0})), "a");
+    cluster.put("other", cpu("2", json!({"priority": 5})), "b");
+    let budget = Budget {
+        namespace: "default".to_owned(),
+        selector: Selector::parse("app=guarded").unwrap(),
+        allowed: 0,
+        disrupted: Vec::new(),
+    };
+    let key = Key { namespace: "default".to_owned(), name: "budget".to_owned() };
+    cluster.snapshot.budgets.insert(key.clone(), budget.clone());
+    assert_eq!(cluster.room(cpu("1", json!({"priority": 10}))).0, "b");
+    cluster.snapshot.budgets.insert(key, Budget { allowed: 1, ..budget });
+    assert_eq!(cluster.room(cpu("1", json!({"priority": 10}))).0, "a");
 }
 
 #[test]
 fn a_pod_that_never_preempts_says_so() {
-    let mut snapshot = cluster(vec![node("a", "1", json!({}))]);
-    put(&mut snapshot, asking("low", "1", json!({})), "a");
-    let told = message(&mut snapshot, &asking("p", "1", json!({"priority": 10, "preemptionPolicy": "Never"})));
+    let mut cluster = Cluster::new(vec![node("a", "1", json!({}))]);
+    cluster.put("low", cpu("1", json!({})), "a");
     assert_eq!(
-        told,
+        cluster.message("p", cpu("1", json!({"priority": 10, "preemptionPolicy": "Never"}))),
         "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
     );
 }
 
 #[test]
 fn room_made_for_a_pod_is_kept_for_it() {
-    let mut snapshot = cluster(vec![node("a", "1", json!({}))]);
-    let nominated =
-        Nominated::from([("a".to_owned(), vec![Arc::new(asking("waiting", "1", json!({"priority": 10})))])]);
-    let lesser = schedule(&mut snapshot, &asking("p", "1", json!({})), &nominated, &mut Rotation::new(7));
-    assert!(lesser.is_err());
-    let greater =
-        schedule(&mut snapshot, &asking("p", "1", json!({"priority": 20})), &nominated, &mut Rotation::new(7));
-    assert_eq!(greater.unwrap(), "a");
+    let mut cluster = Cluster::new(vec![node("a", "1", json!({}))]);
+    let mut waiting = cluster.snapshot.row(typed_pod("waiting", cpu("1", json!({"priority": 10}))));
+    waiting.nominated = "a".to_owned();
+    cluster.snapshot.nominated.add(Arc::new(waiting));
+    assert!(cluster.try_place("p", cpu("1", json!({}))).is_err());
+    assert_eq!(cluster.place("p", cpu("1", json!({"priority": 20}))), "a");
 }
 
 #[test]
-fn spreading_and_repelling_pods_keep_apart() {
-    let zone = |name: &str, zone: &str| node(name, "4", json!({"metadata": {"labels": {"zone": zone}}}));
-    let spread = json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "p"}}}]});
-    let mut snapshot = cluster(vec![zone("a", "one"), zone("b", "two")]);
-    put(&mut snapshot, pod("p", json!({"containers": []})), "a");
-    let mut second = pod("p", {
-        let mut spec = json!({"containers": []});
-        corten_meta::patch::merge_patch(&mut spec, &spread);
-        spec
-    });
-    second.uid = "second".to_owned();
-    assert_eq!(place(&mut snapshot, &second).unwrap(), "b");
+fn hard_constraints_spread_pods() {
+    let spread = |min_domains: u32| {
+        json!({"containers": [], "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone",
+            "whenUnsatisfiable": "DoNotSchedule", "minDomains": min_domains,
+            "labelSelector": {"matchLabels": {"app": "p"}}}]})
+    };
+    let mut cluster = Cluster::new(vec![zone("a", "one"), zone("b", "two")]);
+    cluster.put("p", json!({"containers": []}), "a");
+    let mut second = cluster.snapshot.row(typed_pod("p", spread(1)));
+    second.uid = "second".into();
+    let slot = schedule(&mut cluster.snapshot, &cluster.profile, &second, &mut Rotation::new(7)).unwrap();
+    assert_eq!(cluster.snapshot.node(slot).name, "b");
+    let mut lonely = Cluster::new(vec![zone("a", "one")]);
+    lonely.put("p", json!({"containers": []}), "a");
+    assert_eq!(lonely.place("p", spread(1)), "a");
+    let told = lonely.message("p", spread(2));
+    assert!(told.contains("1 node(s) didn't match pod topology spread constraints."), "{told}");
+    let unlabelled = Cluster::new(vec![node("a", "4", json!({}))]).message("p", spread(1));
+    let missing = "1 node(s) didn't match pod topology spread constraints (missing required label)";
+    assert!(unlabelled.contains(missing), "{unlabelled}");
+}
 
+#[test]
+fn pods_of_a_service_spread_without_being_asked_to() {
+    let mut cluster = Cluster::new(vec![node("a", "4", json!({})), node("b", "4", json!({}))]);
+    let key = Key { namespace: "default".to_owned(), name: "s".to_owned() };
+    cluster.snapshot.selectors.set_service(&key, Some([("app".to_owned(), "p".to_owned())].into()));
+    cluster.put("p", json!({"containers": []}), "a");
+    // More is asked for on the other node, which would make this one the better choice.
+    cluster.put("q", cpu("1", json!({})), "b");
+    let mut second = cluster.snapshot.row(typed_pod("p", json!({"containers": []})));
+    second.uid = "second".into();
+    let slot = schedule(&mut cluster.snapshot, &cluster.profile, &second, &mut Rotation::new(7)).unwrap();
+    assert_eq!(cluster.snapshot.node(slot).name, "b");
+}
+
+#[test]
+fn repelling_pods_keep_apart() {
     let anti = json!({"containers": [], "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "p"}}}]}}});
-    assert_eq!(place(&mut snapshot, &pod("other", anti.clone())).unwrap(), "b");
-    let mut one_zone = cluster(vec![zone("a", "one")]);
-    put(&mut one_zone, pod("p", anti), "a");
-    assert!(
-        message(&mut one_zone, &pod("p", json!({"containers": []})))
-            .contains("1 node(s) didn't satisfy existing pods anti-affinity rules")
-    );
+    let mut cluster = Cluster::new(vec![zone("a", "one"), zone("b", "two")]);
+    cluster.put("p", json!({"containers": []}), "a");
+    assert_eq!(cluster.place("other", anti.clone()), "b");
+    let mut one_zone = Cluster::new(vec![zone("a", "one")]);
+    one_zone.put("p", anti.clone(), "a");
+    let told = one_zone.message("p", json!({"containers": []}));
+    assert!(told.contains("1 node(s) didn't satisfy existing pods anti-affinity rules"), "{told}");
+    let told = one_zone.message("q", anti);
+    assert!(told.contains("1 node(s) didn't match pod anti-affinity rules"), "{told}");
+}
+
+#[test]
+fn a_namespace_selector_reaches_pods_elsewhere() {
+    let anti = json!({"containers": [], "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "namespaceSelector": {"matchLabels": {"team": "x"}}, "labelSelector": {"matchLabels": {"app": "p"}}}]}}});
+    let mut cluster = Cluster::new(vec![zone("a", "one"), zone("b", "two")]);
+    cluster.put("p", json!({"containers": []}), "a");
+    for (team, expected) in [("x", vec!["b"]), ("y", vec!["a", "b"])] {
+        cluster.snapshot.set_namespace("default", Some([("team".to_owned(), team.to_owned())].into()));
+        let row = cluster.snapshot.row(typed_pod("q", anti.clone()));
+        let found = search(&mut cluster.snapshot, &cluster.profile, &row, &mut Rotation::new(7));
+        let mut names: Vec<&str> = found.feasible.iter().map(|slot| &*cluster.snapshot.node(*slot).name).collect();
+        names.sort_unstable();
+        assert_eq!(names, expected, "team {team}");
+    }
 }
 
 #[test]
 fn affinity_follows_its_kind_and_lets_the_first_start() {
-    let zone = |name: &str, zone: &str| node(name, "4", json!({"metadata": {"labels": {"zone": zone}}}));
     let near = |app: &str| json!({"containers": [], "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}}]}}});
-    let mut snapshot = cluster(vec![zone("a", "one"), zone("b", "two")]);
-    assert!(place(&mut snapshot, &pod("self", near("self"))).is_ok(), "the first of its kind");
-    assert!(message(&mut snapshot, &pod("p", near("absent"))).contains("2 node(s) didn't match pod affinity rules"));
-    put(&mut snapshot, pod("q", json!({"containers": []})), "b");
-    assert_eq!(place(&mut snapshot, &pod("p", near("q"))).unwrap(), "b");
-}
-
-#[test]
-fn in_large_clusters_a_share_of_the_nodes_is_enough() {
-    for (nodes, expected) in [(50, 50), (100, 100), (1000, 420), (5000, 500), (10_000, 500)] {
-        assert_eq!(feasible_to_find(nodes), expected, "{nodes} nodes");
-    }
+    let mut cluster = Cluster::new(vec![zone("a", "one"), zone("b", "two")]);
+    cluster.place("self", near("self"));
+    assert!(cluster.message("p", near("absent")).contains("2 node(s) didn't match pod affinity rules"));
+    cluster.put("q", json!({"containers": []}), "b");
+    assert_eq!(cluster.place("p", near("q")), "b");
 }
 
 proptest! {
     /// A node is never given more than it has, whatever comes in whatever order.
     #[test]
     fn no_node_is_overcommitted(demands in proptest::collection::vec(1i64..2000, 1..40)) {
-        let mut snapshot = cluster(vec![node("a", "2", json!({})), node("b", "3", json!({}))]);
+        let mut cluster = Cluster::new(vec![node("a", "2", json!({})), node("b", "3", json!({}))]);
         for (number, demand) in demands.iter().enumerate() {
-            let pod = asking(&format!("p{number}"), &format!("{demand}m"), json!({}));
-            if let Ok(chosen) = place(&mut snapshot, &pod) {
-                put(&mut snapshot, pod, &chosen);
+            let (name, spec) = (format!("p{number}"), cpu(&format!("{demand}m"), json!({})));
+            if let Ok(chosen) = cluster.try_place(&name, spec.clone()) {
+                cluster.put(&name, spec, &chosen);
             }
         }
-        for row in snapshot.nodes() {
+        for row in cluster.snapshot.nodes() {
             prop_assert!(row.requested.milli_cpu <= row.allocatable.milli_cpu);
         }
     }

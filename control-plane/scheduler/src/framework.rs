@@ -1,43 +1,109 @@
 //! The steps of scheduling by upstream's names, and what a plugin may do at each.
 //!
-//! A plugin is a unit struct; every hook is defaulted and pure on rows. Only the scheduler's own task acts on what
-//! they decide, so a plugin must never block, keep state of its own or talk to the API.
+//! Every hook is defaulted and decides on rows alone. What must be written or waited for is returned as [`Effect`]s;
+//! only the scheduler's own task carries them out, so a plugin must never block or talk to the API.
 
 use std::any::Any;
-use std::borrow::Cow;
-use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
 
+use corten_meta::Key;
+
+use crate::plugins::Limits;
 use crate::queue::Entry;
-use crate::rows::{NodeRow, PodRow, Snapshot};
+use crate::rows::{NodeChange, NodeRow, PodRow, Snapshot};
 
 pub const MAX_SCORE: i64 = 100;
 
 /// What a plugin worked out once for a pod, for its own later steps.
 pub type State = Box<dyn Any + Send + Sync>;
 
+/// Where plugins are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Point {
+    PreEnqueue,
+    QueueSort,
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    Permit,
+    PreBind,
+    Bind,
+    PostBind,
+}
+
+impl Point {
+    pub const ALL: [Point; 12] = [
+        Point::PreEnqueue,
+        Point::QueueSort,
+        Point::PreFilter,
+        Point::Filter,
+        Point::PostFilter,
+        Point::PreScore,
+        Point::Score,
+        Point::Reserve,
+        Point::Permit,
+        Point::PreBind,
+        Point::Bind,
+        Point::PostBind,
+    ];
+}
+
+/// Why not, in upstream's words. One fixed sentence is the rule, and costs nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reasons {
+    One(&'static str),
+    Many(Arc<[String]>),
+}
+
+impl Reasons {
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let (one, many) = match self {
+            Reasons::One(reason) => (Some(*reason), &[][..]),
+            Reasons::Many(reasons) => (None, &reasons[..]),
+        };
+        one.into_iter().chain(many.iter().map(String::as_str))
+    }
+
+    pub fn text(&self) -> String {
+        self.iter().collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Whether a node can take the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fits,
     /// Not now; other pods going away could change it.
-    Unschedulable(Vec<Cow<'static, str>>),
+    Unschedulable(Reasons),
     /// No pod going away changes it.
-    Unresolvable(Vec<Cow<'static, str>>),
+    Unresolvable(Reasons),
 }
 
 impl Verdict {
     pub fn unschedulable(reason: &'static str) -> Verdict {
-        Verdict::Unschedulable(vec![Cow::Borrowed(reason)])
+        Verdict::Unschedulable(Reasons::One(reason))
     }
 
     pub fn unresolvable(reason: &'static str) -> Verdict {
-        Verdict::Unresolvable(vec![Cow::Borrowed(reason)])
+        Verdict::Unresolvable(Reasons::One(reason))
     }
 
-    pub fn reasons(&self) -> &[Cow<'static, str>] {
+    pub fn unresolvable_because(reason: String) -> Verdict {
+        Verdict::Unresolvable(Reasons::Many([reason].into()))
+    }
+
+    pub fn fits(&self) -> bool {
+        *self == Verdict::Fits
+    }
+
+    pub fn reasons(&self) -> Option<&Reasons> {
         match self {
-            Verdict::Fits => &[],
-            Verdict::Unschedulable(reasons) | Verdict::Unresolvable(reasons) => reasons,
+            Verdict::Fits => None,
+            Verdict::Unschedulable(reasons) | Verdict::Unresolvable(reasons) => Some(reasons),
         }
     }
 }
@@ -46,68 +112,104 @@ pub enum PreFilter {
     /// The plugin has nothing to filter for this pod.
     Skip,
     Continue(State),
+    /// Only these nodes, by slot, are worth a look.
+    Only(State, Vec<usize>),
+    /// No node will do.
+    Reject(Verdict),
 }
 
 pub enum PreScore {
     Skip,
+    /// All nodes would get this score.
+    Same(i64),
     Ready(State),
 }
 
+/// Something to write before the pod is bound.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Give the volume to the claim.
+    BindVolume { volume: String, claim: Key, claim_uid: String },
+    /// Have a volume made for the claim where the node can use it.
+    Provision { claim: Key },
+}
+
 /// Something that happened in the cluster and may make a rejected pod schedulable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClusterEvent {
-    NodeAdded,
-    NodeUpdated,
-    /// A pod was placed, or the labels of a placed pod changed.
-    PodPlaced,
+#[derive(Clone, Copy, Debug)]
+pub enum ClusterEvent<'a> {
+    NodeAdded(&'a NodeRow),
+    NodeUpdated(&'a NodeRow, NodeChange),
+    NodeRemoved,
+    /// A pod was placed.
+    PodPlaced(&'a PodRow),
+    /// Labels or requests of a placed pod changed.
+    PodUpdated(&'a PodRow, &'a PodRow),
     /// A placed pod ended or was deleted.
-    PodRemoved,
+    PodRemoved(&'a PodRow),
     NamespaceChanged,
+    ClaimChanged(&'a Key),
+    VolumeChanged,
+    StorageClassChanged,
+    StorageCapacityChanged,
+    CsiDriverChanged,
+    CsiNodeChanged,
+    AttachmentRemoved,
 }
 
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Queue sort: which pod goes first.
-    fn order(&self, _a: &Entry, _b: &Entry) -> Option<Ordering> {
-        None
+    /// Where it has something to say.
+    fn points(&self) -> &'static [Point];
+
+    /// Queue sort: the pod with the lesser rank goes first.
+    fn rank(&self, _entry: &Entry) -> (i64, i128) {
+        (0, 0)
     }
 
     fn pre_enqueue(&self, _pod: &PodRow) -> Verdict {
         Verdict::Fits
     }
 
-    fn pre_filter(&self, _pod: &PodRow, _snapshot: &Snapshot) -> PreFilter {
+    fn pre_filter(&self, _pod: &PodRow, _snapshot: &mut Snapshot) -> PreFilter {
         PreFilter::Skip
     }
 
-    fn filter(&self, _state: &State, _pod: &PodRow, _node: &NodeRow) -> Verdict {
+    fn filter(&self, _state: &State, _pod: &PodRow, _node: &NodeRow, _snapshot: &Snapshot) -> Verdict {
         Verdict::Fits
     }
 
-    fn pre_score(&self, _pod: &PodRow, _snapshot: &Snapshot, _feasible: &[&NodeRow]) -> PreScore {
+    fn pre_score(&self, _pod: &PodRow, _snapshot: &mut Snapshot, _feasible: &[usize]) -> PreScore {
         PreScore::Skip
     }
 
-    fn score(&self, _state: &State, _pod: &PodRow, _node: &NodeRow) -> i64 {
+    fn score(&self, _state: &State, _pod: &PodRow, _node: &NodeRow, _snapshot: &Snapshot) -> i64 {
         0
+    }
+
+    /// Post-filter: within which bounds room may be made, if at all.
+    fn preemption(&self) -> Option<Limits> {
+        None
     }
 
     /// Brings the scores of all nodes into 0 to [`MAX_SCORE`].
     fn normalize(&self, _state: &State, _scores: &mut [i64]) {}
 
-    /// Reserve: may veto the chosen node before the pod is assumed there.
-    fn reserve(&self, _pod: &PodRow, _node: &NodeRow) -> Verdict {
-        Verdict::Fits
+    /// Reserve: takes what the pod needs on the chosen node, and says what must be written before the pod is bound.
+    fn reserve(&self, _pod: &PodRow, _slot: usize, _snapshot: &mut Snapshot) -> Result<Vec<Effect>, Verdict> {
+        Ok(Vec::new())
     }
 
-    /// Permit: may veto the binding of an assumed pod.
-    fn permit(&self, _pod: &PodRow, _node: &NodeRow) -> Verdict {
-        Verdict::Fits
+    /// Pre-bind: how long its effects may take to show.
+    fn patience(&self) -> Option<Duration> {
+        None
     }
 
-    /// Whether this event could turn this plugin's rejection.
-    fn wakes(&self, _event: ClusterEvent) -> bool {
+    /// Gives back what was reserved.
+    fn unreserve(&self, _pod: &PodRow, _snapshot: &mut Snapshot) {}
+
+    /// Queueing hint: whether this event could turn this plugin's rejection of this pod.
+    fn wakes(&self, _pod: &PodRow, _event: &ClusterEvent<'_>, _snapshot: &Snapshot) -> bool {
         true
     }
 }
@@ -119,4 +221,9 @@ pub fn normalize(scores: &mut [i64], reverse: bool) {
         let scaled = if highest == 0 { 0 } else { MAX_SCORE * *score / highest };
         *score = if reverse { MAX_SCORE - scaled } else { scaled };
     }
+}
+
+/// What a plugin's own state is; a plugin that finds none has nothing to say.
+pub fn state<T: 'static>(state: &State) -> Option<&T> {
+    state.downcast_ref::<T>()
 }

@@ -4,28 +4,22 @@
 
 use std::sync::Arc;
 
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ObjectRef, Patch};
 use corten_meta::Value;
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::framework::Effect;
 use crate::preemption::Preemption;
-use crate::queue::Entry;
 use crate::rows::PodRow;
-use crate::task::full_name;
+use crate::rows::storage::SELECTED_NODE;
+use crate::scheduler::{Placed, Unplaced};
 
 /// Longer notes are cut: an event holds no more.
 const MAX_NOTE: usize = 1024;
 
-/// A pod with the node that was chosen for it.
-pub struct Placed {
-    pub entry: Entry,
-    pub node: String,
-}
-
-#[derive(Clone)]
 pub struct Outcomes {
     client: Client,
     recorder: EventRecorder,
@@ -38,68 +32,71 @@ impl Outcomes {
         Outcomes { client, recorder, component: component.to_owned() }
     }
 
-    /// Binds; gives the pod back either way.
-    pub fn bind(&self, placed: Placed) -> BoxFuture<'static, Result<Placed, Placed>> {
-        let this = self.clone();
-        Box::pin(async move {
-            let pod = placed.entry.pod.clone();
-            match this.create_binding(&pod, &placed.node).await {
-                Ok(()) => {
-                    let message = format!("Successfully assigned {} to {}", full_name(&pod.key), placed.node);
-                    this.recorder.event(&about(&pod), EventType::Normal, "Scheduled", message);
-                    Ok(placed)
-                }
-                Err(error) => {
-                    tracing::debug!(pod = %pod.key, node = placed.node, %error, "cannot bind");
-                    if !error.is_not_found() && !error.is_conflict() {
-                        let message = format!("running Bind plugin \"DefaultBinder\": {error}");
-                        this.tell(&pod, "SchedulerError", &message, None).await;
-                    }
-                    Err(placed)
-                }
-            }
-        })
-    }
-
-    async fn create_binding(&self, pod: &PodRow, node: &str) -> Result<(), Error> {
+    /// Binds by the pod's own subresource.
+    pub async fn bind(&self, pod: &PodRow) -> Result<(), Error> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
-            "metadata": {"namespace": pod.key.namespace, "name": pod.key.name, "uid": pod.uid},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            "metadata": {"namespace": pod.namespace(), "name": pod.name, "uid": &*pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": pod.node_name},
         });
-        self.client.create_subresource::<Pod>(&pod.key.namespace, &pod.key.name, "binding", &binding).await.map(drop)
+        self.client.create_subresource::<Pod>(pod.namespace(), &pod.name, "binding", &binding).await.map(drop)
     }
 
-    /// Says why no node was found, and carries out a preemption.
-    pub fn unschedulable(
-        &self,
-        pod: Arc<PodRow>,
-        message: String,
-        preemption: Option<Preemption>,
-        now: Timestamp,
-    ) -> BoxFuture<'static, ()> {
-        let this = self.clone();
-        Box::pin(async move {
-            let node = preemption.as_ref().map(|room| room.node.clone());
-            if let Some(room) = preemption {
-                this.evict(&pod, &room, now).await;
+    pub fn scheduled(&self, pod: &PodRow) {
+        let message = format!("Successfully assigned {}/{} to {}", pod.namespace(), pod.name, pod.node_name);
+        self.recorder.event(&about(pod), EventType::Normal, "Scheduled", message);
+    }
+
+    /// Says that a pod which had a node could not be bound. A pod that is gone or bound by others needs no words.
+    pub async fn binding_failed(&self, pod: &PodRow, step: &str, error: &str) {
+        self.tell(pod, "SchedulerError", &format!("running {step}: {error}"), None).await;
+    }
+
+    /// Writes what must show before the pod is bound.
+    pub async fn pre_bind(&self, placed: &Placed) -> Result<(), Error> {
+        for effect in &placed.effects {
+            match effect {
+                Effect::BindVolume { volume, claim, claim_uid } => {
+                    let mut object = self.client.get::<PersistentVolume>("", volume).await?;
+                    let bound_by_user = object.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_some());
+                    give(&mut object, claim, claim_uid, !bound_by_user);
+                    self.client.update(&object).await?;
+                }
+                Effect::Provision { claim } => {
+                    let annotations = json!({SELECTED_NODE: placed.row.node_name});
+                    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+                    self.client.patch::<PersistentVolumeClaim>(&claim.namespace, &claim.name, &patch, None).await?;
+                }
             }
-            this.tell(&pod, "Unschedulable", &message, node.as_deref()).await;
-        })
+        }
+        Ok(())
+    }
+
+    /// Takes down the victims of a preemption, and the claims to the node that lesser pods have.
+    pub async fn preempt(&self, unplaced: &Unplaced, now: Timestamp) -> Result<(), Error> {
+        for other in &unplaced.displaced {
+            self.patch_status(other, json!({"nominatedNodeName": null})).await;
+        }
+        match &unplaced.preemption {
+            Some(room) => self.evict(&unplaced.pod, room, now).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Says why no node was found.
+    pub async fn unschedulable(&self, unplaced: &Unplaced) {
+        let nominated = match (&unplaced.preemption, unplaced.clears_nomination) {
+            (Some(room), _) => Some(room.node.as_str()),
+            (None, true) => Some(""),
+            (None, false) => None,
+        };
+        self.tell(&unplaced.pod, "Unschedulable", &unplaced.message, nominated).await;
     }
 
     /// A pod behind a gate gets its condition, but no event: it is not a failure.
-    pub fn gated(&self, pod: Arc<PodRow>) -> BoxFuture<'static, ()> {
-        let this = self.clone();
-        Box::pin(async move {
-            this.set_condition(
-                &pod,
-                "SchedulingGated",
-                "Scheduling is blocked due to non-empty scheduling gates",
-                None,
-            )
-            .await;
-        })
+    pub async fn gated(&self, pod: Arc<PodRow>) {
+        let message = "Scheduling is blocked due to non-empty scheduling gates";
+        self.set_condition(&pod, "SchedulingGated", message, None).await;
     }
 
     async fn tell(&self, pod: &PodRow, reason: &str, message: &str, nominated: Option<&str>) {
@@ -114,58 +111,78 @@ impl Outcomes {
 
     /// Writes the PodScheduled condition unless it already says so.
     async fn set_condition(&self, pod: &PodRow, reason: &str, message: &str, nominated: Option<&str>) {
-        let current = pod.scheduled_condition.as_ref();
-        let same = current.is_some_and(|current| {
-            current.status == "False"
-                && current.reason.as_deref() == Some(reason)
-                && current.message.as_deref() == Some(message)
-        });
+        let current = pod.condition.as_deref();
+        let same = current
+            .is_some_and(|current| current.status == "False" && current.reason == reason && current.message == message);
         if same && nominated.is_none_or(|node| node == pod.nominated) {
             return;
         }
         let now = corten_meta::time::rfc3339(corten_meta::time::now());
-        let kept = current
-            .filter(|current| current.status == "False")
-            .and_then(|current| current.last_transition_time.as_ref());
-        let since = kept.map_or(now, |time| corten_meta::time::rfc3339(time.0));
-        let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message, "lastProbeTime": null, "lastTransitionTime": since});
+        let kept = current.filter(|current| current.status == "False").and_then(|current| current.since);
+        let since = kept.map_or(now, corten_meta::time::rfc3339);
+        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "lastProbeTime": null, "lastTransitionTime": since});
+        if pod.generation > 0 {
+            condition["observedGeneration"] = json!(pod.generation);
+        }
         let mut status = json!({"conditions": [condition]});
-        if let Some(node) = nominated {
-            status["nominatedNodeName"] = json!(node);
+        match nominated {
+            Some("") => status["nominatedNodeName"] = Value::Null,
+            Some(node) => status["nominatedNodeName"] = json!(node),
+            None => {}
         }
         self.patch_status(pod, status).await;
     }
 
     async fn patch_status(&self, pod: &PodRow, status: Value) {
-        let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid}, "status": status}));
-        let patched = self.client.patch::<Pod>(&pod.key.namespace, &pod.key.name, &patch, Some("status")).await;
+        let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.uid}, "status": status}));
+        let patched = self.client.patch::<Pod>(pod.namespace(), &pod.name, &patch, Some("status")).await;
         if let Err(error) = patched
             && !error.is_not_found()
             && !error.is_conflict()
         {
-            tracing::warn!(pod = %pod.key, %error, "cannot update the status of a pod");
+            tracing::warn!(pod = %pod.key(), %error, "cannot update the status of a pod");
         }
     }
 
-    /// Takes the victims down, each with the reason on it.
-    async fn evict(&self, pod: &PodRow, room: &Preemption, now: Timestamp) {
-        for victim in room.victims.iter().filter(|victim| !victim.terminating) {
-            let condition = json!({
-                "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-                "message": format!("{}: preempting to accommodate a higher priority pod", self.component),
-                "lastTransitionTime": corten_meta::time::rfc3339(now),
-            });
-            self.patch_status(victim, json!({"conditions": [condition]})).await;
-            let options = DeleteOptions::uid(&victim.uid);
-            match self.client.delete::<Pod>(&victim.key.namespace, &victim.key.name, &options).await {
-                Ok(()) => {
-                    let message = format!("Preempted by pod {} on node {}", pod.uid, room.node);
-                    self.recorder.event(&about(victim), EventType::Normal, "Preempted", message);
-                }
-                Err(error) if error.is_not_found() => {}
-                Err(error) => tracing::warn!(victim = %victim.key, %error, "cannot preempt a pod"),
+    /// Takes the victims down at the same time, each with the reason on it.
+    async fn evict(&self, pod: &PodRow, room: &Preemption, now: Timestamp) -> Result<(), Error> {
+        let going = room.victims.iter().filter(|victim| !victim.terminating);
+        let evictions = going.map(|victim| self.evict_one(pod, victim, &room.node, now));
+        futures::future::try_join_all(evictions).await.map(drop)
+    }
+
+    async fn evict_one(&self, pod: &PodRow, victim: &PodRow, node: &str, now: Timestamp) -> Result<(), Error> {
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": format!("{}: preempting to accommodate a higher priority pod", self.component),
+            "lastTransitionTime": corten_meta::time::rfc3339(now),
+        });
+        self.patch_status(victim, json!({"conditions": [condition]})).await;
+        let options = DeleteOptions::uid(&*victim.uid);
+        match self.client.delete::<Pod>(victim.namespace(), &victim.name, &options).await {
+            Ok(()) => {
+                let message = format!("Preempted by pod {} on node {node}", pod.uid);
+                self.recorder.event(&about(victim), EventType::Normal, "Preempted", message);
+                Ok(())
             }
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) => Err(error),
         }
+    }
+}
+
+/// Writes the claim into the volume, with a note that it was the scheduler's choice and not the user's.
+fn give(volume: &mut PersistentVolume, claim: &corten_meta::Key, uid: &str, by_us: bool) {
+    let reference = volume.spec.get_or_insert_default().claim_ref.get_or_insert_default();
+    reference.api_version = Some("v1".to_owned());
+    reference.kind = Some(PersistentVolumeClaim::KIND.to_owned());
+    reference.namespace = Some(claim.namespace.clone());
+    reference.name = Some(claim.name.clone());
+    reference.uid = Some(uid.to_owned());
+    if by_us {
+        let annotations = volume.metadata.annotations.get_or_insert_default();
+        annotations.insert("pv.kubernetes.io/bound-by-controller".to_owned(), "yes".to_owned());
     }
 }
 
@@ -173,10 +190,10 @@ fn about(pod: &PodRow) -> ObjectRef {
     ObjectRef {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
-        namespace: pod.key.namespace.clone(),
-        name: pod.key.name.clone(),
-        uid: pod.uid.clone(),
-        resource_version: pod.resource_version.clone(),
+        namespace: pod.namespace().to_owned(),
+        name: pod.name.clone(),
+        uid: pod.uid.to_string(),
+        resource_version: pod.revision.to_string(),
         ..ObjectRef::default()
     }
 }

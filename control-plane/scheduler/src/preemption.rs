@@ -1,123 +1,210 @@
 //! DefaultPreemption: which pods of lesser priority must go, and where, so that a pod fits.
 //!
-//! The dry run takes pods out of the snapshot and always puts them back. It finds; it never deletes.
+//! The dry run takes pods off nodes and always puts them back. It finds; it never deletes.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::cycle::{Nominated, filter_with_nominated, histogram, pre_filter};
+use crate::cycle::{Filters, Rotation, Search, filter_with_nominated, histogram, pre_filter};
 use crate::framework::Verdict;
-use crate::rows::{PodRow, Snapshot};
+use crate::profile::Profile;
+use crate::rows::{Budget, PodRow, Snapshot};
 
-const MIN_CANDIDATES: usize = 100;
-const CANDIDATE_PERCENT: usize = 10;
+const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
 /// Room for a pod, once the victims are gone.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Preemption {
     pub node: String,
     pub victims: Vec<Arc<PodRow>>,
+    /// How many victims go although a budget protects them.
+    pub violations: usize,
 }
 
 /// The best place to make room, or why there is none.
+#[derive(Default)]
+pub struct Sought {
+    pub found: Option<Preemption>,
+    pub why_not: String,
+    /// Nowhere can room be made: an earlier nomination is void.
+    pub clears_nomination: bool,
+}
+
 pub fn find(
     snapshot: &mut Snapshot,
+    profile: &Profile,
     pod: &PodRow,
-    rejected: &BTreeMap<String, (&'static str, Verdict)>,
-    nominated: &Nominated,
-) -> (Option<Preemption>, String) {
-    if let Some(reason) = not_eligible(snapshot, pod) {
-        return (None, reason.to_owned());
+    search: &Search,
+    rotation: &mut Rotation,
+) -> Sought {
+    let Some(limits) = profile.preemption() else { return Sought::default() };
+    if let Some(reason) = not_eligible(snapshot, pod, search) {
+        return Sought { why_not: reason.to_owned(), ..Sought::default() };
     }
-    let total = snapshot.nodes().count();
-    let (mut candidates, mut reasons): (Vec<Preemption>, Vec<Cow<'static, str>>) = (Vec::new(), Vec::new());
-    let enough = (total * CANDIDATE_PERCENT / 100).max(MIN_CANDIDATES);
-    for (node, (_, verdict)) in rejected {
-        match verdict {
-            Verdict::Unschedulable(_) if candidates.len() < enough => {
-                match victims_on(snapshot, pod, node, nominated) {
-                    Ok(victims) => candidates.push(Preemption { node: node.clone(), victims }),
-                    Err(why) => reasons.extend(why),
-                }
-            }
-            _ => reasons.push(Cow::Borrowed("Preemption is not helpful for scheduling")),
-        }
+    let possible: Vec<usize> = possible(snapshot, search);
+    let total = snapshot.len();
+    let enough = limits.candidates(possible.len());
+    let dry_run = dry_run(snapshot, profile, pod, &possible, enough, rotation);
+    if let Some(best) = dry_run.candidates.into_iter().min_by_key(cost) {
+        return Sought { found: Some(best), ..Sought::default() };
     }
-    match candidates.into_iter().min_by_key(cost) {
-        Some(best) => (Some(best), String::new()),
-        None => (None, histogram(total, reasons.iter())),
-    }
+    let unhelpful = Verdict::unresolvable(NOT_HELPFUL);
+    let rest = total.saturating_sub(dry_run.refused.len());
+    let verdicts = dry_run.refused.iter().map(|verdict| (verdict, 1)).chain([(&unhelpful, rest)]);
+    let why_not = histogram(total, verdicts.filter(|(_, nodes)| *nodes > 0));
+    Sought { why_not, clears_nomination: true, found: None }
 }
 
-fn not_eligible(snapshot: &Snapshot, pod: &PodRow) -> Option<&'static str> {
-    if pod.never_preempts {
+fn not_eligible(snapshot: &Snapshot, pod: &PodRow, search: &Search) -> Option<&'static str> {
+    if pod.demand.never_preempts {
         return Some("not eligible due to preemptionPolicy=Never.");
     }
-    let node = snapshot.node(&pod.nominated)?;
-    let leaving = node.pods.values().any(|other| other.terminating && other.priority < pod.priority);
-    leaving.then_some("not eligible due to a terminating pod on the nominated node.")
+    let node = snapshot.find(&pod.nominated)?;
+    let verdict = search.rejected.iter().find(|rejected| rejected.slot == node.slot).map(|rejected| &rejected.verdict);
+    if matches!(verdict, Some(Verdict::Unresolvable(_))) {
+        return None;
+    }
+    let leaving = |other: &Arc<PodRow>| other.terminating && other.preempted && other.priority < pod.priority;
+    node.pods.iter().any(leaving).then_some("not eligible due to a terminating pod on the nominated node.")
 }
 
-/// The fewest pods that must leave the node: all of lesser priority at first, then back with those that still fit.
+/// Nodes that could do, were there fewer pods on them.
+fn possible(snapshot: &Snapshot, search: &Search) -> Vec<usize> {
+    if let (true, Some((_, Verdict::Unschedulable(_)))) = (search.refused, &search.absent) {
+        return snapshot.nodes().map(|node| node.slot).collect();
+    }
+    let by_pods = search.rejected.iter().filter(|rejected| matches!(rejected.verdict, Verdict::Unschedulable(_)));
+    by_pods.map(|rejected| rejected.slot).collect()
+}
+
+#[derive(Default)]
+struct DryRun {
+    candidates: Vec<Preemption>,
+    refused: Vec<Verdict>,
+}
+
+fn dry_run(
+    snapshot: &mut Snapshot,
+    profile: &Profile,
+    pod: &PodRow,
+    possible: &[usize],
+    enough: usize,
+    rotation: &mut Rotation,
+) -> DryRun {
+    let mut run = DryRun::default();
+    if possible.is_empty() {
+        return run;
+    }
+    let Ok(filters) = pre_filter(snapshot, profile, pod) else { return run };
+    let (before, after) = possible.split_at(rotation.below(possible.len()));
+    let mut harmless = false;
+    for slot in after.iter().chain(before) {
+        match victims_on(snapshot, pod, *slot, &filters) {
+            Ok(preemption) => {
+                harmless |= preemption.violations == 0;
+                run.candidates.push(preemption);
+            }
+            Err(verdict) => run.refused.push(verdict),
+        }
+        if harmless && run.candidates.len() >= enough {
+            break;
+        }
+    }
+    run
+}
+
+/// The fewest pods that must leave the node: all of lesser priority at first, then back with those that still fit,
+/// those that a budget protects before others.
 fn victims_on(
     snapshot: &mut Snapshot,
     pod: &PodRow,
-    node: &str,
-    nominated: &Nominated,
-) -> Result<Vec<Arc<PodRow>>, Vec<Cow<'static, str>>> {
-    let Some(row) = snapshot.node(node) else { return Err(Vec::new()) };
-    let mut lesser: Vec<Arc<PodRow>> =
-        row.pods.values().filter(|other| other.priority < pod.priority).cloned().collect();
+    slot: usize,
+    filters: &Filters<'_>,
+) -> Result<Preemption, Verdict> {
+    let row = snapshot.node(slot);
+    let name = row.name.clone();
+    let mut lesser: Vec<Arc<PodRow>> = row.pods.iter().filter(|other| other.priority < pod.priority).cloned().collect();
     if lesser.is_empty() {
-        return Err(vec![Cow::Borrowed("No preemption victims found for incoming pod")]);
+        return Err(Verdict::unresolvable(NO_VICTIMS));
     }
-    lesser.sort_by_key(|other| (Reverse(other.priority), other.started.unwrap_or(Timestamp::MAX), other.uid.clone()));
-    for other in &lesser {
-        snapshot.remove_pod(&other.uid);
+    lesser.iter().for_each(|other| drop(snapshot.lift(slot, &other.uid)));
+    if let Some((_, verdict)) = filter_with_nominated(filters, pod, slot, snapshot) {
+        lesser.into_iter().for_each(|other| snapshot.put(slot, other));
+        return Err(verdict);
     }
-    let outcome = match rejection(snapshot, pod, node, nominated) {
-        Some(verdict) => Err(verdict.reasons().to_vec()),
-        None => Ok(reprieve(snapshot, pod, node, nominated, &lesser)),
-    };
-    for other in lesser {
-        snapshot.add_pod(other);
+    lesser.sort_by(|a, b| importance(a).cmp(&importance(b)));
+    let (protected, others) = by_budget(lesser, snapshot.budgets.values());
+    let mut victims = reprieve(snapshot, pod, slot, filters, protected);
+    let violations = victims.len();
+    victims.extend(reprieve(snapshot, pod, slot, filters, others));
+    victims.iter().for_each(|victim| snapshot.put(slot, victim.clone()));
+    if victims.is_empty() {
+        return Err(Verdict::unresolvable(NO_VICTIMS));
     }
-    outcome
+    victims.sort_by(|a, b| importance(a).cmp(&importance(b)));
+    Ok(Preemption { node: name, victims, violations })
 }
 
+/// The most important first: by priority, then by how long it has been running.
+fn importance(pod: &PodRow) -> (Reverse<i32>, Timestamp, &str) {
+    (Reverse(pod.priority), pod.started.unwrap_or(Timestamp::MAX), &pod.uid)
+}
+
+/// Puts pods back as long as the pod still fits; gives those that cannot stay, off the node.
 fn reprieve(
     snapshot: &mut Snapshot,
     pod: &PodRow,
-    node: &str,
-    nominated: &Nominated,
-    lesser: &[Arc<PodRow>],
+    slot: usize,
+    filters: &Filters<'_>,
+    pods: Vec<Arc<PodRow>>,
 ) -> Vec<Arc<PodRow>> {
     let mut victims = Vec::new();
-    for other in lesser {
-        snapshot.add_pod(other.clone());
-        if rejection(snapshot, pod, node, nominated).is_some() {
-            snapshot.remove_pod(&other.uid);
-            victims.push(other.clone());
+    for other in pods {
+        snapshot.put(slot, other.clone());
+        if filter_with_nominated(filters, pod, slot, snapshot).is_some() {
+            snapshot.lift(slot, &other.uid);
+            victims.push(other);
         }
     }
     victims
 }
 
-fn rejection(snapshot: &Snapshot, pod: &PodRow, node: &str, nominated: &Nominated) -> Option<Verdict> {
-    let filters = pre_filter(snapshot, pod);
-    filter_with_nominated(&filters, pod, snapshot.node(node)?, nominated).map(|(_, verdict)| verdict)
+/// Parts pods whose going violates a budget from others; those that a budget still allows use it up.
+fn by_budget<'a>(
+    pods: Vec<Arc<PodRow>>,
+    budgets: impl Iterator<Item = &'a Budget>,
+) -> (Vec<Arc<PodRow>>, Vec<Arc<PodRow>>) {
+    let budgets: Vec<&Budget> = budgets.collect();
+    let mut allowed: HashMap<usize, i32> = HashMap::new();
+    pods.into_iter().partition(|pod| {
+        let mut violated = false;
+        for (number, budget) in budgets.iter().enumerate() {
+            let covers = budget.namespace == pod.namespace()
+                && !pod.labels().is_empty()
+                && !budget.selector.is_empty()
+                && budget.selector.matches(pod.labels())
+                && !budget.disrupted.contains(&pod.name);
+            if covers {
+                let left = allowed.entry(number).or_insert(budget.allowed);
+                *left -= 1;
+                violated |= *left < 0;
+            }
+        }
+        violated
+    })
 }
 
-/// Least important victims first, then the least of them, the fewest, the youngest; the name settles the rest.
-fn cost(candidate: &Preemption) -> (i32, i64, usize, Reverse<Timestamp>, String) {
+/// Fewest violations first, then least important victims, the least of them, the fewest, the youngest; the name
+/// settles the rest.
+fn cost(candidate: &Preemption) -> (usize, i32, i64, usize, Reverse<Timestamp>, String) {
     let highest = candidate.victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
     // Priorities may be negative: shifted, so that more victims always weigh more.
     let sum = candidate.victims.iter().map(|victim| i64::from(victim.priority) + i64::from(i32::MAX) + 1).sum();
     let of_highest = candidate.victims.iter().filter(|victim| victim.priority == highest);
     let youngest = of_highest.filter_map(|victim| victim.started).min().unwrap_or(Timestamp::MAX);
-    (highest, sum, candidate.victims.len(), Reverse(youngest), candidate.node.clone())
+    (candidate.violations, highest, sum, candidate.victims.len(), Reverse(youngest), candidate.node.clone())
 }

@@ -1,22 +1,22 @@
-//! Pods that wait to be placed: active ones in order, rejected ones until something changes, failed ones for a while.
+//! Pods that wait to be placed: active ones in order, rejected ones until something helps, failed ones for a while.
 //!
-//! Time is an argument, so that a test can replay it. A pod is in exactly one of the places at a time.
+//! Time is an argument, so that a test can replay it. Invariant: a pod is in at most one of the places at a time.
+//! Rejected pods that ask for the same are asked about as one: an event is judged once for all replicas.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::framework::{ClusterEvent, Verdict};
-use crate::plugins::{PLUGINS, by_name};
-use crate::rows::PodRow;
+use crate::framework::{ClusterEvent, Point, Verdict};
+use crate::profile::Profile;
+use crate::rows::{PodRow, Snapshot};
 
-const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// A rejected pod is tried again after this long even when nothing seems to have changed.
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
+
+pub type Profiles = HashMap<String, Arc<Profile>>;
 
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -28,86 +28,172 @@ pub struct Entry {
     pub rejected_by: Vec<&'static str>,
 }
 
-impl Entry {
-    fn backoff_ends(&self) -> Timestamp {
-        let doublings = self.attempts.saturating_sub(1).min(10);
-        let backoff = (INITIAL_BACKOFF * 2u32.pow(doublings)).min(MAX_BACKOFF);
-        self.last_attempt.checked_add(backoff).unwrap_or(Timestamp::MAX)
+/// Where a pod waits.
+enum Place {
+    Active(Rank),
+    Backoff(Timestamp),
+    Unschedulable(Alike),
+    Gated,
+}
+
+/// The order of the active queue; arrival settles what the plugin leaves open.
+type Rank = ((i64, i128), u64);
+
+/// What makes rejected pods the same to every event.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Alike {
+    demand: usize,
+    class: usize,
+    priority: i32,
+    nominated: String,
+    rejected_by: Vec<&'static str>,
+}
+
+impl Alike {
+    fn of(entry: &Entry) -> Alike {
+        Alike {
+            demand: Arc::as_ptr(&entry.pod.demand) as usize,
+            class: entry.pod.class.id,
+            priority: entry.pod.priority,
+            nominated: entry.pod.nominated.clone(),
+            rejected_by: entry.rejected_by.clone(),
+        }
     }
 }
 
-#[derive(Default)]
 pub struct Queue {
-    active: VecDeque<Entry>,
-    backoff: BTreeMap<(Timestamp, String), Entry>,
-    unschedulable: HashMap<String, Entry>,
-    gated: HashMap<String, Entry>,
+    profiles: Arc<Profiles>,
+    initial_backoff: Duration,
+    max_backoff: Duration,
+    places: HashMap<Arc<str>, Place>,
+    active: BTreeMap<Rank, Entry>,
+    backoff: BTreeMap<(Timestamp, Arc<str>), Entry>,
+    unschedulable: HashMap<Alike, HashMap<Arc<str>, Entry>>,
+    /// Rejected pods that wait for room on a node, by its name.
+    waiting_for_node: HashMap<String, BTreeSet<Arc<str>>>,
+    /// Rejected pods by when they were last tried.
+    stale: BTreeSet<(Timestamp, Arc<str>)>,
+    gated: HashMap<Arc<str>, Entry>,
+    arrivals: u64,
 }
 
 impl Queue {
-    /// A new pod, or a newer version of one that waits. A version that changed what matters is tried at once.
+    pub fn new(profiles: Arc<Profiles>, initial_backoff: Duration, max_backoff: Duration) -> Queue {
+        Queue {
+            profiles,
+            initial_backoff,
+            max_backoff,
+            places: HashMap::new(),
+            active: BTreeMap::new(),
+            backoff: BTreeMap::new(),
+            unschedulable: HashMap::new(),
+            waiting_for_node: HashMap::new(),
+            stale: BTreeSet::new(),
+            gated: HashMap::new(),
+            arrivals: 0,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn contains(&self, uid: &str) -> bool {
+        self.places.contains_key(uid)
+    }
+
+    fn profile(&self, pod: &PodRow) -> Option<&Profile> {
+        self.profiles.get(&pod.demand.scheduler_name).map(|profile| &**profile)
+    }
+
+    fn backoff_ends(&self, entry: &Entry) -> Timestamp {
+        let doublings = entry.attempts.saturating_sub(1).min(20);
+        let backoff = self.initial_backoff.saturating_mul(1 << doublings).min(self.max_backoff);
+        entry.last_attempt.checked_add(backoff).unwrap_or(Timestamp::MAX)
+    }
+
+    /// A new pod, or a newer version of one that waits. A version that changed what matters is tried at once; any
+    /// other stays where it is. Says by what a pod is kept out that was not kept out before.
     pub fn add(&mut self, pod: Arc<PodRow>, now: Timestamp) -> Option<Verdict> {
-        let known = self.remove(&pod.uid);
-        let mut entry = known.map_or_else(|| new_entry(pod.clone(), now), |(entry, _)| entry);
+        let Some(mut entry) = self.remove(&pod.uid) else {
+            let entry = Entry { pod, queued_at: now, attempts: 0, last_attempt: now, rejected_by: Vec::new() };
+            return self.enqueue(entry);
+        };
+        let news = !same_demand(&entry.pod, &pod);
         entry.pod = pod;
-        self.enqueue(entry)
-    }
-
-    /// A newer version that changes nothing for scheduling stays where it is.
-    pub fn refresh(&mut self, pod: &Arc<PodRow>) -> bool {
-        for entry in self
-            .active
-            .iter_mut()
-            .chain(self.backoff.values_mut())
-            .chain(self.unschedulable.values_mut())
-            .chain(self.gated.values_mut())
-        {
-            if entry.pod.uid == pod.uid {
-                let same = same_demand(&entry.pod, pod);
-                if same {
-                    entry.pod = pod.clone();
-                }
-                return same;
-            }
+        if news || entry.rejected_by.is_empty() && entry.attempts == 0 {
+            return self.enqueue(entry);
         }
-        false
-    }
-
-    fn enqueue(&mut self, entry: Entry) -> Option<Verdict> {
-        let gate =
-            PLUGINS.iter().map(|(plugin, _)| plugin.pre_enqueue(&entry.pod)).find(|verdict| *verdict != Verdict::Fits);
-        if let Some(verdict) = gate {
-            self.gated.insert(entry.pod.uid.clone(), entry);
-            return Some(verdict);
+        match entry.rejected_by.is_empty() {
+            true => self.back_off(entry),
+            false => self.shelve(entry),
         }
-        let at = self.active.partition_point(|other| order(other, &entry) != Ordering::Greater);
-        self.active.insert(at, entry);
         None
     }
 
-    /// Takes a pod out of wherever it waits; says whether it was active.
-    pub fn remove(&mut self, uid: &str) -> Option<(Entry, bool)> {
-        if let Some(at) = self.active.iter().position(|entry| entry.pod.uid == uid) {
-            return self.active.remove(at).map(|entry| (entry, true));
+    fn enqueue(&mut self, entry: Entry) -> Option<Verdict> {
+        let profile = self.profile(&entry.pod);
+        let gates = profile.into_iter().flat_map(|profile| profile.at(Point::PreEnqueue));
+        let closed = gates.map(|plugin| plugin.pre_enqueue(&entry.pod)).find(|verdict| !verdict.fits());
+        if let Some(verdict) = closed {
+            self.places.insert(entry.pod.uid.clone(), Place::Gated);
+            self.gated.insert(entry.pod.uid.clone(), entry);
+            return Some(verdict);
         }
-        if let Some(entry) = self.unschedulable.remove(uid).or_else(|| self.gated.remove(uid)) {
-            return Some((entry, false));
+        let rank = profile.and_then(|profile| profile.at(Point::QueueSort).next()).map(|plugin| plugin.rank(&entry));
+        let rank = (rank.unwrap_or_default(), self.arrivals);
+        self.arrivals += 1;
+        self.places.insert(entry.pod.uid.clone(), Place::Active(rank));
+        self.active.insert(rank, entry);
+        None
+    }
+
+    /// Takes a pod out of wherever it waits.
+    pub fn remove(&mut self, uid: &str) -> Option<Entry> {
+        let (uid, place) = self.places.remove_entry(uid)?;
+        match place {
+            Place::Active(rank) => self.active.remove(&rank),
+            Place::Backoff(until) => self.backoff.remove(&(until, uid)),
+            Place::Gated => self.gated.remove(&uid),
+            Place::Unschedulable(alike) => self.unshelve(&alike, &uid),
         }
-        let key = self.backoff.iter().find(|(_, entry)| entry.pod.uid == uid).map(|(key, _)| key.clone())?;
-        self.backoff.remove(&key).map(|entry| (entry, false))
+    }
+
+    fn shelve(&mut self, entry: Entry) {
+        let (uid, alike) = (entry.pod.uid.clone(), Alike::of(&entry));
+        self.stale.insert((entry.last_attempt, uid.clone()));
+        if !entry.pod.nominated.is_empty() {
+            self.waiting_for_node.entry(entry.pod.nominated.clone()).or_default().insert(uid.clone());
+        }
+        self.places.insert(uid.clone(), Place::Unschedulable(alike.clone()));
+        self.unschedulable.entry(alike).or_default().insert(uid, entry);
+    }
+
+    fn unshelve(&mut self, alike: &Alike, uid: &Arc<str>) -> Option<Entry> {
+        let pods = self.unschedulable.get_mut(alike)?;
+        let entry = pods.remove(uid)?;
+        if pods.is_empty() {
+            self.unschedulable.remove(alike);
+        }
+        self.stale.remove(&(entry.last_attempt, uid.clone()));
+        if let Some(waiting) = self.waiting_for_node.get_mut(&alike.nominated) {
+            waiting.remove(uid);
+            if waiting.is_empty() {
+                self.waiting_for_node.remove(&alike.nominated);
+            }
+        }
+        Some(entry)
     }
 
     /// The next pod to try. With nothing active, a rejected pod that something woke need not sit out its backoff.
     pub fn pop(&mut self, now: Timestamp) -> Option<Entry> {
         self.release(now);
-        let mut entry = match self.active.pop_front() {
-            Some(entry) => entry,
+        let mut entry = match self.active.pop_first() {
+            Some((_, entry)) => entry,
             None => {
-                let key =
-                    self.backoff.iter().find(|(_, entry)| !entry.rejected_by.is_empty()).map(|(key, _)| key.clone())?;
+                let woken = self.backoff.iter().find(|(_, entry)| !entry.rejected_by.is_empty());
+                let key = woken.map(|(key, _)| key.clone())?;
                 self.backoff.remove(&key)?
             }
         };
+        self.places.remove(&entry.pod.uid);
         entry.attempts += 1;
         entry.last_attempt = now;
         entry.rejected_by.clear();
@@ -123,11 +209,14 @@ impl Queue {
             let entry = first.remove();
             self.enqueue(entry);
         }
-        let overdue = |entry: &Entry| now.duration_since(entry.last_attempt).unsigned_abs() >= MAX_UNSCHEDULABLE;
-        let stale: Vec<String> =
-            self.unschedulable.iter().filter(|(_, entry)| overdue(entry)).map(|(uid, _)| uid.clone()).collect();
-        for entry in stale.iter().filter_map(|uid| self.unschedulable.remove(uid)).collect::<Vec<_>>() {
-            self.enqueue(entry);
+        while let Some((at, uid)) = self.stale.first().cloned() {
+            if now.duration_since(at).unsigned_abs() < MAX_UNSCHEDULABLE || now < at {
+                break;
+            }
+            match self.remove(&uid) {
+                Some(entry) => drop(self.enqueue(entry)),
+                None => drop(self.stale.pop_first()),
+            }
         }
     }
 
@@ -136,144 +225,96 @@ impl Queue {
         entry.rejected_by = rejected_by;
         match entry.rejected_by.is_empty() {
             true => self.back_off(entry),
-            false => {
-                self.unschedulable.insert(entry.pod.uid.clone(), entry);
-            }
+            false => self.shelve(entry),
         }
+    }
+
+    /// Makes a pod active that was taken out, whatever it waited for.
+    pub fn activate(&mut self, entry: Entry) {
+        self.enqueue(entry);
     }
 
     fn back_off(&mut self, entry: Entry) {
-        self.backoff.insert((entry.backoff_ends(), entry.pod.uid.clone()), entry);
+        let until = self.backoff_ends(&entry);
+        self.places.insert(entry.pod.uid.clone(), Place::Backoff(until));
+        self.backoff.insert((until, entry.pod.uid.clone()), entry);
     }
 
     /// Wakes every rejected pod that the event may help.
-    pub fn wake(&mut self, event: ClusterEvent, now: Timestamp) {
+    pub fn wake(&mut self, event: &ClusterEvent<'_>, snapshot: &Snapshot, now: Timestamp) {
         if self.unschedulable.is_empty() {
             return;
         }
-        let helped =
-            |entry: &Entry| entry.rejected_by.iter().any(|name| by_name(name).is_none_or(|plugin| plugin.wakes(event)));
-        let woken: Vec<String> =
-            self.unschedulable.iter().filter(|(_, entry)| helped(entry)).map(|(uid, _)| uid.clone()).collect();
-        for entry in woken.iter().filter_map(|uid| self.unschedulable.remove(uid)).collect::<Vec<_>>() {
-            match entry.backoff_ends() <= now {
+        let mut woken: Vec<Arc<str>> = Vec::new();
+        match event {
+            // A pod that has a place to wait for is not concerned by what pods do elsewhere.
+            ClusterEvent::PodPlaced(pod) | ClusterEvent::PodRemoved(pod) | ClusterEvent::PodUpdated(_, pod) => {
+                let there = self.waiting_for_node.get(&pod.node_name).into_iter().flatten();
+                let places = there.filter_map(|uid| self.places.get(uid).map(|place| (uid, place)));
+                for (uid, place) in places {
+                    let Place::Unschedulable(alike) = place else { continue };
+                    if self
+                        .unschedulable
+                        .get(alike)
+                        .and_then(|pods| pods.get(uid))
+                        .is_some_and(|entry| self.helps(event, entry, snapshot))
+                    {
+                        woken.push(uid.clone());
+                    }
+                }
+                let free = self.unschedulable.iter().filter(|(alike, _)| alike.nominated.is_empty());
+                woken.extend(self.helped(free, event, snapshot));
+            }
+            _ => woken.extend(self.helped(self.unschedulable.iter(), event, snapshot)),
+        }
+        for uid in woken {
+            let Some(entry) = self.remove(&uid) else { continue };
+            match self.backoff_ends(&entry) <= now {
                 true => drop(self.enqueue(entry)),
                 false => self.back_off(entry),
             }
         }
     }
 
+    /// One of each kind is asked about.
+    fn helped<'a>(
+        &self,
+        kinds: impl Iterator<Item = (&'a Alike, &'a HashMap<Arc<str>, Entry>)>,
+        event: &ClusterEvent<'_>,
+        snapshot: &Snapshot,
+    ) -> Vec<Arc<str>> {
+        let helped = |pods: &HashMap<Arc<str>, Entry>| {
+            pods.values().next().is_some_and(|entry| self.helps(event, entry, snapshot))
+        };
+        kinds.filter(|(_, pods)| helped(pods)).flat_map(|(_, pods)| pods.keys().cloned()).collect()
+    }
+
+    fn helps(&self, event: &ClusterEvent<'_>, entry: &Entry, snapshot: &Snapshot) -> bool {
+        let Some(profile) = self.profile(&entry.pod) else { return false };
+        let wakes =
+            |name: &&'static str| profile.plugin(name).is_none_or(|plugin| plugin.wakes(&entry.pod, event, snapshot));
+        entry.rejected_by.iter().any(wakes)
+    }
+
     /// When there is something to do although nothing happens.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
-        let stale = self.unschedulable.values().map(|entry| entry.last_attempt).min();
-        let stale = stale.and_then(|at| at.checked_add(MAX_UNSCHEDULABLE).ok());
+        let stale = self.stale.first().and_then(|(at, _)| at.checked_add(MAX_UNSCHEDULABLE).ok());
         backoff.into_iter().chain(stale).min()
     }
 
+    /// How many pods are active, in backoff, unschedulable and gated.
     #[cfg(test)]
-    fn places(&self) -> (usize, usize, usize, usize) {
-        (self.active.len(), self.backoff.len(), self.unschedulable.len(), self.gated.len())
+    pub fn lengths(&self) -> [usize; 4] {
+        [self.active.len(), self.backoff.len(), self.stale.len(), self.gated.len()]
     }
-}
-
-fn new_entry(pod: Arc<PodRow>, now: Timestamp) -> Entry {
-    Entry { pod, queued_at: now, attempts: 0, last_attempt: now, rejected_by: Vec::new() }
-}
-
-fn order(a: &Entry, b: &Entry) -> Ordering {
-    PLUGINS.iter().find_map(|(plugin, _)| plugin.order(a, b)).unwrap_or(Ordering::Equal)
 }
 
 /// Whether two versions of a pod ask for the same: a status update must not count as news.
 fn same_demand(a: &PodRow, b: &PodRow) -> bool {
-    a.labels == b.labels
-        && a.gates == b.gates
-        && a.requests == b.requests
-        && a.tolerations == b.tolerations
-        && a.node_selector == b.node_selector
-        && a.affinity == b.affinity
-        && a.priority == b.priority
+    a.class == b.class && a.priority == b.priority && (Arc::ptr_eq(&a.demand, &b.demand) || a.demand == b.demand)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rows::tests::pod;
-    use serde_json::json;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_700_000_000 + seconds).unwrap()
-    }
-
-    fn row(name: &str, priority: i32) -> Arc<PodRow> {
-        Arc::new(pod(name, json!({"priority": priority, "containers": []})))
-    }
-
-    #[test]
-    fn important_pods_go_first_and_equals_in_order() {
-        let mut queue = Queue::default();
-        for (second, (name, priority)) in [("a", 0), ("b", 0), ("c", 10)].into_iter().enumerate() {
-            queue.add(row(name, priority), at(second as i64));
-        }
-        let order: Vec<String> = std::iter::from_fn(|| queue.pop(at(9))).map(|entry| entry.pod.uid.clone()).collect();
-        assert_eq!(order, ["c", "a", "b"]);
-    }
-
-    #[test]
-    fn a_rejected_pod_waits_for_an_event_that_helps() {
-        let mut queue = Queue::default();
-        queue.add(row("a", 0), at(0));
-        let entry = queue.pop(at(0)).unwrap();
-        queue.put_back(entry, vec!["NodeResourcesFit"]);
-        assert!(queue.pop(at(100)).is_none());
-        queue.wake(ClusterEvent::PodPlaced, at(100));
-        assert!(queue.pop(at(100)).is_none());
-        queue.wake(ClusterEvent::NodeAdded, at(100));
-        assert!(queue.pop(at(100)).is_some());
-    }
-
-    #[test]
-    fn a_woken_pod_in_backoff_is_tried_when_nothing_else_is() {
-        let mut queue = Queue::default();
-        queue.add(row("a", 0), at(0));
-        let entry = queue.pop(at(0)).unwrap();
-        queue.put_back(entry, vec!["NodeResourcesFit"]);
-        queue.wake(ClusterEvent::NodeAdded, at(0));
-        assert_eq!(queue.places(), (0, 1, 0, 0));
-        assert!(queue.pop(at(0)).is_some());
-    }
-
-    #[test]
-    fn an_error_backs_off_and_doubles() {
-        let mut queue = Queue::default();
-        queue.add(row("a", 0), at(0));
-        let entry = queue.pop(at(0)).unwrap();
-        queue.put_back(entry, vec![]);
-        assert!(queue.pop(at(0)).is_none());
-        assert_eq!(queue.next_deadline(), Some(at(1)));
-        let entry = queue.pop(at(1)).unwrap();
-        queue.put_back(entry, vec![]);
-        assert_eq!(queue.next_deadline(), Some(at(3)));
-    }
-
-    #[test]
-    fn a_gated_pod_waits_for_its_gates_to_go() {
-        let mut queue = Queue::default();
-        let gated = Arc::new(pod("a", json!({"schedulingGates": [{"name": "g"}], "containers": []})));
-        assert!(queue.add(gated, at(0)).is_some());
-        assert!(queue.pop(at(1000)).is_none());
-        queue.add(row("a", 0), at(0));
-        assert!(queue.pop(at(1000)).is_some());
-    }
-
-    #[test]
-    fn a_forgotten_pod_is_tried_after_five_minutes() {
-        let mut queue = Queue::default();
-        queue.add(row("a", 0), at(0));
-        let entry = queue.pop(at(0)).unwrap();
-        queue.put_back(entry, vec!["NodeName"]);
-        assert_eq!(queue.next_deadline(), Some(at(300)));
-        assert!(queue.pop(at(300)).is_some());
-    }
-}
+#[path = "queue_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use corten_api::k8s_openapi::api::core::v1::{Container, PodSpec};
+use corten_api::k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus};
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// What a container that asks for no processor time is taken to need, in scoring only.
@@ -12,7 +12,7 @@ const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
 pub type ResourceList = BTreeMap<String, Quantity>;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Resources {
     pub milli_cpu: i64,
     pub memory: i64,
@@ -71,8 +71,10 @@ impl Resources {
         self.ephemeral_storage = with(self.ephemeral_storage, other.ephemeral_storage);
         self.pods = with(self.pods, other.pods);
         for (name, value) in &other.scalar {
-            let entry = self.scalar.entry(name.clone()).or_default();
-            *entry = with(*entry, *value);
+            match self.scalar.get_mut(name) {
+                Some(entry) => *entry = with(*entry, *value),
+                None => drop(self.scalar.insert(name.clone(), with(0, *value))),
+            }
         }
     }
 }
@@ -85,28 +87,42 @@ fn amount(name: &str, quantity: &Quantity) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// What the node must have left for the pod.
-pub fn requests(spec: &PodSpec) -> Resources {
-    total(spec, |container| Resources::from_list(container.resources.as_ref().and_then(|r| r.requests.as_ref())))
-}
-
-/// The same with a share for containers that ask for nothing, so that they too spread over nodes.
-pub fn scoring_requests(spec: &PodSpec) -> Resources {
-    let pod_level = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-    let missing = |list: Option<&ResourceList>, name: &str| {
-        list.is_none_or(|list| !list.contains_key(name)) && pod_level.is_none_or(|list| !list.contains_key(name))
-    };
-    total(spec, |container| {
-        let list = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-        let mut amount = Resources::from_list(list);
-        if missing(list, "cpu") {
-            amount.milli_cpu = DEFAULT_MILLI_CPU;
+/// What the node must have left for the pod; and the same with a share for containers that ask for nothing, so that
+/// they too spread over nodes.
+pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> (Resources, Resources) {
+    let held = |container: &Container| held(container, status);
+    let scored = |container: &Container| {
+        let mut amount = held(container);
+        let asks = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        let missing = |name: &str| asks.is_none_or(|list| !list.contains_key(name));
+        if missing("cpu") {
+            amount.milli_cpu = amount.milli_cpu.max(DEFAULT_MILLI_CPU);
         }
-        if missing(list, "memory") {
-            amount.memory = DEFAULT_MEMORY;
+        if missing("memory") {
+            amount.memory = amount.memory.max(DEFAULT_MEMORY);
         }
         amount
-    })
+    };
+    (total(spec, held), total(spec, scored))
+}
+
+/// What a container asks for; while it is being resized also what it still has, whichever is more. A resize that the
+/// node cannot carry out does not count.
+fn held(container: &Container, status: Option<&PodStatus>) -> Resources {
+    let asks = Resources::from_list(container.resources.as_ref().and_then(|r| r.requests.as_ref()));
+    let Some(status) = status else { return asks };
+    let statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let of_container = |one: &&ContainerStatus| one.name == container.name;
+    let Some(actual) = statuses.into_iter().find(of_container) else { return asks };
+    let Some(resources) = &actual.resources else { return asks };
+    let infeasible =
+        status.conditions.iter().flatten().any(|condition| {
+            condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
+        });
+    let mut most = if infeasible { Resources::default() } else { asks };
+    most.max(&Resources::from_list(resources.requests.as_ref()));
+    most.max(&Resources::from_list(actual.allocated_resources.as_ref()));
+    most
 }
 
 /// Containers and sidecars run together; before that init containers run one by one beside the sidecars started so
@@ -128,7 +144,9 @@ fn total(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
     }
     running.max(&starting);
     for (name, quantity) in spec.resources.iter().filter_map(|resources| resources.requests.as_ref()).flatten() {
-        running.set(name, amount(name, quantity));
+        if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
+            running.set(name, amount(name, quantity));
+        }
     }
     running.add(&Resources::from_list(spec.overhead.as_ref()));
     running
@@ -138,10 +156,11 @@ fn total(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
 mod tests {
     use super::*;
     use crate::rows::tests::pod_spec;
+    use corten_api::Typed;
     use serde_json::json;
 
     fn cpu(spec: serde_json::Value) -> i64 {
-        requests(&pod_spec(spec)).milli_cpu
+        of_pod(&pod_spec(spec), None).0.milli_cpu
     }
 
     fn container(name: &str, cpu: &str) -> serde_json::Value {
@@ -182,7 +201,24 @@ mod tests {
     #[test]
     fn memory_is_rounded_up_and_scalars_are_kept() {
         let spec = json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "100m", "example.com/gpu": "2"}}}]});
-        let requests = requests(&pod_spec(spec));
+        let (requests, _) = of_pod(&pod_spec(spec), None);
         assert_eq!((requests.memory, requests.get("example.com/gpu")), (1, 2));
+    }
+
+    #[test]
+    fn a_container_that_is_resized_holds_the_larger_until_it_is_done() {
+        let pod = |extra: serde_json::Value| {
+            let resources = json!({"requests": {"cpu": "1"}});
+            let mut status = json!({"containerStatuses": [{"name": "a", "image": "", "imageID": "", "ready": true,
+                "restartCount": 0, "resources": resources, "allocatedResources": {"cpu": "1500m"}}]});
+            corten_meta::patch::merge_patch(&mut status, &extra);
+            let spec = json!({"containers": [container("a", "2")]});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec, "status": status});
+            let pod = corten_api::k8s_openapi::api::core::v1::Pod::from_value(pod).unwrap();
+            of_pod(pod.spec.as_ref().unwrap(), pod.status.as_ref()).0.milli_cpu
+        };
+        assert_eq!(pod(json!({})), 2000);
+        let refused = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+        assert_eq!(pod(json!({"conditions": refused})), 1500);
     }
 }

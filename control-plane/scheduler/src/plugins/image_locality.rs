@@ -1,6 +1,8 @@
 //! ImageLocality: prefers nodes that already have the pod's images, by their size and how widespread they are.
 
-use crate::framework::{MAX_SCORE, Plugin, PreScore, State};
+use std::collections::HashMap;
+
+use crate::framework::{MAX_SCORE, Plugin, Point, PreScore, State, state};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 const MEBIBYTE: i64 = 1024 * 1024;
@@ -14,21 +16,29 @@ impl Plugin for ImageLocality {
         "ImageLocality"
     }
 
-    /// For each image how much of the cluster has it: what everybody has attracts fully, what one node has hardly.
-    fn pre_score(&self, pod: &PodRow, snapshot: &Snapshot, _: &[&NodeRow]) -> PreScore {
-        let spreads: Vec<f64> = pod.images.iter().map(|image| snapshot.image_spread(image)).collect();
-        match spreads.iter().all(|spread| *spread == 0.0) {
-            true => PreScore::Skip,
-            false => PreScore::Ready(Box::new(spreads)),
-        }
+    fn points(&self) -> &'static [Point] {
+        &[Point::Score]
     }
 
-    fn score(&self, state: &State, pod: &PodRow, node: &NodeRow) -> i64 {
-        let Some(spreads) = state.downcast_ref::<Vec<f64>>() else { return 0 };
-        let size = |image: &String| node.images.get(image).copied().unwrap_or(0) as f64;
-        let sum: f64 = pod.images.iter().zip(spreads).map(|(image, spread)| size(image) * spread).sum();
-        let most = MAX_THRESHOLD_EACH * pod.images.len() as i64;
-        let sum = (sum as i64).clamp(MIN_THRESHOLD, most.max(MIN_THRESHOLD));
-        MAX_SCORE * (sum - MIN_THRESHOLD) / (most - MIN_THRESHOLD).max(1)
+    /// For each node what its images weigh: what everybody has attracts fully, what one node has hardly.
+    fn pre_score(&self, pod: &PodRow, snapshot: &mut Snapshot, feasible: &[usize]) -> PreScore {
+        let total = snapshot.len().max(1) as f64;
+        let mut weights: HashMap<usize, i64> = HashMap::new();
+        for nodes in pod.demand.images.iter().filter_map(|image| snapshot.image(image)) {
+            let spread = nodes.len() as f64 / total;
+            for slot in feasible {
+                if let Some(size) = nodes.get(slot) {
+                    *weights.entry(*slot).or_default() += (*size as f64 * spread) as i64;
+                }
+            }
+        }
+        if weights.is_empty() { PreScore::Same(0) } else { PreScore::Ready(Box::new(weights)) }
+    }
+
+    fn score(&self, weights: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
+        let weights = state::<HashMap<usize, i64>>(weights);
+        let sum = weights.and_then(|weights| weights.get(&node.slot)).copied().unwrap_or(0);
+        let most = MAX_THRESHOLD_EACH * pod.demand.containers.max(1) as i64;
+        MAX_SCORE * (sum.clamp(MIN_THRESHOLD, most) - MIN_THRESHOLD) / (most - MIN_THRESHOLD)
     }
 }

@@ -1,31 +1,31 @@
 //! InterPodAffinity: pods that want to be, or must not be, in the same domain as certain others.
 
-use std::collections::HashMap;
-
-use corten_api::k8s_openapi::api::core::v1::PodAffinityTerm;
-use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use corten_meta::{Selector, Value};
-use serde_json::json;
-
-use crate::framework::{MAX_SCORE, Plugin, PreFilter, PreScore, State, Verdict};
+use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, state};
+use crate::rows::demand::{PodMatcher, Term};
+use crate::rows::topology::{Carries, Inclusion, Query};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
-/// The weight of a term that the pods already there require, as preferences go.
-const HARD_AFFINITY_WEIGHT: i64 = 1;
+/// See the file.
+pub struct InterPodAffinity {
+    /// The weight of a term that the pods already there require, as preferences go.
+    pub hard_pod_affinity_weight: i64,
+    pub ignore_preferred_terms_of_existing_pods: bool,
+}
 
-pub struct InterPodAffinity;
+impl Default for InterPodAffinity {
+    fn default() -> InterPodAffinity {
+        InterPodAffinity { hard_pod_affinity_weight: 1, ignore_preferred_terms_of_existing_pods: false }
+    }
+}
 
-/// Counts of pods by topology key and value.
-type Domains = HashMap<(String, String), i64>;
-
-#[derive(Default)]
-struct Counted {
-    /// Domains that pods already placed keep this one out of.
-    repelled: Domains,
+/// Numbers of standing counts.
+struct Asked {
     /// Pods that match all required affinity terms, by the domains of each term.
-    attracting: Domains,
+    attracting: Vec<usize>,
     /// Pods that match a required anti-affinity term.
-    avoided: Domains,
+    avoided: Vec<usize>,
+    /// Terms of placed pods that keep this one out.
+    repelling: Vec<usize>,
     selects_self: bool,
 }
 
@@ -34,168 +34,141 @@ impl Plugin for InterPodAffinity {
         "InterPodAffinity"
     }
 
-    fn pre_filter(&self, pod: &PodRow, snapshot: &Snapshot) -> PreFilter {
-        let counted = count(pod, snapshot);
-        match counted.repelled.is_empty() && required(pod, false).is_empty() && required(pod, true).is_empty() {
-            true => PreFilter::Skip,
-            false => PreFilter::Continue(Box::new(counted)),
-        }
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn filter(&self, state: &State, pod: &PodRow, node: &NodeRow) -> Verdict {
-        let Some(counted) = state.downcast_ref::<Counted>() else { return Verdict::Fits };
-        let domain = |key: &str| node.labels.get(key).map(|value| (key.to_owned(), value.clone()));
-        let holds =
-            |domains: &Domains, key: &str| domain(key).is_some_and(|at| domains.get(&at).copied().unwrap_or(0) > 0);
-        let wanted = required(pod, false);
-        if wanted.iter().any(|term| domain(&term.topology_key).is_none()) {
+    fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
+        let meaning = snapshot.terms_meaning(pod);
+        let repels = |number: &usize| snapshot.topology().carrier(*number).0.carries == Carries::RequiredAntiAffinity;
+        let repelling: Vec<usize> = meaning.into_iter().filter(repels).collect();
+        let terms = &pod.demand.terms;
+        if repelling.is_empty() && terms.affinity.is_empty() && terms.anti_affinity.is_empty() {
+            return PreFilter::Skip;
+        }
+        let all: Vec<PodMatcher> = terms.affinity.iter().map(|term| term.pods.clone()).collect();
+        let own = snapshot.namespaces.get(pod.namespace());
+        let selects_self = all.iter().all(|matcher| matcher.matches(pod.namespace(), pod.labels(), own));
+        let attracting = terms.affinity.iter().map(|term| ask(snapshot, &term.topology_key, all.clone())).collect();
+        let avoid = |term: &Term| ask(snapshot, &term.topology_key, vec![term.pods.clone()]);
+        let avoided = terms.anti_affinity.iter().map(avoid).collect();
+        PreFilter::Continue(Box::new(Asked { attracting, avoided, repelling, selects_self }))
+    }
+
+    fn filter(&self, asked: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
+        let Some(asked) = state::<Asked>(asked) else { return Verdict::Fits };
+        if !near_enough(asked, node, snapshot) {
             return Verdict::unresolvable("node(s) didn't match pod affinity rules");
         }
-        // The first of a group that wants its own kind near has nobody to be near to.
-        let first_of_its_kind = counted.attracting.is_empty() && counted.selects_self;
-        if !first_of_its_kind && !wanted.iter().all(|term| holds(&counted.attracting, &term.topology_key)) {
-            return Verdict::unresolvable("node(s) didn't match pod affinity rules");
-        }
-        if required(pod, true).iter().any(|term| holds(&counted.avoided, &term.topology_key)) {
+        if asked.avoided.iter().any(|tally| here(*tally, node, snapshot).is_some_and(|pods| pods > 0)) {
             return Verdict::unschedulable("node(s) didn't match pod anti-affinity rules");
         }
-        let repelled = counted.repelled.keys().any(|(key, value)| node.labels.get(key) == Some(value));
+        let repelled = asked.repelling.iter().any(|number| {
+            let (carrier, division) = snapshot.topology().carrier(*number);
+            snapshot.topology().domain(division, node.slot).is_some_and(|domain| carrier.in_domain(domain) > 0)
+        });
         match repelled {
             true => Verdict::unschedulable("node(s) didn't satisfy existing pods anti-affinity rules"),
             false => Verdict::Fits,
         }
     }
 
-    fn pre_score(&self, pod: &PodRow, snapshot: &Snapshot, _: &[&NodeRow]) -> PreScore {
-        let weights = preferences(pod, snapshot);
-        if weights.is_empty() { PreScore::Skip } else { PreScore::Ready(Box::new(weights)) }
+    fn pre_score(&self, pod: &PodRow, snapshot: &mut Snapshot, _: &[usize]) -> PreScore {
+        let wishes = &pod.demand.terms.preferred;
+        if self.ignore_preferred_terms_of_existing_pods && wishes.is_empty() {
+            return PreScore::Skip;
+        }
+        let own = |(weight, term): &(i64, Term)| (*weight, ask(snapshot, &term.topology_key, vec![term.pods.clone()]));
+        let own: Vec<(i64, usize)> = wishes.iter().map(own).collect();
+        let own: Vec<(i64, usize)> = own
+            .into_iter()
+            .filter(|(_, tally)| snapshot.topology().counted(*tally).is_some_and(|(tally, _)| tally.total() > 0))
+            .collect();
+        let meaning = snapshot.terms_meaning(pod);
+        let weigh = |number: usize| {
+            let weight = match snapshot.topology().carrier(number).0.carries {
+                Carries::RequiredAntiAffinity => 0,
+                Carries::RequiredAffinity => self.hard_pod_affinity_weight,
+                Carries::Preference(weight) => weight,
+            };
+            (weight, number)
+        };
+        let theirs: Vec<(i64, usize)> = meaning.into_iter().map(weigh).filter(|(weight, _)| *weight != 0).collect();
+        match own.is_empty() && theirs.is_empty() {
+            true => PreScore::Skip,
+            false => PreScore::Ready(Box::new(Weights { own, theirs })),
+        }
     }
 
-    fn score(&self, state: &State, _: &PodRow, node: &NodeRow) -> i64 {
-        let Some(weights) = state.downcast_ref::<Domains>() else { return 0 };
-        weights.iter().filter(|((key, value), _)| node.labels.get(key) == Some(value)).map(|(_, weight)| *weight).sum()
+    fn score(&self, weights: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> i64 {
+        let Some(weights) = state::<Weights>(weights) else { return 0 };
+        let own = weights.own.iter().map(|(weight, tally)| weight * here(*tally, node, snapshot).unwrap_or(0));
+        let theirs = weights.theirs.iter().map(|(weight, number)| {
+            let (carrier, division) = snapshot.topology().carrier(*number);
+            let domain = snapshot.topology().domain(division, node.slot);
+            weight * domain.map_or(0, |domain| carrier.in_domain(domain))
+        });
+        own.chain(theirs).sum()
     }
 
     fn normalize(&self, _: &State, scores: &mut [i64]) {
         let (least, most) = (scores.iter().copied().min().unwrap_or(0), scores.iter().copied().max().unwrap_or(0));
         for score in scores.iter_mut() {
-            *score = if most > least { MAX_SCORE * (*score - least) / (most - least) } else { 0 };
+            let share = if most > least { (*score - least) as f64 / (most - least) as f64 } else { 0.0 };
+            *score = (MAX_SCORE as f64 * share) as i64;
         }
     }
-}
 
-/// A label selector as the API writes it; one that does not parse selects nothing.
-pub fn selector(selector: &LabelSelector) -> Selector {
-    let requirements: Vec<Value> = selector.match_expressions.iter().flatten()
-        .map(|requirement| json!({"key": requirement.key, "operator": requirement.operator, "values": requirement.values}))
-        .collect();
-    let value = json!({"matchLabels": selector.match_labels, "matchExpressions": requirements});
-    Selector::from_label_selector(&value).unwrap_or_else(|_| Selector::nothing())
-}
-
-fn required(pod: &PodRow, anti: bool) -> &[PodAffinityTerm] {
-    let Some(affinity) = &pod.affinity else { return &[] };
-    let terms = match anti {
-        true => affinity
-            .pod_anti_affinity
-            .as_ref()
-            .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_deref()),
-        false => affinity
-            .pod_affinity
-            .as_ref()
-            .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_deref()),
-    };
-    terms.unwrap_or_default()
-}
-
-/// Preferred terms with their weights, negative for anti-affinity.
-fn preferred(pod: &PodRow) -> Vec<(i64, &PodAffinityTerm)> {
-    let Some(affinity) = &pod.affinity else { return Vec::new() };
-    let wanted = affinity
-        .pod_affinity
-        .iter()
-        .flat_map(|a| a.preferred_during_scheduling_ignored_during_execution.iter().flatten());
-    let unwanted = affinity
-        .pod_anti_affinity
-        .iter()
-        .flat_map(|a| a.preferred_during_scheduling_ignored_during_execution.iter().flatten());
-    let near = wanted.map(|term| (i64::from(term.weight), &term.pod_affinity_term));
-    near.chain(unwanted.map(|term| (-i64::from(term.weight), &term.pod_affinity_term))).collect()
-}
-
-/// Whether a term of `owner` selects `other`.
-fn term_selects(term: &PodAffinityTerm, owner: &PodRow, other: &PodRow, snapshot: &Snapshot) -> bool {
-    let listed = term.namespaces.as_deref().unwrap_or_default();
-    let namespace = &other.key.namespace;
-    let by_selector = term.namespace_selector.as_ref().is_some_and(|wanted| {
-        let none = Default::default();
-        selector(wanted).matches(snapshot.namespaces.get(namespace).unwrap_or(&none))
-    });
-    let own = listed.is_empty() && term.namespace_selector.is_none() && *namespace == owner.key.namespace;
-    if !own && !by_selector && !listed.contains(namespace) {
-        return false;
-    }
-    let Some(labels) = &term.label_selector else { return false };
-    let keys_match = term
-        .match_label_keys
-        .iter()
-        .flatten()
-        .all(|key| owner.labels.get(key).is_none_or(|value| other.labels.get(key) == Some(value)));
-    let keys_differ = term.mismatch_label_keys.iter().flatten().all(|key| {
-        owner.labels.get(key).is_none_or(|value| other.labels.get(key).is_some_and(|theirs| theirs != value))
-    });
-    keys_match && keys_differ && selector(labels).matches(&other.labels)
-}
-
-fn count(pod: &PodRow, snapshot: &Snapshot) -> Counted {
-    let (wanted, unwanted) = (required(pod, false), required(pod, true));
-    let selects_self = wanted.iter().all(|term| term_selects(term, pod, pod, snapshot));
-    let mut counted = Counted { selects_self, ..Counted::default() };
-    for node in snapshot.nodes() {
-        let add = |domains: &mut Domains, key: &String| {
-            if let Some(value) = node.labels.get(key) {
-                *domains.entry((key.clone(), value.clone())).or_default() += 1;
-            }
+    fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, snapshot: &Snapshot) -> bool {
+        let terms = &pod.demand.terms;
+        let means = |term: &Term, other: &PodRow| {
+            let labels = snapshot.namespaces.get(other.namespace());
+            term.pods.matches(other.namespace(), other.labels(), labels)
         };
-        for other in node.pods.values() {
-            if !wanted.is_empty() && wanted.iter().all(|term| term_selects(term, pod, other, snapshot)) {
-                wanted.iter().for_each(|term| add(&mut counted.attracting, &term.topology_key));
+        let attracts = |other: &PodRow| terms.affinity.iter().any(|term| means(term, other));
+        let frees = |other: &PodRow| {
+            terms.anti_affinity.iter().any(|term| means(term, other))
+                || other.demand.terms.anti_affinity.iter().any(|term| means(term, pod))
+        };
+        match event {
+            ClusterEvent::PodPlaced(other) => attracts(other),
+            ClusterEvent::PodUpdated(old, new) => attracts(new) || frees(old),
+            ClusterEvent::PodRemoved(other) => frees(other),
+            ClusterEvent::NodeAdded(node) => {
+                let mut keys = terms.affinity.iter().map(|term| &term.topology_key);
+                keys.all(|key| node.labels.contains_key(key))
             }
-            for term in unwanted.iter().filter(|term| term_selects(term, pod, other, snapshot)) {
-                add(&mut counted.avoided, &term.topology_key);
-            }
-            for term in required(other, true).iter().filter(|term| term_selects(term, other, pod, snapshot)) {
-                add(&mut counted.repelled, &term.topology_key);
-            }
+            ClusterEvent::NodeUpdated(_, change) => change.labels,
+            ClusterEvent::NamespaceChanged => true,
+            _ => false,
         }
     }
-    counted
 }
 
-/// How much each domain attracts the pod: by its own preferences and by those of the pods already there.
-fn preferences(pod: &PodRow, snapshot: &Snapshot) -> Domains {
-    let own = preferred(pod);
-    let mut weights = Domains::new();
-    for node in snapshot.nodes() {
-        let mut add = |key: &String, weight: i64| {
-            if let Some(value) = node.labels.get(key) {
-                *weights.entry((key.clone(), value.clone())).or_default() += weight;
-            }
-        };
-        for other in node.pods.values() {
-            for (weight, term) in own.iter().filter(|(_, term)| term_selects(term, pod, other, snapshot)) {
-                add(&term.topology_key, *weight);
-            }
-            if other.affinity.is_none() {
-                continue;
-            }
-            for (weight, term) in preferred(other).iter().filter(|(_, term)| term_selects(term, other, pod, snapshot)) {
-                add(&term.topology_key, *weight);
-            }
-            for term in required(other, false).iter().filter(|term| term_selects(term, other, pod, snapshot)) {
-                add(&term.topology_key, HARD_AFFINITY_WEIGHT);
-            }
-        }
+/// Standing counts and carriers with their weights.
+struct Weights {
+    own: Vec<(i64, usize)>,
+    theirs: Vec<(i64, usize)>,
+}
+
+fn ask(snapshot: &mut Snapshot, topology_key: &str, pods: Vec<PodMatcher>) -> usize {
+    let topology_key = topology_key.to_owned();
+    snapshot.tally(Query { topology_key, pods, staying: false, nodes: Inclusion::default() })
+}
+
+/// The count in the node's domain; none if the node is in no domain.
+fn here(tally: usize, node: &NodeRow, snapshot: &Snapshot) -> Option<i64> {
+    let (tally, division) = snapshot.topology().counted(tally)?;
+    Some(tally.in_domain(snapshot.topology().domain(division, node.slot)?))
+}
+
+fn near_enough(asked: &Asked, node: &NodeRow, snapshot: &Snapshot) -> bool {
+    let mut all_there = true;
+    for tally in &asked.attracting {
+        let Some(pods) = here(*tally, node, snapshot) else { return false };
+        all_there &= pods > 0;
     }
-    weights
+    // The first of a group that wants its own kind near has nobody to be near to.
+    let nobody = |tally: &usize| snapshot.topology().counted(*tally).is_none_or(|(tally, _)| tally.total() == 0);
+    all_there || (asked.selects_self && asked.attracting.iter().all(nobody))
 }

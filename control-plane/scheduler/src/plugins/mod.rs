@@ -1,37 +1,82 @@
 //! Every plugin, one file each, and the one ordered list that is registry, order and weights.
 
+mod default_binder;
+mod default_preemption;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
 mod node_name;
 mod node_ports;
+pub mod node_resources;
 mod node_resources_balanced_allocation;
 mod node_resources_fit;
 mod node_unschedulable;
+mod node_volume_limits;
 mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
+use crate::config::args::Args;
 use crate::framework::Plugin;
 
-/// The default profile: a plugin and the weight of its score.
-pub const PLUGINS: [(&dyn Plugin, i64); 12] = [
-    (&scheduling_gates::SchedulingGates, 0),
-    (&priority_sort::PrioritySort, 0),
-    (&node_unschedulable::NodeUnschedulable, 0),
-    (&node_name::NodeName, 0),
-    (&taint_toleration::TaintToleration, 3),
-    (&node_affinity::NodeAffinity, 2),
-    (&node_ports::NodePorts, 0),
-    (&node_resources_fit::NodeResourcesFit, 1),
-    (&pod_topology_spread::PodTopologySpread, 2),
-    (&inter_pod_affinity::InterPodAffinity, 2),
-    (&node_resources_balanced_allocation::NodeResourcesBalancedAllocation, 1),
-    (&image_locality::ImageLocality, 1),
+pub use default_binder::DefaultBinder;
+pub use default_preemption::{DefaultPreemption, Limits};
+pub use image_locality::ImageLocality;
+pub use inter_pod_affinity::InterPodAffinity;
+pub use node_affinity::NodeAffinity;
+pub use node_name::NodeName;
+pub use node_ports::NodePorts;
+pub use node_resources_balanced_allocation::NodeResourcesBalancedAllocation;
+pub use node_resources_fit::NodeResourcesFit;
+pub use node_unschedulable::NodeUnschedulable;
+pub use node_volume_limits::NodeVolumeLimits;
+pub use pod_topology_spread::{Defaults, PodTopologySpread};
+pub use priority_sort::PrioritySort;
+pub use scheduling_gates::SchedulingGates;
+pub use taint_toleration::TaintToleration;
+pub use volume_binding::VolumeBinding;
+pub use volume_restrictions::VolumeRestrictions;
+pub use volume_zone::VolumeZone;
+
+/// A plugin as it stands in the list: the weight of its score by default, and how it is made of its arguments.
+pub struct Registered {
+    pub name: &'static str,
+    pub weight: i64,
+    pub make: fn(&Args) -> Box<dyn Plugin>,
+}
+
+macro_rules! plugin {
+    ($name:literal, $weight:literal, $make:expr) => {
+        Registered { name: $name, weight: $weight, make: $make }
+    };
+}
+
+/// The default profile, in order.
+pub static PLUGINS: [Registered; 18] = [
+    plugin!("SchedulingGates", 0, |_| Box::new(SchedulingGates)),
+    plugin!("PrioritySort", 0, |_| Box::new(PrioritySort)),
+    plugin!("NodeUnschedulable", 0, |_| Box::new(NodeUnschedulable)),
+    plugin!("NodeName", 0, |_| Box::new(NodeName)),
+    plugin!("TaintToleration", 3, |_| Box::new(TaintToleration)),
+    plugin!("NodeAffinity", 2, |args| Box::new(args.node_affinity())),
+    plugin!("NodePorts", 0, |_| Box::new(NodePorts)),
+    plugin!("NodeResourcesFit", 1, |args| Box::new(args.node_resources_fit())),
+    plugin!("VolumeRestrictions", 0, |_| Box::new(VolumeRestrictions)),
+    plugin!("NodeVolumeLimits", 0, |_| Box::new(NodeVolumeLimits)),
+    plugin!("VolumeBinding", 0, |args| Box::new(args.volume_binding())),
+    plugin!("VolumeZone", 0, |_| Box::new(VolumeZone)),
+    plugin!("PodTopologySpread", 2, |args| Box::new(args.pod_topology_spread())),
+    plugin!("InterPodAffinity", 2, |args| Box::new(args.inter_pod_affinity())),
+    plugin!("DefaultPreemption", 0, |args| Box::new(args.default_preemption())),
+    plugin!("NodeResourcesBalancedAllocation", 1, |args| Box::new(args.balanced_allocation())),
+    plugin!("ImageLocality", 1, |_| Box::new(ImageLocality)),
+    plugin!("DefaultBinder", 0, |_| Box::new(DefaultBinder)),
 ];
 
-/// Where a plugin stands in the list.
-pub fn by_name(name: &str) -> Option<&'static dyn Plugin> {
-    PLUGINS.iter().map(|(plugin, _)| *plugin).find(|plugin| plugin.name() == name)
+pub fn registered(name: &str) -> Option<&'static Registered> {
+    PLUGINS.iter().find(|plugin| plugin.name == name)
 }

@@ -1,51 +1,105 @@
-//! NodeAffinity: the nodes a pod asks for by label or name, strictly or by preference.
+//! NodeAffinity: the nodes a pod asks for by label or name, strictly or by preference; and those that a profile adds.
 
-use corten_api::k8s_openapi::api::core::v1::PreferredSchedulingTerm;
-use corten_api::placement::{node_term_matches, required_node_terms, selects_node};
+use corten_api::k8s_openapi::api::core::v1::{NodeAffinity as Affinity, PreferredSchedulingTerm};
+use corten_api::placement::node_term_matches;
 
-use crate::framework::{ClusterEvent, Plugin, PreFilter, PreScore, State, Verdict, normalize};
+use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state};
+use crate::rows::demand::NodeDemand;
+use crate::rows::node_sets::NodeQuery;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
-pub struct NodeAffinity;
+/// See the file.
+#[derive(Default)]
+pub struct NodeAffinity {
+    added: NodeDemand,
+    added_preferences: Vec<PreferredSchedulingTerm>,
+}
+
+impl NodeAffinity {
+    pub fn with_added(added: Option<Affinity>) -> NodeAffinity {
+        let Some(added) = added else { return NodeAffinity::default() };
+        let required = added.required_during_scheduling_ignored_during_execution;
+        NodeAffinity {
+            added: NodeDemand {
+                required: required.map(|selector| selector.node_selector_terms),
+                ..NodeDemand::default()
+            },
+            added_preferences: added.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
+        }
+    }
+
+    fn preferences<'a>(&'a self, pod: &'a PodRow) -> impl Iterator<Item = &'a PreferredSchedulingTerm> {
+        self.added_preferences.iter().chain(&pod.demand.preferred_nodes)
+    }
+}
+
+/// How to know the nodes that are meant.
+enum Meant {
+    Set(usize),
+    /// Few enough to ask each.
+    Ask,
+}
 
 impl Plugin for NodeAffinity {
     fn name(&self) -> &'static str {
         "NodeAffinity"
     }
 
-    fn pre_filter(&self, pod: &PodRow, _: &Snapshot) -> PreFilter {
-        match pod.node_selector.is_empty() && required_node_terms(pod.affinity.as_deref()).is_none() {
-            true => PreFilter::Skip,
-            false => PreFilter::Continue(Box::new(())),
-        }
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow) -> Verdict {
-        match selects_node(&pod.node_selector, pod.affinity.as_deref(), &node.name, &node.labels) {
+    fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
+        let demand = &pod.demand.nodes;
+        if demand.is_empty() && self.added.is_empty() {
+            return PreFilter::Skip;
+        }
+        if let Some(names) = demand.names() {
+            if names.is_empty() {
+                return PreFilter::Reject(Verdict::unresolvable("pod affinity terms conflict"));
+            }
+            let slots = names.into_iter().filter_map(|name| snapshot.find(name)).map(|node| node.slot).collect();
+            return PreFilter::Only(Box::new(Meant::Ask), slots);
+        }
+        PreFilter::Continue(Box::new(Meant::Set(snapshot.node_set(NodeQuery::Selected(demand.clone())))))
+    }
+
+    fn filter(&self, meant: &State, pod: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
+        if !self.added.is_empty() && !self.added.selects(node) {
+            return Verdict::unresolvable("node(s) didn't match scheduler-enforced node affinity");
+        }
+        let selected = match state::<Meant>(meant) {
+            Some(Meant::Set(set)) => snapshot.sets().contains(*set, node.slot),
+            _ => pod.demand.nodes.selects(node),
+        };
+        match selected {
             true => Verdict::Fits,
             false => Verdict::unresolvable("node(s) didn't match Pod's node affinity/selector"),
         }
     }
 
-    fn pre_score(&self, pod: &PodRow, _: &Snapshot, _: &[&NodeRow]) -> PreScore {
-        if preferred(pod).next().is_some() { PreScore::Ready(Box::new(())) } else { PreScore::Skip }
+    fn pre_score(&self, pod: &PodRow, _: &mut Snapshot, _: &[usize]) -> PreScore {
+        if self.preferences(pod).next().is_some() { PreScore::Ready(Box::new(())) } else { PreScore::Skip }
     }
 
-    fn score(&self, _: &State, pod: &PodRow, node: &NodeRow) -> i64 {
-        let matching = preferred(pod).filter(|term| node_term_matches(&term.preference, &node.name, &node.labels));
-        matching.map(|term| i64::from(term.weight)).sum()
+    fn score(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
+        let matching = |term: &&PreferredSchedulingTerm| {
+            term.weight != 0 && node_term_matches(&term.preference, &node.name, &node.labels)
+        };
+        self.preferences(pod).filter(matching).map(|term| i64::from(term.weight)).sum()
     }
 
     fn normalize(&self, _: &State, scores: &mut [i64]) {
         normalize(scores, false);
     }
 
-    fn wakes(&self, event: ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::NodeAdded | ClusterEvent::NodeUpdated)
+    fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, _: &Snapshot) -> bool {
+        let selects =
+            |node: &NodeRow| (self.added.is_empty() || self.added.selects(node)) && pod.demand.nodes.selects(node);
+        match event {
+            ClusterEvent::NodeAdded(node) => selects(node),
+            ClusterEvent::NodeUpdated(node, change) => change.labels && selects(node),
+            _ => false,
+        }
     }
-}
-
-fn preferred(pod: &PodRow) -> impl Iterator<Item = &PreferredSchedulingTerm> {
-    let node = pod.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    node.and_then(|node| node.preferred_during_scheduling_ignored_during_execution.as_ref()).into_iter().flatten()
 }

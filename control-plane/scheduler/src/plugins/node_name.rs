@@ -1,6 +1,6 @@
 //! NodeName: a pod that names its node goes there or nowhere.
 
-use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 pub struct NodeName;
@@ -10,18 +10,22 @@ impl Plugin for NodeName {
         "NodeName"
     }
 
-    fn pre_filter(&self, pod: &PodRow, _: &Snapshot) -> PreFilter {
+    fn points(&self) -> &'static [Point] {
+        &[Point::Filter]
+    }
+
+    fn pre_filter(&self, pod: &PodRow, _: &mut Snapshot) -> PreFilter {
         if pod.node_name.is_empty() { PreFilter::Skip } else { PreFilter::Continue(Box::new(())) }
     }
 
-    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow) -> Verdict {
+    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
         match pod.node_name == node.name {
             true => Verdict::Fits,
             false => Verdict::unresolvable("node(s) didn't match the requested node name"),
         }
     }
 
-    fn wakes(&self, event: ClusterEvent) -> bool {
-        event == ClusterEvent::NodeAdded
+    fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, _: &Snapshot) -> bool {
+        matches!(event, ClusterEvent::NodeAdded(node) if node.name == pod.node_name)
     }
 }

@@ -1,6 +1,6 @@
 //! NodePorts: no two pods of a node take the same port of the host.
 
-use crate::framework::{ClusterEvent, Plugin, PreFilter, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
 use crate::rows::{HostPort, NodeRow, PodRow, Snapshot};
 
 pub struct NodePorts;
@@ -10,21 +10,32 @@ impl Plugin for NodePorts {
         "NodePorts"
     }
 
-    fn pre_filter(&self, pod: &PodRow, _: &Snapshot) -> PreFilter {
-        if pod.host_ports.is_empty() { PreFilter::Skip } else { PreFilter::Continue(Box::new(())) }
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter]
     }
 
-    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow) -> Verdict {
-        let taken = node.pods.values().flat_map(|other| &other.host_ports);
-        match taken.into_iter().any(|other| pod.host_ports.iter().any(|port| conflicts(port, other))) {
+    fn pre_filter(&self, pod: &PodRow, _: &mut Snapshot) -> PreFilter {
+        if pod.demand.host_ports.is_empty() { PreFilter::Skip } else { PreFilter::Continue(Box::new(())) }
+    }
+
+    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
+        match node.with_ports > 0 && node.pods.iter().any(|other| collide(pod, other)) {
             true => Verdict::unschedulable("node(s) didn't have free ports for the requested pod ports"),
             false => Verdict::Fits,
         }
     }
 
-    fn wakes(&self, event: ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::NodeAdded | ClusterEvent::PodRemoved)
+    fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, _: &Snapshot) -> bool {
+        match event {
+            ClusterEvent::NodeAdded(_) => true,
+            ClusterEvent::PodRemoved(other) => collide(pod, other),
+            _ => false,
+        }
     }
+}
+
+fn collide(a: &PodRow, b: &PodRow) -> bool {
+    a.demand.host_ports.iter().any(|port| b.demand.host_ports.iter().any(|other| conflicts(port, other)))
 }
 
 /// The same number and protocol, on the same address or on all of them.

@@ -1,61 +1,180 @@
-//! NodeResourcesFit: the node has left what the pod asks for; of those that have, the least allocated is best.
+//! NodeResourcesFit: the node has left what the pod asks for; of those that have, the strategy says which is best.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
-use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, PreFilter, PreScore, State, Verdict};
+use super::node_resources::{ResourceSpec, Strategy, cpu_and_memory, uses};
+use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, PreScore, Reasons, State, Verdict};
+use crate::resources::Resources;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
-pub struct NodeResourcesFit;
+/// See the file.
+pub struct NodeResourcesFit {
+    pub ignored_resources: Vec<String>,
+    pub ignored_groups: Vec<String>,
+    pub strategy: Strategy,
+    pub resources: Vec<ResourceSpec>,
+}
+
+impl Default for NodeResourcesFit {
+    fn default() -> NodeResourcesFit {
+        NodeResourcesFit {
+            ignored_resources: Vec::new(),
+            ignored_groups: Vec::new(),
+            strategy: Strategy::LeastAllocated,
+            resources: cpu_and_memory(),
+        }
+    }
+}
+
+impl NodeResourcesFit {
+    fn ignores(&self, name: &str) -> bool {
+        self.ignored_resources.iter().any(|ignored| ignored == name)
+            || self.ignored_groups.iter().any(|group| name.split('/').next() == Some(group))
+    }
+
+    fn shortages(&self, pod: &PodRow, node: &NodeRow) -> Verdict {
+        let mut found: Vec<(Shortage<'_>, bool)> = Vec::new();
+        if node.pods.len() as i64 + 1 > node.allocatable.pods {
+            found.push((Shortage::Pods, false));
+        }
+        let requests = &pod.demand.requests;
+        let mut check = |shortage, wanted: i64, total: i64, used: i64| {
+            if wanted > 0 && wanted > total - used {
+                found.push((shortage, wanted > total));
+            }
+        };
+        let (total, used) = (&node.allocatable, &node.requested);
+        check(Shortage::Cpu, requests.milli_cpu, total.milli_cpu, used.milli_cpu);
+        check(Shortage::Memory, requests.memory, total.memory, used.memory);
+        check(Shortage::Storage, requests.ephemeral_storage, total.ephemeral_storage, used.ephemeral_storage);
+        for (name, wanted) in requests.scalar.iter().filter(|(name, _)| !self.ignores(name)) {
+            check(Shortage::Scalar(name), *wanted, total.get(name), used.get(name));
+        }
+        match found.as_slice() {
+            [] => Verdict::Fits,
+            [(one, false)] => Verdict::Unschedulable(one.reasons()),
+            [(one, true)] => Verdict::Unresolvable(one.reasons()),
+            many => {
+                let texts: Vec<String> = many.iter().map(|(shortage, _)| shortage.reasons().text()).collect();
+                let reasons = Reasons::Many(Arc::from(texts));
+                match many.iter().any(|(_, unresolvable)| *unresolvable) {
+                    true => Verdict::Unresolvable(reasons),
+                    false => Verdict::Unschedulable(reasons),
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Shortage<'a> {
+    Pods,
+    Cpu,
+    Memory,
+    Storage,
+    Scalar(&'a str),
+}
+
+impl Shortage<'_> {
+    fn reasons(&self) -> Reasons {
+        match self {
+            Shortage::Pods => Reasons::One("Too many pods"),
+            Shortage::Cpu => Reasons::One("Insufficient cpu"),
+            Shortage::Memory => Reasons::One("Insufficient memory"),
+            Shortage::Storage => Reasons::One("Insufficient ephemeral-storage"),
+            Shortage::Scalar(name) => Reasons::Many([format!("Insufficient {name}")].into()),
+        }
+    }
+}
 
 impl Plugin for NodeResourcesFit {
     fn name(&self) -> &'static str {
         "NodeResourcesFit"
     }
 
-    fn pre_filter(&self, _: &PodRow, _: &Snapshot) -> PreFilter {
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
+    }
+
+    fn pre_filter(&self, _: &PodRow, _: &mut Snapshot) -> PreFilter {
         PreFilter::Continue(Box::new(()))
     }
 
-    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow) -> Verdict {
-        let (mut reasons, mut unresolvable) = (Vec::new(), false);
-        if node.pods.len() as i64 + 1 > node.allocatable.pods {
-            reasons.push(Cow::Borrowed("Too many pods"));
+    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
+        let (wanted, total, used) = (&pod.demand.requests, &node.allocatable, &node.requested);
+        // Nearly every node passes or fails by the common resources; only failures are looked at closely.
+        let common = (node.pods.len() as i64) < total.pods
+            && (wanted.milli_cpu == 0 || wanted.milli_cpu <= total.milli_cpu - used.milli_cpu)
+            && (wanted.memory == 0 || wanted.memory <= total.memory - used.memory)
+            && (wanted.ephemeral_storage == 0
+                || wanted.ephemeral_storage <= total.ephemeral_storage - used.ephemeral_storage);
+        if common && wanted.scalar.is_empty() {
+            return Verdict::Fits;
         }
-        let mut check = |name: &str, reason: Cow<'static, str>| {
-            let (wanted, total) = (pod.requests.get(name), node.allocatable.get(name));
-            if wanted > 0 && wanted > total - node.requested.get(name) {
-                reasons.push(reason);
-                unresolvable |= wanted > total;
-            }
-        };
-        check("cpu", Cow::Borrowed("Insufficient cpu"));
-        check("memory", Cow::Borrowed("Insufficient memory"));
-        check("ephemeral-storage", Cow::Borrowed("Insufficient ephemeral-storage"));
-        for name in pod.requests.scalar.keys() {
-            check(name, Cow::Owned(format!("Insufficient {name}")));
-        }
-        match (reasons.is_empty(), unresolvable) {
-            (true, _) => Verdict::Fits,
-            (false, false) => Verdict::Unschedulable(reasons),
-            (false, true) => Verdict::Unresolvable(reasons),
-        }
+        self.shortages(pod, node)
     }
 
-    fn pre_score(&self, _: &PodRow, _: &Snapshot, _: &[&NodeRow]) -> PreScore {
+    fn pre_score(&self, _: &PodRow, _: &mut Snapshot, _: &[usize]) -> PreScore {
         PreScore::Ready(Box::new(()))
     }
 
-    /// The mean share of processor time and memory that stays free with the pod on the node.
-    fn score(&self, _: &State, pod: &PodRow, node: &NodeRow) -> i64 {
-        let free = |name: &str| {
-            let (used, total) = (node.scoring.get(name) + pod.scoring.get(name), node.allocatable.get(name));
-            (total > 0).then(|| if used > total { 0 } else { (total - used) * MAX_SCORE / total })
-        };
-        let shares: Vec<i64> = ["cpu", "memory"].into_iter().filter_map(free).collect();
-        if shares.is_empty() { 0 } else { shares.iter().sum::<i64>() / shares.len() as i64 }
+    fn score(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
+        self.strategy.score(uses(&self.resources, &pod.demand.scoring, node, true))
     }
 
-    fn wakes(&self, event: ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::NodeAdded | ClusterEvent::NodeUpdated | ClusterEvent::PodRemoved)
+    fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, snapshot: &Snapshot) -> bool {
+        match event {
+            ClusterEvent::NodeAdded(node) => large_enough(pod, node),
+            ClusterEvent::NodeUpdated(node, change) => change.allocatable && large_enough(pod, node),
+            ClusterEvent::PodRemoved(gone) => room_on(pod, &gone.node_name, snapshot),
+            ClusterEvent::PodUpdated(old, new) => {
+                shrunk(&pod.demand.requests, &old.demand.requests, &new.demand.requests)
+                    && room_on(pod, &new.node_name, snapshot)
+            }
+            _ => false,
+        }
     }
+}
+
+fn large_enough(pod: &PodRow, node: &NodeRow) -> bool {
+    let total = &node.allocatable;
+    let wanted = &pod.demand.requests;
+    total.pods > 0
+        && wanted.milli_cpu <= total.milli_cpu
+        && wanted.memory <= total.memory
+        && wanted.ephemeral_storage <= total.ephemeral_storage
+        && wanted.scalar.iter().all(|(name, amount)| *amount <= total.get(name))
+}
+
+/// Whether something the pod asks for got less.
+fn shrunk(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
+    (wanted.milli_cpu > 0 && new.milli_cpu < old.milli_cpu)
+        || (wanted.memory > 0 && new.memory < old.memory)
+        || (wanted.ephemeral_storage > 0 && new.ephemeral_storage < old.ephemeral_storage)
+        || wanted.scalar.keys().any(|name| new.get(name) < old.get(name))
+}
+
+/// Whether the node has room now, beside the pods that have a right to it; or would have, were lesser pods to go. A
+/// pod that waits for its victims elsewhere does not make others go.
+fn room_on(pod: &PodRow, node: &str, snapshot: &Snapshot) -> bool {
+    let Some(node) = snapshot.find(node) else { return false };
+    let waits = !pod.nominated.is_empty()
+        && snapshot.find(&pod.nominated).is_some_and(|other| other.pods.iter().any(|pod| pod.preempted));
+    let stays = |other: &PodRow| waits || pod.demand.never_preempts || other.priority >= pod.priority;
+    let mut used = Resources::default();
+    let mut pods = 0;
+    let coming = snapshot.nominated.on(&node.name).iter();
+    let coming = coming.filter(|other| other.uid != pod.uid && other.priority >= pod.priority);
+    for other in node.pods.iter().filter(|other| stays(other)).chain(coming) {
+        used.add(&other.demand.requests);
+        pods += 1;
+    }
+    used.add(&pod.demand.requests);
+    let wanted = &pod.demand.requests;
+    let total = &node.allocatable;
+    pods < total.pods
+        && (wanted.milli_cpu == 0 || used.milli_cpu <= total.milli_cpu)
+        && (wanted.memory == 0 || used.memory <= total.memory)
+        && (wanted.ephemeral_storage == 0 || used.ephemeral_storage <= total.ephemeral_storage)
+        && wanted.scalar.keys().all(|name| used.get(name) <= total.get(name))
 }

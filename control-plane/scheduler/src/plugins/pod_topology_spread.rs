@@ -1,37 +1,89 @@
 //! PodTopologySpread: pods of a kind spread evenly over zones, hosts or whatever label divides the nodes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashSet;
 
-use corten_api::k8s_openapi::api::core::v1::TopologySpreadConstraint;
-use corten_api::placement::{selects_node, tolerates};
-use corten_meta::Selector;
-
-use super::inter_pod_affinity::selector;
-use crate::framework::{MAX_SCORE, Plugin, PreFilter, PreScore, State, Verdict};
-use crate::rows::{NodeRow, PodRow, Snapshot};
+use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, state};
+use crate::rows::topology::{EVERY_NODE, Inclusion, Query};
+use crate::rows::{NodeRow, PodMatcher, PodRow, Snapshot, Spread};
 
 const NOT_MATCH: &str = "node(s) didn't match pod topology spread constraints";
 const LABEL_MISSING: &str = "node(s) didn't match pod topology spread constraints (missing required label)";
+const HOSTNAME: &str = "kubernetes.io/hostname";
 
-pub struct PodTopologySpread;
-
-/// One constraint with its matching pods counted by domain.
-struct Counted {
-    key: String,
-    max_skew: i64,
-    min_domains: usize,
-    selects_self: bool,
-    counts: HashMap<String, i64>,
+/// The constraints of pods that have none.
+pub enum Defaults {
+    /// Softly over hosts and zones, for pods that a Service or controller selects.
+    System,
+    List(Vec<Spread>),
 }
 
-impl Counted {
-    /// The least pods of any domain; zero as long as there are fewer domains than asked for.
-    fn minimum(&self) -> i64 {
-        match self.counts.len() < self.min_domains {
-            true => 0,
-            false => self.counts.values().copied().min().unwrap_or(0),
-        }
+/// See the file.
+pub struct PodTopologySpread {
+    pub defaults: Defaults,
+}
+
+impl Default for PodTopologySpread {
+    fn default() -> PodTopologySpread {
+        PodTopologySpread { defaults: Defaults::System }
     }
+}
+
+impl PodTopologySpread {
+    /// The hard or soft constraints that hold for a pod, and whether nodes must have all their labels to count.
+    fn constraints(&self, pod: &PodRow, hard: bool, snapshot: &Snapshot) -> (Vec<Spread>, bool) {
+        let own = &pod.demand.spread;
+        if !own.is_empty() {
+            return (own.iter().filter(|constraint| constraint.hard == hard).cloned().collect(), true);
+        }
+        let (defaults, strict) = match &self.defaults {
+            Defaults::System if hard => return (Vec::new(), false),
+            Defaults::System => (system_defaults(), false),
+            Defaults::List(list) => (list.iter().filter(|one| one.hard == hard).cloned().collect(), true),
+        };
+        let selector = snapshot.selectors.of(pod);
+        if defaults.is_empty() || selector.is_empty() {
+            return (Vec::new(), strict);
+        }
+        (defaults.into_iter().map(|one| Spread { selector: selector.clone(), ..one }).collect(), strict)
+    }
+}
+
+fn system_defaults() -> Vec<Spread> {
+    let over = |key: &str, max_skew| Spread {
+        hard: false,
+        max_skew,
+        min_domains: 1,
+        topology_key: key.to_owned(),
+        selector: corten_meta::Selector::nothing(),
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    vec![over(HOSTNAME, 3), over("topology.kubernetes.io/zone", 5)]
+}
+
+/// A hard constraint with its standing count.
+struct Hard {
+    tally: usize,
+    max_skew: i64,
+    min_domains: usize,
+    own: i64,
+}
+
+/// A soft constraint with its standing count, and the weight of a pod in it.
+struct Soft {
+    tally: usize,
+    /// By which nodes have the label at all.
+    labelled: usize,
+    max_skew: i64,
+    weight: f64,
+}
+
+struct Softs {
+    constraints: Vec<Soft>,
+    /// Places in the list of feasible nodes that lack a label and are not scored.
+    ignored: HashSet<usize>,
+    /// The same as places in the order of scoring.
+    ignored_places: Vec<usize>,
 }
 
 impl Plugin for PodTopologySpread {
@@ -39,118 +91,146 @@ impl Plugin for PodTopologySpread {
         "PodTopologySpread"
     }
 
-    fn pre_filter(&self, pod: &PodRow, snapshot: &Snapshot) -> PreFilter {
-        let hard = constraints(pod, "DoNotSchedule");
-        if hard.is_empty() {
-            return PreFilter::Skip;
-        }
-        PreFilter::Continue(Box::new(count(pod, snapshot, &hard)))
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn filter(&self, state: &State, _: &PodRow, node: &NodeRow) -> Verdict {
-        let Some(counted) = state.downcast_ref::<Vec<Counted>>() else { return Verdict::Fits };
-        for constraint in counted {
-            let Some(domain) = node.labels.get(&constraint.key) else { return Verdict::unresolvable(LABEL_MISSING) };
-            let here = constraint.counts.get(domain).copied().unwrap_or(0) + i64::from(constraint.selects_self);
-            if here - constraint.minimum() > constraint.max_skew {
+    fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
+        let (constraints, _) = self.constraints(pod, true, snapshot);
+        if constraints.is_empty() {
+            return PreFilter::Skip;
+        }
+        let keys = keys(&constraints);
+        let hard = |constraint: &Spread| Hard {
+            tally: ask(snapshot, pod, constraint, &constraint.topology_key, keys.clone()),
+            max_skew: i64::from(constraint.max_skew),
+            min_domains: constraint.min_domains,
+            own: i64::from(constraint.selector.matches(pod.labels())),
+        };
+        let hards: Vec<Hard> = constraints.iter().map(hard).collect();
+        PreFilter::Continue(Box::new(hards))
+    }
+
+    fn filter(&self, hards: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
+        let topology = snapshot.topology();
+        for hard in state::<Vec<Hard>>(hards).into_iter().flatten() {
+            let Some((tally, division)) = topology.counted(hard.tally) else { continue };
+            let Some(domain) = topology.domain(division, node.slot) else {
+                return Verdict::unresolvable(LABEL_MISSING);
+            };
+            // As long as there are fewer domains than asked for, the missing ones count as empty.
+            let minimum = if tally.domains() < hard.min_domains { 0 } else { tally.minimum() };
+            if tally.in_domain(domain) + hard.own - minimum > hard.max_skew {
                 return Verdict::unschedulable(NOT_MATCH);
             }
         }
         Verdict::Fits
     }
 
-    fn pre_score(&self, pod: &PodRow, snapshot: &Snapshot, _: &[&NodeRow]) -> PreScore {
-        let soft = constraints(pod, "ScheduleAnyway");
-        if soft.is_empty() {
+    fn pre_score(&self, pod: &PodRow, snapshot: &mut Snapshot, feasible: &[usize]) -> PreScore {
+        let (constraints, strict) = self.constraints(pod, false, snapshot);
+        if constraints.is_empty() {
             return PreScore::Skip;
         }
-        PreScore::Ready(Box::new(count(pod, snapshot, &soft)))
-    }
-
-    /// The fuller its domains the worse the node; a node outside all domains is worst.
-    fn score(&self, state: &State, _: &PodRow, node: &NodeRow) -> i64 {
-        let Some(counted) = state.downcast_ref::<Vec<Counted>>() else { return 0 };
-        if counted.iter().any(|constraint| !node.labels.contains_key(&constraint.key)) {
-            return i64::MAX;
-        }
-        let weighed = counted.iter().map(|constraint| {
-            let here =
-                node.labels.get(&constraint.key).and_then(|domain| constraint.counts.get(domain)).copied().unwrap_or(0);
-            here as f64 * (constraint.counts.len() as f64 + 2.0).ln() + (constraint.max_skew - 1) as f64
-        });
-        weighed.sum::<f64>().round() as i64
-    }
-
-    fn normalize(&self, _: &State, scores: &mut [i64]) {
-        let placed: Vec<i64> = scores.iter().copied().filter(|score| *score != i64::MAX).collect();
-        let (least, most) = (placed.iter().copied().min().unwrap_or(0), placed.iter().copied().max().unwrap_or(0));
-        for score in scores.iter_mut() {
-            *score = match *score {
-                i64::MAX => 0,
-                _ if most == 0 => MAX_SCORE,
-                value => MAX_SCORE * (most + least - value) / most,
+        let keys = if strict { keys(&constraints) } else { Vec::new() };
+        let lacks = |slot: usize| keys.iter().any(|key| !snapshot.node(slot).labels.contains_key(key));
+        let places = feasible.iter().enumerate().filter(|(_, slot)| lacks(**slot));
+        let (ignored_places, ignored): (Vec<usize>, HashSet<usize>) =
+            places.map(|(place, slot)| (place, *slot)).unzip();
+        let scored: Vec<usize> = feasible.iter().copied().filter(|slot| !ignored.contains(slot)).collect();
+        let soft = |constraint: &Spread| {
+            let labelled = snapshot.division(&constraint.topology_key);
+            let (key, domains) = match constraint.topology_key.as_str() {
+                HOSTNAME => (EVERY_NODE, scored.len()),
+                key => (key, domains_of(snapshot, labelled, &scored)),
             };
+            Soft {
+                tally: ask(snapshot, pod, constraint, key, keys.clone()),
+                labelled,
+                max_skew: i64::from(constraint.max_skew),
+                weight: (domains as f64 + 2.0).ln(),
+            }
+        };
+        let constraints = constraints.iter().map(soft).collect();
+        PreScore::Ready(Box::new(Softs { constraints, ignored, ignored_places }))
+    }
+
+    /// The fuller its domains the worse the node.
+    fn score(&self, softs: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> i64 {
+        let Some(softs) = state::<Softs>(softs) else { return 0 };
+        if softs.ignored.contains(&node.slot) {
+            return 0;
+        }
+        let topology = snapshot.topology();
+        let mut score = 0.0;
+        for soft in &softs.constraints {
+            let Some((tally, division)) = topology.counted(soft.tally) else { continue };
+            if topology.domain(soft.labelled, node.slot).is_none() {
+                continue;
+            }
+            let here = topology.domain(division, node.slot).map_or(0, |domain| tally.in_domain(domain));
+            score += here as f64 * soft.weight + (soft.max_skew - 1) as f64;
+        }
+        score.round() as i64
+    }
+
+    fn normalize(&self, softs: &State, scores: &mut [i64]) {
+        let ignored = state::<Softs>(softs).map_or(&[][..], |softs| &softs.ignored_places);
+        let places = |scores: &[i64]| -> Vec<usize> {
+            (0..scores.len()).filter(|place| ignored.binary_search(place).is_err()).collect()
+        };
+        let scored = places(scores);
+        let least = scored.iter().map(|place| scores[*place]).min().unwrap_or(0);
+        let most = scored.iter().map(|place| scores[*place]).max().unwrap_or(0);
+        ignored.iter().for_each(|place| scores[*place] = 0);
+        for place in scored {
+            let score = scores[place];
+            scores[place] = if most == 0 { MAX_SCORE } else { MAX_SCORE * (most + least - score) / most };
+        }
+    }
+
+    fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, snapshot: &Snapshot) -> bool {
+        let (constraints, _) = self.constraints(pod, true, snapshot);
+        let counts = |other: &PodRow| {
+            other.namespace() == pod.namespace()
+                && constraints.iter().any(|constraint| constraint.selector.matches(other.labels()))
+        };
+        match event {
+            ClusterEvent::PodPlaced(other) | ClusterEvent::PodRemoved(other) => counts(other),
+            ClusterEvent::PodUpdated(old, new) => counts(old) != counts(new) || old.terminating != new.terminating,
+            ClusterEvent::NodeAdded(node) => keys(&constraints).iter().all(|key| node.labels.contains_key(key)),
+            ClusterEvent::NodeUpdated(_, change) => change.labels || change.taints,
+            ClusterEvent::NodeRemoved => true,
+            _ => false,
         }
     }
 }
 
-fn constraints<'a>(pod: &'a PodRow, when: &str) -> Vec<&'a TopologySpreadConstraint> {
-    pod.spread.iter().filter(|constraint| constraint.when_unsatisfiable == when).collect()
+fn keys(constraints: &[Spread]) -> Vec<String> {
+    let mut keys: Vec<String> = constraints.iter().map(|constraint| constraint.topology_key.clone()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
 }
 
-fn count(pod: &PodRow, snapshot: &Snapshot, constraints: &[&TopologySpreadConstraint]) -> Vec<Counted> {
-    let keys: BTreeSet<&String> = constraints.iter().map(|constraint| &constraint.topology_key).collect();
-    constraints.iter().map(|constraint| count_one(pod, snapshot, constraint, &keys)).collect()
-}
-
-fn count_one(
-    pod: &PodRow,
-    snapshot: &Snapshot,
-    constraint: &TopologySpreadConstraint,
-    keys: &BTreeSet<&String>,
-) -> Counted {
-    let selector = spread_selector(pod, constraint);
-    let mut counts: HashMap<String, i64> = HashMap::new();
-    let eligible =
-        |node: &&NodeRow| keys.iter().all(|key| node.labels.contains_key(*key)) && included(pod, constraint, node);
-    for node in snapshot.nodes().filter(eligible) {
-        let Some(domain) = node.labels.get(&constraint.topology_key) else { continue };
-        let alike = node.pods.values().filter(|other| !other.terminating && other.key.namespace == pod.key.namespace);
-        *counts.entry(domain.clone()).or_default() +=
-            alike.filter(|other| selector.matches(&other.labels)).count() as i64;
-    }
-    Counted {
-        key: constraint.topology_key.clone(),
-        max_skew: i64::from(constraint.max_skew),
-        min_domains: usize::try_from(constraint.min_domains.unwrap_or(1)).unwrap_or(1),
-        selects_self: selector.matches(&pod.labels),
-        counts,
-    }
-}
-
-/// The selector of a constraint, narrowed to the pod's own values of `matchLabelKeys`.
-fn spread_selector(pod: &PodRow, constraint: &TopologySpreadConstraint) -> Selector {
-    let mut labels = constraint.label_selector.clone().unwrap_or_default();
-    let own: BTreeMap<String, String> = constraint
-        .match_label_keys
-        .iter()
-        .flatten()
-        .filter_map(|key| Some((key.clone(), pod.labels.get(key)?.clone())))
-        .collect();
-    if constraint.label_selector.is_none() && own.is_empty() {
-        return Selector::nothing();
-    }
-    labels.match_labels.get_or_insert_default().extend(own);
-    selector(&labels)
-}
-
-/// Whether a node counts: by default one that the pod's affinity allows, whatever its taints.
-fn included(pod: &PodRow, constraint: &TopologySpreadConstraint, node: &NodeRow) -> bool {
-    let affinity = constraint.node_affinity_policy.as_deref() == Some("Ignore")
-        || selects_node(&pod.node_selector, pod.affinity.as_deref(), &node.name, &node.labels);
-    let tolerated = || {
-        let mut hard = node.taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
-        hard.all(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+fn ask(snapshot: &mut Snapshot, pod: &PodRow, constraint: &Spread, key: &str, with_labels: Vec<String>) -> usize {
+    // A selector that selects everything counts nothing.
+    let pods = match constraint.selector.is_empty() {
+        true => Vec::new(),
+        false => vec![PodMatcher {
+            namespaces: vec![pod.namespace().to_owned()],
+            namespace_selector: None,
+            selector: constraint.selector.clone(),
+        }],
     };
-    affinity && (constraint.node_taints_policy.as_deref() != Some("Honor") || tolerated())
+    let demand = &pod.demand;
+    let selected = (constraint.honor_affinity && !demand.nodes.is_empty()).then(|| demand.nodes.clone());
+    let tolerated = constraint.honor_taints.then(|| demand.tolerations.clone());
+    let nodes = if key == EVERY_NODE { Inclusion::default() } else { Inclusion { with_labels, selected, tolerated } };
+    snapshot.tally(Query { topology_key: key.to_owned(), pods, staying: true, nodes })
+}
+
+/// How many domains the nodes are in; lacking the label is one of them.
+fn domains_of(snapshot: &Snapshot, division: usize, slots: &[usize]) -> usize {
+    slots.iter().map(|slot| snapshot.topology().domain(division, *slot)).collect::<HashSet<_>>().len()
 }

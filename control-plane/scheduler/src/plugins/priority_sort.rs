@@ -1,8 +1,6 @@
 //! PrioritySort: the more important pod first, of equals the one that waits longer.
 
-use std::cmp::Ordering;
-
-use crate::framework::Plugin;
+use crate::framework::{Plugin, Point};
 use crate::queue::Entry;
 
 pub struct PrioritySort;
@@ -12,7 +10,11 @@ impl Plugin for PrioritySort {
         "PrioritySort"
     }
 
-    fn order(&self, a: &Entry, b: &Entry) -> Option<Ordering> {
-        Some(b.pod.priority.cmp(&a.pod.priority).then_with(|| a.queued_at.cmp(&b.queued_at)))
+    fn points(&self) -> &'static [Point] {
+        &[Point::QueueSort]
+    }
+
+    fn rank(&self, entry: &Entry) -> (i64, i128) {
+        (-i64::from(entry.pod.priority), entry.queued_at.as_nanosecond())
     }
 }

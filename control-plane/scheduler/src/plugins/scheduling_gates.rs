@@ -1,8 +1,6 @@
 //! SchedulingGates: a pod with gates is not even tried.
 
-use std::borrow::Cow;
-
-use crate::framework::{Plugin, Verdict};
+use crate::framework::{Plugin, Point, Verdict};
 use crate::rows::PodRow;
 
 pub struct SchedulingGates;
@@ -12,13 +10,17 @@ impl Plugin for SchedulingGates {
         "SchedulingGates"
     }
 
+    fn points(&self) -> &'static [Point] {
+        &[Point::PreEnqueue]
+    }
+
     fn pre_enqueue(&self, pod: &PodRow) -> Verdict {
-        match pod.gates.is_empty() {
+        match pod.demand.gates.is_empty() {
             true => Verdict::Fits,
-            false => Verdict::Unresolvable(vec![Cow::Owned(format!(
-                "waiting for scheduling gates: [{}]",
-                pod.gates.join(" ")
-            ))]),
+            false => {
+                let gates = pod.demand.gates.join(" ");
+                Verdict::unresolvable_because(format!("waiting for scheduling gates: [{gates}]"))
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! TaintToleration: a node's taints keep pods away that do not tolerate them, or make it second choice.
 
 use corten_api::k8s_openapi::api::core::v1::{Taint, Toleration};
-use corten_api::placement::{tolerates, tolerates_all};
+use corten_api::placement::tolerates;
 
-use crate::framework::{ClusterEvent, Plugin, PreFilter, PreScore, State, Verdict, normalize};
+use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state};
+use crate::rows::node_sets::NodeQuery;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 pub struct TaintToleration;
@@ -13,29 +14,40 @@ impl Plugin for TaintToleration {
         "TaintToleration"
     }
 
-    fn pre_filter(&self, _: &PodRow, _: &Snapshot) -> PreFilter {
-        PreFilter::Continue(Box::new(()))
+    fn points(&self) -> &'static [Point] {
+        &[Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow) -> Verdict {
-        match tolerates_all(&pod.tolerations, &node.taints, &["NoSchedule", "NoExecute"]) {
+    fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
+        let tolerated = snapshot.node_set(NodeQuery::Tolerated(pod.demand.tolerations.clone()));
+        match snapshot.sets().len(tolerated) == snapshot.len() {
+            true => PreFilter::Skip,
+            false => PreFilter::Continue(Box::new(tolerated)),
+        }
+    }
+
+    fn filter(&self, tolerated: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
+        match state::<usize>(tolerated).is_none_or(|set| snapshot.sets().contains(*set, node.slot)) {
             true => Verdict::Fits,
             false => Verdict::unresolvable("node(s) had untolerated taint(s)"),
         }
     }
 
-    fn pre_score(&self, _: &PodRow, _: &Snapshot, _: &[&NodeRow]) -> PreScore {
-        PreScore::Ready(Box::new(()))
+    fn pre_score(&self, _: &PodRow, snapshot: &mut Snapshot, _: &[usize]) -> PreScore {
+        match snapshot.softly_tainted() {
+            0 => PreScore::Same(MAX_SCORE),
+            _ => PreScore::Ready(Box::new(())),
+        }
     }
 
     /// The number of soft taints that the pod does not tolerate.
-    fn score(&self, _: &State, pod: &PodRow, node: &NodeRow) -> i64 {
+    fn score(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
         let soft = node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
         let relevant = |t: &&Toleration| {
             t.effect.as_deref().unwrap_or_default().is_empty() || t.effect.as_deref() == Some("PreferNoSchedule")
         };
-        let tolerated =
-            |taint: &Taint| pod.tolerations.iter().filter(relevant).any(|toleration| tolerates(toleration, taint));
+        let tolerations = &pod.demand.tolerations.0;
+        let tolerated = |taint: &Taint| tolerations.iter().filter(relevant).any(|one| tolerates(one, taint));
         soft.filter(|taint| !tolerated(taint)).count() as i64
     }
 
@@ -43,7 +55,11 @@ impl Plugin for TaintToleration {
         normalize(scores, true);
     }
 
-    fn wakes(&self, event: ClusterEvent) -> bool {
-        matches!(event, ClusterEvent::NodeAdded | ClusterEvent::NodeUpdated)
+    fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, _: &Snapshot) -> bool {
+        match event {
+            ClusterEvent::NodeAdded(node) => pod.demand.tolerations.admit(node),
+            ClusterEvent::NodeUpdated(node, change) => change.taints && pod.demand.tolerations.admit(node),
+            _ => false,
+        }
     }
 }

@@ -1,0 +1,143 @@
+//! The scheduler's configuration: `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, read strictly.
+//!
+//! What a field asks for is done, or the field is refused by name; nothing is taken and forgotten. The text itself is
+//! read elsewhere: this begins with the decoded document.
+
+pub mod args;
+mod document;
+mod plugins;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corten_meta::Value;
+
+use crate::Error;
+use crate::framework::Point;
+use args::Args;
+
+/// Everything a scheduler process is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub profiles: Vec<ProfileSpec>,
+    pub extenders: Vec<ExtenderSpec>,
+    pub initial_backoff: Duration,
+    pub max_backoff: Duration,
+    /// Who this process is among the candidates for leadership.
+    pub identity: String,
+    /// Stand for election before doing anything. Off where there is only one process.
+    pub leader_election: Option<Election>,
+    /// Where the choice among equally good nodes begins.
+    pub seed: u64,
+    /// The kubeconfig that the document names.
+    pub kubeconfig: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            profiles: vec![ProfileSpec::default()],
+            extenders: Vec::new(),
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(10),
+            identity: String::new(),
+            leader_election: None,
+            seed: 0x2545_f491_4f6c_dd1d,
+            kubeconfig: None,
+        }
+    }
+}
+
+impl Config {
+    /// A decoded `KubeSchedulerConfiguration`.
+    pub fn from_document(document: Value) -> Result<Config, Error> {
+        document::read(document).map_err(Error::Config)
+    }
+}
+
+/// The lease that processes stand for, and its times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Election {
+    pub namespace: String,
+    pub name: String,
+    pub lease_duration: Duration,
+    pub renew_deadline: Duration,
+    pub retry_period: Duration,
+}
+
+impl Default for Election {
+    fn default() -> Election {
+        Election {
+            namespace: "kube-system".to_owned(),
+            name: "kube-scheduler".to_owned(),
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A plugin at a point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enabled {
+    pub name: String,
+    pub weight: i64,
+}
+
+/// A profile with every default applied: what is called where.
+#[derive(Clone, Debug)]
+pub struct ProfileSpec {
+    pub scheduler_name: String,
+    /// Zero means as many as the size of the cluster suggests.
+    pub percentage_of_nodes_to_score: usize,
+    pub points: BTreeMap<Point, Vec<Enabled>>,
+    pub args: Args,
+}
+
+impl Default for ProfileSpec {
+    fn default() -> ProfileSpec {
+        ProfileSpec {
+            scheduler_name: "default-scheduler".to_owned(),
+            percentage_of_nodes_to_score: 0,
+            points: plugins::by_default(),
+            args: Args::default(),
+        }
+    }
+}
+
+/// Somebody else who has a say, over HTTP.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExtenderSpec {
+    pub url_prefix: String,
+    pub filter_verb: String,
+    pub preempt_verb: String,
+    pub prioritize_verb: String,
+    pub bind_verb: String,
+    pub weight: i64,
+    pub tls: Option<ExtenderTls>,
+    pub timeout: Duration,
+    /// It knows the nodes, and is told names only.
+    pub node_cache_capable: bool,
+    /// It is asked about pods that request one of these, or about all pods.
+    pub managed_resources: Vec<ManagedResource>,
+    /// Pods are placed without it when it does not answer.
+    pub ignorable: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtenderTls {
+    pub insecure: bool,
+    pub server_name: Option<String>,
+    pub ca: Option<Vec<u8>>,
+    pub certificate: Option<Vec<u8>>,
+    pub key: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagedResource {
+    pub name: String,
+    /// The scheduler itself does not look at the resource.
+    pub ignored_by_scheduler: bool,
+}

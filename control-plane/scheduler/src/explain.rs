@@ -1,0 +1,317 @@
+//! Why a pod is where it is, or nowhere: every plugin's word on every node, and what would help.
+//!
+//! Decides by the same code as the scheduler itself, on a state of its own; it writes nothing.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use corten_api::decode_object;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_client::{Caches, Client};
+use corten_meta::Key;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::config::Config;
+use crate::cycle::{self, Rotation};
+use crate::framework::{Point, Verdict};
+use crate::profile::Profile;
+use crate::rows::{NodeRow, PodRow, Snapshot};
+use crate::scheduler::Scheduler;
+use crate::task::watches::{self, Watched, Watches};
+
+/// What is to be said about a pod.
+#[derive(Debug, Default)]
+pub struct Explanation {
+    /// One sentence.
+    pub summary: String,
+    pub nodes: Vec<NodeReport>,
+    /// What would make it schedulable, the easiest first.
+    pub advice: Vec<String>,
+}
+
+/// What the plugins say of one node.
+#[derive(Debug)]
+pub struct NodeReport {
+    pub name: String,
+    /// Plugin and reason for each that refuses; empty for a node that fits.
+    pub refused: Vec<(&'static str, String)>,
+    /// Plugin and weighted score for each that scores, on a node that fits.
+    pub scores: Vec<(&'static str, i64)>,
+}
+
+/// Explains a pod of a cluster.
+pub async fn explain(config: &Config, client: Client, key: &Key) -> Result<Explanation, Error> {
+    let ending = CancellationToken::new();
+    let caches = Caches::new(client, ending.clone());
+    let mut known = Watches::start(&caches).await;
+    let now = corten_meta::time::now();
+    let mut scheduler = Scheduler::new(config);
+    let mut asked = None;
+    while let Some((kind, change)) = known.try_next() {
+        if kind != Watched::Pod {
+            watches::hear(&mut scheduler, kind, &change, now);
+            continue;
+        }
+        let Some(Ok(pod)) = change.new.as_ref().map(|object| decode_object::<Pod>(object)) else { continue };
+        if change.key == *key {
+            asked = Some(pod.clone());
+        }
+        scheduler.pod_changed(pod, now);
+    }
+    ending.cancel();
+    caches.ended().await;
+    let pod = asked.ok_or_else(|| Error::NoPod(key.to_string()))?;
+    let row = Arc::new(scheduler.snapshot.row(pod));
+    let profile = scheduler.profile(&row);
+    Ok(of_pod(&mut scheduler.snapshot, profile.as_deref(), &row))
+}
+
+fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &PodRow) -> Explanation {
+    let said = |summary: String| Explanation { summary, ..Explanation::default() };
+    if !pod.node_name.is_empty() {
+        return said(format!("It runs on {}.", pod.node_name));
+    }
+    let Some(profile) = profile else {
+        let name = &pod.demand.scheduler_name;
+        let mut told = said(format!("It waits for the scheduler {name:?}, which is not this one."));
+        told.advice.push(format!("start a scheduler named {name:?}, or make the pod with another schedulerName"));
+        return told;
+    };
+    for plugin in profile.at(Point::PreEnqueue) {
+        if let Some(reasons) = plugin.pre_enqueue(pod).reasons() {
+            let mut told = said(format!("{}: {}.", plugin.name(), reasons.text()));
+            told.advice.push(format!("remove the scheduling gates: {}", pod.demand.gates.join(", ")));
+            return told;
+        }
+    }
+    if snapshot.len() == 0 {
+        let mut told = said("no nodes available to schedule pods".to_owned());
+        told.advice.push("add a node".to_owned());
+        return told;
+    }
+    let mut rotation = Rotation::new(1);
+    let search = cycle::search(snapshot, profile, pod, &mut rotation);
+    let nodes = reports(snapshot, profile, pod);
+    let mut advice: Vec<String> = Vec::new();
+    let summary = match search.feasible.is_empty() {
+        false => "It fits now, and is about to be placed.".to_owned(),
+        true => {
+            let rejection = cycle::post_filter(snapshot, profile, pod, &search, &mut rotation);
+            if let Some(room) = &rejection.preemption {
+                let victims: Vec<String> = room.victims.iter().map(|victim| victim.key().to_string()).collect();
+                advice.push(format!("preemption makes room on {} once {} are gone", room.node, victims.join(", ")));
+            }
+            advice.extend(what_would_help(snapshot, pod, &nodes));
+            rejection.message
+        }
+    };
+    Explanation { summary, nodes, advice }
+}
+
+fn reports(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow) -> Vec<NodeReport> {
+    let slots: Vec<usize> = snapshot.nodes().map(|node| node.slot).collect();
+    let filters = match cycle::pre_filter(snapshot, profile, pod) {
+        Ok(filters) => filters,
+        Err((plugin, verdict)) => return refused_everywhere(snapshot, plugin, &verdict),
+    };
+    let mut reports = Vec::new();
+    let mut fitting = Vec::new();
+    for slot in slots {
+        let told = |(plugin, verdict): (&'static str, Verdict)| {
+            let why = verdict.reasons()?.text();
+            Some((plugin, detail(plugin, why, pod, snapshot.node(slot))))
+        };
+        let refused: Vec<_> = cycle::verdicts(&filters, pod, slot, snapshot).into_iter().filter_map(told).collect();
+        if refused.is_empty() {
+            fitting.push((slot, reports.len()));
+        }
+        reports.push(NodeReport { name: snapshot.node(slot).name.clone(), refused, scores: Vec::new() });
+    }
+    let slots: Vec<usize> = fitting.iter().map(|(slot, _)| *slot).collect();
+    for (plugin, weight) in profile.scorers() {
+        let scores = cycle::plugin_scores(snapshot, plugin, pod, &slots).unwrap_or_default();
+        for ((_, report), score) in fitting.iter().zip(scores) {
+            reports[*report].scores.push((plugin.name(), score * weight));
+        }
+    }
+    reports
+}
+
+fn refused_everywhere(snapshot: &Snapshot, plugin: &'static str, verdict: &Verdict) -> Vec<NodeReport> {
+    let why = verdict.reasons().map(|reasons| reasons.text()).unwrap_or_default();
+    let report = |node: &NodeRow| NodeReport {
+        name: node.name.clone(),
+        refused: vec![(plugin, why.clone())],
+        scores: Vec::new(),
+    };
+    snapshot.nodes().map(report).collect()
+}
+
+/// The reason with the numbers or names behind it.
+fn detail(plugin: &str, why: String, pod: &PodRow, node: &NodeRow) -> String {
+    match plugin {
+        "NodeResourcesFit" => {
+            let mut told = why;
+            for (name, asked) in asked_for(pod) {
+                let left = node.allocatable.get(&name) - node.requested.get(&name);
+                if asked > left {
+                    let total = node.allocatable.get(&name);
+                    let _ = write!(
+                        told,
+                        " ({name}: asks {}, {} of {} left)",
+                        unit(&name, asked),
+                        unit(&name, left),
+                        unit(&name, total)
+                    );
+                }
+            }
+            told
+        }
+        "TaintToleration" => {
+            let hard = node.taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
+            let untolerated = hard.filter(|taint| {
+                !pod.demand.tolerations.0.iter().any(|one| corten_api::placement::tolerates(one, taint))
+            });
+            let taints: Vec<String> = untolerated
+                .map(|taint| format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect))
+                .collect();
+            format!("{why}: {}", taints.join(", "))
+        }
+        _ => why,
+    }
+}
+
+fn asked_for(pod: &PodRow) -> Vec<(String, i64)> {
+    let requests = &pod.demand.requests;
+    let common = ["cpu", "memory", "ephemeral-storage"].into_iter().map(|name| (name.to_owned(), requests.get(name)));
+    let scalar = requests.scalar.iter().map(|(name, amount)| (name.clone(), *amount));
+    common.chain(scalar).filter(|(_, amount)| *amount > 0).collect()
+}
+
+fn unit(name: &str, amount: i64) -> String {
+    match name {
+        "cpu" => format!("{amount}m"),
+        "memory" | "ephemeral-storage" => format!("{}Mi", amount / (1024 * 1024)),
+        _ => amount.to_string(),
+    }
+}
+
+/// For each node that only one plugin refuses, what would change that plugin's mind; nodes refused by more are far
+/// from fitting.
+fn what_would_help(snapshot: &Snapshot, pod: &PodRow, nodes: &[NodeReport]) -> Vec<String> {
+    let mut advice: Vec<String> = Vec::new();
+    for report in nodes.iter().filter(|report| report.refused.len() == 1) {
+        let Some((plugin, _)) = report.refused.first() else { continue };
+        let Some(node) = snapshot.find(&report.name) else { continue };
+        let help = help(plugin, pod, node);
+        if !help.is_empty() && !advice.contains(&help) {
+            advice.push(help);
+        }
+    }
+    if advice.is_empty() {
+        advice.push("each node is refused for more than one reason; see them above".to_owned());
+    }
+    advice
+}
+
+fn help(plugin: &str, pod: &PodRow, node: &NodeRow) -> String {
+    let name = &node.name;
+    match plugin {
+        "NodeResourcesFit" => {
+            let larger = asked_for(pod).into_iter().find(|(resource, asked)| *asked > node.allocatable.get(resource));
+            if let Some((resource, asked)) = larger {
+                return format!("add a node with {} of {resource}, or ask for less", unit(&resource, asked));
+            }
+            let missing: Vec<String> = asked_for(pod)
+                .into_iter()
+                .filter_map(|(resource, asked)| {
+                    let short = asked - (node.allocatable.get(&resource) - node.requested.get(&resource));
+                    (short > 0).then(|| format!("{} of {resource}", unit(&resource, short)))
+                })
+                .collect();
+            match missing.is_empty() {
+                true => format!("remove a pod from {name}: it takes no more than {}", node.allocatable.pods),
+                false => format!("free {} on {name}, or ask for less", missing.join(" and ")),
+            }
+        }
+        "TaintToleration" => format!("tolerate the taints of {name}, or remove them"),
+        "NodeUnschedulable" => format!("kubectl uncordon {name}"),
+        "NodeAffinity" | "NodeName" => format!("label {name} as the pod's nodeSelector or affinity asks"),
+        "NodePorts" => format!("use another hostPort, or remove the pod on {name} that has it"),
+        "PodTopologySpread" => format!("raise maxSkew, or place fewer pods in the domain of {name}"),
+        "InterPodAffinity" => {
+            format!("place the pods that the affinity asks for, or remove those it avoids, near {name}")
+        }
+        "VolumeBinding" | "VolumeZone" | "VolumeRestrictions" | "NodeVolumeLimits" => {
+            "see to the pod's PersistentVolumeClaims: kubectl describe pvc".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}", self.summary)?;
+        let width = self.nodes.iter().map(|node| node.name.len()).max().unwrap_or(0);
+        for node in &self.nodes {
+            let mut lines: Vec<String> = node.refused.iter().map(|(plugin, why)| format!("{plugin}: {why}")).collect();
+            if lines.is_empty() {
+                let total: i64 = node.scores.iter().map(|(_, score)| score).sum();
+                let scores: Vec<String> =
+                    node.scores.iter().map(|(plugin, score)| format!("{plugin} {score}")).collect();
+                lines.push(format!("fits, score {total}: {}", scores.join(", ")));
+            }
+            for (number, line) in lines.iter().enumerate() {
+                let name = if number == 0 { node.name.as_str() } else { "" };
+                writeln!(f, "  {name:width$}  {line}")?;
+            }
+        }
+        if !self.advice.is_empty() {
+            writeln!(f, "What would help:")?;
+        }
+        self.advice.iter().try_for_each(|advice| writeln!(f, "  - {advice}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ProfileSpec;
+    use crate::rows::tests::{node, typed_pod};
+    use expect_test::expect;
+    use serde_json::{Value, json};
+
+    fn explained(nodes: &[Value], spec: Value) -> String {
+        let mut snapshot = Snapshot::default();
+        for (number, extra) in nodes.iter().enumerate() {
+            snapshot.set_node(node(&format!("node-{number}"), "2", extra.clone()));
+        }
+        let row = snapshot.row(typed_pod("p", spec));
+        of_pod(&mut snapshot, Some(&Profile::new(&ProfileSpec::default())), &row).to_string()
+    }
+
+    #[test]
+    fn every_plugin_is_heard_about_every_node() {
+        let taint = json!({"spec": {"unschedulable": true, "taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}});
+        let spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]});
+        expect![[r#"
+            0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+              node-0  NodeResourcesFit: Insufficient cpu (cpu: asks 3000m, 2000m of 2000m left)
+              node-1  NodeUnschedulable: node(s) were unschedulable
+                      TaintToleration: node(s) had untolerated taint(s): gpu=yes:NoSchedule
+                      NodeResourcesFit: Insufficient cpu (cpu: asks 3000m, 2000m of 2000m left)
+            What would help:
+              - add a node with 3000m of cpu, or ask for less
+        "#]]
+        .assert_eq(&explained(&[json!({}), taint], spec));
+    }
+
+    #[test]
+    fn a_gate_and_a_foreign_scheduler_are_named() {
+        let told = explained(&[json!({})], json!({"containers": [], "schedulingGates": [{"name": "wait"}]}));
+        assert!(told.contains("waiting for scheduling gates: [wait]"), "{told}");
+        let told = explained(&[json!({})], json!({"containers": []}));
+        assert!(told.contains("node-0  fits, score"), "{told}");
+    }
+}

@@ -1,0 +1,136 @@
+//! A profile: which plugins are called at which point, with what weights, for the pods of one scheduler name.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::config::ProfileSpec;
+use crate::framework::{Plugin, Point};
+use crate::plugins::{Limits, registered};
+
+pub struct Profile {
+    pub name: String,
+    plugins: Vec<Box<dyn Plugin>>,
+    at: HashMap<Point, Vec<usize>>,
+    weights: Vec<i64>,
+    percentage_of_nodes_to_score: usize,
+}
+
+impl Profile {
+    /// Makes the plugins of a specification; it was checked when it was read.
+    pub fn new(spec: &ProfileSpec) -> Profile {
+        let mut profile = Profile {
+            name: spec.scheduler_name.clone(),
+            plugins: Vec::new(),
+            at: HashMap::new(),
+            weights: Vec::new(),
+            percentage_of_nodes_to_score: spec.percentage_of_nodes_to_score,
+        };
+        for point in Point::ALL {
+            for enabled in spec.points.get(&point).into_iter().flatten() {
+                let number = profile.number(&enabled.name, spec);
+                if point == Point::Score {
+                    profile.weights[number] = enabled.weight;
+                }
+                profile.at.entry(point).or_default().push(number);
+            }
+        }
+        profile
+    }
+
+    fn number(&mut self, name: &str, spec: &ProfileSpec) -> usize {
+        if let Some(known) = self.plugins.iter().position(|plugin| plugin.name() == name) {
+            return known;
+        }
+        if let Some(registered) = registered(name) {
+            self.plugins.push((registered.make)(&spec.args));
+            self.weights.push(0);
+        }
+        self.plugins.len().saturating_sub(1)
+    }
+
+    /// The plugins of a point, in order.
+    pub fn at(&self, point: Point) -> impl Iterator<Item = &dyn Plugin> {
+        self.at.get(&point).into_iter().flatten().map(|number| &*self.plugins[*number])
+    }
+
+    /// The plugins that filter. Each prepares itself also when it does so at no point of its own.
+    pub fn filters(&self) -> impl Iterator<Item = &dyn Plugin> {
+        let (prepare, filter) = (self.numbers(Point::PreFilter), self.numbers(Point::Filter));
+        let alone = filter.iter().filter(|number| !prepare.contains(number));
+        let mut all: Vec<usize> = prepare.iter().chain(alone).copied().collect();
+        // In the order of filtering; those that only prepare may still refuse, and go where they stand.
+        all.sort_by_key(|number| filter.iter().position(|other| other == number).unwrap_or(usize::MAX));
+        all.into_iter().map(|number| &*self.plugins[number])
+    }
+
+    /// The plugins that score, with their weights.
+    pub fn scorers(&self) -> impl Iterator<Item = (&dyn Plugin, i64)> {
+        let numbers = self.numbers(Point::Score).iter();
+        numbers.map(|number| (&*self.plugins[*number], self.weights[*number])).filter(|(_, weight)| *weight > 0)
+    }
+
+    fn numbers(&self, point: Point) -> &[usize] {
+        self.at.get(&point).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn plugin(&self, name: &str) -> Option<&dyn Plugin> {
+        self.plugins.iter().map(|plugin| &**plugin).find(|plugin| plugin.name() == name)
+    }
+
+    pub fn preemption(&self) -> Option<Limits> {
+        self.at(Point::PostFilter).find_map(Plugin::preemption)
+    }
+
+    pub fn patience(&self) -> Duration {
+        self.at(Point::PreBind).find_map(Plugin::patience).unwrap_or(Duration::from_secs(600))
+    }
+
+    /// How many feasible nodes are enough: in a large cluster a good node among some is found sooner than the best
+    /// among all.
+    pub fn feasible_to_find(&self, nodes: usize) -> usize {
+        const MIN_FEASIBLE: usize = 100;
+        const MIN_PERCENT: usize = 5;
+        if nodes < MIN_FEASIBLE || self.percentage_of_nodes_to_score >= 100 {
+            return nodes;
+        }
+        let percent = match self.percentage_of_nodes_to_score {
+            0 => 50usize.saturating_sub(nodes / 125).max(MIN_PERCENT),
+            asked => asked,
+        };
+        (nodes * percent / 100).max(MIN_FEASIBLE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_large_clusters_a_share_of_the_nodes_is_enough() {
+        let profile = Profile::new(&ProfileSpec::default());
+        for (nodes, expected) in [(50, 50), (100, 100), (1000, 420), (5000, 500), (10_000, 500)] {
+            assert_eq!(profile.feasible_to_find(nodes), expected, "{nodes} nodes");
+        }
+        let half = Profile::new(&ProfileSpec { percentage_of_nodes_to_score: 50, ..ProfileSpec::default() });
+        assert_eq!(half.feasible_to_find(5000), 2500);
+    }
+
+    #[test]
+    fn the_default_profile_filters_and_scores_in_upstreams_order() {
+        let profile = Profile::new(&ProfileSpec::default());
+        let filters: Vec<&str> = profile.filters().map(Plugin::name).collect();
+        assert_eq!(filters[..4], ["NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity"]);
+        assert_eq!(filters.last(), Some(&"InterPodAffinity"));
+        let scorers: Vec<(&str, i64)> = profile.scorers().map(|(plugin, weight)| (plugin.name(), weight)).collect();
+        let expected = [
+            ("TaintToleration", 3),
+            ("NodeAffinity", 2),
+            ("NodeResourcesFit", 1),
+            ("PodTopologySpread", 2),
+            ("InterPodAffinity", 2),
+            ("NodeResourcesBalancedAllocation", 1),
+            ("ImageLocality", 1),
+        ];
+        assert_eq!(scorers, expected);
+    }
+}

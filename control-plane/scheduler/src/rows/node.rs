@@ -1,0 +1,92 @@
+//! A node as scheduling sees it, with the pods on it.
+//!
+//! Invariant: what a row says is requested is the sum over the pods it holds, assumed ones included.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use corten_api::k8s_openapi::api::core::v1::{Node, NodeStatus, Taint};
+
+use super::pod::PodRow;
+use crate::resources::Resources;
+
+#[derive(Clone, Debug, Default)]
+pub struct NodeRow {
+    /// Where the row is in the snapshot; never changes while the node exists.
+    pub slot: usize,
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    pub unschedulable: bool,
+    pub allocatable: Resources,
+    pub requested: Resources,
+    pub scoring: Resources,
+    pub pods: Vec<Arc<PodRow>>,
+    /// How many of the pods take ports of the host, or use volumes that two pods cannot share.
+    pub with_ports: usize,
+    pub with_disks: usize,
+    /// Which images it has, by number.
+    pub images: Vec<u32>,
+    /// False while only pods of the node are known, not the node itself.
+    pub known: bool,
+}
+
+/// What of a node changed that scheduling depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeChange {
+    pub added: bool,
+    pub labels: bool,
+    pub taints: bool,
+    pub unschedulable: bool,
+    pub allocatable: bool,
+}
+
+impl NodeChange {
+    pub fn any(self) -> bool {
+        self != NodeChange::default()
+    }
+}
+
+impl NodeRow {
+    /// What would change if the node were described so.
+    pub fn compare(&self, node: &Node, allocatable: &Resources) -> NodeChange {
+        let spec = node.spec.as_ref();
+        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        NodeChange {
+            added: !self.known,
+            labels: self.labels.iter().ne(node.metadata.labels.iter().flatten()),
+            taints: self.taints != taints,
+            unschedulable: self.unschedulable != spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
+            allocatable: self.allocatable != *allocatable,
+        }
+    }
+
+    /// Takes over what the node says about itself, its images apart.
+    pub fn describe(&mut self, node: Node, allocatable: Resources) -> NodeStatus {
+        let spec = node.spec.unwrap_or_default();
+        self.labels = node.metadata.labels.unwrap_or_default();
+        self.taints = spec.taints.unwrap_or_default();
+        self.unschedulable = spec.unschedulable.unwrap_or(false);
+        self.allocatable = allocatable;
+        self.known = true;
+        node.status.unwrap_or_default()
+    }
+
+    pub fn add(&mut self, pod: Arc<PodRow>) {
+        self.requested.add(&pod.demand.requests);
+        self.scoring.add(&pod.demand.scoring);
+        self.with_ports += usize::from(!pod.demand.host_ports.is_empty());
+        self.with_disks += usize::from(!pod.demand.volumes.is_empty());
+        self.pods.push(pod);
+    }
+
+    pub fn remove(&mut self, uid: &str) -> Option<Arc<PodRow>> {
+        let at = self.pods.iter().position(|pod| *pod.uid == *uid)?;
+        let pod = self.pods.swap_remove(at);
+        self.requested.subtract(&pod.demand.requests);
+        self.scoring.subtract(&pod.demand.scoring);
+        self.with_ports -= usize::from(!pod.demand.host_ports.is_empty());
+        self.with_disks -= usize::from(!pod.demand.volumes.is_empty());
+        Some(pod)
+    }
+}

@@ -1,0 +1,93 @@
+//! Standing sets of nodes: those that a node selector means, those whose taints are tolerated. Asked once for all pods
+//! alike, and kept up to date node by node.
+
+use std::collections::HashMap;
+
+use super::demand::{NodeDemand, Tolerations};
+use super::node::NodeRow;
+
+const MOST_SETS: usize = 256;
+
+/// Which nodes belong to a set.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NodeQuery {
+    Selected(NodeDemand),
+    Tolerated(Tolerations),
+}
+
+impl NodeQuery {
+    fn means(&self, node: &NodeRow) -> bool {
+        node.known
+            && match self {
+                NodeQuery::Selected(demand) => demand.selects(node),
+                NodeQuery::Tolerated(tolerations) => tolerations.admit(node),
+            }
+    }
+}
+
+struct Set {
+    query: NodeQuery,
+    bits: Vec<u64>,
+    len: usize,
+}
+
+impl Set {
+    fn put(&mut self, slot: usize, belongs: bool) {
+        let (word, bit) = (slot / 64, 1u64 << (slot % 64));
+        if self.bits.len() <= word {
+            self.bits.resize(word + 1, 0);
+        }
+        match ((self.bits[word] & bit) != 0, belongs) {
+            (false, true) => {
+                self.bits[word] |= bit;
+                self.len += 1;
+            }
+            (true, false) => {
+                self.bits[word] &= !bit;
+                self.len -= 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct NodeSets {
+    sets: Vec<Set>,
+    by_query: HashMap<NodeQuery, usize>,
+}
+
+impl NodeSets {
+    /// A new scheduling cycle: numbers given out before are void.
+    pub fn begin(&mut self) {
+        if self.sets.len() > MOST_SETS {
+            *self = NodeSets::default();
+        }
+    }
+
+    pub fn set(&mut self, query: NodeQuery, nodes: &[NodeRow]) -> usize {
+        if let Some(known) = self.by_query.get(&query) {
+            return *known;
+        }
+        let mut set = Set { query: query.clone(), bits: Vec::new(), len: 0 };
+        nodes.iter().for_each(|node| set.put(node.slot, query.means(node)));
+        self.sets.push(set);
+        self.by_query.insert(query, self.sets.len() - 1);
+        self.sets.len() - 1
+    }
+
+    pub fn contains(&self, set: usize, slot: usize) -> bool {
+        self.sets[set].bits.get(slot / 64).is_some_and(|word| word & (1 << (slot % 64)) != 0)
+    }
+
+    pub fn len(&self, set: usize) -> usize {
+        self.sets[set].len
+    }
+
+    pub fn node_changed(&mut self, node: &NodeRow) {
+        for set in &mut self.sets {
+            let belongs = set.query.means(node);
+            set.put(node.slot, belongs);
+        }
+    }
+}

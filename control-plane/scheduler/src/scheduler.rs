@@ -1,0 +1,376 @@
+//! The state of the scheduler and everything that changes it: what happens in the cluster comes in, decisions go out.
+//!
+//! Nothing here waits or talks to the API, so that a simulation can drive it through whatever a cluster does.
+//! Invariants: a pod that needs a node is queued, assumed, or known to be placed; one that is assumed is decided about
+//! by nobody else; no node gets more than it has by our decisions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
+use jiff::Timestamp;
+
+use crate::config::Config;
+use crate::cycle::{self, Rejection, Rotation, Search};
+use crate::framework::{ClusterEvent, Effect, Point};
+use crate::preemption::Preemption;
+use crate::profile::Profile;
+use crate::queue::{Entry, Profiles, Queue};
+use crate::rows::{PodRow, Snapshot};
+
+/// A pod with the node that was chosen for it.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    pub entry: Entry,
+    /// As it counts on the node.
+    pub row: Arc<PodRow>,
+    /// What must be written, and show, before the pod is bound.
+    pub effects: Vec<Effect>,
+}
+
+/// A pod that found no node.
+#[derive(Clone, Debug)]
+pub struct Unplaced {
+    pub pod: Arc<PodRow>,
+    pub message: String,
+    pub preemption: Option<Preemption>,
+    /// Pods of lesser priority that lose their claim to the node that is made free.
+    pub displaced: Vec<Arc<PodRow>>,
+    pub clears_nomination: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Decision {
+    Place(Placed),
+    Reject(Unplaced),
+}
+
+pub struct Scheduler {
+    profiles: Arc<Profiles>,
+    pub snapshot: Snapshot,
+    queue: Queue,
+    /// Pods that count as placed although the cache does not show it yet.
+    assumed: HashMap<Arc<str>, Arc<PodRow>>,
+    /// Nominations of ours that the cache does not show yet.
+    unconfirmed: HashMap<Arc<str>, String>,
+    rotation: Rotation,
+}
+
+impl Scheduler {
+    pub fn new(config: &Config) -> Scheduler {
+        let profiles =
+            config.profiles.iter().map(Profile::new).map(|profile| (profile.name.clone(), Arc::new(profile)));
+        let profiles = Arc::new(profiles.collect::<Profiles>());
+        Scheduler {
+            queue: Queue::new(profiles.clone(), config.initial_backoff, config.max_backoff),
+            profiles,
+            snapshot: Snapshot::default(),
+            assumed: HashMap::new(),
+            unconfirmed: HashMap::new(),
+            rotation: Rotation::new(config.seed),
+        }
+    }
+
+    pub fn profile(&self, pod: &PodRow) -> Option<Arc<Profile>> {
+        self.profiles.get(&pod.demand.scheduler_name).cloned()
+    }
+
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.queue.next_deadline()
+    }
+
+    pub fn is_assumed(&self, uid: &str) -> bool {
+        self.assumed.contains_key(uid)
+    }
+
+    #[cfg(test)]
+    pub fn is_queued(&self, uid: &str) -> bool {
+        self.queue.contains(uid)
+    }
+
+    /// Something other than a pod or node changed.
+    pub fn happened(&mut self, event: &ClusterEvent<'_>, now: Timestamp) {
+        self.queue.wake(event, &self.snapshot, now);
+    }
+
+    pub fn node_changed(&mut self, name: &str, node: Option<Node>, now: Timestamp) {
+        let Some(node) = node else {
+            self.snapshot.remove_node(name);
+            return self.queue.wake(&ClusterEvent::NodeRemoved, &self.snapshot, now);
+        };
+        let change = self.snapshot.set_node(node);
+        let Some(row) = self.snapshot.find(name).filter(|_| change.any()) else { return };
+        let event = if change.added { ClusterEvent::NodeAdded(row) } else { ClusterEvent::NodeUpdated(row, change) };
+        self.queue.wake(&event, &self.snapshot, now);
+    }
+
+    /// A pod that is new or changed. Given back if a gate keeps it out, so that this can be said.
+    pub fn pod_changed(&mut self, pod: Pod, now: Timestamp) -> Option<Arc<PodRow>> {
+        let mut row = self.snapshot.row(pod);
+        if row.terminal {
+            self.pod_gone(&row.uid, now);
+            return None;
+        }
+        if !row.node_name.is_empty() {
+            self.placed(Arc::new(row), now);
+            return None;
+        }
+        if row.terminating || !self.profiles.contains_key(&row.demand.scheduler_name) {
+            self.queue.remove(&row.uid);
+            self.snapshot.nominated.remove(&row.uid);
+            return None;
+        }
+        if self.assumed.contains_key(&row.uid) {
+            return None;
+        }
+        self.keep_nomination(&mut row);
+        let row = Arc::new(row);
+        self.snapshot.nominated.add(row.clone());
+        self.queue.add(row.clone(), now).map(|_| row)
+    }
+
+    /// A nomination of ours holds until the cache has shown it.
+    fn keep_nomination(&mut self, row: &mut PodRow) {
+        if let Some(ours) = self.unconfirmed.get(&row.uid) {
+            match row.nominated.is_empty() {
+                true => row.nominated.clone_from(ours),
+                false => drop(self.unconfirmed.remove(&row.uid)),
+            }
+        }
+    }
+
+    /// The cache shows a pod where we put it, otherwise unchanged.
+    pub fn confirmed(&mut self, uid: &str, now: Timestamp) {
+        let Some(row) = self.assumed.remove(uid) else { return };
+        self.unconfirmed.remove(uid);
+        self.queue.wake(&ClusterEvent::PodPlaced(&row), &self.snapshot, now);
+    }
+
+    /// A pod that could not be decided about is tried again after a while.
+    pub fn failed(&mut self, entry: Entry) {
+        self.queue.put_back(entry, Vec::new());
+    }
+
+    fn placed(&mut self, row: Arc<PodRow>, now: Timestamp) {
+        self.assumed.remove(&row.uid);
+        self.queue.remove(&row.uid);
+        self.snapshot.nominated.remove(&row.uid);
+        self.unconfirmed.remove(&row.uid);
+        let old = self.snapshot.pod(&row.uid).cloned();
+        self.snapshot.add_pod(row.clone());
+        match old {
+            None => self.queue.wake(&ClusterEvent::PodPlaced(&row), &self.snapshot, now),
+            Some(old)
+                if old.class != row.class
+                    || old.demand.requests != row.demand.requests
+                    || old.terminating != row.terminating =>
+            {
+                self.queue.wake(&ClusterEvent::PodUpdated(&old, &row), &self.snapshot, now);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// A pod that ended or is gone.
+    pub fn pod_gone(&mut self, uid: &str, now: Timestamp) {
+        self.assumed.remove(uid);
+        self.queue.remove(uid);
+        self.snapshot.nominated.remove(uid);
+        self.unconfirmed.remove(uid);
+        if let Some(pod) = self.snapshot.remove_pod(uid) {
+            self.queue.wake(&ClusterEvent::PodRemoved(&pod), &self.snapshot, now);
+        }
+    }
+
+    /// The next pod to decide about, if one waits.
+    pub fn next(&mut self, now: Timestamp) -> Option<Entry> {
+        self.queue.pop(now)
+    }
+
+    /// Decides about a pod that no extender has a say about.
+    pub fn decide(&mut self, entry: Entry) -> Option<Decision> {
+        let profile = self.profile(&entry.pod)?;
+        match cycle::schedule(&mut self.snapshot, &profile, &entry.pod, &mut self.rotation) {
+            Ok(slot) => Some(self.assume(entry, &profile, slot)),
+            Err(rejection) => Some(self.reject(entry, rejection)),
+        }
+    }
+
+    /// The first half of a decision that an extender has a say in.
+    pub fn search(&mut self, pod: &PodRow, profile: &Profile) -> Search {
+        cycle::search(&mut self.snapshot, profile, pod, &mut self.rotation)
+    }
+
+    /// The second half: `extra` are the extenders' scores of the feasible nodes.
+    pub fn conclude(&mut self, entry: Entry, profile: &Profile, search: &Search, extra: &[i64]) -> Decision {
+        let feasible = &search.feasible;
+        if self.snapshot.len() == 0 {
+            return self.reject(entry, cycle::no_nodes());
+        }
+        let mut scores = cycle::scores(&mut self.snapshot, profile, &entry.pod, feasible);
+        scores.iter_mut().zip(extra).for_each(|(score, extra)| *score += extra);
+        match cycle::select(feasible, &scores, &mut self.rotation) {
+            Some(slot) => self.assume(entry, profile, slot),
+            None => {
+                let rejection = cycle::post_filter(&mut self.snapshot, profile, &entry.pod, search, &mut self.rotation);
+                self.reject(entry, rejection)
+            }
+        }
+    }
+
+    /// Reserve: from here on the pod counts as placed, and whether it can be bound is awaited beside.
+    fn assume(&mut self, entry: Entry, profile: &Profile, slot: usize) -> Decision {
+        let mut effects = Vec::new();
+        for plugin in profile.at(Point::Reserve) {
+            match plugin.reserve(&entry.pod, slot, &mut self.snapshot) {
+                Ok(more) => effects.extend(more),
+                Err(verdict) => {
+                    profile.at(Point::Reserve).for_each(|other| other.unreserve(&entry.pod, &mut self.snapshot));
+                    let message = verdict.reasons().map(|reasons| reasons.text()).unwrap_or_default();
+                    let rejection = Rejection {
+                        message: format!("running Reserve plugin {:?}: {message}", plugin.name()),
+                        plugins: vec![plugin.name()],
+                        preemption: None,
+                        clears_nomination: false,
+                    };
+                    return self.reject(entry, rejection);
+                }
+            }
+        }
+        let mut row = (*entry.pod).clone();
+        row.node_name.clone_from(&self.snapshot.node(slot).name);
+        let row = Arc::new(row);
+        self.assumed.insert(row.uid.clone(), row.clone());
+        self.snapshot.nominated.remove(&row.uid);
+        self.snapshot.add_pod(row.clone());
+        Decision::Place(Placed { entry, row, effects })
+    }
+
+    /// No node: room is claimed if it can be made, and the pod waits for a change.
+    fn reject(&mut self, mut entry: Entry, rejection: Rejection) -> Decision {
+        let pod = entry.pod.clone();
+        let Rejection { message, plugins, preemption, clears_nomination } = rejection;
+        let mut displaced = Vec::new();
+        if let Some(room) = &preemption {
+            let lesser = self.snapshot.nominated.on(&room.node).iter().filter(|other| other.priority < pod.priority);
+            displaced = lesser.cloned().collect();
+            displaced.iter().for_each(|other| self.lose_nomination(other));
+            self.mark_going(room, true);
+            self.nominate(&mut entry, &room.node);
+        } else if clears_nomination && !pod.nominated.is_empty() {
+            self.nominate(&mut entry, "");
+        }
+        self.queue.put_back(entry, plugins);
+        let clears_nomination = clears_nomination && !pod.nominated.is_empty();
+        Decision::Reject(Unplaced { pod, message, preemption, displaced, clears_nomination })
+    }
+
+    fn nominate(&mut self, entry: &mut Entry, node: &str) {
+        let mut row = (*entry.pod).clone();
+        row.nominated = node.to_owned();
+        match node.is_empty() {
+            true => drop(self.unconfirmed.remove(&row.uid)),
+            false => drop(self.unconfirmed.insert(row.uid.clone(), node.to_owned())),
+        }
+        entry.pod = Arc::new(row);
+        self.snapshot.nominated.add(entry.pod.clone());
+    }
+
+    /// A pod whose room went to a more important one is tried elsewhere at once.
+    fn lose_nomination(&mut self, pod: &Arc<PodRow>) {
+        self.snapshot.nominated.remove(&pod.uid);
+        self.unconfirmed.remove(&pod.uid);
+        if let Some(mut entry) = self.queue.remove(&pod.uid) {
+            let mut row = (*entry.pod).clone();
+            row.nominated.clear();
+            entry.pod = Arc::new(row);
+            self.queue.activate(entry);
+        }
+    }
+
+    /// Victims count as going from the decision on, not only when the cache shows it: else more would be chosen.
+    fn mark_going(&mut self, room: &Preemption, going: bool) {
+        for victim in &room.victims {
+            if self.snapshot.pod(&victim.uid).is_none() {
+                continue;
+            }
+            let mut row = (**victim).clone();
+            row.preempted |= going;
+            row.terminating |= going;
+            self.snapshot.add_pod(Arc::new(row));
+        }
+    }
+
+    /// The victims could not be told to go: the pod is tried again.
+    pub fn eviction_failed(&mut self, pod: &PodRow, room: &Preemption) {
+        self.mark_going(room, false);
+        if let Some(mut entry) = self.queue.remove(&pod.uid) {
+            self.nominate(&mut entry, "");
+            self.queue.put_back(entry, Vec::new());
+        }
+    }
+
+    /// The API has taken the binding; the cache will show it.
+    pub fn bound(&mut self, placed: &Placed) {
+        self.release(placed);
+    }
+
+    fn release(&mut self, placed: &Placed) {
+        if let Some(profile) = self.profile(&placed.row) {
+            profile.at(Point::Reserve).for_each(|plugin| plugin.unreserve(&placed.row, &mut self.snapshot));
+        }
+    }
+
+    /// The pod could not be bound: it gives back what it took, and is tried again after a while.
+    pub fn binding_failed(&mut self, placed: Placed, now: Timestamp) {
+        self.release(&placed);
+        let uid = placed.row.uid.clone();
+        if self.assumed.remove(&uid).is_none() {
+            return;
+        }
+        if let Some(row) = self.snapshot.remove_pod(&uid) {
+            self.queue.put_back(placed.entry, Vec::new());
+            self.queue.wake(&ClusterEvent::PodRemoved(&row), &self.snapshot, now);
+        }
+    }
+
+    /// Whether everything that was written for the pod has come to pass.
+    pub fn ready_to_bind(&self, placed: &Placed) -> Result<bool, String> {
+        let storage = &self.snapshot.storage;
+        for effect in &placed.effects {
+            let key = match effect {
+                Effect::BindVolume { claim, .. } | Effect::Provision { claim } => claim,
+            };
+            let claim = storage.claims.get(key).ok_or_else(|| format!("PVC {key} does not exist any more"))?;
+            match effect {
+                Effect::BindVolume { volume, .. } => {
+                    let row = storage.volumes.get(volume).ok_or_else(|| format!("pv {volume:?} is gone"))?;
+                    if row.claim.as_ref().is_some_and(|(other, _)| other != key) {
+                        return Err(format!("ClaimRef got reset for pv {volume:?}"));
+                    }
+                }
+                Effect::Provision { .. } if !claim.is_bound() => {
+                    if claim.selected_node.as_deref().is_some_and(|node| node != placed.row.node_name) {
+                        return Err(format!("provisioning failed for PVC {:?}", claim.key.name));
+                    }
+                }
+                Effect::Provision { .. } => {}
+            }
+            if !claim.is_bound() {
+                return Ok(false);
+            }
+            let Some(volume) = storage.volumes.get(&claim.volume) else { return Ok(false) };
+            let node = self.snapshot.find(&placed.row.node_name);
+            let node = node.ok_or_else(|| format!("node {:?} is gone", placed.row.node_name))?;
+            if !volume.reachable(&node.labels) {
+                let (volume, node) = (&volume.name, &node.name);
+                return Err(format!("pv {volume:?} node affinity doesn't match node {node:?}"));
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[path = "simulation.rs"]
+mod simulation;

@@ -1,0 +1,199 @@
+//! What the scheduler watches, and what each change means for its state.
+
+use corten_api::k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use corten_api::k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use corten_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use corten_api::k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
+use corten_api::{Typed, decode_object};
+use corten_client::{Caches, Change, Subscription};
+use corten_meta::Selector;
+use jiff::Timestamp;
+
+use crate::framework::ClusterEvent;
+use crate::rows::demand::selector;
+use crate::rows::storage::{CapacityRow, ClaimRow, ClassRow, DriverRow, VolumeRow, attachment, limits};
+use crate::rows::{Budget, Snapshot};
+use crate::scheduler::Scheduler;
+
+/// The kinds that have a say, in the order in which they are heard: pods last, for they are put on what came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    Namespace,
+    Node,
+    Service,
+    ReplicationController,
+    ReplicaSet,
+    StatefulSet,
+    Budget,
+    StorageClass,
+    CsiDriver,
+    CsiNode,
+    Capacity,
+    Attachment,
+    Volume,
+    Claim,
+    Pod,
+}
+
+pub struct Watches {
+    subscriptions: Vec<(Watched, Subscription)>,
+}
+
+impl Watches {
+    /// Starts the caches, waits until they are complete, and subscribes.
+    pub async fn start(caches: &Caches) -> Watches {
+        let of = [
+            (Watched::Namespace, caches.of::<Namespace>()),
+            (Watched::Node, caches.of::<Node>()),
+            (Watched::Service, caches.of::<Service>()),
+            (Watched::ReplicationController, caches.of::<ReplicationController>()),
+            (Watched::ReplicaSet, caches.of::<ReplicaSet>()),
+            (Watched::StatefulSet, caches.of::<StatefulSet>()),
+            (Watched::Budget, caches.of::<PodDisruptionBudget>()),
+            (Watched::StorageClass, caches.of::<StorageClass>()),
+            (Watched::CsiDriver, caches.of::<CSIDriver>()),
+            (Watched::CsiNode, caches.of::<CSINode>()),
+            (Watched::Capacity, caches.of::<CSIStorageCapacity>()),
+            (Watched::Attachment, caches.of::<VolumeAttachment>()),
+            (Watched::Volume, caches.of::<PersistentVolume>()),
+            (Watched::Claim, caches.of::<PersistentVolumeClaim>()),
+            (Watched::Pod, caches.of::<Pod>()),
+        ];
+        caches.synced().await;
+        Watches { subscriptions: of.into_iter().map(|(kind, cache)| (kind, cache.subscribe())).collect() }
+    }
+
+    /// A change that is already known.
+    pub fn try_next(&mut self) -> Option<(Watched, Change)> {
+        self.subscriptions.iter_mut().find_map(|(kind, changes)| Some((*kind, changes.try_next()?)))
+    }
+
+    /// The next change of any kind; never, after the caches have ended.
+    pub async fn next(&mut self) -> (Watched, Change) {
+        let mut all: futures::stream::FuturesUnordered<_> = self
+            .subscriptions
+            .iter_mut()
+            .map(|(kind, changes)| {
+                let kind = *kind;
+                async move { changes.next().await.map(|change| (kind, change)) }
+            })
+            .collect();
+        while let Some(next) = futures::StreamExt::next(&mut all).await {
+            if let Some(heard) = next {
+                return heard;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+fn typed<K: Typed>(change: &Change) -> Option<K> {
+    change.new.as_ref().and_then(|object| decode_object::<K>(object).ok())
+}
+
+/// Takes over a change of anything but pods.
+pub fn hear(scheduler: &mut Scheduler, kind: Watched, change: &Change, now: Timestamp) {
+    let key = &change.key;
+    let snapshot = &mut scheduler.snapshot;
+    let event = match kind {
+        Watched::Pod => return,
+        Watched::Node => return scheduler.node_changed(&key.name, typed::<Node>(change), now),
+        Watched::Namespace => {
+            let labels = |change: &Option<_>| {
+                let object: &Option<std::sync::Arc<corten_meta::Object>> = change;
+                object.as_ref().map(|object| object.header.labels.clone())
+            };
+            let new = labels(&change.new);
+            if new.is_some() && new == labels(&change.old) {
+                return;
+            }
+            snapshot.set_namespace(&key.name, new);
+            ClusterEvent::NamespaceChanged
+        }
+        Watched::Service | Watched::ReplicationController | Watched::ReplicaSet | Watched::StatefulSet => {
+            return set_selector(snapshot, kind, change);
+        }
+        Watched::Budget => return set_budget(snapshot, change),
+        Watched::StorageClass => {
+            replace(&mut snapshot.storage.classes, &key.name, typed(change).map(ClassRow::of));
+            ClusterEvent::StorageClassChanged
+        }
+        Watched::CsiDriver => {
+            replace(&mut snapshot.storage.drivers, &key.name, typed(change).as_ref().map(DriverRow::of));
+            ClusterEvent::CsiDriverChanged
+        }
+        Watched::CsiNode => {
+            replace(&mut snapshot.storage.limits, &key.name, typed(change).map(limits));
+            ClusterEvent::CsiNodeChanged
+        }
+        Watched::Capacity => {
+            replace(&mut snapshot.storage.capacities, key, typed(change).map(CapacityRow::of));
+            ClusterEvent::StorageCapacityChanged
+        }
+        Watched::Attachment => {
+            replace(&mut snapshot.storage.attachments, &key.name, typed(change).and_then(attachment));
+            ClusterEvent::AttachmentRemoved
+        }
+        Watched::Volume => {
+            replace(&mut snapshot.storage.volumes, &key.name, typed(change).map(VolumeRow::of));
+            ClusterEvent::VolumeChanged
+        }
+        Watched::Claim => {
+            replace(&mut snapshot.storage.claims, key, typed(change).map(ClaimRow::of));
+            ClusterEvent::ClaimChanged(key)
+        }
+    };
+    scheduler.happened(&event, now);
+}
+
+fn replace<K, V, Q>(map: &mut std::collections::HashMap<K, V>, key: &Q, value: Option<V>)
+where
+    K: std::hash::Hash + Eq + std::borrow::Borrow<Q>,
+    Q: std::hash::Hash + Eq + ToOwned<Owned = K> + ?Sized,
+{
+    match value {
+        Some(value) => drop(map.insert(key.to_owned(), value)),
+        None => drop(map.remove(key)),
+    }
+}
+
+fn set_selector(snapshot: &mut Snapshot, kind: Watched, change: &Change) {
+    let (key, selectors) = (&change.key, &mut snapshot.selectors);
+    match kind {
+        Watched::Service => {
+            let service = typed::<Service>(change).and_then(|service| service.spec);
+            selectors.set_service(key, service.and_then(|spec| spec.selector));
+        }
+        Watched::ReplicationController => {
+            let owner = typed::<ReplicationController>(change).and_then(|owner| owner.spec);
+            let owner = owner.and_then(|spec| spec.selector).map(|labels| Selector::from_set(&labels));
+            selectors.set_owner("ReplicationController", key, owner);
+        }
+        Watched::ReplicaSet => {
+            let owner = typed::<ReplicaSet>(change).and_then(|owner| owner.spec);
+            selectors.set_owner("ReplicaSet", key, owner.map(|spec| selector(&spec.selector)));
+        }
+        _ => {
+            let owner = typed::<StatefulSet>(change).and_then(|owner| owner.spec);
+            selectors.set_owner("StatefulSet", key, owner.map(|spec| selector(&spec.selector)));
+        }
+    }
+}
+
+fn set_budget(snapshot: &mut Snapshot, change: &Change) {
+    let budget = typed::<PodDisruptionBudget>(change).map(|budget| {
+        let status = budget.status.unwrap_or_default();
+        let selected = budget.spec.and_then(|spec| spec.selector);
+        Budget {
+            namespace: change.key.namespace.clone(),
+            selector: selected.as_ref().map_or_else(Selector::nothing, selector),
+            allowed: status.disruptions_allowed.unwrap_or(0),
+            disrupted: status.disrupted_pods.unwrap_or_default().into_keys().collect(),
+        }
+    });
+    replace(&mut snapshot.budgets, &change.key, budget);
+}
