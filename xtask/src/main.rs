@@ -4,6 +4,7 @@
 //! needs nothing else to be said.
 
 mod bench;
+mod presence;
 mod schema;
 mod tidy;
 mod tools;
@@ -21,7 +22,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   bench [--record]      measures the release build; --record appends to bench/history.tsv
   tools                 fetches what the tests need into target/tools
   tidy                  the rules of the house that no linter knows
-  schema --from DIR     writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents";
+  schema --from DIR --types DIR   writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents
+                        and upstream's `staging/src/k8s.io`";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1).collect()) {
@@ -41,7 +43,9 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["bench", flags @ ..] => bench::run(flags),
         ["tools"] => tools::ensure_all(&root()),
         ["tidy"] => tidy::run(&root()),
-        ["schema", "--from", dir] => schema::generate(Path::new(dir), &root().join("machinery/api/schema/v1.36.tbl")),
+        ["schema", "--from", dir, "--types", types] => {
+            schema::generate(Path::new(dir), Path::new(types), &root().join("machinery/api/schema/v1.36.tbl"))
+        }
         _ => bail!("{USAGE}"),
     }
 }

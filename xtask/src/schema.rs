@@ -1,4 +1,5 @@
-//! Writes the schema table of `machinery/api` from a directory of upstream's OpenAPI v3 documents.
+//! Writes the schema table of `machinery/api` from a directory of upstream's OpenAPI v3 documents, and from the tags
+//! of its type declarations what those do not say (`presence.rs`).
 //!
 //! Run by hand when the target version changes. The table holds facts only (names, types, marks, defaults);
 //! descriptions are never read, so none can leak into the project. The form of a line is documented in the
@@ -11,24 +12,29 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::presence::Presence;
+
 const HEAD: &str = "\
 # The schema of the Kubernetes API, facts only. Written by `cargo xtask schema`; do not edit.
 # T <type> <marks>           a type; a leading dot stands for `io.k8s.api.`
 # <field> <shape> <marks>    a field of the type above
 # shape: string int32 int64 integer double number bool bytes date-time object any int-or-string quantity @type [items] {values},
 #        each with `=default` when its place in the schema has one
-# marks: ! required, =default, list=, keys=, strategy=, merge=, map=, gvk=, unions=
+# marks: ! required, =default, list=, keys=, strategy=, merge=, map=, gvk=, unions=,
+#        ~ and how its zero value is written: * absent is not zero, 0 always written, z zero not written,
+#        and after a colon the name of its type where that is more than its shape; ^ the struct it is inlined from
 ";
 
 /// Reads every stable group version under `<openapi>/v3` and writes the table to `out`.
-pub fn generate(openapi: &Path, out: &Path) -> Result<()> {
+pub fn generate(openapi: &Path, staging: &Path, out: &Path) -> Result<()> {
+    let presence = Presence::read(staging)?;
     let types = stable_types(&openapi.join("v3"))?;
     if types.is_empty() {
         bail!("no stable group versions under {}", openapi.display());
     }
     let mut table = HEAD.to_string();
     for (name, schema) in &types {
-        write_type(&mut table, name, schema).with_context(|| format!("type {name}"))?;
+        write_type(&mut table, name, schema, &presence).with_context(|| format!("type {name}"))?;
     }
     std::fs::write(out, table).with_context(|| format!("write {}", out.display()))
 }
@@ -56,7 +62,7 @@ fn stable_types(directory: &Path) -> Result<BTreeMap<String, Value>> {
     Ok(types)
 }
 
-fn write_type(table: &mut String, name: &str, schema: &Value) -> Result<()> {
+fn write_type(table: &mut String, name: &str, schema: &Value, presence: &Presence) -> Result<()> {
     write!(table, "T {}", short(name))?;
     if schema.get("properties").is_none() {
         write!(table, " {}", shape(schema)?)?;
@@ -77,6 +83,19 @@ fn write_type(table: &mut String, name: &str, schema: &Value) -> Result<()> {
     for (field, property) in schema["properties"].as_object().into_iter().flatten() {
         write_field(table, field, property, required.contains(&field.as_str()))
             .with_context(|| format!("field {field}"))?;
+        let (marks, inlined) = presence.of(name, field).unwrap_or_default();
+        let (kept, go_type) = marks.split_once(':').unwrap_or((marks, ""));
+        // The names of structs are known by their references.
+        let scalar = !shape(property)?.contains('@') && !go_type.is_empty();
+        if scalar {
+            write!(table, " ~{kept}:{go_type}")?;
+        } else if !kept.is_empty() {
+            write!(table, " ~{kept}")?;
+        }
+        if let Some(inlined) = inlined.filter(|inlined| *inlined != "TypeMeta") {
+            write!(table, " ^{inlined}")?;
+        }
+        table.push('\n');
     }
     Ok(())
 }
@@ -103,7 +122,6 @@ fn write_field(table: &mut String, name: &str, property: &Value, required: bool)
         let keys: Vec<_> = keys.iter().filter_map(Value::as_str).collect();
         write!(table, " keys={}", keys.join(","))?;
     }
-    table.push('\n');
     Ok(())
 }
 

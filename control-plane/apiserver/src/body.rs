@@ -5,10 +5,15 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use corten_meta::{Object, Status};
 use futures::stream::{BoxStream, StreamExt};
 use http_body_util::BodyExt;
+
+/// How many times the limit is read of a body that is too large before its connection is given up.
+const FORGET_FACTOR: usize = 8;
+/// How long it is read.
+const FORGET_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The response of the pipeline.
 pub type Reply = http::Response<Body>;
@@ -27,17 +32,31 @@ impl RequestBody {
         let bytes = match self {
             RequestBody::Full(bytes) if bytes.len() <= limit => bytes,
             RequestBody::Full(_) => return Err(too_large(limit)),
-            RequestBody::Incoming(incoming) => {
-                let limited = http_body_util::Limited::new(incoming, limit);
-                match limited.collect().await {
-                    Ok(collected) => collected.to_bytes(),
-                    Err(e) if e.is::<http_body_util::LengthLimitError>() => return Err(too_large(limit)),
-                    Err(e) => return Err(Status::bad_request(format!("unable to read the request body: {e}"))),
-                }
-            }
+            RequestBody::Incoming(incoming) => read_incoming(incoming, limit).await?,
         };
         Ok(bytes)
     }
+}
+
+/// Reads a body from the network. Of one that is too large the rest is read and forgotten, within bounds: a client
+/// that is still sending would take an early answer for a broken connection.
+async fn read_incoming(mut incoming: hyper::body::Incoming, limit: usize) -> Result<Bytes, Status> {
+    let mut bytes = BytesMut::new();
+    let mut forgotten = 0;
+    let deadline = tokio::time::Instant::now() + FORGET_TIMEOUT;
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|e| Status::bad_request(format!("unable to read the request body: {e}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if forgotten == 0 && bytes.len() + data.len() <= limit {
+            bytes.extend_from_slice(&data);
+            continue;
+        }
+        forgotten += data.len();
+        if forgotten > limit.saturating_mul(FORGET_FACTOR) || tokio::time::Instant::now() > deadline {
+            break;
+        }
+    }
+    if forgotten > 0 { Err(too_large(limit)) } else { Ok(bytes.freeze()) }
 }
 
 fn too_large(limit: usize) -> Status {

@@ -27,21 +27,25 @@ enum FieldValidation {
     Strict,
 }
 
-fn field_validation(context: &Context) -> Result<FieldValidation, Status> {
+fn field_validation(context: &Context) -> FieldValidation {
     match context.info.query.get("fieldValidation") {
-        None | Some("Warn") => Ok(FieldValidation::Warn),
-        Some("Ignore") => Ok(FieldValidation::Ignore),
-        Some("Strict") => Ok(FieldValidation::Strict),
-        Some(other) => Err(Status::bad_request(format!(
-            "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-        ))),
+        Some("Ignore") => FieldValidation::Ignore,
+        Some("Strict") => FieldValidation::Strict,
+        _ => FieldValidation::Warn,
     }
 }
 
 /// Decodes the body of a create or an update.
 pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<Value, Status> {
-    let (value, duplicates) = parse(context, bytes, expected)?;
-    checked(context, value, duplicates, expected)
+    let (value, duplicates, is_json) = parse(context, bytes, expected)?;
+    let value = if value.is_null() { serde_json::json!({}) } else { value };
+    check_form(&value, bytes, expected)?;
+    let given = Given::of(&value, expected);
+    let complaints = |unknown: Vec<String>| match (is_json, unknown.is_empty()) {
+        (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
+        _ => unknown.iter().map(|path| format!("unknown field {path:?}")).chain(duplicates).collect(),
+    };
+    checked(context, value, expected, complaints, &|why| given.cannot_be_handled(expected, why))
 }
 
 /// Decodes a body that may be absent, such as DeleteOptions.
@@ -49,59 +53,143 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Value::Null);
     }
-    match body_format(&context.headers)? {
-        BodyFormat::Json => Ok(corten_meta::decode_json(bytes, false).map_err(bad_request)?.value),
-        BodyFormat::Yaml => corten_meta::decode_yaml(bytes).map_err(bad_request),
-        BodyFormat::Protobuf => {
-            let schema = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
-            protobuf::object(bytes, schema).map_err(|e| Status::bad_request(e.to_string()))
+    const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+    let value = match body_format(&context.headers)? {
+        BodyFormat::Json => {
+            let broken = |e: corten_meta::Error| {
+                let why = corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string());
+                Status::bad_request(format!("{NO_TYPE}{why}"))
+            };
+            corten_meta::decode_json(bytes, false).map_err(broken)?.value
         }
+        BodyFormat::Yaml => corten_meta::decode_yaml(bytes).map_err(bad_request)?,
+        BodyFormat::Protobuf => {
+            protobuf::object(bytes, DELETE_OPTIONS).map_err(|e| Status::bad_request(e.to_string()))?
+        }
+    };
+    if value.is_null() {
+        return Ok(serde_json::json!({}));
+    }
+    check_object(&value).map_err(Status::bad_request)?;
+    let kind = value["kind"].as_str().unwrap_or_default();
+    if !matches!(kind, "" | "DeleteOptions") {
+        let version = value["apiVersion"].as_str().unwrap_or_default();
+        return Err(Status::bad_request(format!("no kind {kind:?} is registered for version {version:?}")));
+    }
+    match corten_api::check_fields(DELETE_OPTIONS, &value).type_errors.first() {
+        Some(error) => Err(Status::bad_request(error)),
+        None => Ok(value),
     }
 }
 
-fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Status> {
+/// A body as a value, its duplicate fields, and whether it is JSON.
+fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>, bool), Status> {
     let decoded = match body_format(&context.headers)? {
         BodyFormat::Json => {
             let duplicate = |path: String| format!("duplicate field {path:?}");
-            let decoded = corten_meta::decode_json(bytes, true);
-            decoded.map(|d| (d.value, d.duplicates.into_iter().map(duplicate).collect())).map_err(|e| e.to_string())
+            let read = |d: corten_meta::Decoded| (d.value, d.duplicates.into_iter().map(duplicate).collect(), true);
+            corten_meta::decode_json(bytes, true).map(read).map_err(|e| {
+                let why = corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string());
+                format!("{NO_TYPE}{why}")
+            })
         }
         BodyFormat::Yaml => {
-            corten_meta::decode_yaml_leniently(bytes).map(|d| (d.value, d.duplicates)).map_err(|e| e.to_string())
+            let first_line = |e: corten_meta::Error| e.to_string().lines().next().unwrap_or_default().to_owned();
+            corten_meta::decode_yaml_leniently(bytes).map(|d| (d.value, d.duplicates, false)).map_err(first_line)
         }
         BodyFormat::Protobuf => {
-            protobuf::object(bytes, expected.schema).map(|value| (value, Vec::new())).map_err(|e| e.to_string())
+            let read = protobuf::object(bytes, expected.schema);
+            read.map(|value| (value, Vec::new(), false)).map_err(|e| e.to_string())
         }
     };
-    decoded.map_err(|e| {
-        Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {e}",
-            expected.kind
-        ))
-    })
+    decoded.map_err(|why| unrecognized(expected, &why, bytes))
+}
+
+const NO_TYPE: &str = "couldn't get version/kind; json parse error: ";
+
+/// What a body must look like for its type to be found.
+fn check_form(value: &Value, bytes: &[u8], expected: &Expected<'_>) -> Result<(), Status> {
+    check_object(value).map_err(|why| unrecognized(expected, &why, bytes))?;
+    let api_version = value["apiVersion"].as_str().unwrap_or_default();
+    if api_version.matches('/').count() > 1 {
+        return Err(unrecognized(expected, &format!("unexpected GroupVersion string: {api_version}"), bytes));
+    }
+    Ok(())
+}
+
+/// A body is an object whose type is text.
+fn check_object(value: &Value) -> Result<(), String> {
+    const TYPE_META: &str =
+        r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+    let kind_of = |value: &Value| match value {
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        _ => "object",
+    };
+    if !value.is_object() {
+        return Err(format!("{NO_TYPE}json: cannot unmarshal {} into Go value of type {TYPE_META}", kind_of(value)));
+    }
+    for field in ["apiVersion", "kind"] {
+        let given = &value[field];
+        if !given.is_string() && !given.is_null() {
+            let found = kind_of(given);
+            return Err(format!(
+                "{NO_TYPE}json: cannot unmarshal {found} into Go struct field .{field} of type string"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn unrecognized(expected: &Expected<'_>, why: &str, bytes: &[u8]) -> Status {
+    let (kind, body) = (expected.kind, summary(bytes));
+    Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({body})"))
+}
+
+/// The beginning of a body, to recognise it by.
+fn summary(bytes: &[u8]) -> String {
+    const LENGTH: usize = 30;
+    let begin = &bytes[..bytes.len().min(LENGTH)];
+    let more = if bytes.len() > LENGTH { " ..." } else { "" };
+    match bytes.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(begin)),
+        Some(_) => format!("{}{more}", begin.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
+    }
 }
 
 /// Checks type and fields of a decoded object, and prunes it. Also the result of a patch comes through here.
+/// `complaints` makes what strict decoding objects to of the paths of unknown fields; `refuse` makes the answer.
 pub fn checked(
     context: &Context,
     mut value: Value,
-    duplicates: Vec<String>,
     expected: &Expected<'_>,
+    complaints: impl FnOnce(Vec<String>) -> Vec<String>,
+    refuse: &dyn Fn(&str) -> Status,
 ) -> Result<Value, Status> {
-    check_type(&value, expected)?;
+    Given::of(&value, expected).check(expected, refuse)?;
+    let strict = |complaints: &str| refuse(&format!("strict decoding error: {complaints}"));
     if !expected.schema.is_empty() {
         let report = corten_api::check_fields(expected.schema, &value);
         if let Some(error) = report.type_errors.first() {
-            return Err(cannot_be_handled(expected, error));
+            return Err(refuse(error));
         }
-        let unknown = report.unknown.iter().map(|path| format!("unknown field {path:?}"));
-        let complaints = unknown.chain(duplicates).collect();
-        field_validation_complaints(context, complaints, |complaints| {
-            cannot_be_handled(expected, &format!("strict decoding error: {complaints}"))
-        })?;
+        field_validation_complaints(context, complaints(report.unknown), strict)?;
         corten_api::prune(expected.schema, &mut value);
     } else if let Some(custom) = expected.custom {
-        check_custom(context, &mut value, duplicates, custom, expected)?;
+        const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+        let report = corten_api::check_fields(OBJECT_META, &value["metadata"]);
+        if let Some(error) = report.type_errors.first() {
+            return Err(refuse(error));
+        }
+        let in_metadata = report.unknown.iter().map(|path| format!("metadata.{path}"));
+        let unknown = in_metadata.chain(unknown_fields(custom, &value)).collect();
+        field_validation_complaints(context, complaints(unknown), strict)?;
+        if let Some(metadata) = value.get_mut("metadata") {
+            corten_api::prune(OBJECT_META, metadata);
+        }
     }
     let object = value.as_object_mut().ok_or_else(|| Status::bad_request("the body is not an object"))?;
     object.insert("apiVersion".to_owned(), expected.api_version.into());
@@ -112,67 +200,82 @@ pub fn checked(
     Ok(value)
 }
 
-/// The same for a custom resource: its metadata is of the table, the rest of its own schema, which prunes later.
-fn check_custom(
-    context: &Context,
-    value: &mut Value,
-    duplicates: Vec<String>,
-    custom: &Value,
-    expected: &Expected<'_>,
-) -> Result<(), Status> {
-    const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-    let report = corten_api::check_fields(OBJECT_META, &value["metadata"]);
-    if let Some(error) = report.type_errors.first() {
-        return Err(cannot_be_handled(expected, error));
-    }
-    let in_metadata = report.unknown.iter().map(|path| format!("metadata.{path}"));
-    let unknown = in_metadata.chain(unknown_fields(custom, value)).map(|path| format!("unknown field {path:?}"));
-    field_validation_complaints(context, duplicates.into_iter().chain(unknown).collect(), |complaints| {
-        cannot_be_handled(expected, &format!("strict decoding error: {complaints}"))
-    })?;
-    if let Some(metadata) = value.get_mut("metadata") {
-        corten_api::prune(OBJECT_META, metadata);
-    }
-    Ok(())
-}
-
 /// Passes the complaints on as `fieldValidation` wants it: not, as warnings, or as the error that `strict` makes.
 pub fn field_validation_complaints(
     context: &Context,
     complaints: Vec<String>,
     strict: impl FnOnce(&str) -> Status,
 ) -> Result<(), Status> {
-    match field_validation(context)? {
-        FieldValidation::Warn => complaints.into_iter().for_each(|c| context.warn(c)),
+    match field_validation(context) {
+        FieldValidation::Warn => {
+            let bare = |complaint: &String| complaint.trim_start_matches("yaml: unmarshal errors:\n  ").to_owned();
+            complaints.iter().map(bare).for_each(|complaint| context.warn(complaint));
+        }
         FieldValidation::Strict if !complaints.is_empty() => return Err(strict(&complaints.join(", "))),
         FieldValidation::Ignore | FieldValidation::Strict => {}
     }
     Ok(())
 }
 
-fn check_type(value: &Value, expected: &Expected<'_>) -> Result<(), Status> {
-    let field = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (api_version, kind) = (field("apiVersion"), field("kind"));
-    if !kind.is_empty() && kind != expected.kind {
-        let version = api_version.rsplit('/').next().unwrap_or_default();
-        return Err(Status::bad_request(format!(
-            "{kind} in version {version:?} cannot be handled as a {}: converting ({api_version}.{kind}) to ({}.{}): unknown conversion",
-            expected.kind, expected.api_version, expected.kind
-        )));
-    }
-    if !api_version.is_empty() && api_version != expected.api_version {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({})",
-            expected.api_version
-        )));
-    }
-    Ok(())
+/// What a body says it is; where it says nothing, it is what was expected.
+struct Given {
+    api_version: String,
+    kind: String,
 }
 
-fn cannot_be_handled(expected: &Expected<'_>, why: &str) -> Status {
-    let version = expected.api_version.rsplit('/').next().unwrap_or_default();
-    let kind = expected.kind;
-    Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+impl Given {
+    fn of(value: &Value, expected: &Expected<'_>) -> Given {
+        let field = |key: &str, default: &str| {
+            value.get(key).and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or(default).to_owned()
+        };
+        Given { api_version: field("apiVersion", expected.api_version), kind: field("kind", expected.kind) }
+    }
+
+    fn version(&self) -> &str {
+        self.api_version.rsplit('/').next().unwrap_or_default()
+    }
+
+    fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    fn cannot_be_handled(&self, expected: &Expected<'_>, why: &str) -> Status {
+        let (kind, version) = (&self.kind, self.version());
+        Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {}: {why}", expected.kind))
+    }
+
+    /// Whether the body is what was expected.
+    fn check(&self, expected: &Expected<'_>, refuse: &dyn Fn(&str) -> Status) -> Result<(), Status> {
+        let is_kind = self.kind == expected.kind;
+        if is_kind && self.api_version == expected.api_version {
+            return Ok(());
+        }
+        let known = corten_api::schema().types().any(|t| {
+            t.gvk.as_ref().is_some_and(|(group, version, kind)| {
+                group == self.group() && version == self.version() && *kind == self.kind
+            })
+        });
+        let group = expected.api_version.split_once('/').map_or("", |(group, _)| group);
+        if expected.custom.is_some() || (known && is_kind && group == self.group()) {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({}) does not match the expected API version ({})",
+                self.api_version, expected.api_version
+            )));
+        }
+        if !known {
+            let (kind, version) = (&self.kind, &self.api_version);
+            return Err(refuse(&format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+            )));
+        }
+        let package = if group.is_empty() { "core" } else { group.split('.').next().unwrap_or_default() };
+        Err(refuse(&format!(
+            "converting ({}.{}) to ({package}.{}): unknown conversion",
+            self.version(),
+            self.kind,
+            expected.kind
+        )))
+    }
 }
 
 fn bad_request(e: corten_meta::Error) -> Status {

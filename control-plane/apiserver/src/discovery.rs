@@ -249,11 +249,7 @@ fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Va
                     json!({ "version": v.version, "resources": resources, "freshness": "Current" })
                 })
                 .collect();
-            let metadata = if name.is_empty() {
-                json!({ "creationTimestamp": null })
-            } else {
-                json!({ "name": name, "creationTimestamp": null })
-            };
+            let metadata = if name.is_empty() { json!({}) } else { json!({ "name": name }) };
             json!({ "metadata": metadata, "versions": versions })
         })
         .collect();
@@ -263,10 +259,12 @@ fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Va
 fn aggregated_resource(kind: &Kind) -> Value {
     let response_kind =
         |group: &str, version: &str, name: &str| json!({ "group": group, "version": version, "kind": name });
-    let own = |_: ()| response_kind(&kind.group, &kind.version, &kind.kind);
+    // A built-in kind leaves out what the document says around it.
+    let (own_group, own_version) =
+        if kind.is_custom() { (kind.group.as_str(), kind.version.as_str()) } else { ("", "") };
     let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };
     let mut entry = json!({
-        "resource": kind.plural, "responseKind": own(()), "scope": scope,
+        "resource": kind.plural, "responseKind": response_kind(own_group, own_version, &kind.kind), "scope": scope,
         "singularResource": kind.singular, "verbs": kind.verbs,
     });
     if !kind.short_names.is_empty() {
@@ -280,7 +278,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
         .iter()
         .map(|sub| {
             let (group, version) =
-                if sub.version.is_empty() { (kind.group.as_str(), kind.version.as_str()) } else { (sub.group, sub.version) };
+                if sub.version.is_empty() { (own_group, own_version) } else { (sub.group, sub.version) };
             json!({ "subresource": sub.name, "responseKind": response_kind(group, version, &sub.kind), "verbs": sub.verbs })
         })
         .collect();

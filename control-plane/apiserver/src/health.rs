@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use corten_meta::Status;
 use http::StatusCode;
 
 use crate::body::Reply;
@@ -38,7 +37,7 @@ impl Health {
     }
 
     /// Answers a health path, if it is one.
-    pub fn serve(server: &Server, context: &Context) -> Option<Result<Reply, Status>> {
+    pub fn serve(server: &Server, context: &Context) -> Option<Reply> {
         let path = context.info.path.trim_end_matches('/');
         let endpoint = ["livez", "readyz", "healthz"].into_iter().find(|e| {
             path.strip_prefix('/')
@@ -47,16 +46,24 @@ impl Health {
         })?;
         let single = path.get(endpoint.len() + 2..).unwrap_or_default();
         if single.is_empty() {
-            return Some(Ok(all(server, context, endpoint)));
+            return Some(all(server, context, endpoint));
         }
         let Some((name, _)) = CHECKS.iter().find(|(name, _)| *name == single) else {
-            return Some(Err(Status::path_not_found()));
+            return Some(response::page_not_found());
         };
-        Some(Ok(match check(server, name) {
-            Ok(()) => response::text(StatusCode::OK, "ok"),
+        Some(match check(server, name) {
+            Ok(()) => response::full(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
             Err(why) => response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
-        }))
+        })
     }
+}
+
+/// The path of every single check.
+pub fn paths() -> impl Iterator<Item = String> {
+    ["livez", "readyz", "healthz"].into_iter().flat_map(|endpoint| {
+        let asked = CHECKS.iter().filter(move |(_, readiness_only)| !readiness_only || endpoint == "readyz");
+        asked.map(move |(name, _)| format!("/{endpoint}/{name}"))
+    })
 }
 
 fn check(server: &Server, name: &str) -> Result<(), &'static str> {
@@ -73,7 +80,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     let mut lines = String::new();
     let mut failed = false;
     for (name, readiness_only) in CHECKS {
-        if *readiness_only && endpoint == "livez" {
+        if *readiness_only && endpoint != "readyz" {
             continue;
         }
         if excluded.contains(name) {

@@ -45,13 +45,17 @@ impl Accept {
             Some(value) => !matches!(value, "0" | "false"),
             None => is_person(headers),
         };
-        let clauses = header.split(',').map(str::trim).filter(|c| !c.is_empty());
-        let mut chosen = clauses.filter_map(|clause| read_clause(clause, pretty));
-        match chosen.next() {
-            Some(accept) => Ok(accept),
-            None if header.trim().is_empty() => Ok(Accept { pretty, ..Accept::default() }),
-            None => Err(Status::not_acceptable(ACCEPTED)),
+        let mut clauses: Vec<&str> = header.split(',').map(str::trim).filter(|c| !c.is_empty()).collect();
+        if clauses.is_empty() {
+            return Ok(Accept { pretty, ..Accept::default() });
         }
+        clauses.retain(|clause| quality(clause) > 0);
+        clauses.sort_by_key(|clause| std::cmp::Reverse(quality(clause)));
+        if let Some(accept) = clauses.iter().find_map(|clause| read_clause(clause, pretty)) {
+            return Ok(accept);
+        }
+        let is_spoken = |clause: &&str| format_of(clause).is_some();
+        Err(if clauses.iter().any(is_spoken) { Status::not_acceptable(ACCEPTED) } else { no_representation() })
     }
 
     /// The Content-Type of the answer.
@@ -63,13 +67,29 @@ impl Accept {
     }
 }
 
+/// The answer when not even the media type is spoken here.
+fn no_representation() -> Status {
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", ACCEPTED.join(", "));
+    Status { message, details: Some(Box::default()), ..Status::not_acceptable(ACCEPTED) }
+}
+
+fn format_of(clause: &str) -> Option<Format> {
+    match clause.split(';').next().map(str::trim)? {
+        "application/json" | "*/*" => Some(Format::Json),
+        "application/yaml" => Some(Format::Yaml),
+        _ => None,
+    }
+}
+
+/// How much the client wants a clause, in thousandths.
+fn quality(clause: &str) -> u16 {
+    let given = clause.split(';').map(str::trim).find_map(|p| p.strip_prefix("q="));
+    given.and_then(|q| q.parse::<f32>().ok()).map_or(1000, |q| (q.clamp(0.0, 1.0) * 1000.0) as u16)
+}
+
 fn read_clause(clause: &str, pretty: bool) -> Option<Accept> {
-    let mut parts = clause.split(';').map(str::trim);
-    let format = match parts.next()? {
-        "application/json" | "*/*" | "application/*" => Format::Json,
-        "application/yaml" => Format::Yaml,
-        _ => return None,
-    };
+    let format = format_of(clause)?;
+    let parts = clause.split(';').map(str::trim).skip(1);
     let (mut kind, mut group, mut version) = ("", "", "");
     for parameter in parts {
         match parameter.split_once('=') {

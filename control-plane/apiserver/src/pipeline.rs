@@ -57,19 +57,8 @@ impl Context {
     }
 
     /// Whether `dryRun=All` is asked for.
-    pub fn dry_run(&self) -> Result<bool, Status> {
-        let mut dry_run = false;
-        for value in self.info.query.all("dryRun") {
-            match value {
-                "All" => dry_run = true,
-                other => {
-                    return Err(Status::bad_request(format!(
-                        "Invalid value: [\"{other}\"]: dryRun: Unsupported value: supported values: \"All\""
-                    )));
-                }
-            }
-        }
-        Ok(dry_run)
+    pub fn dry_run(&self) -> bool {
+        self.info.query.all("dryRun").any(|word| word == "All")
     }
 }
 
@@ -117,19 +106,25 @@ impl Server {
         body: RequestBody,
         peer: &Peer,
     ) -> Result<Reply, Status> {
-        context.user = authenticate(self, &context.info, &context.headers, peer).await?;
+        context.user = authenticate(self, &context.headers, peer).await?;
         context.user = impersonate(self, context.user, &context.headers)?;
-        self.authorize(&context)?;
+        if let Err(status) = self.authorize(&context) {
+            let mut reply = response::status(context.accept, &status);
+            reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+            return Ok(reply);
+        }
         let _in_flight = self.limits.enter(&context)?;
         if let Some(not_acceptable) = refused {
             return Err(not_acceptable);
         }
-        let mut reply = if context.info.is_resource {
+        let answered = if context.info.is_resource {
             // From here: decode → admit → validate → store → encode, in the handler of the verb.
-            handlers::dispatch(self, &context, body).await?
+            handlers::dispatch(self, &context, body).await
         } else {
-            handlers::paths::serve(self, &context).await?
+            handlers::paths::serve(self, &context).await
         };
+        // What a client is warned of may be the very reason of its failure, so failures carry warnings too.
+        let mut reply = answered.unwrap_or_else(|status| response::status(context.accept, &status));
         write_warnings(&context, &mut reply);
         Ok(reply)
     }

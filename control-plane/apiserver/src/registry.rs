@@ -47,13 +47,15 @@ impl Resource {
         GroupResource { group: self.kind.group.clone(), resource: self.kind.plural.clone() }
     }
 
+    /// The kind that errors are about: the stored one, whose rules are checked.
     pub fn group_kind(&self) -> GroupKind {
-        GroupKind { group: self.kind.group.clone(), kind: self.kind.kind.clone() }
+        let kind = self.stored.as_ref().map_or(&self.kind, |stored| &stored.hub);
+        GroupKind { group: kind.group.clone(), kind: kind.kind.clone() }
     }
 
     /// The storage, for resources that are known to have one.
     pub fn storage(&self) -> Result<&Stored, Status> {
-        self.stored.as_ref().ok_or_else(|| Status::method_not_allowed(&self.group_resource(), "get"))
+        self.stored.as_ref().ok_or_else(Status::method_not_allowed)
     }
 }
 

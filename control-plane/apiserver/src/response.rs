@@ -80,7 +80,14 @@ pub fn full(code: StatusCode, content_type: &'static str, bytes: Bytes) -> Reply
 
 /// A response with plain text.
 pub fn text(code: StatusCode, text: impl Into<String>) -> Reply {
-    full(code, "text/plain; charset=utf-8", Bytes::from(text.into()))
+    let mut reply = full(code, "text/plain; charset=utf-8", Bytes::from(text.into()));
+    reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    reply
+}
+
+/// The answer for a path that belongs to no API.
+pub fn page_not_found() -> Reply {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
 /// The response of a failed request.
@@ -121,6 +128,7 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: &[Arc<
         View::Table => value(accept, code, &table::render(kind, objects, include, meta, true)),
         View::PartialMetadata => {
             let items: Vec<Value> = objects.iter().map(|o| partial(o.value())).collect();
+            let items = if items.is_empty() { Value::Null } else { items.into() };
             let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
                                "metadata": meta.to_value(), "items": items });
             value(accept, code, &list)
@@ -129,12 +137,21 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: &[Arc<
             full(code, "application/json", join(kind, objects, meta).into())
         }
         _ => {
-            let items: Vec<Value> = objects.iter().map(|o| o.value()).collect();
+            let items: Vec<Value> = objects.iter().map(|o| item(kind, o.value())).collect();
             let list = json!({ "kind": kind.list_kind, "apiVersion": kind.api_version(),
                                "metadata": meta.to_value(), "items": items });
             value(accept, code, &list)
         }
     }
+}
+
+/// An object as an item of a list, which says for all items of a built-in kind what they are.
+fn item(kind: &Kind, mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut().filter(|_| !kind.is_custom()) {
+        fields.remove("apiVersion");
+        fields.remove("kind");
+    }
+    object
 }
 
 /// A list as bytes, joined from the objects' own.
@@ -152,7 +169,11 @@ fn join(kind: &Kind, objects: &[Arc<Object>], meta: &ListMeta) -> Vec<u8> {
         if index > 0 {
             out.push(b',');
         }
-        object.write_wire(&mut out);
+        if kind.is_custom() {
+            object.write_wire(&mut out);
+        } else {
+            object.write_item(&mut out);
+        }
     }
     out.extend_from_slice(b"]}\n");
     out

@@ -1,13 +1,14 @@
 //! Small writers for defaulting: fill a field only when it is absent.
 //!
-//! "Absent" is what upstream's structs cannot tell from absent: no field, null, or an empty string.
+//! "Absent" is no field or null. Zero values of fields that cannot tell them from absent are gone by then (see
+//! [`crate::schema::fill_defaults`]), so an empty text that is still there was meant.
 //! A writer never creates the parent of a field: where there is no parent, there is nothing to default.
 
 use corten_meta::Value;
 
 /// Whether the value at a JSON pointer is absent in upstream's sense.
 pub(crate) fn absent(object: &Value, pointer: &str) -> bool {
-    object.pointer(pointer).is_none_or(|v| v.is_null() || v.as_str() == Some(""))
+    object.pointer(pointer).is_none_or(Value::is_null)
 }
 
 /// Fills the field at a JSON pointer when it is absent and its parent is an object.

@@ -39,6 +39,8 @@ pub struct Kind {
     pub selectable_fields: Vec<String>,
     pub storage: Storage,
     pub rules: Rules,
+    /// What every request for it is warned of.
+    pub deprecation: Option<&'static str>,
     pub behaviour: Arc<dyn Behaviour>,
 }
 
@@ -62,6 +64,8 @@ pub enum Storage {
 pub struct Rules {
     /// There is a status subresource: a write of the object leaves status alone, a write of status leaves the rest alone.
     pub has_status: bool,
+    /// A write of status leaves the metadata alone too.
+    pub status_keeps_metadata: bool,
     /// A create may bring its status along (nodes register with theirs).
     pub status_on_create: bool,
     /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
@@ -72,6 +76,8 @@ pub struct Rules {
     pub allow_unconditional_update: bool,
     /// Deletion first sets deletionTimestamp and waits for the grace period (pods).
     pub graceful_delete: bool,
+    /// A delete answers with the object that is gone, not with a Status.
+    pub returns_deleted: bool,
     /// A delete without propagationPolicy orphans the dependents (a promise of old versions).
     pub orphan_by_default: bool,
     /// The rule of `metadata.name`.
@@ -184,6 +190,10 @@ pub trait Behaviour: Send + Sync {
     fn fields(&self, _object: &Value, _field: &str) -> Option<String> {
         None
     }
+    /// What is said to a client that selects by a field that cannot be selected by, when the kind has some that can.
+    fn unsupported_field(&self, field: &str) -> String {
+        format!("field label not supported: {field}")
+    }
     /// Where the scale subresource finds its numbers.
     fn scale(&self) -> Option<ScalePaths> {
         None
@@ -232,14 +242,17 @@ impl Kind {
             storage: Storage::Stored { prefix: format!("/registry/{plural}"), hub: None },
             rules: Rules {
                 has_status: false,
+                status_keeps_metadata: false,
                 status_on_create: false,
                 generation: false,
                 allow_create_on_update: false,
                 allow_unconditional_update: true,
                 graceful_delete: false,
+                returns_deleted: false,
                 orphan_by_default: false,
                 name_rule: NameRule::Subdomain,
             },
+            deprecation: None,
             behaviour: Arc::new(Plain),
         }
     }
@@ -249,15 +262,38 @@ impl Kind {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Whether a CustomResourceDefinition made it: the schema table does not know it.
+    pub fn is_custom(&self) -> bool {
+        self.schema.is_empty()
+    }
+
     /// The subresource of this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
 
-    /// Fills absent fields: first what the schema says, then what the kind says.
+    /// Why a field selector may not name this field; `None` when it may.
+    pub fn selection_error(&self, field: &str) -> Option<String> {
+        if self.selectable_fields.iter().any(|known| known == field) {
+            return None;
+        }
+        let has_own = !self.selectable_fields.is_empty();
+        match field {
+            "metadata.name" => None,
+            // Kinds without namespace that spell their fields out leave it out.
+            "metadata.namespace" if self.namespaced || !has_own => None,
+            _ if has_own => Some(self.behaviour.unsupported_field(field)),
+            _ => {
+                Some(format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""))
+            }
+        }
+    }
+
+    /// Fills absent fields: first what the schema says, then what the kind says, then the zeros that are always written.
     pub fn default(&self, object: &mut Value) {
         crate::schema::fill_defaults(&self.schema, object);
         self.behaviour.default(object);
+        crate::schema::fill_zeros(&self.schema, object);
     }
 
     /// Every error of a new object: its metadata's and its own.
@@ -415,6 +451,12 @@ impl Kind {
         self
     }
 
+    #[must_use]
+    pub fn status_keeps_metadata(mut self) -> Kind {
+        self.rules.status_keeps_metadata = true;
+        self
+    }
+
     /// A create keeps the status it brings.
     #[must_use]
     pub fn status_on_create(mut self) -> Kind {
@@ -442,6 +484,12 @@ impl Kind {
     }
 
     #[must_use]
+    pub fn returns_deleted(mut self) -> Kind {
+        self.rules.returns_deleted = true;
+        self
+    }
+
+    #[must_use]
     pub fn orphan_by_default(mut self) -> Kind {
         self.rules.orphan_by_default = true;
         self
@@ -450,6 +498,12 @@ impl Kind {
     #[must_use]
     pub fn name_rule(mut self, rule: NameRule) -> Kind {
         self.rules.name_rule = rule;
+        self
+    }
+
+    #[must_use]
+    pub fn deprecated(mut self, warning: &'static str) -> Kind {
+        self.deprecation = Some(warning);
         self
     }
 

@@ -6,6 +6,7 @@
 //! because the caller's object is only written at the end.
 
 use corten_meta::Value;
+use corten_meta::go::printed;
 use serde_json::Map;
 
 use crate::Error;
@@ -279,7 +280,7 @@ fn apply_item_directives(
             Some("replace") => replace = true,
             Some("merge") => return Err(error("merging lists cannot yet be specified in the patch")),
             Some(_) => {
-                return Err(error(format!("unknown patch type: {} in map: {item}", plain(&item[PATCH]))));
+                return Err(error(format!("unknown patch type: {} in map: {}", plain(&item[PATCH]), printed(&item))));
             }
         }
     }
@@ -287,7 +288,7 @@ fn apply_item_directives(
 }
 
 fn merge_value<'a>(item: &'a Value, key: &str) -> Result<&'a Value, Error> {
-    item.get(key).ok_or_else(|| error(format!("map: {item} does not contain declared merge key: {key}")))
+    item.get(key).ok_or_else(|| error(format!("map: {} does not contain declared merge key: {key}", printed(item))))
 }
 
 /// Whether all items are objects (`true`) or all are scalars (`false`).

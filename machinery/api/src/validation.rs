@@ -3,7 +3,6 @@
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Quantity, Value, names};
 
-use crate::cells::list;
 use crate::check::{At, Errors, TextRule};
 
 /// One error per message, at the same field.
@@ -71,31 +70,28 @@ pub(crate) fn labels(value: &Value, path: &Path) -> Vec<FieldError> {
 /// A LabelSelector, when it is given.
 pub(crate) fn label_selector(selector: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = labels(&selector["matchLabels"], &path.child("matchLabels"));
-    for (at, expression) in list(selector, "/matchExpressions").iter().enumerate() {
-        let path = path.child("matchExpressions").index(at);
-        let values = list(expression, "/values");
-        let operator = expression["operator"].as_str().unwrap_or_default();
-        match operator {
-            "In" | "NotIn" if values.is_empty() => {
-                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-                errors.push(FieldError::required(&path.child("values"), detail));
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(&path.child("values"), detail));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => {
-                errors.push(FieldError::invalid(&path.child("operator"), other, "not a valid selector operator"));
-            }
+    let at = At::new(selector, path);
+    at.get("matchExpressions").each(&mut errors, |at, errors| errors.extend(label_requirement(at, false)));
+    errors
+}
+
+/// One requirement of a label selector. Access reviews let operators pass that a newer client may know.
+pub(crate) fn label_requirement(requirement: &At<'_>, any_operator: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let (values, operator) = (requirement.get("values"), requirement.get("operator"));
+    match operator.text() {
+        "In" | "NotIn" if values.is_empty() => {
+            errors.push(values.required("must be specified when `operator` is 'In' or 'NotIn'"));
         }
-        let key = expression["key"].as_str().unwrap_or_default();
-        errors.extend(invalid_each(&path.child("key"), key, names::qualified_name(key)));
-        for (at, value) in values.iter().enumerate() {
-            let value = value.as_str().unwrap_or_default();
-            errors.extend(invalid_each(&path.child("values").index(at), value, names::label_value(value)));
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            errors.push(values.forbidden("may not be specified when `operator` is 'Exists' or 'DoesNotExist'"));
         }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        _ if any_operator => {}
+        other => errors.push(FieldError::invalid(&operator.path, other, "not a valid selector operator")),
     }
+    requirement.get("key").follows_also_empty(&mut errors, names::qualified_name);
+    values.each(&mut errors, |value, errors| value.follows_also_empty(errors, names::label_value));
     errors
 }
 

@@ -141,7 +141,7 @@ fn service_ports_merge_by_port() {
 #[test]
 fn errors_read_as_upstreams() {
     let cases = [
-        (containers(json!([{"image": "x"}])), "map: {\"image\":\"x\"} does not contain declared merge key: name"),
+        (containers(json!([{"image": "x"}])), "map: map[image:x] does not contain declared merge key: name"),
         (json!({"metadata": {"labels": {"$patch": "odd"}}}), "unknown patch type found: odd"),
         (
             json!({"spec": {"bogus": {"a": 1}}}),

@@ -153,7 +153,7 @@ impl State {
                 }
                 self.delete(&place)
             }
-            _ => Err(Status::method_not_allowed(&resource, "odd")),
+            _ => Err(Status::method_not_allowed()),
         }
     }
 

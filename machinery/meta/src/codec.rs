@@ -8,6 +8,7 @@ use crate::Error;
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A decoded document and what a strict reader objects to.
@@ -158,7 +159,11 @@ pub fn decode_yaml_leniently(bytes: &[u8]) -> Result<Decoded, Error> {
         Err(failed) => failed,
     };
     let serde_saphyr::Error::DuplicateMappingKey { key, location } = failed.without_snippet() else {
-        return Err(Error::Yaml(failed.to_string()));
+        // Of several documents the first is meant.
+        return match decode_yaml_documents(bytes).map(|documents| documents.into_iter().next()) {
+            Ok(Some(value)) => Ok(Decoded { value, duplicates: Vec::new() }),
+            _ => Err(Error::Yaml(failed.to_string())),
+        };
     };
     let duplicate =
         format!("line {}: key {:?} already set in map", location.line(), key.as_deref().unwrap_or_default());
@@ -186,32 +191,52 @@ fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! { legacy_octal_numbers: true }
 }
 
-/// Where the strict decoder is, and what it found.
-#[derive(Default)]
-struct Strictness {
-    path: String,
-    duplicates: Vec<String>,
+/// What a strict reader objects to in a document that was read before, in the order of the document: the duplicate
+/// fields and, of the given paths, those that are there.
+pub fn strict_complaints(bytes: &[u8], unknown: &[String]) -> Vec<String> {
+    let mut strictness = Strictness { unknown: unknown.iter().map(String::as_str).collect(), ..Strictness::default() };
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    // It was read before, so it can be read again.
+    let _ = Seed(&mut strictness).deserialize(&mut deserializer);
+    strictness.complaints
 }
 
-impl Strictness {
+/// Where the strict decoder is, and what it found.
+#[derive(Default)]
+struct Strictness<'u> {
+    path: String,
+    duplicates: Vec<String>,
+    unknown: BTreeSet<&'u str>,
+    complaints: Vec<String>,
+}
+
+impl Strictness<'_> {
     fn report(&mut self, field: &str) {
         let path = if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
         if self.duplicates.len() < MAX_DUPLICATES && !self.duplicates.contains(&path) {
+            self.complaints.push(format!("duplicate field {path:?}"));
             self.duplicates.push(path);
+        }
+    }
+
+    /// Called where the path of a field is known.
+    fn enter(&mut self) {
+        if self.unknown.remove(self.path.as_str()) {
+            self.complaints.push(format!("unknown field {:?}", self.path));
         }
     }
 }
 
-struct Seed<'s>(&'s mut Strictness);
+struct Seed<'s, 'u>(&'s mut Strictness<'u>);
 
-impl<'de> DeserializeSeed<'de> for Seed<'_> {
+impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
     type Value = Value;
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Seed<'_> {
+impl<'de> Visitor<'de> for Seed<'_, '_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -264,6 +289,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 self.0.path.push('.');
             }
             self.0.path.push_str(&key);
+            self.0.enter();
             let value = access.next_value_seed(Seed(self.0)).map_err(A::Error::custom)?;
             self.0.path.truncate(length);
             map.insert(key, value);

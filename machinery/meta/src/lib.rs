@@ -9,6 +9,7 @@ pub mod codec;
 pub mod error;
 pub mod field;
 pub mod fields;
+pub mod go;
 pub mod int_or_string;
 pub mod labels;
 pub mod names;

@@ -108,13 +108,30 @@ impl Object {
 
     /// As [`Object::wire`], appended to a buffer: lists and watch frames are joined of these.
     pub fn write_wire(&self, out: &mut Vec<u8>) {
+        self.write_from(0, out);
+    }
+
+    /// As [`Object::write_wire`] without `apiVersion` and `kind`: the items of a list of a built-in kind have none,
+    /// because the list says it for all.
+    pub fn write_item(&self, out: &mut Vec<u8>) {
+        match self.bytes.starts_with(b"{\"apiVersion\":").then(|| metadata_start(&self.bytes)).flatten() {
+            Some(fields) => {
+                out.push(b'{');
+                self.write_from(fields - METADATA.len(), out);
+            }
+            None => self.write_wire(out),
+        }
+    }
+
+    /// The bytes from a position before the metadata on.
+    fn write_from(&self, start: usize, out: &mut Vec<u8>) {
         let position = if self.revision > 0 { metadata_start(&self.bytes) } else { None };
         let Some(position) = position else {
-            out.extend_from_slice(&self.bytes);
+            out.extend_from_slice(&self.bytes[start..]);
             return;
         };
         let (before, after) = self.bytes.split_at(position);
-        out.extend_from_slice(before);
+        out.extend_from_slice(&before[start..]);
         out.extend_from_slice(b"\"resourceVersion\":\"");
         out.extend_from_slice(self.revision.to_string().as_bytes());
         out.push(b'"');

@@ -157,9 +157,12 @@ impl Status {
         Status::new(400, REASON_BAD_REQUEST, message)
     }
 
-    pub fn method_not_allowed(resource: &GroupResource, verb: &str) -> Status {
-        let message = format!("{verb} is not supported on resources of kind {}", quote(&resource.to_string()));
-        Status::new(405, REASON_METHOD_NOT_ALLOWED, message).about(resource, "")
+    /// The answer for a path that does not take the request's method.
+    pub fn method_not_allowed() -> Status {
+        let message = "the server does not allow this method on the requested resource";
+        let mut status = Status::new(405, REASON_METHOD_NOT_ALLOWED, message);
+        status.details = Some(Box::default());
+        status
     }
 
     /// 410: the resource version is older than the server remembers. The client lists again.
@@ -472,10 +475,10 @@ mod tests {
             (Status::forbidden(&pods(), "", "no"), 403, "Forbidden", "pods is forbidden: no"),
             (Status::forbidden(&GroupResource::default(), "", "no"), 403, "Forbidden", "forbidden: no"),
             (
-                Status::method_not_allowed(&pods(), "deletecollection"),
+                Status::method_not_allowed(),
                 405,
                 "MethodNotAllowed",
-                r#"deletecollection is not supported on resources of kind "pods""#,
+                "the server does not allow this method on the requested resource",
             ),
             (Status::timeout("slow", 3), 504, "Timeout", "Timeout: slow"),
             (Status::internal("boom"), 500, "InternalError", "Internal error occurred: boom"),

@@ -80,7 +80,7 @@ impl<'a> Attributes<'a> {
             old,
             companions: Vec::new(),
             // Whoever handles the request has refused a wrong value by now.
-            dry_run: target.context.dry_run().unwrap_or(false),
+            dry_run: target.context.dry_run(),
             delete_options: None,
             reinvocation: Reinvocation::default(),
         }

@@ -7,6 +7,8 @@ use futures::future::BoxFuture;
 use super::{Attributes, Operation, Plugin};
 
 const GROUP: &str = "scheduling.k8s.io";
+/// Classes of the system have names that begin with it.
+const SYSTEM_PREFIX: &str = "system-";
 
 pub struct Priority;
 
@@ -21,10 +23,14 @@ impl Plugin for Priority {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.operation == Operation::Delete
-                || !a.is(GROUP, "priorityclasses", "")
-                || a.object["globalDefault"] != true
-            {
+            if !a.is(GROUP, "priorityclasses", "") {
+                return Ok(());
+            }
+            let old_name = a.old.as_ref().map(corten_meta::name).unwrap_or_default();
+            if a.operation == Operation::Delete && old_name.starts_with(SYSTEM_PREFIX) {
+                return Err(a.forbidden("this is a system priority class and cannot be deleted"));
+            }
+            if a.operation == Operation::Delete || a.object["globalDefault"] != true {
                 return Ok(());
             }
             match global_default(a) {
@@ -65,6 +71,12 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
         return Err(a.forbidden(format!(
             "the integer value of priority ({}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name",
             given.unwrap_or(0)
+        )));
+    }
+    let wanted = a.object.pointer("/spec/preemptionPolicy").and_then(Value::as_str);
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != policy) {
+        return Err(a.forbidden(format!(
+            "the string value of PreemptionPolicy ({wanted}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         )));
     }
     if let Some((class, _)) = class {

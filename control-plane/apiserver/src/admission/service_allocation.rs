@@ -121,8 +121,7 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
         }
         return Ok(());
     }
-    let range = AddressRange::parse(&a.target.server.config.service_cidr)
-        .ok_or_else(|| Status::internal("the service CIDR is not a CIDR".to_owned()))?;
+    let ranges = ranges(a)?;
     let asked = match (text(&a.object, "/spec/clusterIP"), text(&a.object, "/spec/clusterIPs/0")) {
         ("", other) => other.to_owned(),
         (ip, _) => ip.to_owned(),
@@ -130,14 +129,14 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
     let ip = match asked.as_str() {
         "None" => "None".to_owned(),
         "" => {
-            let chosen = choose_address(a, &range)?;
+            let chosen = choose_address(a, &ranges)?;
             let operation = take_address(a, &chosen).await?;
             a.companions.push(operation);
             chosen
         }
         ip if held.contains(ip) => ip.to_owned(),
         ip => {
-            check_asked(a, &range, ip).await?;
+            check_asked(a, &ranges, ip).await?;
             let operation = take_address(a, ip).await?;
             a.companions.push(operation);
             ip.to_owned()
@@ -149,7 +148,7 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
     let spec = &mut a.object["spec"];
     spec["clusterIP"] = ip.clone().into();
     spec["clusterIPs"] = json!([ip]);
-    let family = if ip.contains(':') || (ip == "None" && !range.is_v4()) { "IPv6" } else { "IPv4" };
+    let family = if ip.contains(':') || (ip == "None" && !ranges[0].is_v4()) { "IPv6" } else { "IPv4" };
     let default = |spec: &mut Value, field: &str, value: Value| {
         let absent = spec[field].is_null() || spec[field].as_array().is_some_and(Vec::is_empty);
         if absent {
@@ -161,25 +160,50 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-fn choose_address(a: &Attributes<'_>, range: &AddressRange) -> Result<String, Status> {
+/// The ranges that addresses are given from, at least one: the configured one, and those of every ServiceCIDR that is
+/// ready and stays.
+fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
+    let server = a.target.server;
+    let configured = AddressRange::parse(&server.config.service_cidr)
+        .ok_or_else(|| Status::internal("the service CIDR is not a CIDR".to_owned()))?;
+    let mut ranges = vec![configured];
+    for object in server.cached_list("networking.k8s.io", "v1", "servicecidrs", "") {
+        let value = object.value();
+        let conditions = value.pointer("/status/conditions").and_then(Value::as_array);
+        let ready = conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"));
+        if !ready || corten_meta::deletion_timestamp(&value).is_some() {
+            continue;
+        }
+        let cidrs = value.pointer("/spec/cidrs").and_then(Value::as_array).into_iter().flatten();
+        for range in cidrs.filter_map(Value::as_str).filter_map(AddressRange::parse) {
+            if range.is_v4() == configured.is_v4() && !ranges.contains(&range) {
+                ranges.push(range);
+            }
+        }
+    }
+    Ok(ranges)
+}
+
+fn choose_address(a: &Attributes<'_>, ranges: &[AddressRange]) -> Result<String, Status> {
     let server = a.target.server;
     let taken = |ip: IpAddr| {
-        server.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some() || ip == range.first()
+        server.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some()
+            || ip == ranges[0].first()
     };
-    match range.choose(random(), taken) {
+    match ranges.iter().find_map(|range| range.choose(random(), taken)) {
         Some(ip) => Ok(ip.to_string()),
         None => Err(Status::internal("failed to allocate a serviceIP: range is full".to_owned())),
     }
 }
 
 /// A named address must be in the range and free.
-async fn check_asked(a: &Attributes<'_>, range: &AddressRange, ip: &str) -> Result<(), Status> {
+async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> Result<(), Status> {
     let path = Path::root("spec").child("clusterIPs");
     let refuse = |why: String| Err(invalid(a, FieldError::invalid(&path, json!([ip]), why)));
     let Ok(address) = ip.parse::<IpAddr>() else {
         return refuse(format!("failed to allocate IP {ip}: must be a valid IP address"));
     };
-    if !range.contains(address) {
+    if !ranges.iter().any(|range| range.contains(address)) {
         return refuse(format!(
             "failed to allocate IP {ip}: the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
             a.target.server.config.service_cidr
@@ -267,14 +291,9 @@ async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
 fn allocate_health_port(a: &mut Attributes<'_>) -> Result<(), Status> {
     let needed =
         text(&a.object, "/spec/type") == "LoadBalancer" && text(&a.object, "/spec/externalTrafficPolicy") == "Local";
-    let present = a.object.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64).unwrap_or(0);
+    let port_of = |service: &Value| service.pointer("/spec/healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
+    let (present, kept) = (port_of(&a.object), a.old.as_ref().map_or(0, port_of));
     if needed && present == 0 {
-        let kept = a
-            .old
-            .as_ref()
-            .and_then(|old| old.pointer("/spec/healthCheckNodePort"))
-            .and_then(Value::as_u64)
-            .unwrap_or(0);
         let used = ports_in_use(a);
         let chosen = if kept != 0 {
             u16::try_from(kept).ok()
@@ -284,7 +303,8 @@ fn allocate_health_port(a: &mut Attributes<'_>) -> Result<(), Status> {
         let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a HealthCheck port".to_owned()))?;
         a.object["spec"]["healthCheckNodePort"] = chosen.into();
     } else if !needed
-        && present != 0
+        // What the client only repeats it did not ask for.
+        && present == kept
         && let Some(spec) = a.object["spec"].as_object_mut()
     {
         spec.remove("healthCheckNodePort");

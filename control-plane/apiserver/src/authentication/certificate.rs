@@ -2,7 +2,22 @@
 //!
 //! TLS has verified the chain before this runs; here nothing is trusted beyond that.
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
 use super::User;
+
+/// By this a request can be traced to the credential it was made with.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+fn credential_id(der: &[u8]) -> String {
+    let mut id = "X509SHA256=".to_owned();
+    for byte in ring::digest::digest(&ring::digest::SHA256, der).as_ref() {
+        // Writing to a string cannot fail.
+        let _ = write!(id, "{byte:02x}");
+    }
+    id
+}
 
 /// Reads the subject of a DER certificate.
 pub fn user_of_certificate(der: &[u8]) -> Option<User> {
@@ -13,5 +28,6 @@ pub fn user_of_certificate(der: &[u8]) -> Option<User> {
         return None;
     }
     let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect();
-    Some(User { name, groups, ..User::default() }.authenticated())
+    let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![credential_id(der)])]);
+    Some(User { name, groups, extra, ..User::default() }.authenticated())
 }

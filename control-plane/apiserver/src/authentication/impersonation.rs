@@ -22,8 +22,7 @@ pub fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<U
         if groups.is_empty() && uid.is_empty() && extra.is_empty() {
             return Ok(user);
         }
-        let message = "requested groups without impersonating a user: without impersonating a user";
-        return Err(Status::internal(message.to_owned()));
+        return Err(Status::bad_request(without_name(uid, &groups, &extra)));
     }
     let mut target = User { name: name.to_owned(), uid: uid.to_owned(), groups, ..User::default() };
     check_user(server, &user, &target)?;
@@ -40,7 +39,37 @@ pub fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<U
         }
         target.extra.insert(key, values);
     }
+    add_groups(&mut target);
     Ok(target.authenticated())
+}
+
+/// The groups that some names are always in, when the client asks for none.
+fn add_groups(target: &mut User) {
+    if target.name == "system:anonymous" && !target.is_in("system:unauthenticated") {
+        target.groups.push("system:unauthenticated".to_owned());
+    }
+    let account = target.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    if let Some((namespace, _)) = account.filter(|_| target.groups.is_empty()) {
+        target.groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+    }
+}
+
+/// What upstream says about headers that ask for everything but a name.
+fn without_name(uid: &str, groups: &[String], extra: &[(String, Vec<String>)]) -> String {
+    let list = |values: &[String]| match values {
+        [] => "[]string(nil)".to_owned(),
+        values => format!("[]string{{{}}}", values.iter().map(|v| format!("{v:?}")).collect::<Vec<_>>().join(", ")),
+    };
+    let map = match extra {
+        [] => "map[string][]string(nil)".to_owned(),
+        extra => {
+            let entries: Vec<String> = extra.iter().map(|(key, values)| format!("{key:?}:{}", list(values))).collect();
+            format!("map[string][]string{{{}}}", entries.join(", "))
+        }
+    };
+    let groups = list(groups);
+    let user = format!("&user.DefaultInfo{{Name:\"\", UID:{uid:?}, Groups:{groups}, Extra:{map}}}");
+    format!("requested {user} without impersonating a user name")
 }
 
 fn check_user(server: &Server, user: &User, target: &User) -> Result<(), Status> {

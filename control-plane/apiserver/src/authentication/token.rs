@@ -14,6 +14,9 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::server::Server;
 
+/// Why a text that does not look like a token is refused.
+pub const NOT_A_TOKEN: &str = "not a token";
+
 /// What a new token is to say.
 pub struct Claims<'a> {
     pub namespace: &'a str,
@@ -96,7 +99,7 @@ impl Tokens {
     }
 
     fn verify(&self, token: &str) -> Result<Value, String> {
-        let malformed = || "not a token".to_owned();
+        let malformed = || NOT_A_TOKEN.to_owned();
         let (message, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
         let (header, payload) = message.split_once('.').ok_or_else(malformed)?;
         let json = |part: &str| -> Result<Value, String> {

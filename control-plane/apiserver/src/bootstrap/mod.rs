@@ -14,6 +14,7 @@ use corten_store::{Expect, Op, Outcome};
 use serde_json::json;
 
 use crate::error::Error;
+use crate::handlers::ownership::own_created;
 use crate::registry::Resource;
 use crate::server::Server;
 
@@ -99,6 +100,8 @@ fn complete(resource: &Resource, mut object: Value, now: jiff::Timestamp) -> Val
         metadata["generation"] = json!(1);
     }
     kind.default(&mut object);
+    // The server is the author of what it brings along.
+    own_created(resource, &mut object, now);
     kind.behaviour.prepare_create(&mut object);
     if let Some(status) = status {
         object["status"] = status;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use corten_api::schema::FieldType;
 use corten_meta::Value;
 
 use super::set::{Element, Set, show};
@@ -56,6 +57,28 @@ pub fn check(of: Type<'_>, value: &Value) -> Vec<String> {
     errors
 }
 
+/// What is wrong with a scalar of a type that the table knows.
+fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
+    let kind = match of {
+        Type::Field(field) => &field.kind,
+        Type::Item(kind) => kind,
+        _ => return None,
+    };
+    let found = match value {
+        Value::String(_) => "string",
+        Value::Bool(_) => "bool",
+        _ => "float64",
+    };
+    match kind {
+        FieldType::Integer(_) | FieldType::Number(_) if !value.is_number() => {
+            Some(format!("expected numeric (int or float), got {found}"))
+        }
+        FieldType::Boolean if !value.is_boolean() => Some(format!("expected boolean, got {value}")),
+        FieldType::String if !value.is_string() => Some(format!("expected string, got {value}")),
+        _ => None,
+    }
+}
+
 fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<String>) {
     if value.is_null() {
         return;
@@ -65,7 +88,11 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
         Shape::Scalar if value.is_object() || value.is_array() => {
             wrong(path, format!("expected scalar, got {value}"));
         }
-        Shape::Scalar => {}
+        Shape::Scalar => {
+            if let Some(what) = scalar_error(of, value) {
+                wrong(path, what);
+            }
+        }
         Shape::Map { .. } => {
             let Some(fields) = value.as_object() else {
                 return wrong(path, format!("expected map, got {value}"));

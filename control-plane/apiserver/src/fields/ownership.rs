@@ -142,11 +142,15 @@ pub fn apply(
     };
     let merged = merge(of, live, config);
     let last = managers.take(by);
-    let fields = without_machinery(&versions.filter().apply(extract(of, config)));
-    let mut entry = Entry { fields: Fields::Decoded(fields), ..empty_entry(by) };
+    let fields = versions.filter().apply(extract(of, config));
+    let mut entry = Entry { fields: Fields::Decoded(fields.clone()), ..empty_entry(by) };
     entry.time = last.as_ref().and_then(|last| last.time.clone());
     managers.entries.push(entry);
+    // The name belongs to nobody in the end, but what the configuration says must not be pruned.
     let merged = prune(versions, merged, &managers, by, last.as_ref());
+    if let Some(entry) = managers.entries.iter_mut().find(|entry| entry.identity.is(by)) {
+        entry.fields = Fields::Decoded(without_machinery(&fields));
+    }
 
     let mut change = Change::new(versions, live, &merged);
     if !force {
@@ -175,7 +179,7 @@ fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Vec
         let contested = entry.fields.set().intersection(&comparison.written());
         conflicts.extend(contested.paths().into_iter().map(|path| Conflict { with: identity.clone(), path }));
     }
-    conflicts.sort_by(|a, b| (&a.with, &a.path).cmp(&(&b.with, &b.path)));
+    conflicts.sort_by(|a, b| a.with.cmp(&b.with));
     conflicts
 }
 

@@ -201,7 +201,7 @@ impl Set {
         Set { nodes: nodes.filter(|(_, node)| !node.is_empty()).collect() }
     }
 
-    /// All paths, in order.
+    /// All paths in order: of each level the members first, then what is below.
     pub fn paths(&self) -> Vec<Vec<Element>> {
         let mut paths = Vec::new();
         self.collect(&mut Vec::new(), &mut paths);
@@ -209,11 +209,11 @@ impl Set {
     }
 
     fn collect(&self, prefix: &mut Vec<Element>, paths: &mut Vec<Vec<Element>>) {
+        for (element, _) in self.nodes.iter().filter(|(_, node)| node.member) {
+            paths.push(prefix.iter().cloned().chain([element.clone()]).collect());
+        }
         for (element, node) in &self.nodes {
             prefix.push(element.clone());
-            if node.member {
-                paths.push(prefix.clone());
-            }
             node.below.collect(prefix, paths);
             prefix.pop();
         }

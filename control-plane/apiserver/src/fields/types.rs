@@ -224,25 +224,22 @@ fn custom_member<'a>(schema: &'a Value, open: bool, name: &str) -> Option<Member
     Some(Member { of, declared: false, default: None })
 }
 
-/// The object of a type before anything was written: structs that are held by value are there, and so are
-/// required fields, with the value nothing has. A new object is compared with it.
+/// The object of a type before anything was written: structs that are held by value are there, and so is what is
+/// always written, with the value nothing has. A new object is compared with it.
 pub fn zero(of: &'static TableType) -> Value {
-    let mut object = serde_json::Map::new();
-    for field in &of.fields {
-        match (&field.kind, &field.default) {
-            (FieldType::Ref(id), Some(Value::Object(_))) if schema().get(*id).scalar.is_none() => {
-                object.insert(field.name.clone(), zero(schema().get(*id)));
-            }
-            (_, Some(default)) if field.required => {
-                object.insert(field.name.clone(), default.clone());
-            }
-            (_, None) if field.required => {
-                object.insert(field.name.clone(), Value::Null);
-            }
-            _ => {}
+    let mut object = structs(of);
+    corten_api::schema::fill_zeros(&of.name, &mut object);
+    object
+}
+
+fn structs(of: &'static TableType) -> Value {
+    let by_value = of.fields.iter().filter_map(|field| match (&field.kind, &field.default) {
+        (FieldType::Ref(id), Some(Value::Object(_))) if schema().get(*id).scalar.is_none() => {
+            Some((field.name.clone(), structs(schema().get(*id))))
         }
-    }
-    Value::Object(object)
+        _ => None,
+    });
+    Value::Object(by_value.collect())
 }
 
 /// The path element of a list item, or why it has none.

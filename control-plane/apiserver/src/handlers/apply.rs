@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use corten_meta::{Status, Value};
 
 use super::Target;
-use super::ownership::{self, Ownership, ResourceVersions, check_options, managers_of, set_managers};
+use super::options::{Write, check_options};
+use super::ownership::{self, Ownership, ResourceVersions, managers_of, set_managers};
 use super::update::{Change, Part, reply};
 use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
@@ -35,11 +36,17 @@ pub async fn apply(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     Ok(reply(target, &change.carry_out(target).await?))
 }
 
+/// The result of an apply, with its fields checked.
+pub fn checked_result(target: &Target<'_>, object: Value, expected: &Expected<'_>) -> Result<Value, Status> {
+    let unknown = |paths: Vec<String>| paths.iter().map(|path| format!("unknown field {path:?}")).collect();
+    checked(target.context, object, expected, unknown, &|why| Status::bad_request(why))
+}
+
 impl Apply {
     /// Reads the configuration, which must say what it is.
     pub fn decode(target: &Target<'_>, bytes: &[u8], api_version: &str, kind: &str) -> Result<Apply, Status> {
         let context = target.context;
-        check_options(context, "PatchOptions", true)?;
+        check_options(context, Write::Apply)?;
         let undecodable = |e: corten_meta::Error| Status::bad_request(format!("error decoding YAML: {e}"));
         let is_json = bytes.trim_ascii_start().starts_with(b"{");
         let decoded = if is_json { corten_meta::decode_json(bytes, true).ok() } else { None };
@@ -56,11 +63,20 @@ impl Apply {
         field_validation_complaints(context, duplicates, |complaints| {
             Status::bad_request(format!("error strict decoding YAML: {complaints}"))
         })?;
+        if !config.is_object() {
+            let why = "json: cannot unmarshal array into Go value of type map[string]interface {}";
+            let message = format!("error decoding YAML: error unmarshaling JSON: while decoding JSON: {why}");
+            return Err(Status::bad_request(message));
+        }
         let word = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
         if word("apiVersion") != api_version || word("kind") != kind {
             let (given, kind) = (word("apiVersion"), word("kind"));
-            let given = if given.is_empty() { "/" } else { given };
+            let given = if given.contains('/') { given.to_owned() } else { format!("/{given}") };
             return Err(Status::bad_request(format!("invalid object type: {given}, Kind={kind}")));
+        }
+        let mut config = config;
+        if corten_meta::name(&config).is_empty() {
+            corten_meta::set(&mut config, "/metadata/name", target.name.into());
         }
         if config.pointer("/metadata/managedFields").is_some_and(|m| !m.is_null()) {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
@@ -73,6 +89,7 @@ impl Apply {
 
     /// The live object with the configuration applied and its managers brought up to date.
     pub fn transform(&self, target: &Target<'_>, part: Part, live: &Value) -> Result<Value, Status> {
+        super::patch::check_uid(target, &self.config, live)?;
         let versions = ResourceVersions::new(target, part);
         let object = self.apply_to(&versions, live, &ownership::first(&target.resource.kind), target)?;
         self.checked(target, object)
@@ -86,7 +103,7 @@ impl Apply {
             schema: &kind.schema,
             custom: kind.behaviour.structural_schema(),
         };
-        let object = checked(target.context, object, Vec::new(), &expected)?;
+        let object = checked_result(target, object, &expected)?;
         super::update::check_name(target, &object)?;
         Ok(object)
     }
@@ -102,7 +119,8 @@ impl Apply {
         let kind = &target.resource.kind;
         let versions = ResourceVersions::new(target, Part::Main);
         let nothing = serde_json::json!({ "apiVersion": kind.api_version(), "kind": kind.kind });
-        let object = self.apply_to(&versions, &nothing, &nothing, target)?;
+        let mut object = self.apply_to(&versions, &nothing, &nothing, target)?;
+        corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
         self.checked(target, object)
     }
 
@@ -115,7 +133,7 @@ impl Apply {
         target: &Target<'_>,
     ) -> Result<Value, Status> {
         let of = versions.type_of(&self.by.api_version).unwrap_or(Type::Deduced);
-        self.check_form(of, target)?;
+        self.check_form(of)?;
         let managers = managers_of(live);
         let time = corten_meta::time::rfc3339(target.context.now);
         let run =
@@ -140,7 +158,7 @@ impl Apply {
         Ok(object)
     }
 
-    fn check_form(&self, of: Type<'_>, target: &Target<'_>) -> Result<(), Status> {
+    fn check_form(&self, of: Type<'_>) -> Result<(), Status> {
         let errors = fields::check(of, &self.config);
         let text = match errors.as_slice() {
             [] => return Ok(()),
@@ -148,7 +166,6 @@ impl Apply {
             many => format!("errors:\n  {}", many.join("\n  ")),
         };
         let (namespace, name) = (corten_meta::namespace(&self.config), corten_meta::name(&self.config));
-        let namespace = if namespace.is_empty() { target.namespace } else { namespace };
         let (version, kind) = (&self.by.api_version, self.config["kind"].as_str().unwrap_or_default());
         let message =
             format!("failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): {text}");

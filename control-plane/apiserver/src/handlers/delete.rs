@@ -5,17 +5,19 @@
 
 use std::sync::Arc;
 
-use corten_meta::{Object, Status, Value};
+use corten_meta::{FieldError, GroupResource, Object, Path, Status, Value};
 use corten_store::Expect;
 use futures::{StreamExt, TryStreamExt};
 use http::StatusCode;
 use serde_json::json;
 
+use super::options::{dry_run_error, dry_run_words, refuse};
 use super::update::spec_finalizers;
 use super::{Target, create, list};
 use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
 use crate::registry::Written;
+use crate::request::Query;
 use crate::response::{self, ListMeta};
 
 const ORPHAN: &str = "orphan";
@@ -37,31 +39,28 @@ pub struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// From the body and, where the body says nothing, the query.
     pub fn read(target: &Target<'_>, bytes: &[u8]) -> Result<DeleteOptions, Status> {
         let body = crate::decode::options(target.context, bytes)?;
         DeleteOptions::from_value(target, &body)
     }
 
+    /// From the body of a request or, when there is none, from its query.
     pub fn from_value(target: &Target<'_>, body: &Value) -> Result<DeleteOptions, Status> {
         let query = &target.context.info.query;
-        let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let number = |key: &str| query.get(key).and_then(|v| v.parse().ok());
-        let orphan = body["orphanDependents"].as_bool().or_else(|| query.get("orphanDependents").map(|v| v == "true"));
+        let from_query = if body.is_null() { query_options(query)? } else { Value::Null };
+        let options = if body.is_null() { &from_query } else { body };
+        check(options)?;
+        let text = |pointer: &str| options.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let orphan = options["orphanDependents"].as_bool();
         let from_orphan = orphan.map(|o| if o { "Orphan" } else { "Background" }.to_owned());
-        let options = DeleteOptions {
-            grace_period_seconds: body["gracePeriodSeconds"].as_i64().or_else(|| number("gracePeriodSeconds")),
-            propagation: text("/propagationPolicy")
-                .or_else(|| query.get("propagationPolicy").map(str::to_owned))
-                .or(from_orphan),
+        Ok(DeleteOptions {
+            grace_period_seconds: options["gracePeriodSeconds"].as_i64(),
+            propagation: text("/propagationPolicy").or(from_orphan),
             uid: text("/preconditions/uid"),
             resource_version: text("/preconditions/resourceVersion"),
-            dry_run: target.context.dry_run()?
-                || body["dryRun"].as_array().is_some_and(|d| d.iter().any(|v| v == "All")),
+            dry_run: options["dryRun"].as_array().is_some_and(|d| d.iter().any(|v| v == "All")),
             admitted: false,
-        };
-        options.check()?;
-        Ok(options)
+        })
     }
 
     /// As admission shows them.
@@ -84,18 +83,39 @@ impl DeleteOptions {
         }
         value
     }
+}
 
-    fn check(&self) -> Result<(), Status> {
-        let Some(policy) = self.propagation.as_deref() else { return Ok(()) };
-        if matches!(policy, "Orphan" | "Background" | "Foreground") {
-            return Ok(());
-        }
-        let path = corten_meta::Path::root("propagationPolicy");
-        let supported = ["Background", "Foreground", "Orphan", "nil"];
-        let error = corten_meta::FieldError::not_supported(&path, policy, &supported);
-        let kind = corten_meta::GroupKind { group: "meta.k8s.io".to_owned(), kind: "DeleteOptions".to_owned() };
-        Err(Status::invalid(&kind, "", vec![error]))
+/// The options that a query spells out.
+fn query_options(query: &Query) -> Result<Value, Status> {
+    let mut options = json!({ "dryRun": dry_run_words(query) });
+    if let Some(text) = query.get("gracePeriodSeconds") {
+        let seconds: i64 = text
+            .parse()
+            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?;
+        options["gracePeriodSeconds"] = seconds.into();
     }
+    if let Some(policy) = query.get("propagationPolicy") {
+        options["propagationPolicy"] = policy.into();
+    }
+    if query.has("orphanDependents") {
+        options["orphanDependents"] = query.flag("orphanDependents").into();
+    }
+    Ok(options)
+}
+
+fn check(options: &Value) -> Result<(), Status> {
+    let path = Path::root("propagationPolicy");
+    let policy = options["propagationPolicy"].as_str();
+    let mut errors = Vec::new();
+    if let (Some(policy), true) = (policy, options["orphanDependents"].is_boolean()) {
+        let detail = "orphanDependents and deletionPropagation cannot be both set";
+        errors.push(FieldError::invalid(&path, policy, detail));
+    }
+    if let Some(policy) = policy.filter(|p| !matches!(*p, "Orphan" | "Background" | "Foreground")) {
+        errors.push(FieldError::not_supported(&path, policy, &["Foreground", "Background", "Orphan", "nil"]));
+    }
+    errors.extend(dry_run_error(options["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default()));
+    refuse("DeleteOptions", errors)
 }
 
 /// What a deletion does to an object.
@@ -105,7 +125,8 @@ enum Plan {
     Pending,
     /// It is marked, and stays until a kubelet or a finalizer is done.
     Mark(Value),
-    Erase,
+    /// It goes at once; this is how it is shown to the one who asked.
+    Erase(Value),
 }
 
 /// The result of a deletion.
@@ -120,7 +141,7 @@ pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     let options = DeleteOptions::read(target, bytes)?;
     let deleted = delete_object(target, &options).await?;
     let context = target.context;
-    if !deleted.gone || target.resource.kind.rules.graceful_delete {
+    if !deleted.gone || target.resource.kind.rules.returns_deleted {
         let kind = &target.resource.kind;
         return Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &deleted.object));
     }
@@ -149,7 +170,7 @@ pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Res
     let results: Vec<Option<Arc<Object>>> =
         futures::stream::iter(page.objects.into_iter().map(one)).buffered(CONCURRENCY).try_collect().await?;
     let deleted: Vec<Arc<Object>> = results.into_iter().flatten().collect();
-    let meta = ListMeta { resource_version: page.meta.resource_version, ..ListMeta::default() };
+    let meta = ListMeta { remaining: None, ..page.meta };
     let context = target.context;
     Ok(response::list(context.accept, context.include_object(), &target.resource.kind, &deleted, &meta))
 }
@@ -168,24 +189,23 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
             Plan::Pending => return Ok(Deleted { object: served, gone: false }),
             Plan::Mark(new) => {
                 if options.dry_run {
-                    return dry(&new, served.revision, false);
+                    return shown(&new, served.revision, false);
                 }
                 let expect = Expect::ModRevision(current.revision);
                 if let Written::Done(object) = registry.write(target.resource, &new, expect, Vec::new()).await? {
                     return Ok(Deleted { object, gone: false });
                 }
             }
-            Plan::Erase => {
+            Plan::Erase(last) => {
                 if options.dry_run {
-                    return dry(&old, served.revision, true);
+                    return shown(&last, served.revision, true);
                 }
                 let companions = target.server.admission.released(target, &old).await?;
                 let erased = registry
                     .erase(target.resource, target.namespace, target.name, current.revision, companions)
                     .await?;
                 if let Some(revision) = erased {
-                    let object = Object { bytes: served.bytes.clone(), revision, header: served.header.clone() };
-                    return Ok(Deleted { object: Arc::new(object), gone: true });
+                    return shown(&last, revision, true);
                 }
             }
         }
@@ -204,14 +224,17 @@ async fn admit(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Res
     target.server.admission.validate(&attributes).await
 }
 
-fn dry(object: &Value, revision: u64, gone: bool) -> Result<Deleted, Status> {
+/// The result of a deletion as an object at a revision.
+fn shown(object: &Value, revision: u64, gone: bool) -> Result<Deleted, Status> {
     let object = Object::from_value(object, revision).map_err(|e| Status::internal(e.to_string()))?;
     Ok(Deleted { object: Arc::new(object), gone })
 }
 
 fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
-    let resource = target.resource.group_resource();
-    let conflict = |message: String| Err(Status::conflict(&resource, target.name, &message));
+    // Upstream names the kind here, where it names the resource elsewhere.
+    let kind = target.resource.group_kind();
+    let kind = GroupResource { group: kind.group, resource: kind.kind };
+    let conflict = |message: String| Err(Status::conflict(&kind, target.name, &message));
     let (uid, version) = (corten_meta::uid(old), corten_meta::resource_version(old));
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         return conflict(format!(
@@ -241,8 +264,8 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
     }
     set_dependents_finalizers(target, options, &mut new);
     let held = !corten_meta::finalizers(&new).is_empty() || spec_finalizers(target, &new) > 0;
-    if !graceful && !held {
-        return Plan::Erase;
+    if !graceful && !held && !target.resource.kind.rules.graceful_delete {
+        return Plan::Erase(old.clone());
     }
     if !graceful {
         if corten_meta::deletion_timestamp(&new).is_none() {
@@ -253,6 +276,9 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
     if !deleting && corten_meta::generation(&new) > 0 {
         let generation = corten_meta::generation(&new) + 1;
         corten_meta::set(&mut new, "/metadata/generation", generation.into());
+    }
+    if !graceful && !held {
+        return Plan::Erase(new);
     }
     if spec_finalizers(target, &new) > 0 {
         corten_meta::set(&mut new, "/status/phase", "Terminating".into());

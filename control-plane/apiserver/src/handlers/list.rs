@@ -11,6 +11,7 @@ use corten_meta::{FieldSelector, Object, Selector, Status};
 use serde_json::{Value, json};
 
 use super::Target;
+use super::options::check_list_options;
 use crate::body::Reply;
 use crate::cache::{Filter, Item};
 use crate::registry::Resource;
@@ -23,6 +24,9 @@ pub struct Page {
     pub meta: ListMeta,
 }
 
+/// The form of continue tokens.
+const VERSION: &str = "meta.k8s.io/v1";
+
 /// Where a list goes on.
 struct Continue {
     revision: u64,
@@ -31,16 +35,32 @@ struct Continue {
 
 impl Continue {
     fn encode(&self) -> String {
-        let token = json!({ "v": "meta.k8s.io/v1", "rv": self.revision, "start": self.start });
+        let token = json!({ "v": VERSION, "rv": self.revision, "start": self.start });
         BASE64URL.encode(token.to_string())
     }
 
     fn parse(token: &str) -> Result<Continue, Status> {
-        let invalid = || Status::bad_request("continue key is not valid: encoded continue token is malformed");
-        let bytes = BASE64URL.decode(token).map_err(|_| invalid())?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
-        let revision = value["rv"].as_u64().ok_or_else(invalid)?;
-        let start = value["start"].as_str().filter(|s| !s.contains("..")).ok_or_else(invalid)?;
+        let invalid =
+            |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+        let bytes = BASE64URL.decode(token).map_err(|e| match e {
+            base64::DecodeError::InvalidByte(at, _) => invalid(&format!("illegal base64 data at input byte {at}")),
+            _ => invalid(&format!("illegal base64 data at input byte {}", token.len())),
+        })?;
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|e| invalid(&corten_meta::go::json_error(&bytes).unwrap_or_else(|| e.to_string())))?;
+        let version = value["v"].as_str().unwrap_or_default();
+        if version != VERSION {
+            return Err(invalid(&format!("server does not recognize this encoded version {version}")));
+        }
+        let unset = || invalid(&format!("incorrect encoded start resourceVersion (version {VERSION})"));
+        let revision = value["rv"].as_u64().filter(|rv| *rv > 0).ok_or_else(unset)?;
+        let start = value["start"].as_str().unwrap_or_default();
+        if start.is_empty() {
+            return Err(invalid(&format!("encoded start key empty (version {VERSION})")));
+        }
+        if start.contains("..") {
+            return Err(invalid(start));
+        }
         Ok(Continue { revision, start: start.to_owned() })
     }
 }
@@ -55,10 +75,14 @@ pub async fn list(target: &Target<'_>) -> Result<Reply, Status> {
 /// The page that the query asks for, in the served version.
 pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
     let query = &target.context.info.query;
+    check_list_options(query, false)?;
     let filter = filter(target.resource, target.namespace, query)?;
-    let limit = number(query, "limit")?.unwrap_or(0) as usize;
-    let asked = number(query, "resourceVersion")?;
-    let exact = check_match(query, asked)?;
+    let limit = usize::try_from(number(query, "limit")?.unwrap_or(0)).unwrap_or(0);
+    number(query, "timeoutSeconds")?;
+    let asked = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
+    // Any state will do, so the cache answers, which has all of it: there are no pages.
+    let limit = if asked == Some(0) { 0 } else { limit };
+    let exact = query.get("resourceVersionMatch") == Some("Exact");
     if let Some(token) = query.get("continue") {
         if asked.is_some_and(|rv| rv != 0) {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
@@ -147,55 +171,29 @@ pub fn filter(resource: &Resource, namespace: &str, query: &Query) -> Result<Fil
     let labels = Selector::parse(query.get("labelSelector").unwrap_or_default()).map_err(bad)?;
     let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default()).map_err(bad)?;
     for requirement in fields.requirements() {
-        let field = requirement.field.as_str();
-        let common = field == "metadata.name" || field == "metadata.namespace";
-        if !common && !resource.kind.selectable_fields.iter().any(|known| known == field) {
-            return Err(Status::bad_request(format!(
-                "Unable to find {:?} that match label selector {:?}, field selector {:?}: field label not supported: {field}",
-                format!("{}, Resource={}", resource.kind.api_version(), resource.kind.plural),
-                query.get("labelSelector").unwrap_or_default(),
-                query.get("fieldSelector").unwrap_or_default(),
-            )));
+        if let Some(why) = resource.kind.selection_error(&requirement.field) {
+            return Err(Status::bad_request(why));
         }
     }
     Ok(Filter { namespace: namespace.to_owned(), labels, fields })
 }
 
 /// A whole number of the query.
-pub fn number(query: &Query, key: &str) -> Result<Option<u64>, Status> {
+pub fn number(query: &Query, key: &str) -> Result<Option<i64>, Status> {
     match query.get(key) {
         None => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| {
-            Status::bad_request(format!(
-                "Invalid value: {text:?}: {key}: strconv.ParseUint: parsing {text:?}: invalid syntax"
-            ))
-        }),
+        Some(text) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
     }
 }
 
-/// Whether the list must be exactly at the revision asked for.
-fn check_match(query: &Query, asked: Option<u64>) -> Result<bool, Status> {
-    let Some(how) = query.get("resourceVersionMatch") else { return Ok(false) };
-    let forbidden = |why: &str| {
-        let error = corten_meta::FieldError::forbidden(&corten_meta::Path::root("resourceVersionMatch"), why);
-        let kind = corten_meta::GroupKind { group: "meta.k8s.io".to_owned(), kind: "ListOptions".to_owned() };
-        Err(Status::invalid(&kind, "", vec![error]))
-    };
-    match (how, asked) {
-        _ if query.get("continue").is_some() => {
-            forbidden("resourceVersionMatch is forbidden when continue is provided")
-        }
-        ("NotOlderThan" | "Exact", None) => {
-            forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
-        }
-        ("Exact", Some(0)) => forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""),
-        ("Exact", _) => Ok(true),
-        ("NotOlderThan", _) => Ok(false),
-        (other, _) => {
-            let path = corten_meta::Path::root("resourceVersionMatch");
-            let error = corten_meta::FieldError::not_supported(&path, other, &["Exact", "NotOlderThan", ""]);
-            let kind = corten_meta::GroupKind { group: "meta.k8s.io".to_owned(), kind: "ListOptions".to_owned() };
-            Err(Status::invalid(&kind, "", vec![error]))
-        }
-    }
+/// The revision that the query asks for.
+pub fn revision(query: &Query) -> Result<Option<u64>, corten_meta::FieldError> {
+    let Some(text) = query.get("resourceVersion") else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| {
+        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+        corten_meta::FieldError::invalid(&corten_meta::Path::root("resourceVersion"), text, why)
+    })
 }

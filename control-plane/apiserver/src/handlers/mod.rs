@@ -5,6 +5,7 @@ pub mod create;
 pub mod delete;
 pub mod get;
 pub mod list;
+pub mod options;
 pub mod ownership;
 pub mod patch;
 pub mod paths;
@@ -55,10 +56,12 @@ impl Target<'_> {
 /// Finds the resource and hands the request to the verb's handler.
 pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
     let info = &context.info;
-    let resource =
-        server.registry.resource(&info.group, &info.version, &info.resource).ok_or_else(Status::path_not_found)?;
+    let Some(resource) = server.registry.resource(&info.group, &info.version, &info.resource) else {
+        return unknown_resource(server, context);
+    };
     let kind = &resource.kind;
-    if !kind.namespaced && !info.namespace.is_empty() && info.resource != "namespaces" {
+    let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
+    if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
         return Err(Status::path_not_found());
     }
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
@@ -67,10 +70,9 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
         return subresources::dispatch(&target, subresource, body).await;
     }
-    let allowed = kind.verbs.contains(&info.verb.as_str());
-    let needs_namespace = kind.namespaced && namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch");
-    if !allowed || needs_namespace {
-        return Err(Status::method_not_allowed(&resource.group_resource(), &info.verb));
+    check_verb(&target)?;
+    if let Some(warning) = kind.deprecation {
+        context.warn(warning);
     }
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {
@@ -91,8 +93,36 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
                 "patch" => patch::patch(&target, &bytes).await,
                 "delete" => delete::delete(&target, &bytes).await,
                 "deletecollection" => delete::delete_collection(&target, &bytes).await,
-                other => Err(Status::method_not_allowed(&resource.group_resource(), other)),
+                _ => Err(Status::method_not_allowed()),
             }
         }
     }
+}
+
+/// A served group answers in its own form what it does not have; any other path is none of the API.
+fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status> {
+    let info = &context.info;
+    let resources = server.registry.resources();
+    let served = resources.ordered.iter().any(|r| r.kind.group == info.group);
+    if served { Err(Status::path_not_found()) } else { Ok(crate::response::page_not_found()) }
+}
+
+/// Whether the path is one of the resource, and the method one of the path.
+fn check_verb(target: &Target<'_>) -> Result<(), Status> {
+    let (info, kind) = (&target.context.info, &target.resource.kind);
+    let across = kind.namespaced && target.namespace.is_empty();
+    let reads_all = matches!(info.verb.as_str(), "list" | "watch");
+    let is_named = !reads_all && !info.name.is_empty();
+    if across && (is_named || !kind.verbs.contains(&"list")) {
+        return Err(Status::path_not_found());
+    }
+    let misplaced = match info.verb.as_str() {
+        "create" => is_named,
+        "update" | "patch" => !is_named,
+        _ => target.context.method == http::Method::HEAD,
+    };
+    if misplaced || !kind.verbs.contains(&info.verb.as_str()) || (across && !reads_all) {
+        return Err(Status::method_not_allowed());
+    }
+    Ok(())
 }

@@ -6,17 +6,15 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use corten_api::{Kind, Role};
-use corten_meta::{FieldError, GroupKind, Path, Status, Value};
+use corten_meta::Value;
 use serde_json::{Map, json};
 
 use super::Target;
+use super::options::MAX_MANAGER;
 use super::update::Part;
 use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, update, zero};
 use crate::pipeline::Context;
 use crate::registry::Resource;
-
-/// The longest name of a manager.
-const MAX_MANAGER: usize = 128;
 
 /// What a change does to the ownership of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,31 +40,6 @@ pub fn manager(context: &Context) -> String {
         name.push(letter);
     }
     if name.is_empty() { "unknown".to_owned() } else { name }
-}
-
-/// Checks `fieldManager` and `force` of a write; `options` is the kind that they belong to.
-pub fn check_options(context: &Context, options: &str, is_apply: bool) -> Result<(), Status> {
-    let query = &context.info.query;
-    let (path, mut errors) = (Path::root("fieldManager"), Vec::new());
-    let manager = query.get("fieldManager").unwrap_or_default();
-    if is_apply && manager.is_empty() {
-        errors.push(FieldError::required(&path, "is required for apply patch"));
-    }
-    if !is_apply && options == "PatchOptions" && query.get("force").is_some() {
-        errors.push(FieldError::forbidden(&Path::root("force"), "may not be specified for non-apply patch"));
-    }
-    if manager.len() > MAX_MANAGER {
-        errors.push(FieldError::too_long(&path, MAX_MANAGER));
-    }
-    for (at, letter) in manager.char_indices().filter(|(_, c)| c.is_control()) {
-        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
-        errors.push(FieldError::invalid(&path, manager, detail));
-    }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    let kind = GroupKind { group: "meta.k8s.io".to_owned(), kind: options.to_owned() };
-    Err(Status::invalid(&kind, "", errors))
 }
 
 /// Who this request is, for an operation.
@@ -120,6 +93,48 @@ pub fn track_create(target: &Target<'_>, object: &mut Value) {
     let by = identity(target, Operation::Update);
     let managers = update(&versions, &first(&target.resource.kind), object, managers, &by, &time);
     set_managers(object, managers);
+}
+
+/// The server owns what it creates of its own accord.
+pub fn own_created(resource: &Resource, object: &mut Value, now: jiff::Timestamp) {
+    let by = Identity {
+        manager: "kube-apiserver".to_owned(),
+        operation: Operation::Update,
+        api_version: resource.kind.api_version(),
+        subresource: String::new(),
+    };
+    let filter = match resource.kind.rules.has_status {
+        true => Filter::Without(Set::of_fields(&[&["status"]])),
+        false => Filter::All,
+    };
+    let versions = OneVersion { kind: &resource.kind, filter };
+    let time = corten_meta::time::rfc3339(now);
+    let managers = update(&versions, &first(&resource.kind), object, Managers::default(), &by, &time);
+    set_managers(object, managers);
+}
+
+/// A resource in its own version only.
+struct OneVersion<'a> {
+    kind: &'a Kind,
+    filter: Filter,
+}
+
+impl Versions for OneVersion<'_> {
+    fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
+        (self.kind.api_version() == api_version).then(|| type_of(self.kind))
+    }
+
+    fn to(&self, object: &Value, _: &str) -> Value {
+        object.clone()
+    }
+
+    fn back(&self, object: Value, _: &str) -> Value {
+        object
+    }
+
+    fn filter(&self) -> &Filter {
+        &self.filter
+    }
 }
 
 /// The writer owns what it changes. A client may also write `managedFields` itself: what it says then counts as what
@@ -205,7 +220,9 @@ fn filter(target: &Target<'_>, part: Part) -> Filter {
             Filter::Only(paths.collect())
         }
         (_, Some(Role::Approval)) => without(&[&["spec"], &["status", "certificate"]]),
-        (Part::Status, _) if kind.schema.is_empty() => without(&[&["spec"], &["metadata"]]),
+        (Part::Status, _) if kind.is_custom() || kind.rules.status_keeps_metadata => {
+            without(&[&["spec"], &["metadata"]])
+        }
         (Part::Status, _) => without(&[&["spec"]]),
         _ if kind.rules.has_status => without(&[&["status"]]),
         _ => Filter::All,

@@ -1,10 +1,11 @@
 //! PATCH: JSON patch, merge patch, strategic merge patch. An apply patch goes its own way (`apply.rs`).
 
-use corten_meta::{Status, Value};
+use corten_meta::go::printed;
+use corten_meta::{FieldError, GroupKind, GroupResource, Path, Status, Value};
 
 use super::Target;
 use super::apply;
-use super::ownership::check_options;
+use super::options::{Write, check_options};
 use super::update::{Change, Part, reply};
 use crate::body::Reply;
 use crate::decode::{Expected, checked};
@@ -51,12 +52,14 @@ impl Patch {
             &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE]
         };
         if !accepted.contains(&kind) {
-            return Err(Status::unsupported_media_type(accepted));
+            return Err(Status {
+                message: "415: Unsupported Media Type".to_owned(),
+                details: Some(Box::default()),
+                ..Status::unsupported_media_type(accepted)
+            });
         }
-        check_options(target.context, "PatchOptions", false)?;
-        let value = corten_meta::decode_json(bytes, false)
-            .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?
-            .value;
+        check_options(target.context, Write::Patch)?;
+        let value = decode_document(kind, bytes)?;
         match kind {
             JSON => {
                 let operations = value.as_array().map_or(0, Vec::len);
@@ -67,7 +70,6 @@ impl Patch {
                 }
                 Ok(Patch::Json(value))
             }
-            _ if !value.is_object() => Err(Status::bad_request("error decoding patch: the patch is not an object")),
             MERGE => Ok(Patch::Merge(value)),
             _ => Ok(Patch::Strategic(value)),
         }
@@ -80,7 +82,12 @@ impl Patch {
             Patch::Json(patch) => corten_meta::patch::json_patch(&mut new, patch).map_err(patch_status)?,
             Patch::Merge(patch) => corten_meta::patch::merge_patch(&mut new, patch),
             Patch::Strategic(patch) => {
-                corten_api::strategic_merge(schema, &mut new, patch).map_err(|e| Status::bad_request(e.to_string()))?;
+                let failed = |e: corten_api::Error| Status { code: 500, message: e.to_string(), ..Status::default() };
+                corten_api::strategic_merge(schema, &mut new, patch).map_err(failed)?;
+                // The typed object keeps its type whatever the patch says.
+                for field in ["apiVersion", "kind"] {
+                    new[field] = old[field].clone();
+                }
             }
         }
         Ok(new)
@@ -96,20 +103,64 @@ impl Patch {
             schema: &kind.schema,
             custom: kind.behaviour.structural_schema(),
         };
-        let new = checked(target.context, new, Vec::new(), &expected)?;
+        let new = self.checked(target, new, &expected)?;
         super::update::check_name(target, &new)?;
+        check_uid(target, &new, old)?;
         Ok(new)
     }
+
+    /// The result of the patch, with its fields checked. What is wrong is wrong with the patch.
+    pub fn checked(&self, target: &Target<'_>, new: Value, expected: &Expected<'_>) -> Result<Value, Status> {
+        let shown = match self {
+            Patch::Strategic(patch) => printed(patch),
+            Patch::Json(_) | Patch::Merge(_) => new.to_string(),
+        };
+        let refuse = |why: &str| {
+            let error = FieldError::invalid(&Path::root("patch"), shown.as_str(), why);
+            Status::invalid(&GroupKind::default(), "", vec![error])
+        };
+        let unknown = |paths: Vec<String>| paths.iter().map(|path| format!("unknown field {path:?}")).collect();
+        checked(target.context, new, expected, unknown, &refuse)
+    }
+}
+
+/// Reads the document of a patch, in the words of upstream for each kind of patch.
+fn decode_document(kind: &str, bytes: &[u8]) -> Result<Value, Status> {
+    let prefix = if kind == STRATEGIC { "" } else { "error decoding patch: " };
+    let refuse = |why: &str| Status::bad_request(format!("{prefix}{why}"));
+    let decoded = corten_meta::decode_json(bytes, false);
+    let value =
+        decoded.map_err(|e| refuse(&corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string())))?.value;
+    let (fits, wanted) = match kind {
+        JSON => (value.is_array(), "[]handlers.jsonPatchOp"),
+        _ => (value.is_object(), "map[string]interface {}"),
+    };
+    if fits {
+        return Ok(value);
+    }
+    let found = match value {
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        _ => "object",
+    };
+    Err(refuse(&format!("json: cannot unmarshal {found} into Go value of type {wanted}")))
+}
+
+/// A patch, unlike an update, makes no condition of a uid: it would change it.
+pub fn check_uid(target: &Target<'_>, new: &Value, old: &Value) -> Result<(), Status> {
+    let (uid, actual) = (corten_meta::uid(new), corten_meta::uid(old));
+    if uid.is_empty() || uid == actual {
+        return Ok(());
+    }
+    let error = FieldError::invalid(&Path::root("metadata").child("uid"), uid, "field is immutable");
+    Err(Status::invalid(&target.resource.group_kind(), target.name, vec![error]))
 }
 
 fn patch_status(e: corten_meta::Error) -> Status {
     match e {
-        corten_meta::Error::PatchFailed(message) => Status {
-            code: 422,
-            reason: "Invalid".to_owned(),
-            message: format!("the server rejected our request due to an error in our request: {message}"),
-            details: None,
-        },
+        corten_meta::Error::PatchFailed(_) => Status::generic(422, "", &GroupResource::default(), "", ""),
         other => Status::bad_request(other.to_string()),
     }
 }

@@ -13,14 +13,11 @@ use crate::server::Server;
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
     let path = context.info.path.trim_end_matches('/');
-    if !matches!(context.method, Method::GET | Method::HEAD) {
-        return Err(match server.discovery.load().serve(context) {
-            Some(_) => method_not_allowed(),
-            None => Status::path_not_found(),
-        });
-    }
     if let Some(reply) = Health::serve(server, context) {
-        return reply;
+        return Ok(reply);
+    }
+    if context.method != Method::GET && takes_only_get(server, path) {
+        return Err(Status::method_not_allowed());
     }
     if let Some(reply) = server.discovery.load().serve(context) {
         return reply;
@@ -46,37 +43,53 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
             let jwks = server.tokens.jwks().to_string();
             Ok(response::full(StatusCode::OK, "application/jwk-set+json", jwks.into()))
         }
-        _ => Err(Status::path_not_found()),
+        _ if is_in_api(server, path) => Err(Status::path_not_found()),
+        _ => Ok(response::page_not_found()),
     }
+}
+
+/// Whether the path is below a served group, which answers in its own form what it does not have.
+fn is_in_api(server: &Server, path: &str) -> bool {
+    let mut parts = path.trim_start_matches('/').split('/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("api"), Some(_), _) => true,
+        (Some("apis"), Some(group), Some(_)) => {
+            server.registry.resources().ordered.iter().any(|r| r.kind.group == group)
+        }
+        _ => false,
+    }
+}
+
+/// Versions and facts about the server are read by GET and nothing else; lists of groups, health and schemas do not
+/// look at the method.
+fn takes_only_get(server: &Server, path: &str) -> bool {
+    let is_version =
+        path.starts_with("/api") && path != "/apis" && !(path.starts_with("/apis/") && path.matches('/').count() == 2);
+    let is_fact = matches!(path, "/version" | "/.well-known/openid-configuration" | "/openid/v1/jwks");
+    is_fact || (is_version && server.discovery.load().paths().any(|known| known == path))
 }
 
 fn host_port(address: std::net::IpAddr, port: u16) -> String {
     std::net::SocketAddr::new(address, port).to_string()
 }
 
-fn method_not_allowed() -> Status {
-    Status {
-        code: 405,
-        reason: "MethodNotAllowed".to_owned(),
-        message: "the server does not allow this method on the requested resource".to_owned(),
-        details: None,
-    }
-}
-
 fn index(server: &Server) -> serde_json::Value {
     let own = [
         "/.well-known/openid-configuration",
+        "/apis/",
         "/healthz",
         "/livez",
         "/metrics",
         "/openapi/v2",
         "/openapi/v3",
+        "/openapi/v3/",
         "/openid/v1/jwks",
         "/readyz",
         "/version",
     ];
     let discovery = server.discovery.load();
-    let mut paths: Vec<&str> = discovery.paths().chain(own).collect();
+    let own = own.into_iter().map(str::to_owned).chain(crate::health::paths());
+    let mut paths: Vec<String> = discovery.paths().map(str::to_owned).chain(own).collect();
     paths.sort_unstable();
     json!({ "paths": paths })
 }

@@ -9,7 +9,8 @@ use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 use http::StatusCode;
 
-use super::ownership::{Ownership, check_options, keep_times, managers_of, set_managers, track_update};
+use super::options::{Write, check_options};
+use super::ownership::{Ownership, keep_times, managers_of, set_managers, track_update};
 use super::{Target, create};
 use crate::admission::{Attributes, Operation};
 use crate::authorization::{self, authorize, forbidden};
@@ -54,9 +55,10 @@ impl Updated {
 
 /// Answers with the object after the update.
 pub async fn update(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let body = target.decode(bytes)?;
+    check_options(target.context, Write::Update)?;
+    let mut body = target.decode(bytes)?;
+    create::check_namespace(target, &mut body)?;
     check_name(target, &body)?;
-    check_options(target.context, "UpdateOptions", false)?;
     let transform = |_: &Value| Ok(body.clone());
     let updated = Change::new(Part::Main, &transform).or_create(&body).carry_out(target).await?;
     Ok(reply(target, &updated))
@@ -73,7 +75,10 @@ pub fn reply(target: &Target<'_>, updated: &Updated) -> Reply {
 pub fn check_name(target: &Target<'_>, body: &Value) -> Result<(), Status> {
     let name = corten_meta::name(body);
     if name.is_empty() {
-        return Err(Status::bad_request("name must be provided"));
+        return Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            target.name
+        )));
     }
     if name != target.name {
         return Err(Status::bad_request(format!(
@@ -196,7 +201,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     create::check_namespace(target, &mut new)?;
     prepare(target, change, &mut new, &old);
 
-    let dry_run = target.context.dry_run()?;
+    let dry_run = target.context.dry_run();
     let (mut new, companions) = admitted(target, change, new, &old).await?;
     if part == Part::Main {
         for warning in target.resource.kind.behaviour.warnings(&new, Some(&old)) {
@@ -283,8 +288,10 @@ fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<
     if version.is_empty() || version == "0" {
         if !target.resource.kind.rules.allow_unconditional_update {
             let path = corten_meta::Path::root("metadata").child("resourceVersion");
-            let error = corten_meta::FieldError::invalid(&path, version, "must be specified for an update");
-            return Err(Status::invalid(&target.resource.group_kind(), target.name, vec![error]));
+            let error = corten_meta::FieldError::invalid(&path, 0, "must be specified for an update");
+            // Upstream names the resource here, where it names the kind elsewhere.
+            let kind = corten_meta::GroupKind { group: resource.group, kind: resource.resource };
+            return Err(Status::invalid(&kind, target.name, vec![error]));
         }
     } else if version != corten_meta::resource_version(old) {
         return Err(Status::conflict(
@@ -326,7 +333,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
         Part::Status => {
-            if kind.schema.is_empty() {
+            if kind.is_custom() || kind.rules.status_keeps_metadata {
                 restore_metadata(new_fields, old_fields);
             }
             let others: Vec<String> = new_fields.keys().chain(old_fields.keys()).cloned().collect();
@@ -391,7 +398,11 @@ fn validate(target: &Target<'_>, part: Part, new: &Value, old: &Value) -> Result
     let errors = match part {
         Part::Main => kind.validate_update(new, old),
         Part::Status => kind.validate_status_update(new, old),
-        Part::Whole | Part::Decision => Vec::new(),
+        Part::Whole => {
+            let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
+            role.map(|role| kind.validate_part_update(role, new, old)).unwrap_or_default()
+        }
+        Part::Decision => Vec::new(),
     };
     if errors.is_empty() {
         return Ok(());

@@ -8,7 +8,8 @@ use futures::stream::StreamExt;
 use http::{HeaderValue, header};
 
 use super::Target;
-use super::list::{filter, number};
+use super::list::{filter, number, revision};
+use super::options::check_list_options;
 use crate::body::{Body, Reply, Watch, WatchEvent};
 use crate::cache::{Watcher, WatcherOptions};
 use crate::registry::Resource;
@@ -22,11 +23,11 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let context = target.context;
     let query = &context.info.query;
     let stored = target.resource.storage()?;
+    check_list_options(query, true)?;
     let filter = filter(target.resource, target.namespace, query)?;
-    let asked = number(query, "resourceVersion")?;
+    let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     let caches = &target.server.registry.caches;
-    let streaming_list = query.get("sendInitialEvents").map(|v| v == "true" || v == "1");
-    check_streaming(target, streaming_list)?;
+    let streaming_list = query.has("sendInitialEvents").then(|| query.flag("sendInitialEvents"));
 
     let reached = match asked {
         Some(0) => caches.revision(),
@@ -72,30 +73,9 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     Ok(reply)
 }
 
-fn check_streaming(target: &Target<'_>, streaming_list: Option<bool>) -> Result<(), Status> {
-    let query = &target.context.info.query;
-    let how = query.get("resourceVersionMatch");
-    let invalid = |error| {
-        let kind = corten_meta::GroupKind { group: "meta.k8s.io".to_owned(), kind: "ListOptions".to_owned() };
-        Err(Status::invalid(&kind, "", vec![error]))
-    };
-    let path = |name: &str| corten_meta::Path::root(name);
-    match (streaming_list, how) {
-        (Some(_), Some("NotOlderThan")) | (None, None) => Ok(()),
-        (Some(_), _) => invalid(corten_meta::FieldError::forbidden(
-            &path("resourceVersionMatch"),
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        )),
-        (None, Some(_)) => invalid(corten_meta::FieldError::forbidden(
-            &path("resourceVersionMatch"),
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        )),
-    }
-}
-
-fn timeout(asked: Option<u64>) -> Duration {
+fn timeout(asked: Option<i64>) -> Duration {
     match asked {
-        Some(seconds) if seconds > 0 => Duration::from_secs(seconds),
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds.unsigned_abs()),
         _ => {
             let spread = u64::from(uuid::Uuid::new_v4().as_bytes()[0]) * MIN_TIMEOUT / 256;
             Duration::from_secs(MIN_TIMEOUT + spread)

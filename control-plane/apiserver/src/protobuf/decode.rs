@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 64;
 /// What is wrong with a body.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("provided data does not appear to be a protobuf message, expected prefix k8s")]
+    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     Envelope,
     #[error("unexpected EOF")]
     Truncated,

@@ -1,6 +1,6 @@
 //! `binding`: the scheduler's decision, written into the pod in one step.
 
-use corten_meta::{Status, Value};
+use corten_meta::{FieldError, GroupResource, Path, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
@@ -19,12 +19,12 @@ const BINDING: Expected<'static> =
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let binding = object(target.context, bytes, &BINDING)?;
     let name = corten_meta::name(&binding);
-    if !target.name.is_empty() && !name.is_empty() && name != target.name {
+    if !target.name.is_empty() && name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
-    let name = if target.name.is_empty() { name } else { target.name };
     let target = Target { name, ..*target };
     let binding = target.server.admission.pass(&target, Operation::Create, binding.clone()).await?;
+    check_target(&binding)?;
     let transform = |pod: &Value| bind(&target, pod, &binding);
     Change::new(Part::Decision, &transform).carry_out(&target).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
@@ -35,18 +35,12 @@ fn bind(target: &Target<'_>, pod: &Value, binding: &Value) -> Result<Value, Stat
     let text =
         |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let node = text(binding, "/target/name");
-    if node.is_empty() || !matches!(text(binding, "/target/kind").as_str(), "" | "Node") {
-        return Err(Status::bad_request("target.name must name a Node"));
-    }
     let resource = target.resource.group_resource();
-    let conflict = |why: String| Err(Status::conflict(&resource, target.name, &why));
-    let uid = corten_meta::uid(binding);
-    if !uid.is_empty() && uid != corten_meta::uid(pod) {
-        return conflict(format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            corten_meta::uid(pod)
-        ));
-    }
+    check_precondition(&resource, target.name, "UID", corten_meta::uid(binding), corten_meta::uid(pod))?;
+    let versions = (corten_meta::resource_version(binding), corten_meta::resource_version(pod));
+    check_precondition(&resource, target.name, "ResourceVersion", versions.0, versions.1)?;
+    let binding_of = GroupResource { resource: format!("{}/binding", resource.resource), ..resource };
+    let conflict = |why: String| Err(Status::conflict(&binding_of, target.name, &why));
     if corten_meta::deletion_timestamp(pod).is_some() {
         return conflict(format!("pod {} is being deleted, cannot be assigned to a host", target.name));
     }
@@ -59,12 +53,47 @@ fn bind(target: &Target<'_>, pod: &Value, binding: &Value) -> Result<Value, Stat
     }
     let mut new = pod.clone();
     corten_meta::set(&mut new, "/spec/nodeName", node.into());
-    for (key, value) in corten_meta::annotations(binding) {
-        let key = key.replace('~', "~0").replace('/', "~1");
-        corten_meta::set(&mut new, &format!("/metadata/annotations/{key}"), value.into());
+    for (field, entries) in
+        [("annotations", corten_meta::annotations(binding)), ("labels", corten_meta::labels(binding))]
+    {
+        for (key, value) in entries {
+            let key = key.replace('~', "~0").replace('/', "~1");
+            corten_meta::set(&mut new, &format!("/metadata/{field}/{key}"), value.into());
+        }
     }
     set_condition(&mut new, json!({ "type": "PodScheduled", "status": "True" }), target.context.now);
     Ok(new)
+}
+
+/// What a binding must say. Upstream answers these errors without a reason, as a failure of its own.
+fn check_target(binding: &Value) -> Result<(), Status> {
+    let target = Path::root("target");
+    let text = |field: &str| binding["target"][field].as_str().unwrap_or_default();
+    let mut errors = Vec::new();
+    if !matches!(text("kind"), "" | "Node") {
+        errors.push(FieldError::not_supported(&target.child("kind"), text("kind"), &["Node", "<empty>"]));
+    }
+    if text("name").is_empty() {
+        errors.push(FieldError::required(&target.child("name"), ""));
+    }
+    match corten_meta::field::aggregate(&errors) {
+        Some(message) => Err(Status { code: 500, message, ..Status::default() }),
+        None => Ok(()),
+    }
+}
+
+fn check_precondition(
+    resource: &GroupResource,
+    name: &str,
+    what: &str,
+    wanted: &str,
+    actual: &str,
+) -> Result<(), Status> {
+    if wanted.is_empty() || wanted == actual {
+        return Ok(());
+    }
+    let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {actual}");
+    Err(Status::conflict(resource, name, &why))
 }
 
 /// Puts a condition into the status; its transition time moves only when its status changes.

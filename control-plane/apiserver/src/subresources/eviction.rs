@@ -24,11 +24,12 @@ const MAX_DISRUPTED_PODS: usize = 2000;
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let eviction = object(target.context, bytes, &EVICTION)?;
     let name = corten_meta::name(&eviction);
-    if !name.is_empty() && name != target.name {
+    if name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
     let eviction = target.server.admission.pass(target, Operation::Create, eviction).await?;
-    let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
+    let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&json!({})))?;
+    let options = DeleteOptions { dry_run: options.dry_run || target.context.dry_run(), ..options };
     let pod = target.server.registry.get(target.resource, target.namespace, target.name).await?.value();
     if !is_exempt(&pod) {
         spend_budget(target, &pod, options.dry_run).await?;

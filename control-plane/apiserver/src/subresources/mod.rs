@@ -14,7 +14,9 @@ use crate::authorization::{Attributes, authorize, forbidden};
 use crate::body::{Reply, RequestBody};
 use crate::handlers::Target;
 use crate::handlers::apply::Apply;
-use crate::handlers::ownership::{Ownership, check_options, managers_of, set_managers};
+use crate::handlers::create::check_namespace;
+use crate::handlers::options::{Write, check_options};
+use crate::handlers::ownership::{Ownership, managers_of, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
 use crate::handlers::update::{Change, Part, Transform, check_name, reply};
 use crate::{handlers, proxy};
@@ -24,17 +26,23 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
     let verb = target.context.info.verb.as_str();
     // What is proxied understands methods of its own, such as OPTIONS, that are no verb of the API.
     let foreign = subresource.role == Role::Proxy && verb.is_empty();
-    if !foreign && !subresource.verbs.contains(&verb) {
-        return Err(Status::method_not_allowed(&target.resource.group_resource(), verb));
-    }
-    if target.resource.kind.namespaced && target.namespace.is_empty() {
+    let is_proxy = subresource.role == Role::Proxy;
+    let is_deeper = !is_proxy && !target.context.info.remainder.is_empty();
+    if is_deeper || (target.resource.kind.namespaced && target.namespace.is_empty()) {
         return Err(Status::path_not_found());
+    }
+    let is_head = !is_proxy && target.context.method == http::Method::HEAD;
+    if is_head || (!foreign && !subresource.verbs.contains(&verb)) {
+        return Err(Status::method_not_allowed());
     }
     check_stream(target, subresource.role)?;
     if matches!(subresource.role, Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy) {
         return proxy::connect(target, subresource.role, body).await;
     }
     let bytes = body.read(target.server.config.max_body_bytes).await?;
+    if verb == "create" {
+        check_options(target.context, Write::Create)?;
+    }
     match subresource.role {
         Role::Status => part(target, &bytes, Part::Status, &|new, _| Ok(new)).await,
         Role::Finalize => part(target, &bytes, Part::Whole, &parts::finalizers).await,
@@ -68,9 +76,10 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
     match target.context.info.verb.as_str() {
         "get" => handlers::get::get(target).await,
         "update" => {
-            let body = target.decode(bytes)?;
+            check_options(target.context, Write::Update)?;
+            let mut body = target.decode(bytes)?;
+            check_namespace(target, &mut body)?;
             check_name(target, &body)?;
-            check_options(target.context, "UpdateOptions", false)?;
             let transform: &Transform<'_> = &|old| merge(body.clone(), old);
             Ok(reply(target, &Change::new(part, transform).carry_out(target).await?))
         }

@@ -23,23 +23,13 @@ pub fn finalizers(new: Value, old: &Value) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// `ephemeralcontainers`: they can be added, never changed or removed.
+/// `ephemeralcontainers`: the list of them. Validation sees to it that they are added, never changed or removed.
 pub fn ephemeral_containers(new: Value, old: &Value) -> Result<Value, Status> {
     let list = |object: &Value| {
         object.pointer("/spec/ephemeralContainers").and_then(Value::as_array).cloned().unwrap_or_default()
     };
-    let (wanted, present) = (list(&new), list(old));
-    for container in &present {
-        if !wanted.iter().any(|w| w["name"] == container["name"]) {
-            let path = corten_meta::Path::root("spec").child("ephemeralContainers");
-            let detail = format!("existing ephemeral containers {} may not be removed\n", container["name"]);
-            let error = corten_meta::FieldError::forbidden(&path, detail);
-            let kind = corten_meta::GroupKind { group: String::new(), kind: "Pod".to_owned() };
-            return Err(Status::invalid(&kind, corten_meta::name(old), vec![error]));
-        }
-    }
     let mut object = base(&new, old);
-    corten_meta::set(&mut object, "/spec/ephemeralContainers", json!(wanted));
+    corten_meta::set(&mut object, "/spec/ephemeralContainers", json!(list(&new)));
     Ok(object)
 }
 
@@ -51,6 +41,11 @@ pub fn resize(new: Value, old: &Value) -> Result<Value, Status> {
         let Some(present) = object.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else {
             continue;
         };
+        // Containers that come or go are for validation to refuse.
+        if wanted.len() != present.len() {
+            *present = wanted;
+            continue;
+        }
         for container in present {
             let Some(from) = wanted.iter().find(|w| w["name"] == container["name"]) else { continue };
             for field in ["resources", "resizePolicy"] {

@@ -10,11 +10,13 @@ use http::StatusCode;
 use serde_json::json;
 
 use crate::body::Reply;
-use crate::decode::{Expected, checked, object};
+use crate::decode::{Expected, object};
 use crate::fields::{self, Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
 use crate::handlers::Target;
-use crate::handlers::apply::Apply;
-use crate::handlers::ownership::{Ownership, check_options, identity, managers_of, set_managers};
+use crate::handlers::apply::{Apply, checked_result};
+use crate::handlers::create::check_namespace;
+use crate::handlers::options::{Write, check_options};
+use crate::handlers::ownership::{Ownership, identity, managers_of, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
 use crate::handlers::update::{Change, Part, Transform, View, check_name};
 use crate::response;
@@ -31,9 +33,10 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     let parent = match target.context.info.verb.as_str() {
         "get" => target.server.registry.get(target.resource, target.namespace, target.name).await?,
         "update" => {
-            let wanted = object(target.context, bytes, &SCALE)?;
+            check_options(target.context, Write::Update)?;
+            let mut wanted = object(target.context, bytes, &SCALE)?;
+            check_namespace(target, &mut wanted)?;
             check_name(target, &wanted)?;
-            check_options(target.context, "UpdateOptions", false)?;
             write(target, &paths, &|old| tracked(target, &paths, old, wanted.clone())).await?
         }
         _ if is_apply(target) => {
@@ -44,7 +47,10 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
             let patch = Patch::decode(target, bytes)?;
             let transform = |old: &Value| {
                 let patched = patch.apply(SCALE.schema, &scale_of(&paths, old))?;
-                tracked(target, &paths, old, checked(target.context, patched, Vec::new(), &SCALE)?)
+                let mut wanted = patch.checked(target, patched, &SCALE)?;
+                check_namespace(target, &mut wanted)?;
+                check_name(target, &wanted)?;
+                tracked(target, &paths, old, wanted)
             };
             write(target, &paths, &transform).await?
         }
@@ -91,7 +97,7 @@ fn applied(target: &Target<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) 
     let mut scale = scale_of(paths, old);
     set_managers(&mut scale, to_scale(target, paths, &before));
     let first = json!({ "apiVersion": SCALE.api_version, "kind": SCALE.kind });
-    let wanted = checked(target.context, patch.apply_to(&ScaleVersion, &scale, &first, target)?, Vec::new(), &SCALE)?;
+    let wanted = checked_result(target, patch.apply_to(&ScaleVersion, &scale, &first, target)?, &SCALE)?;
     check_name(target, &wanted)?;
     let mut new = apply(paths, old, &wanted)?;
     set_managers(&mut new, to_parent(target, paths, before, managers_of(&wanted)));
@@ -172,6 +178,10 @@ fn apply(paths: &ScalePaths, old: &Value, scale: &Value) -> Result<Value, Status
     let mut new = old.clone();
     corten_meta::set(&mut new, &pointer(&paths.spec_replicas), replicas.into());
     corten_meta::set(&mut new, "/metadata/resourceVersion", corten_meta::resource_version(scale).into());
+    let uid = corten_meta::uid(scale);
+    if !uid.is_empty() {
+        corten_meta::set(&mut new, "/metadata/uid", uid.into());
+    }
     Ok(new)
 }
 
@@ -188,8 +198,11 @@ fn scale_of(paths: &ScalePaths, parent: &Value) -> Value {
     if let Some(selector) = paths.selector.as_deref().and_then(|path| parent.pointer(&pointer(path))) {
         status["selector"] = selector_text(selector).into();
     }
-    json!({ "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-            "spec": { "replicas": number(&paths.spec_replicas) }, "status": status })
+    let mut scale = json!({ "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+                            "spec": { "replicas": number(&paths.spec_replicas) }, "status": status });
+    corten_api::schema::fill_defaults(SCALE.schema, &mut scale);
+    corten_api::schema::fill_zeros(SCALE.schema, &mut scale);
+    scale
 }
 
 /// A selector as text, whether it is text already, a LabelSelector or a plain map.

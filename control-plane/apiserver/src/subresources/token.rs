@@ -1,6 +1,6 @@
 //! `token` of a ServiceAccount: a TokenRequest, answered with a signed token.
 
-use corten_meta::{FieldError, GroupKind, Path, Status, Value};
+use corten_meta::{FieldError, GroupKind, GroupResource, Path, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
@@ -9,6 +9,7 @@ use crate::authentication::token::Claims;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
+use crate::handlers::create::check_namespace;
 use crate::response;
 
 const REQUEST: Expected<'static> = Expected {
@@ -24,10 +25,20 @@ const MAX_SECONDS: i64 = 1 << 32;
 /// Issues the token.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let mut request = object(target.context, bytes, &REQUEST)?;
+    check_namespace(target, &mut request)?;
+    check_metadata(target, &request)?;
     request = target.server.admission.pass(target, Operation::Create, request).await?;
     let account = target.server.registry.get(target.resource, target.namespace, target.name).await?;
+    let uid = corten_meta::uid(&request).to_owned();
+    if !uid.is_empty() && uid != account.header.uid {
+        let why = format!(
+            "the UID in the token request ({uid}) does not match the UID of the service account ({})",
+            account.header.uid
+        );
+        return Err(Status::conflict(&request_resource(), target.name, &why));
+    }
     let seconds = request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
-    check_seconds(target, seconds)?;
+    check_seconds(seconds)?;
     let mut audiences: Vec<String> = request
         .pointer("/spec/audiences")
         .and_then(Value::as_array)
@@ -53,7 +64,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     };
     let token = target.server.tokens.issue(&claims).map_err(|e| Status::internal(e.to_string()))?;
     let expires = corten_meta::time::rfc3339(now + jiff::SignedDuration::from_secs(seconds));
-    request["metadata"] = json!({ "name": target.name, "namespace": target.namespace,
+    request["metadata"] = json!({ "name": target.name, "namespace": target.namespace, "uid": account.header.uid,
                                   "creationTimestamp": corten_meta::time::rfc3339(now) });
     corten_meta::set(&mut request, "/spec/audiences", json!(audiences));
     corten_meta::set(&mut request, "/spec/expirationSeconds", seconds.into());
@@ -64,7 +75,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     Ok(response::value(target.context.accept, StatusCode::CREATED, &request))
 }
 
-fn check_seconds(target: &Target<'_>, seconds: i64) -> Result<(), Status> {
+fn check_seconds(seconds: i64) -> Result<(), Status> {
     let path = Path::root("spec").child("expirationSeconds");
     let why = if seconds < MIN_SECONDS {
         "may not specify a duration less than 10 minutes"
@@ -74,7 +85,34 @@ fn check_seconds(target: &Target<'_>, seconds: i64) -> Result<(), Status> {
         return Ok(());
     };
     let kind = GroupKind { group: "authentication.k8s.io".to_owned(), kind: "TokenRequest".to_owned() };
-    Err(Status::invalid(&kind, target.name, vec![FieldError::invalid(&path, seconds, why)]))
+    Err(Status::invalid(&kind, "", vec![FieldError::invalid(&path, seconds, why)]))
+}
+
+/// Conflicts of a request name its kind where others name a resource.
+fn request_resource() -> GroupResource {
+    GroupResource { group: "authentication.k8s.io".to_owned(), resource: "TokenRequest".to_owned() }
+}
+
+/// Name and namespace of the body, when it has them, are the account's.
+fn check_metadata(target: &Target<'_>, request: &Value) -> Result<(), Status> {
+    let metadata = Path::root("metadata");
+    let fields = [
+        ("name", corten_meta::name(request), target.name, "must match the service account name if specified"),
+        (
+            "namespace",
+            corten_meta::namespace(request),
+            target.namespace,
+            "must match the service account namespace if specified",
+        ),
+    ];
+    for (field, given, wanted, detail) in fields {
+        if !given.is_empty() && given != wanted {
+            let kind = GroupKind { group: "authentication.k8s.io".to_owned(), kind: "TokenRequest".to_owned() };
+            let error = FieldError::invalid(&metadata.child(field), given, detail);
+            return Err(Status::invalid(&kind, target.name, vec![error]));
+        }
+    }
+    Ok(())
 }
 
 type Bound = (Option<(&'static str, String, String)>, Option<(String, String)>);
@@ -85,12 +123,14 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
         return Ok((None, None));
     };
     let text = |key: &str| reference[key].as_str().unwrap_or_default();
-    let (claim, plural, namespace) = match text("kind") {
-        "Pod" => ("pod", "pods", target.namespace),
-        "Secret" => ("secret", "secrets", target.namespace),
-        "Node" => ("node", "nodes", ""),
-        other => {
-            return Err(Status::bad_request(format!("cannot bind token for serviceaccount to kind {other:?}")));
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let (claim, plural, namespace) = match (group, text("kind")) {
+        ("", "Pod") => ("pod", "pods", target.namespace),
+        ("", "Secret") => ("secret", "secrets", target.namespace),
+        ("", "Node") => ("node", "nodes", ""),
+        (group, kind) => {
+            let type_ = format!("{group}/{version}, Kind={kind}");
+            return Err(Status::bad_request(format!("cannot bind token to object of type {type_}")));
         }
     };
     let server = target.server;
@@ -102,7 +142,8 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
             text("uid")
         );
-        return Err(Status::conflict(&resource.group_resource(), text("name"), &why));
+        let kind = GroupResource { group: String::new(), resource: text("kind").to_owned() };
+        return Err(Status::conflict(&kind, text("name"), &why));
     }
     let value = object.value();
     let mut node = None;

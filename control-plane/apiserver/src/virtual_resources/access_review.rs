@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use corten_meta::{Status, Value};
+use corten_meta::Value;
 use serde_json::json;
 
 use crate::authentication::User;
@@ -10,32 +10,14 @@ use crate::authorization::{Attributes, authorize};
 use crate::handlers::Target;
 
 /// About the user that asks.
-pub fn own(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
+pub fn own(target: &Target<'_>, review: &Value) -> Value {
     decide(target, &target.context.user, &review["spec"])
 }
 
 /// About the user that the review names.
-pub fn of_subject(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
+pub fn of_subject(target: &Target<'_>, review: &Value) -> Value {
     let spec = &review["spec"];
-    let user = subject(spec);
-    if user.name.is_empty() && user.groups.is_empty() {
-        let path = corten_meta::Path::root("spec").child("user");
-        let error = corten_meta::FieldError::invalid(&path, "", "at least one of user or group must be specified");
-        return Err(Status::invalid(&target.resource.group_kind(), "", vec![error]));
-    }
-    decide(target, &user, spec)
-}
-
-/// The same, inside one namespace.
-pub fn local(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
-    let namespace = review.pointer("/spec/resourceAttributes/namespace").and_then(Value::as_str).unwrap_or_default();
-    if namespace != target.namespace {
-        return Err(Status::bad_request(format!(
-            "spec.resourceAttributes.namespace must match namespace: {}",
-            target.namespace
-        )));
-    }
-    of_subject(target, review)
+    decide(target, &subject(spec), spec)
 }
 
 fn subject(spec: &Value) -> User {
@@ -52,17 +34,8 @@ fn subject(spec: &Value) -> User {
     }
 }
 
-fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Result<Value, Status> {
+fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
-    if resource.is_object() == path.is_object() {
-        let message = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        let error = corten_meta::FieldError::invalid(
-            &corten_meta::Path::root("spec").child("resourceAttributes"),
-            Value::Null,
-            message,
-        );
-        return Err(Status::invalid(&target.resource.group_kind(), "", vec![error]));
-    }
     let text = |value: &'static str| -> &str {
         let from = if resource.is_object() { resource } else { path };
         from[value].as_str().unwrap_or_default()
@@ -78,10 +51,10 @@ fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Result<Value, Statu
         name: text("name"),
         path: text("path"),
     };
-    Ok(match authorize(target.server, &attributes) {
+    match authorize(target.server, &attributes) {
         Ok(reason) if reason.is_empty() => json!({ "allowed": true }),
         Ok(reason) => json!({ "allowed": true, "reason": reason }),
         Err(reason) if reason.is_empty() => json!({ "allowed": false }),
         Err(reason) => json!({ "allowed": false, "reason": reason }),
-    })
+    }
 }

@@ -14,7 +14,6 @@ const COMPONENTS: &[&str] = &["controller-manager", "etcd-0", "scheduler"];
 
 pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
     let (context, kind) = (target.context, &target.resource.kind);
-    context.warn("v1 ComponentStatus is deprecated in v1.19+");
     let component = |name: &&str| {
         let object = json!({ "apiVersion": "v1", "kind": kind.kind, "metadata": { "name": name },
                              "conditions": [{ "type": "Healthy", "status": "True", "message": "ok" }] });

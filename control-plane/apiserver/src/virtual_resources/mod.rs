@@ -7,12 +7,16 @@ mod token_review;
 mod user_review;
 
 use bytes::Bytes;
-use corten_meta::{Status, Value};
+use corten_meta::{GroupKind, Status};
 use http::StatusCode;
+use serde_json::json;
 
 use crate::admission::Operation;
 use crate::body::Reply;
 use crate::handlers::Target;
+use crate::handlers::create::check_namespace;
+use crate::handlers::options::{Write, check_options};
+use crate::handlers::ownership::track_create;
 use crate::{response, subresources};
 
 /// Answers a GET of a virtual resource or of one of its objects.
@@ -25,26 +29,45 @@ pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
 
 /// Answers a POST to a virtual resource.
 pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status> {
+    check_options(target.context, Write::Create)?;
     let plural = target.resource.kind.plural.as_str();
     if plural == "bindings" {
         let pods = target.server.resource("", "v1", "pods")?;
         let pod = Target { resource: &pods, name: "", ..*target };
         return subresources::binding::create(&pod, bytes).await;
     }
-    let review = target.decode(bytes)?;
+    let mut review = target.decode(bytes)?;
+    if target.resource.kind.namespaced {
+        check_namespace(target, &mut review)?;
+    }
+    target.resource.kind.default(&mut review);
+    track_create(target, &mut review);
     let mut review = target.server.admission.pass(target, Operation::Create, review).await?;
+    let errors = target.resource.kind.behaviour.validate(&review);
+    if !errors.is_empty() {
+        // Upstream's reviews have lost their kind by the time they are refused.
+        let kind = GroupKind { kind: String::new(), ..target.resource.group_kind() };
+        return Err(Status::invalid(&kind, "", errors));
+    }
     let status = match plural {
         "tokenreviews" => token_review::review(target, &review).await?,
-        "selfsubjectreviews" => user_review::review(target),
-        "selfsubjectaccessreviews" => access_review::own(target, &review)?,
-        "subjectaccessreviews" => access_review::of_subject(target, &review)?,
-        "localsubjectaccessreviews" => access_review::local(target, &review)?,
-        "selfsubjectrulesreviews" => rules_review::review(target, &review)?,
+        "selfsubjectreviews" => {
+            let now = corten_meta::time::rfc3339(target.context.now);
+            corten_meta::set(&mut review, "/metadata/creationTimestamp", now.into());
+            user_review::review(target)
+        }
+        "selfsubjectaccessreviews" => access_review::own(target, &review),
+        "subjectaccessreviews" | "localsubjectaccessreviews" => access_review::of_subject(target, &review),
+        "selfsubjectrulesreviews" => {
+            let status = rules_review::review(target, &review)?;
+            // The answer is an object of its own and repeats nothing of the question.
+            review["metadata"] = json!({});
+            review["spec"] = json!({});
+            status
+        }
         _ => return Err(Status::path_not_found()),
     };
-    if let Some(metadata) = review.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.insert("creationTimestamp".to_owned(), Value::Null);
-    }
     review["status"] = status;
+    target.resource.kind.default(&mut review);
     Ok(response::value(target.context.accept, StatusCode::CREATED, &review))
 }

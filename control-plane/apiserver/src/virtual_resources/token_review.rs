@@ -3,6 +3,7 @@
 use corten_meta::{Status, Value};
 use serde_json::json;
 
+use crate::authentication::token::NOT_A_TOKEN;
 use crate::handlers::Target;
 
 pub async fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
@@ -22,6 +23,7 @@ pub async fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status
     let audiences = if asked.is_empty() { &server.config.audiences } else { &asked };
     Ok(match server.tokens.authenticate(server, token, audiences).await {
         Ok(found) => json!({ "authenticated": true, "user": found.user.to_value(), "audiences": found.audiences }),
-        Err(reason) => json!({ "authenticated": false, "user": {}, "error": reason }),
+        Err(reason) if reason == NOT_A_TOKEN => json!({ "user": {}, "error": "invalid bearer token" }),
+        Err(reason) => json!({ "user": {}, "error": format!("[invalid bearer token, {reason}]") }),
     })
 }

@@ -18,6 +18,7 @@ pub fn kind() -> Kind {
         .cluster()
         .category("api-extensions")
         .status()
+        .status_keeps_metadata()
         .generation()
         .conditional_update()
         .table("Name, Validations:integer, ParamKind, Age")

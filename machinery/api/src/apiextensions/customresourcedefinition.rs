@@ -18,6 +18,7 @@ pub fn kind() -> Kind {
         .short(&["crd", "crds"])
         .category("api-extensions")
         .status()
+        .status_keeps_metadata()
         .generation()
         .conditional_update()
         .stored_at("/registry/apiextensions.k8s.io/customresourcedefinitions")

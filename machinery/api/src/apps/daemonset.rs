@@ -8,7 +8,7 @@ use serde_json::json;
 use super::validation;
 use crate::cells::{age, containers, format_labels, format_selector, name, number, text};
 use crate::core::pod_spec::default_template;
-use crate::defaulting::default_at;
+use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind};
 
 struct DaemonSet;
@@ -24,6 +24,16 @@ pub fn kind() -> Kind {
         .behaviour(DaemonSet)
 }
 
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn object_template_generation(object: &Value) -> i64 {
+    text(object, &format!("/metadata/annotations/{TEMPLATE_GENERATION}")).parse().unwrap_or(1)
+}
+
+fn set_template_generation(object: &mut Value, generation: i64) {
+    put(object, &format!("/metadata/annotations/{TEMPLATE_GENERATION}"), generation.to_string());
+}
+
 impl Behaviour for DaemonSet {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/updateStrategy/type", "RollingUpdate");
@@ -33,7 +43,20 @@ impl Behaviour for DaemonSet {
             default_at(object, "/spec/updateStrategy/rollingUpdate/maxSurge", 0);
         }
         default_at(object, "/spec/revisionHistoryLimit", 10);
+        default_at(object, "/metadata/annotations", json!({}));
+        default_at(object, &format!("/metadata/annotations/{TEMPLATE_GENERATION}"), "0");
         default_template(object, "/spec/template");
+    }
+
+    /// The revision of the template is counted in an annotation.
+    fn prepare_create(&self, object: &mut Value) {
+        set_template_generation(object, 1);
+    }
+
+    fn prepare_update(&self, new: &mut Value, old: &Value) {
+        let before = object_template_generation(old);
+        let changed = new.pointer("/spec/template") != old.pointer("/spec/template");
+        set_template_generation(new, if changed { before + 1 } else { before });
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
@@ -55,6 +78,11 @@ impl Behaviour for DaemonSet {
             "numberUnavailable",
         ];
         validation::validate_replica_status(new, old, COUNTS)
+    }
+
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let path = corten_meta::field::Path::root("spec").child("template");
+        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

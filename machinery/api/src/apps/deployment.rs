@@ -61,6 +61,11 @@ impl Behaviour for Deployment {
         validation::validate_replica_status(new, old, COUNTS)
     }
 
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let path = corten_meta::field::Path::root("spec").child("template");
+        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let [names, images] = containers(object, "/spec/template/spec");
         let ready = number(object, "/status/readyReplicas");

@@ -20,7 +20,6 @@ pub fn kind() -> Kind {
         .scale()
         .status()
         .generation()
-        .selectable(&["status.replicas"])
         .table("Name, Desired:integer, Current:integer, Ready:integer, Age; Containers, Images, Selector")
         .behaviour(ReplicaSet)
 }
@@ -44,6 +43,11 @@ impl Behaviour for ReplicaSet {
         validation::validate_replica_status(new, old, COUNTS)
     }
 
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let path = corten_meta::field::Path::root("spec").child("template");
+        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let [names, images] = containers(object, "/spec/template/spec");
         vec![
@@ -56,10 +60,6 @@ impl Behaviour for ReplicaSet {
             images,
             format_selector(object.pointer("/spec/selector")).into(),
         ]
-    }
-
-    fn fields(&self, object: &Value, field: &str) -> Option<String> {
-        (field == "status.replicas").then(|| number(object, "/status/replicas").to_string())
     }
 
     fn scale(&self) -> Option<ScalePaths> {

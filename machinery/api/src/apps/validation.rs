@@ -21,7 +21,9 @@ fn counts(spec: &At<'_>, errors: &mut Errors) {
 fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
     let selector = spec.get("selector");
     if !selector.is_object() {
-        errors.push(selector.required(""));
+        if word != "daemonset" {
+            errors.push(selector.required(""));
+        }
         return;
     }
     errors.extend(label_selector(selector.value, &selector.path));
@@ -32,13 +34,21 @@ fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
 
 /// The template is one of pods that never end, and the selector selects them. `kind` is the kind's name.
 fn validate_workload_template(spec: &At<'_>, template: &At<'_>, kind: &str, errors: &mut Errors) {
-    if let Ok(selector) = Selector::from_label_selector(spec.get("selector").value)
-        && spec.get("selector").is_object()
-        && !selector.is_empty()
-        && !selector.matches(&corten_meta::labels(template.value))
-    {
-        let labels = template.get("metadata").get("labels");
+    let selector = spec.get("selector");
+    let labels = template.get("metadata").get("labels");
+    let parsed = Selector::from_label_selector(selector.value);
+    // An absent selector selects nothing, an empty one everything.
+    let misses = match &parsed {
+        Ok(parsed) => !parsed.is_empty() && !parsed.matches(&corten_meta::labels(template.value)),
+        Err(_) => false,
+    };
+    if misses || !selector.is_object() {
         errors.push(labels.invalid("`selector` does not match template `labels`"));
+    }
+    // Upstream looks at the template only under a selector it understands; a DaemonSet's it always does.
+    if parsed.is_err() && kind != "DaemonSet" {
+        errors.push(selector.invalid(if kind == "StatefulSet" { "" } else { "invalid label selector" }));
+        return;
     }
     errors.extend(validate_template(template.value, &template.path));
     validate_endless(template, kind, errors);
@@ -273,12 +283,14 @@ pub(crate) fn validate_replica_status(new: &Value, old: &Value, fields: &[&str])
     let whole = fields.first().filter(|field| **field == "replicas");
     for field in fields.iter().skip(1).filter(|_| whole.is_some()) {
         if *field != "unavailableReplicas" && count(field) > count("replicas") {
-            errors.push(status.get(field).invalid("cannot be greater than status.replicas"));
+            let detail = "cannot be greater than status.replicas";
+            errors.push(FieldError::invalid(&status.path.child(field), count(field), detail));
         }
     }
     if whole.is_some() && count("availableReplicas") > count("readyReplicas") {
         let word = if fields.contains(&"currentReplicas") { "status.readyReplicas" } else { "readyReplicas" };
-        errors.push(status.get("availableReplicas").invalid(format!("cannot be greater than {word}")));
+        let path = status.path.child("availableReplicas");
+        errors.push(FieldError::invalid(&path, count("availableReplicas"), format!("cannot be greater than {word}")));
     }
     let collisions = before.get("collisionCount").number();
     if collisions.is_some_and(|then| count("collisionCount") < then) {
@@ -323,7 +335,14 @@ mod tests {
             assert_eq!(check(plural, good()), Vec::<String>::new(), "{plural}");
         }
         let cases: Vec<(&str, Value, &[&str])> = vec![
-            ("deployments", with("/selector", Value::Null), &["spec.selector: Required value"]),
+            (
+                "deployments",
+                with("/selector", Value::Null),
+                &[
+                    "spec.selector: Required value",
+                    "spec.template.metadata.labels: Invalid value: {\"a\":\"b\"}: `selector` does not match template `labels`",
+                ],
+            ),
             (
                 "deployments",
                 with("/selector", json!({"matchLabels": {"a": "c"}})),

@@ -1,8 +1,22 @@
 //! LocalSubjectAccessReview.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+
+use super::validation;
+use crate::kind::{Behaviour, Kind};
+
+struct Review;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews").review()
+    Kind::new("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews")
+        .review()
+        .behaviour(Review)
+}
+
+impl Behaviour for Review {
+    fn validate(&self, review: &Value) -> Vec<FieldError> {
+        validation::validate_local(review)
+    }
 }

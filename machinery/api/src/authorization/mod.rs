@@ -6,6 +6,7 @@ mod localsubjectaccessreview;
 mod selfsubjectaccessreview;
 mod selfsubjectrulesreview;
 mod subjectaccessreview;
+mod validation;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -1,8 +1,23 @@
 //! SelfSubjectAccessReview.
 
-use crate::kind::Kind;
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+
+use super::validation;
+use crate::kind::{Behaviour, Kind};
+
+struct Review;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews").cluster().review()
+    Kind::new("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
+        .cluster()
+        .review()
+        .behaviour(Review)
+}
+
+impl Behaviour for Review {
+    fn validate(&self, review: &Value) -> Vec<FieldError> {
+        validation::validate_own(review)
+    }
 }

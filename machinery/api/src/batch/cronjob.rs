@@ -43,6 +43,11 @@ impl Behaviour for CronJob {
         cronjob_validation::validate_cron_job_update(new, old)
     }
 
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let path = corten_meta::field::Path::root("spec").child("jobTemplate").child("spec").child("template");
+        crate::core::pod_warnings::of_template(new, old, "/spec/jobTemplate/spec/template", &path)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let [names, images] = containers(object, "/spec/jobTemplate/spec/template/spec");
         let last = match time(object, "/status/lastScheduleTime") {

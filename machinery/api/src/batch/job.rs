@@ -54,6 +54,9 @@ impl Behaviour for Job {
         }
         let (uid, name) = (text(object, "/metadata/uid").to_string(), text(object, "/metadata/name").to_string());
         default_at(object, "/spec/template/metadata", json!({}));
+        // Labels that the job took from its template stay the template's.
+        let of_template = object.pointer("/spec/template/metadata/labels");
+        let shares_labels = of_template.is_some() && of_template == object.pointer("/metadata/labels");
         default_at(object, "/spec/template/metadata/labels", json!({}));
         for (label, value) in [
             ("batch.kubernetes.io~1controller-uid", &uid),
@@ -63,9 +66,16 @@ impl Behaviour for Job {
         ] {
             default_at(object, &format!("/spec/template/metadata/labels/{label}"), value.as_str());
         }
+        if shares_labels && let Some(labels) = object.pointer("/spec/template/metadata/labels").cloned() {
+            crate::defaulting::put(object, "/metadata/labels", labels);
+        }
         default_at(object, "/spec/selector", json!({}));
         default_at(object, "/spec/selector/matchLabels", json!({}));
         default_at(object, "/spec/selector/matchLabels/batch.kubernetes.io~1controller-uid", uid);
+    }
+
+    fn unsupported_field(&self, field: &str) -> String {
+        format!("field label {field:?} not supported for Job")
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
@@ -78,6 +88,11 @@ impl Behaviour for Job {
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         job_status::validate_status_update(new, old)
+    }
+
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let path = corten_meta::field::Path::root("spec").child("template");
+        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::validation;
 use crate::cells::{age, list, name, number, or, text};
 use crate::defaulting::absent;
-use crate::kind::{Behaviour, Kind, Role};
+use crate::kind::{Behaviour, Kind, NameRule, Role};
 
 struct CertificateSigningRequest;
 
@@ -19,6 +19,7 @@ pub fn kind() -> Kind {
         .short(&["csr"])
         .sub("approval", Role::Approval, &["get", "patch", "update"], ("", "", "CertificateSigningRequest"))
         .status()
+        .name_rule(NameRule::PathSegment)
         .selectable(&["spec.signerName"])
         .table("Name, Age, SignerName, Requestor, RequestedDuration, Condition")
         .behaviour(CertificateSigningRequest)

@@ -77,6 +77,29 @@ fn validate_pem(request: &At<'_>, errors: &mut Errors) {
     }
 }
 
+/// What is issued is a chain of certificates in PEM, and nothing else.
+fn certificate_error(encoded: &str) -> Option<String> {
+    const BEGIN: &str = "-----BEGIN ";
+    let bytes = STANDARD.decode(encoded).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let mut blocks = text.split(BEGIN).skip(1).filter_map(|block| block.split_once("-----")).peekable();
+    if encoded.is_empty() {
+        return None;
+    }
+    if blocks.peek().is_none() {
+        return Some("must contain at least one CERTIFICATE PEM block".to_string());
+    }
+    for (kind, rest) in blocks {
+        if kind != "CERTIFICATE" {
+            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {kind:?}"));
+        }
+        if rest.lines().take_while(|line| !line.starts_with("-----END")).any(|line| line.contains(':')) {
+            return Some("no PEM block headers are permitted".to_string());
+        }
+    }
+    None
+}
+
 fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
     let mut seen: Vec<&str> = Vec::new();
     for condition in conditions.items() {
@@ -127,6 +150,9 @@ pub(super) fn validate_request_update(new: &Value, old: &Value, may: May) -> Err
             errors.push(certificate.forbidden("updates may not set certificate content"));
         } else if !issued.is_empty() {
             errors.push(certificate.forbidden("updates may not modify existing certificate content"));
+        }
+        if let Some(why) = certificate_error(certificate.text()) {
+            errors.push(FieldError::invalid(&certificate.path, "<certificate data>", why));
         }
     }
     errors

@@ -15,6 +15,7 @@ pub fn kind() -> Kind {
         .short(&["cs"])
         .verbs(&["get", "list"])
         .table("Name, Status, Message, Error")
+        .deprecated("v1 ComponentStatus is deprecated in v1.19+")
         .behaviour(ComponentStatus);
     kind.storage = Storage::Virtual;
     kind

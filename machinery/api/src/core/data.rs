@@ -31,8 +31,9 @@ pub(super) fn validate_size(object: &Value, fields: &[&str], path: &str) -> Opti
             if encoded { text.trim_end_matches('=').len() * 3 / 4 } else { text.len() }
         })
         .sum();
-    (total > MAX_BYTES)
-        .then(|| FieldError::too_long(&if path.is_empty() { Path::default() } else { Path::root(path) }, MAX_BYTES))
+    (total > MAX_BYTES).then(|| {
+        FieldError::too_long(&if path.is_empty() { Path::default().key("") } else { Path::root(path) }, MAX_BYTES)
+    })
 }
 
 /// Once `immutable` is true, neither it nor the data changes.

@@ -19,6 +19,7 @@ pub fn kind() -> Kind {
         .stored_at("/registry/services/endpoints")
         .create_on_update()
         .table("Name, Endpoints, Age")
+        .deprecated("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
         .behaviour(Endpoints)
 }
 
@@ -37,10 +38,6 @@ impl Behaviour for Endpoints {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(object), format_endpoints(object).into(), age(object, now)]
-    }
-
-    fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
-        vec!["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_string()]
     }
 }
 

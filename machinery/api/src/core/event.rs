@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::event_validation::{Form, validate_event};
 use crate::cells::{name, number, or, since, text, time};
-use crate::kind::{Behaviour, Column, Kind};
+use crate::kind::{Behaviour, Column, Kind, NameRule};
 
 /// The logic, shared with the newer form, which is converted first.
 pub(crate) struct Event;
@@ -32,6 +32,7 @@ pub fn kind() -> Kind {
     Kind::new("", "v1", "Event", "events")
         .short(&["ev"])
         .create_on_update()
+        .name_rule(NameRule::PathSegment)
         .selectable(&[
             "involvedObject.kind",
             "involvedObject.namespace",

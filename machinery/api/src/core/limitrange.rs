@@ -28,6 +28,14 @@ impl Behaviour for LimitRange {
         }
     }
 
+    /// One without a name is named by its uid.
+    fn prepare_create(&self, object: &mut Value) {
+        let uid = text(object, "/metadata/uid").to_string();
+        if text(object, "/metadata/name").is_empty() {
+            crate::defaulting::put(object, "/metadata/name", uid);
+        }
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         super::limit_validation::validate_limit_range(object)
     }

@@ -21,8 +21,9 @@ pub fn kind() -> Kind {
         .sub("finalize", Role::Finalize, &["update"], ("", "", "Namespace"))
         .status()
         .name_rule(NameRule::Label)
-        .selectable(&["name", "status.phase"])
+        .selectable(&["status.phase"])
         .table("Name, Status, Age")
+        .returns_deleted()
         .behaviour(Namespace)
 }
 
@@ -64,6 +65,10 @@ impl Behaviour for Namespace {
         finalizers.flat_map(|f| finalizer_errors(f, &path)).collect()
     }
 
+    fn validate_part_update(&self, _role: Role, new: &Value, _old: &Value) -> Vec<FieldError> {
+        self.validate(new)
+    }
+
     /// A namespace ends exactly when it is deleted.
     fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
         let deleted = !text(new, "/metadata/deletionTimestamp").is_empty();
@@ -79,10 +84,6 @@ impl Behaviour for Namespace {
     }
 
     fn fields(&self, object: &Value, field: &str) -> Option<String> {
-        match field {
-            "name" => Some(text(object, "/metadata/name").to_string()),
-            "status.phase" => Some(text(object, "/status/phase").to_string()),
-            _ => None,
-        }
+        (field == "status.phase").then(|| text(object, "/status/phase").to_string())
     }
 }

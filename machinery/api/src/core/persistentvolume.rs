@@ -18,8 +18,8 @@ pub fn kind() -> Kind {
         .cluster()
         .short(&["pv"])
         .status()
-        .selectable(&["name"])
         .table("Name, Capacity, Access Modes, Reclaim Policy, Status, Claim, StorageClass, VolumeAttributesClass, Reason, Age; VolumeMode")
+        .returns_deleted()
         .behaviour(PersistentVolume)
 }
 
@@ -32,7 +32,9 @@ impl Behaviour for PersistentVolume {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        crate::defaulting::put(object, "/status", serde_json::json!({"phase": "Pending"}));
+        let now = text(object, "/metadata/creationTimestamp").to_string();
+        let status = serde_json::json!({"phase": "Pending", "lastPhaseTransitionTime": now});
+        crate::defaulting::put(object, "/status", status);
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
@@ -63,9 +65,5 @@ impl Behaviour for PersistentVolume {
             age(object, now),
             or(text(object, "/spec/volumeMode"), "<unset>").into(),
         ]
-    }
-
-    fn fields(&self, object: &Value, field: &str) -> Option<String> {
-        (field == "name").then(|| text(object, "/metadata/name").to_string())
     }
 }

@@ -18,8 +18,8 @@ pub fn kind() -> Kind {
     Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
         .short(&["pvc"])
         .status()
-        .selectable(&["name"])
         .table("Name, Status, Volume, Capacity, Access Modes, StorageClass, VolumeAttributesClass, Age; VolumeMode")
+        .returns_deleted()
         .behaviour(PersistentVolumeClaim)
 }
 
@@ -27,7 +27,6 @@ pub fn kind() -> Kind {
 pub(crate) fn default_claim(claim: &mut Value) {
     default_at(claim, "/status/phase", "Pending");
     default_at(claim, "/spec/volumeMode", "Filesystem");
-    mirror_data_source(claim);
 }
 
 /// `dataSource` is the narrower, older form of `dataSourceRef`; a claim without namespace has both.
@@ -43,6 +42,16 @@ fn mirror_data_source(claim: &mut Value) {
     }
 }
 
+/// The old form names a claim or a snapshot; anything else it names is as good as nothing.
+fn drop_unknown_source(claim: &mut Value) {
+    let is = |field: &str, value: &str| crate::cells::text(claim, &format!("/spec/dataSource/{field}")) == value;
+    let known = (is("apiGroup", "") && is("kind", "PersistentVolumeClaim"))
+        || (is("apiGroup", "snapshot.storage.k8s.io") && is("kind", "VolumeSnapshot"));
+    if !known && claim.pointer("/spec/dataSourceRef").is_none_or(Value::is_null) {
+        crate::defaulting::remove(claim, "/spec/dataSource");
+    }
+}
+
 impl Behaviour for PersistentVolumeClaim {
     fn default(&self, object: &mut Value) {
         default_claim(object);
@@ -50,6 +59,12 @@ impl Behaviour for PersistentVolumeClaim {
 
     fn prepare_create(&self, object: &mut Value) {
         put(object, "/status", json!({"phase": "Pending"}));
+        drop_unknown_source(object);
+        mirror_data_source(object);
+    }
+
+    fn prepare_update(&self, object: &mut Value, _old: &Value) {
+        mirror_data_source(object);
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
@@ -81,9 +96,5 @@ impl Behaviour for PersistentVolumeClaim {
             age(object, now),
             or(text(object, "/spec/volumeMode"), "<unset>").into(),
         ]
-    }
-
-    fn fields(&self, object: &Value, field: &str) -> Option<String> {
-        (field == "name").then(|| text(object, "/metadata/name").to_string())
     }
 }

@@ -43,6 +43,7 @@ pub fn kind() -> Kind {
             "status.nominatedNodeName",
         ])
         .table("Name, Ready, Status, Restarts, Age; IP, Node, Nominated Node, Readiness Gates")
+        .returns_deleted()
         .behaviour(Pod)
 }
 
@@ -57,6 +58,7 @@ impl Behaviour for Pod {
 
     fn prepare_create(&self, pod: &mut Value) {
         put(pod, "/status", json!({"phase": "Pending", "qosClass": super::pod_qos::qos_class(pod)}));
+        let now = text(pod, "/metadata/creationTimestamp").to_string();
         if !list(pod, "/spec/schedulingGates").is_empty() {
             put(
                 pod,
@@ -66,6 +68,7 @@ impl Behaviour for Pod {
                     "status": "False",
                     "reason": "SchedulingGated",
                     "message": "Scheduling is blocked due to non-empty scheduling gates",
+                    "lastTransitionTime": now,
                 }]),
             );
         }
@@ -95,6 +98,10 @@ impl Behaviour for Pod {
             _ => {}
         }
         errors
+    }
+
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::pod_warnings::of_pod(new)
     }
 
     fn cells(&self, pod: &Value, now: Timestamp) -> Vec<Value> {

@@ -73,10 +73,22 @@ fn default_http_get(handler: &mut Value) {
     default_at(handler, "/httpGet/scheme", "HTTP");
 }
 
+/// Whether the last part of an image's name can be one. Of what is no name no tag is known.
+fn is_repository(part: &str) -> bool {
+    let is_end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let bytes = part.as_bytes();
+    is_end(bytes.first())
+        && is_end(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(b))
+}
+
 /// `Always` for the tag `latest`, which is also what an image without a tag has.
 fn pull_policy(image: &str) -> &'static str {
     let (name, digest) = image.split_once('@').map_or((image, ""), |(n, d)| (n, d));
     let last = name.rsplit('/').next().unwrap_or(name);
+    if !is_repository(last.split(':').next().unwrap_or_default()) || name.len() > 255 {
+        return "IfNotPresent";
+    }
     match last.split_once(':') {
         Some((_, "latest")) => "Always",
         Some(_) => "IfNotPresent",
@@ -168,6 +180,8 @@ mod tests {
             ("reg:5000/nginx:1", "IfNotPresent"),
             ("nginx@sha256:abc", "IfNotPresent"),
             ("nginx:latest@sha256:abc", "Always"),
+            ("Bad Value!", "IfNotPresent"),
+            ("", "IfNotPresent"),
         ] {
             assert_eq!(pull_policy(image), wanted, "{image}");
         }

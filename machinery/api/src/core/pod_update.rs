@@ -231,7 +231,7 @@ pub(super) fn validate_pod_status_update(new: &Value, old: &Value) -> Errors {
     if status.get("observedGeneration").number().is_some_and(|n| n < 0) {
         errors.push(status.get("observedGeneration").invalid("must be a non-negative integer"));
     }
-    if !before.get("qosClass").is_empty() {
+    if !before.get("qosClass").is_empty() && !status.get("qosClass").is_empty() {
         status.get("qosClass").unchanged(&mut errors, &before.get("qosClass"));
     }
     for field in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {

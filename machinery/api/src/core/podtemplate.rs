@@ -14,6 +14,7 @@ pub fn kind() -> Kind {
     Kind::new("", "v1", "PodTemplate", "podtemplates")
         .generation()
         .table("Name, Containers, Images, Pod Labels")
+        .returns_deleted()
         .behaviour(PodTemplate)
 }
 
@@ -24,6 +25,11 @@ impl Behaviour for PodTemplate {
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         super::pod_validation::validate_template(&object["template"], &Path::root("template"))
+    }
+
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let path = corten_meta::field::Path::root("template");
+        crate::core::pod_warnings::of_template(new, old, "/template", &path)
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {

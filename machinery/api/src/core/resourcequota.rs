@@ -17,6 +17,7 @@ pub fn kind() -> Kind {
         .short(&["quota"])
         .status()
         .table("Name, Request, Limit, Age")
+        .returns_deleted()
         .behaviour(ResourceQuota)
 }
 

@@ -163,10 +163,18 @@ fn validate_label_keys(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
+/// A number that is more than zero, in the words that this place has for it.
+fn above_zero(at: &At<'_>, errors: &mut Errors) {
+    let number = at.number().unwrap_or_default();
+    if number <= 0 {
+        errors.push(FieldError::invalid(&at.path, number, "must be greater than zero"));
+    }
+}
+
 pub(super) fn validate_topology_spread(constraints: &At<'_>, errors: &mut Errors) {
     let all: Vec<At<'_>> = constraints.items().collect();
     for (at, constraint) in all.iter().enumerate() {
-        constraint.get("maxSkew").positive(errors);
+        above_zero(&constraint.get("maxSkew"), errors);
         let (key, action) = (constraint.get("topologyKey"), constraint.get("whenUnsatisfiable"));
         key.must_say(errors, "can not be empty");
         if !["DoNotSchedule", "ScheduleAnyway"].contains(&action.text()) {
@@ -181,7 +189,7 @@ pub(super) fn validate_topology_spread(constraints: &At<'_>, errors: &mut Errors
         }
         let domains = constraint.get("minDomains");
         if domains.is_set() {
-            domains.positive(errors);
+            above_zero(&domains, errors);
             if action.text() != "DoNotSchedule" {
                 let detail =
                     format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());

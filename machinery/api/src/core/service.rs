@@ -24,6 +24,7 @@ pub fn kind() -> Kind {
         .name_rule(NameRule::Label)
         .selectable(&["spec.clusterIP", "spec.type"])
         .table("Name, Type, Cluster-IP, External-IP, Port(s), Age; Selector")
+        .returns_deleted()
         .behaviour(Service)
 }
 
@@ -77,6 +78,10 @@ impl Behaviour for Service {
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         service_validation::validate_service_status_update(new, old)
+    }
+
+    fn warnings(&self, service: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::service_warnings::warnings(service)
     }
 
     fn cells(&self, service: &Value, now: Timestamp) -> Vec<Value> {

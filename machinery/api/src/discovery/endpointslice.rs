@@ -23,6 +23,14 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for EndpointSlice {
+    /// Labels count as what is wanted: they say whose endpoints these are.
+    fn prepare_update(&self, new: &mut Value, old: &Value) {
+        let labels = |object: &Value| object.pointer("/metadata/labels").filter(|l| !l.is_null()).cloned();
+        if labels(new) != labels(old) {
+            put(new, "/metadata/generation", crate::cells::number(old, "/metadata/generation") + 1);
+        }
+    }
+
     fn default(&self, object: &mut Value) {
         for port in items(object, "/ports") {
             if absent(port, "/name") {

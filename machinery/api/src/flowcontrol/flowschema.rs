@@ -17,6 +17,7 @@ pub fn kind() -> Kind {
     Kind::new("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas")
         .cluster()
         .status()
+        .status_keeps_metadata()
         .generation()
         .table("Name, PriorityLevel, MatchingPrecedence, DistinguisherMethod, Age, MissingPL")
         .behaviour(FlowSchema)

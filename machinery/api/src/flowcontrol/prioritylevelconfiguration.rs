@@ -17,6 +17,7 @@ pub fn kind() -> Kind {
     Kind::new("flowcontrol.apiserver.k8s.io", "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations")
         .cluster()
         .status()
+        .status_keeps_metadata()
         .generation()
         .table("Name, Type, NominalConcurrencyShares, Queues, HandSize, QueueLengthLimit, Age")
         .behaviour(PriorityLevelConfiguration)

@@ -16,12 +16,6 @@ pub fn kind() -> Kind {
         .cluster()
         .short(&["ip"])
         .name_rule(NameRule::Ip)
-        .selectable(&[
-            "spec.parentRef.group",
-            "spec.parentRef.resource",
-            "spec.parentRef.namespace",
-            "spec.parentRef.name",
-        ])
         .table("Name, ParentRef")
         .behaviour(IpAddress)
 }
@@ -62,10 +56,5 @@ impl Behaviour for IpAddress {
             None => "<none>".to_string(),
         };
         vec![name(object), parent.into()]
-    }
-
-    fn fields(&self, object: &Value, field: &str) -> Option<String> {
-        let part = field.strip_prefix("spec.parentRef.")?;
-        Some(text(object, &format!("/spec/parentRef/{part}")).to_string())
     }
 }

@@ -15,6 +15,7 @@ pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs")
         .cluster()
         .status()
+        .status_keeps_metadata()
         .table("Name, CIDRs, Age")
         .behaviour(ServiceCidr)
 }

@@ -12,7 +12,11 @@ struct DeviceClass;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses").cluster().generation().behaviour(DeviceClass)
+    Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
+        .cluster()
+        .generation()
+        .returns_deleted()
+        .behaviour(DeviceClass)
 }
 
 impl Behaviour for DeviceClass {

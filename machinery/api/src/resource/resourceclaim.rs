@@ -16,7 +16,9 @@ struct ResourceClaim;
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
         .status()
+        .status_keeps_metadata()
         .table("Name, State, Age")
+        .returns_deleted()
         .behaviour(ResourceClaim)
 }
 

@@ -13,6 +13,7 @@ struct ResourceClaimTemplate;
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
+        .returns_deleted()
         .behaviour(ResourceClaimTemplate)
 }
 

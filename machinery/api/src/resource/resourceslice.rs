@@ -17,10 +17,15 @@ pub fn kind() -> Kind {
         .generation()
         .selectable(&["spec.driver", "spec.nodeName"])
         .table("Name, Node, Driver, Pool, Age")
+        .returns_deleted()
         .behaviour(ResourceSlice)
 }
 
 impl Behaviour for ResourceSlice {
+    fn unsupported_field(&self, field: &str) -> String {
+        format!("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: {field}")
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         validate_slice(object)
     }

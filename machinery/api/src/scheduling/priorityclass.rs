@@ -18,7 +18,6 @@ pub fn kind() -> Kind {
     Kind::new("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
         .cluster()
         .short(&["pc"])
-        .generation()
         .table("Name, Value:integer, Global-Default:boolean, Age, PreemptionPolicy")
         .behaviour(PriorityClass)
 }
@@ -26,6 +25,11 @@ pub fn kind() -> Kind {
 impl Behaviour for PriorityClass {
     fn default(&self, object: &mut Value) {
         default_at(object, "/preemptionPolicy", "PreemptLowerPriority");
+    }
+
+    /// Its generation never moves.
+    fn prepare_create(&self, object: &mut Value) {
+        crate::defaulting::put(object, "/metadata/generation", 1);
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

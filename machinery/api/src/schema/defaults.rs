@@ -1,16 +1,16 @@
-//! Structural defaults: what the table says about absent fields.
+//! Structural defaults: what the table says about absent fields and zero values.
 //!
-//! Upstream's structs hold some nested structs by value, so that they are always written, as `{}` when empty
-//! (`resources: {}`, `status: {loadBalancer: {}}`); those have the published default `{}`. A few scalars have
-//! real defaults (`protocol: TCP`). Published zero defaults (`""`, `0`) only describe the zero value of a
-//! required field and are not filled in: validation must see that the field is absent.
-//! The same walk writes quantities in their canonical form (`0.5` is `500m`), as decoding does upstream.
+//! Upstream decodes into structs and encodes them again, and what that does to an object is part of the API. A struct
+//! held by value is always written, as `{}` when empty (`resources: {}`, `status: {loadBalancer: {}}`). A zero value
+//! of a field that is no pointer cannot be told from an absent one: most such fields are not written
+//! (`hostNetwork: false` vanishes), some always are (`rules: null`, `eventTime: null`). A few scalars have real
+//! defaults (`protocol: TCP`). The same walk writes quantities in their canonical form (`0.5` is `500m`).
 
 use corten_meta::{Quantity, Value};
 
-use super::{FieldType, Type, schema};
+use super::{Field, FieldType, Type, schema};
 
-/// Fills absent fields of a value of the named type.
+/// Fills absent fields of a value of the named type, and drops those that are as good as absent.
 pub fn fill_defaults(type_name: &str, value: &mut Value) {
     if let Some(t) = schema().type_(type_name) {
         fill_type(t, value);
@@ -19,6 +19,7 @@ pub fn fill_defaults(type_name: &str, value: &mut Value) {
 
 fn fill_type(t: &Type, value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };
+    object.retain(|name, inner| t.field(name).is_none_or(|field| !vanishes(field, inner)));
     for field in &t.fields {
         if let Some(default) = field.default.as_ref().filter(|d| is_real(d))
             && object.get(&field.name).is_none_or(Value::is_null)
@@ -31,22 +32,110 @@ fn fill_type(t: &Type, value: &mut Value) {
     }
 }
 
+/// Whether a field with this value is as good as absent. Zeros that are always written come back in the end.
+fn vanishes(field: &Field, value: &Value) -> bool {
+    let presence = field.presence;
+    if presence.is_pointer {
+        return value.is_null();
+    }
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0) && !is_struct(&field.kind),
+        Value::String(text) => text.is_empty() && !is_struct(&field.kind),
+        Value::Array(list) => list.is_empty() && !presence.is_always_written,
+        Value::Object(map) => map.is_empty() && matches!(field.kind, FieldType::Map(_)) && !presence.is_always_written,
+    }
+}
+
+/// Types that are structs in Go, which `omitempty` never leaves out, though JSON shows them as a scalar.
+fn is_struct(kind: &FieldType) -> bool {
+    matches!(kind, FieldType::Quantity | FieldType::IntOrString | FieldType::Time | FieldType::MicroTime)
+}
+
+/// Writes the zero value of every absent field that upstream always writes. The last step of defaulting: before it,
+/// defaults must see that the field is absent.
+pub fn fill_zeros(type_name: &str, value: &mut Value) {
+    if let Some(t) = schema().type_(type_name) {
+        fill_zeros_of(t, value);
+    }
+}
+
+fn fill_zeros_of(t: &Type, value: &mut Value) {
+    let Some(object) = value.as_object_mut() else { return };
+    for field in t.zeros.iter().map(|at| &t.fields[*at]) {
+        match object.get_mut(&field.name) {
+            Some(inner) if !inner.is_null() => fill_zeros_in(&field.kind, inner),
+            _ => {
+                if let Some(zero) = written_zero(field) {
+                    object.insert(field.name.clone(), zero);
+                }
+            }
+        }
+    }
+}
+
+fn fill_zeros_in(kind: &FieldType, value: &mut Value) {
+    match kind {
+        FieldType::Ref(id) => fill_zeros_of(schema().get(*id), value),
+        FieldType::List(items) => {
+            value.as_array_mut().into_iter().flatten().for_each(|item| fill_zeros_in(items, item));
+        }
+        FieldType::Map(values) => {
+            value.as_object_mut().into_iter().flatten().for_each(|(_, item)| fill_zeros_in(values, item));
+        }
+        _ => {}
+    }
+}
+
+/// What stands for an absent field that is always written.
+pub(super) fn written_zero(field: &Field) -> Option<Value> {
+    let presence = field.presence;
+    if presence.is_pointer {
+        return presence.is_always_written.then_some(Value::Null);
+    }
+    // A struct that is held by value has its default from the table.
+    let is_written = (presence.is_always_written || is_struct(&field.kind)) && !presence.omits_zero;
+    match field.kind {
+        _ if !is_written => None,
+        FieldType::Ref(_) => None,
+        FieldType::Bytes => Some(Value::Null),
+        _ => Some(zero(&field.kind)),
+    }
+}
+
+/// The value nothing has: also what a null item of a list or a map decodes to.
+fn zero(kind: &FieldType) -> Value {
+    match kind {
+        FieldType::String | FieldType::Bytes => "".into(),
+        FieldType::Integer(_) | FieldType::Number(_) | FieldType::IntOrString => 0.into(),
+        FieldType::Boolean => false.into(),
+        FieldType::Quantity => "0".into(),
+        FieldType::Ref(id) if schema().get(*id).scalar.is_none() => Value::Object(serde_json::Map::new()),
+        _ => Value::Null,
+    }
+}
+
 fn fill_value(kind: &FieldType, value: &mut Value) {
     match kind {
         FieldType::Ref(id) => fill_type(schema().get(*id), value),
         FieldType::Quantity => canonicalize(value),
         FieldType::List(items) => {
-            for item in value.as_array_mut().into_iter().flatten() {
-                fill_value(items, item);
-            }
+            value.as_array_mut().into_iter().flatten().for_each(|item| fill_item(items, item));
         }
         FieldType::Map(values) => {
-            for (_, item) in value.as_object_mut().into_iter().flatten() {
-                fill_value(values, item);
-            }
+            value.as_object_mut().into_iter().flatten().for_each(|(_, item)| fill_item(values, item));
         }
         _ => {}
     }
+}
+
+/// An item of a list or a map is never absent.
+fn fill_item(kind: &FieldType, item: &mut Value) {
+    if item.is_null() {
+        *item = zero(kind);
+    }
+    fill_value(kind, item);
 }
 
 /// A quantity that cannot be parsed stays as it is, for validation to find.

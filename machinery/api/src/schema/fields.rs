@@ -70,10 +70,12 @@ struct Check {
     go_path: String,
     /// The struct that holds the field the walk is at.
     owner: String,
+    /// The name of the type of the field's values, where it is more than their shape.
+    type_name: Option<&'static str>,
 }
 
 impl Check {
-    fn object(&mut self, t: &Type, value: &Value) {
+    fn object(&mut self, t: &'static Type, value: &Value) {
         if let Some(scalar) = &t.scalar {
             return self.value(scalar, value);
         }
@@ -85,10 +87,18 @@ impl Check {
         let owner = std::mem::replace(&mut self.owner, t.short_name().to_string());
         for (name, inner) in object {
             let (path, go_path) = (self.path.len(), self.go_path.len());
+            let field = t.field(name);
             push_name(&mut self.path, name);
+            if let Some(inlined) = field.and_then(|field| field.inlined_from.as_deref()) {
+                push_name(&mut self.go_path, inlined);
+            }
             push_name(&mut self.go_path, name);
-            match t.field(name) {
-                Some(field) => self.value(&field.kind, inner),
+            match field {
+                Some(field) => {
+                    let outer = std::mem::replace(&mut self.type_name, field.type_name.as_deref());
+                    self.value(&field.kind, inner);
+                    self.type_name = outer;
+                }
                 None => self.report.unknown.push(self.path.clone()),
             }
             self.path.truncate(path);
@@ -124,8 +134,10 @@ impl Check {
             }
             (FieldType::Quantity, _) => self.quantity(value),
             (FieldType::Time | FieldType::MicroTime, Value::String(text)) => {
-                if let Err(error) = corten_meta::time::parse(text) {
-                    self.report.type_errors.push(error.to_string());
+                let micro = *kind == FieldType::MicroTime;
+                let is_read = corten_meta::time::parse(text).is_ok() && (!micro || text.contains('.'));
+                if !is_read {
+                    self.report.type_errors.push(corten_meta::go::time_error(text, micro));
                 }
             }
             (FieldType::Bytes, Value::String(text)) => {
@@ -133,12 +145,14 @@ impl Check {
                     self.report.type_errors.push(format!("illegal base64 data at input byte {at}"));
                 }
             }
-            (FieldType::IntOrString, other) if !(other.is_string() || fits("int32", other)) => {
-                let text = format!("json: cannot unmarshal {} into Go value of type int32", json_kind(other));
-                self.report.type_errors.push(text);
+            (FieldType::IntOrString, Value::Number(number)) if !fits("int32", value) => {
+                self.mismatch_named(&format!("number {number}"), "int32");
+            }
+            (FieldType::IntOrString, other) if !other.is_string() && !other.is_number() => {
+                self.mismatch(other, "int32");
             }
             _ if accepts(kind, value) => {}
-            _ => self.mismatch(value, &go_type(kind)),
+            _ => self.mismatch(value, &self.go_type(kind)),
         }
     }
 
@@ -149,6 +163,16 @@ impl Check {
         };
         if let Err(error) = Quantity::parse(&text) {
             self.report.type_errors.push(error.to_string());
+        }
+    }
+
+    /// The decoder's word for the wanted type of the field the walk is at.
+    fn go_type(&self, kind: &FieldType) -> String {
+        match (kind, self.type_name) {
+            (FieldType::List(items), Some(name)) if !matches!(**items, FieldType::Ref(_)) => format!("[]{name}"),
+            (FieldType::Map(_), Some(name)) if name == "v1.Quantity" => "v1.ResourceList".to_string(),
+            (FieldType::String | FieldType::Boolean | FieldType::Integer(_), Some(name)) => name.to_string(),
+            _ => go_type(kind),
         }
     }
 
@@ -254,8 +278,8 @@ fn go_scalar(kind: &FieldType) -> &'static str {
         FieldType::Bytes => "[]uint8",
         FieldType::IntOrString => "intstr.IntOrString",
         FieldType::Quantity => "resource.Quantity",
-        FieldType::Time => "v1.Time",
-        FieldType::MicroTime => "v1.MicroTime",
+        // A time is decoded as the text it is written as.
+        FieldType::Time | FieldType::MicroTime => "string",
         _ => "map[string]interface {}",
     }
 }

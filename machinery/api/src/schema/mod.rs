@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 use corten_meta::Value;
 
-pub use defaults::fill_defaults;
+pub use defaults::{fill_defaults, fill_zeros};
 pub use fields::{FieldReport, check_fields, prune};
 
 /// All types, by name and by number.
@@ -41,6 +41,8 @@ pub struct Type {
     pub gvk: Option<(String, String, String)>,
     /// `x-kubernetes-unions`, as published.
     pub unions: Option<Value>,
+    /// The fields, by position, that are always written or hold something that has such fields.
+    zeros: Vec<usize>,
 }
 
 /// One field of a type.
@@ -61,6 +63,22 @@ pub struct Field {
     pub patch_merge_key: Option<String>,
     /// `merge`, `replace`, `retainKeys`, in the published order.
     pub patch_strategy: Vec<String>,
+    pub presence: Presence,
+    /// The name of the type of its values (`v1.RestartPolicy`), where it is more than their shape.
+    pub type_name: Option<String>,
+    /// The struct that the field is inlined from, which decoding errors name on the way to it.
+    pub inlined_from: Option<String>,
+}
+
+/// How upstream's structs hold a field, which decides what becomes of its zero value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// Absent is something else than zero, so a zero value is kept.
+    pub is_pointer: bool,
+    /// The field is always written: an absent one with its zero value.
+    pub is_always_written: bool,
+    /// A zero value is not written even where Go's `omitempty` would write it.
+    pub omits_zero: bool,
 }
 
 /// What a value looks like.

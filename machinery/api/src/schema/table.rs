@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use corten_meta::Value;
 
-use super::{Field, FieldType, ListType, Schema, Type, TypeId};
+use super::defaults::written_zero;
+use super::{Field, FieldType, ListType, Presence, Schema, Type, TypeId};
 
 const INVALID: &str = "the schema table is well formed";
 
@@ -23,7 +24,37 @@ pub(super) fn parse(table: &str) -> Schema {
             None => types.last_mut().expect(INVALID).fields.push(parse_field(line, &by_name)),
         }
     }
+    mark_zeros(&mut types);
     Schema { types, by_name }
+}
+
+/// Finds for every type the fields that filling in zeros must look at; types refer to each other in circles, so this
+/// goes on until nothing is added.
+fn mark_zeros(types: &mut [Type]) {
+    loop {
+        let has_zeros: Vec<bool> = types.iter().map(|t| !t.zeros.is_empty()).collect();
+        let mut changed = false;
+        for t in types.iter_mut() {
+            let looks = |field: &Field| {
+                written_zero(field).is_some() || innermost(&field.kind).is_some_and(|TypeId(id)| has_zeros[id])
+            };
+            let zeros: Vec<usize> = (0..t.fields.len()).filter(|at| looks(&t.fields[*at])).collect();
+            changed |= zeros != t.zeros;
+            t.zeros = zeros;
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+/// The type that the values of a field are made of.
+fn innermost(kind: &FieldType) -> Option<TypeId> {
+    match kind {
+        FieldType::Ref(id) => Some(*id),
+        FieldType::List(inner) | FieldType::Map(inner) => innermost(inner),
+        _ => None,
+    }
 }
 
 fn type_name(line: &str) -> Option<String> {
@@ -40,8 +71,15 @@ fn full(name: &str) -> String {
 
 fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
     let (name, marks) = line.split_once(' ').unwrap_or((line, ""));
-    let mut parsed =
-        Type { name: full(name), fields: Vec::new(), scalar: None, atomic: false, gvk: None, unions: None };
+    let mut parsed = Type {
+        name: full(name),
+        fields: Vec::new(),
+        scalar: None,
+        atomic: false,
+        gvk: None,
+        unions: None,
+        zeros: Vec::new(),
+    };
     for mark in marks.split(' ').filter(|m| !m.is_empty()) {
         match mark.split_once('=') {
             Some(("map", kind)) => parsed.atomic = kind == "atomic",
@@ -72,9 +110,18 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
         granular: false,
         patch_merge_key: None,
         patch_strategy: Vec::new(),
+        presence: Presence::default(),
+        type_name: None,
+        inlined_from: None,
     };
     for mark in words {
         match mark.split_once('=') {
+            None if mark.starts_with('~') => {
+                let (presence, name) = mark.split_once(':').unwrap_or((mark, ""));
+                field.presence = parse_presence(presence);
+                field.type_name = Some(name).filter(|n| !n.is_empty()).map(str::to_string);
+            }
+            None if mark.starts_with('^') => field.inlined_from = mark.get(1..).map(str::to_string),
             None => field.required = true,
             Some(("", json)) => field.default = Some(serde_json::from_str(json).expect(INVALID)),
             Some(("list", "atomic")) => field.list_type = Some(ListType::Atomic),
@@ -93,6 +140,10 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
         }
     }
     field
+}
+
+fn parse_presence(mark: &str) -> Presence {
+    Presence { is_pointer: mark.contains('*'), is_always_written: mark.contains('0'), omits_zero: mark.contains('z') }
 }
 
 /// A shape and the default written inside it.

@@ -19,6 +19,7 @@ pub fn kind() -> Kind {
         .cluster()
         .conditional_update()
         .table("Name, AttachRequired:boolean, PodInfoOnMount:boolean, StorageCapacity:boolean, TokenRequests, RequiresRepublish:boolean, Modes, Age")
+        .returns_deleted()
         .behaviour(CsiDriver)
 }
 
@@ -46,6 +47,14 @@ impl Behaviour for CsiDriver {
         attach.unchanged(&mut errors, &old.get("attachRequired"));
         new.get("volumeLifecycleModes").unchanged(&mut errors, &old.get("volumeLifecycleModes"));
         errors
+    }
+
+    fn warnings(&self, driver: &Value, _old: Option<&Value>) -> Vec<String> {
+        let asks = !list(driver, "/spec/tokenRequests").is_empty();
+        let unset = driver.pointer("/spec/serviceAccountTokenInSecrets").is_none_or(Value::is_null);
+        let warning = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to \
+                       prevent possible logging of tokens in volume attributes";
+        (asks && unset).then(|| warning.to_string()).into_iter().collect()
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

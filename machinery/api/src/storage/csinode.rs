@@ -16,6 +16,7 @@ pub fn kind() -> Kind {
         .cluster()
         .conditional_update()
         .table("Name, Drivers:integer, Age")
+        .returns_deleted()
         .behaviour(CsiNode)
 }
 

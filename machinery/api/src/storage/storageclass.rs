@@ -17,6 +17,7 @@ pub fn kind() -> Kind {
         .cluster()
         .short(&["sc"])
         .table("Name, Provisioner, ReclaimPolicy, VolumeBindingMode, AllowVolumeExpansion, Age")
+        .returns_deleted()
         .behaviour(StorageClass)
 }
 

@@ -15,8 +15,10 @@ pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments")
         .cluster()
         .status()
+        .status_keeps_metadata()
         .conditional_update()
         .table("Name, Attacher, PV, Node, Attached:boolean, Age")
+        .returns_deleted()
         .behaviour(VolumeAttachment)
 }
 

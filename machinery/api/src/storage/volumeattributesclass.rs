@@ -16,6 +16,7 @@ pub fn kind() -> Kind {
         .cluster()
         .short(&["vac"])
         .table("Name, DriverName, Age")
+        .returns_deleted()
         .behaviour(VolumeAttributesClass)
 }
 

@@ -356,7 +356,12 @@ fn signing_requests() {
         ]),
     ]);
     subject.status_updates(&[
-        ("/status/certificate", json!("YQ=="), &[]),
+        (
+            "/status/certificate",
+            json!("YQ=="),
+            &["status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block"],
+        ),
+        ("/status/certificate", json!("LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="), &[]),
         (
             "/status/conditions",
             json!([{"type": "Approved", "status": "True"}]),

@@ -300,7 +300,7 @@ fn scheduling() {
             "/spec/topologySpreadConstraints",
             json!([{"maxSkew": 0, "topologyKey": "z", "whenUnsatisfiable": "Maybe"}]),
             &[
-                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than 0",
+                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
                 "spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: \"Maybe\": supported values: \"DoNotSchedule\", \"ScheduleAnyway\"",
             ],
         ),

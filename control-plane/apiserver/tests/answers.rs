@@ -1,0 +1,334 @@
+//! Answers that unmodified clients read, request by request, as upstream's API server gives them.
+//!
+//! Every row is a fact that was observed: a request, the status code, and the message.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use serde_json::{Value, json};
+use server::{Answer, TestServer, send};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+/// Sends text as it is.
+async fn raw(s: &TestServer, method: &str, path: &str, body: &str) -> Answer {
+    let admin = s.user("admin", &["system:masters"]);
+    send(&admin, method, path, body.to_owned().into(), &[("content-type", "application/json")]).await
+}
+
+#[tokio::test]
+async fn paths_and_methods() {
+    let s = TestServer::start().await;
+    let not_found = "the server could not find the requested resource";
+    let not_allowed = "the server does not allow this method on the requested resource";
+    for (method, path, code, message) in [
+        ("GET", "/api/v1/nope", 404, not_found),
+        ("GET", "/api/v2", 404, not_found),
+        ("GET", "/apis/apps/v9", 404, not_found),
+        ("PUT", "/api/v1/nodes", 405, not_allowed),
+        ("GET", "/api/v1/pods/x", 404, not_found),
+        ("GET", "/api/v1/namespaces/default/namespaces", 404, not_found),
+        ("GET", "/api/v1/bindings", 404, not_found),
+        ("GET", "/api/v1/namespaces/default/pods/x/status/y", 404, not_found),
+        ("POST", "/api/v1/pods", 405, not_allowed),
+        ("DELETE", "/api/v1/pods", 405, not_allowed),
+        ("DELETE", "/api/v1/namespaces", 405, not_allowed),
+        ("HEAD", "/api/v1/pods", 405, not_allowed),
+        ("GET", "/api/v1/namespaces/default/pods/x/binding", 405, not_allowed),
+        ("GET", "/apis/authentication.k8s.io/v1/tokenreviews", 405, not_allowed),
+        ("POST", "/version", 405, not_allowed),
+        ("POST", "/api/v1", 405, not_allowed),
+        ("GET", "/api/v1/namespaces/default/configmaps/x", 404, "configmaps \"x\" not found"),
+    ] {
+        let answer = raw(&s, method, path, "").await;
+        assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{method} {path}");
+    }
+    for path in ["/foo", "/apis/nope", "/apis/nope/v1", "/apis/nope/v1/things", "/livez/nope"] {
+        let answer = raw(&s, "GET", path, "").await;
+        assert_eq!((answer.code, answer.body.as_str()), (404, Some("404 page not found\n")), "{path}");
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+    }
+    for path in ["/", "/apis", "/apis/apps", "/healthz"] {
+        assert_eq!(raw(&s, "POST", path, "").await.code, 200, "{path} does not look at the method");
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_objects() {
+    let s = TestServer::start().await;
+    let unrecognized = "the object provided is unrecognized (must be of type ConfigMap): ";
+    for (body, code, message) in [
+        ("", 400, "couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)"),
+        ("{", 400, "couldn't get version/kind; json parse error: unexpected end of JSON input ({)"),
+        (
+            "kind: ConfigMap",
+            400,
+            "couldn't get version/kind; json parse error: invalid character 'k' looking for beginning of value (6b696e643a20436f6e6669674d6170)",
+        ),
+        (
+            "5",
+            400,
+            r#"couldn't get version/kind; json parse error: json: cannot unmarshal number into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } (35)"#,
+        ),
+        (
+            r#"{"apiVersion":"a/b/c","kind":"ConfigMap"}"#,
+            400,
+            r#"unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","kind":" ...)"#,
+        ),
+    ] {
+        let answer = raw(&s, "POST", MAPS, body).await;
+        assert_eq!(answer.code, code, "{body}");
+        assert_eq!(answer.body["message"], format!("{unrecognized}{message}"), "{body}");
+    }
+    for (body, message) in [
+        (
+            r#"{"kind":"Pod"}"#,
+            r#"Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion"#,
+        ),
+        (
+            r#"{"apiVersion":"v2","kind":"ConfigMap"}"#,
+            r#"ConfigMap in version "v2" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v2" in scheme "pkg/api/legacyscheme/scheme.go:30""#,
+        ),
+        (
+            r#"{"metadata":{"name":"a","creationTimestamp":"zz"}}"#,
+            r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: parsing time "zz" as "2006-01-02T15:04:05Z07:00": cannot parse "zz" as "2006""#,
+        ),
+    ] {
+        assert_eq!(raw(&s, "POST", MAPS, body).await.message(400), message, "{body}");
+    }
+    let null = raw(&s, "POST", MAPS, "null").await.message(422);
+    assert!(null.contains("metadata.name: Required value: name or generateName is required"), "{null}");
+}
+
+#[tokio::test]
+async fn strict_complaints_come_in_the_order_of_the_document() {
+    let s = TestServer::start().await;
+    let body = r#"{"metadata":{"name":"d"},"spec":{"template":{"spec":{"containers":[{"name":"a","name":"b","foo":1}]}},
+                   "bar":1,"replicas":1,"replicas":2}}"#;
+    let strict = raw(&s, "POST", &format!("{DEPLOYMENTS}?fieldValidation=Strict"), body).await.message(400);
+    assert_eq!(
+        strict,
+        r#"Deployment in version "v1" cannot be handled as a Deployment: strict decoding error: duplicate field "spec.template.spec.containers[0].name", unknown field "spec.template.spec.containers[0].foo", unknown field "spec.bar", duplicate field "spec.replicas""#
+    );
+    // The object is invalid, and its author is warned all the same.
+    let refused = raw(&s, "POST", DEPLOYMENTS, body).await;
+    assert_eq!((refused.code, refused.warnings().len()), (422, 4));
+    let options = raw(&s, "POST", &format!("{MAPS}?fieldValidation=Foo&dryRun=Bar"), "{").await.message(422);
+    assert_eq!(
+        options,
+        "CreateOptions.meta.k8s.io \"\" is invalid: [dryRun: Unsupported value: [\"Bar\"]: supported values: \"All\", fieldValidation: Unsupported value: \"Foo\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"]"
+    );
+}
+
+#[tokio::test]
+async fn zero_values_are_as_good_as_absent() {
+    let s = TestServer::start().await;
+    let account = json!({ "metadata": { "name": "default" } });
+    s.post("/api/v1/namespaces/default/serviceaccounts", account).await;
+    let pod = json!({ "metadata": { "name": "p" }, "spec": {
+        "hostNetwork": false, "nodeName": "", "nodeSelector": {}, "automountServiceAccountToken": false,
+        "containers": [{ "name": "c", "image": "i", "args": [], "stdin": false }] } });
+    let created = s.post(PODS, pod).await.expect(201);
+    let spec = &created["spec"];
+    for field in ["hostNetwork", "nodeName", "nodeSelector"] {
+        assert!(spec.get(field).is_none(), "{field} cannot be told from absent");
+    }
+    assert_eq!(spec["automountServiceAccountToken"], false, "this one can");
+    assert!(spec["containers"][0].get("args").is_none() && spec["containers"][0].get("stdin").is_none());
+    let owned = &created["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
+    assert!(owned.get("f:hostNetwork").is_none() && owned.get("f:automountServiceAccountToken").is_some());
+
+    let role = json!({ "metadata": { "name": "r" } });
+    let created = s.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await.expect(201);
+    assert_eq!(created.get("rules"), Some(&Value::Null), "what is always written is written");
+    let map = json!({ "metadata": { "name": "m" }, "data": { "a": null } });
+    assert_eq!(s.post(MAPS, map).await.expect(201)["data"]["a"], "", "an item is never absent");
+    let policy = json!({ "metadata": { "name": "w" }, "webhooks": [{ "name": "a.b.c", "failurePolicy": "",
+        "clientConfig": { "url": "https://a.b" }, "sideEffects": "None", "admissionReviewVersions": ["v1"] }] });
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    let refused = s.post(path, policy).await.message(422);
+    assert!(refused.contains("failurePolicy: Unsupported value: \"\""), "{refused}");
+}
+
+#[tokio::test]
+async fn lists() {
+    let s = TestServer::start().await;
+    for name in ["a", "b", "c"] {
+        s.post(MAPS, json!({ "metadata": { "name": name } })).await.expect(201);
+    }
+    let list = s.get(MAPS).await.expect(200);
+    assert!(list["items"][0].get("kind").is_none(), "the list says what its items are");
+    assert_eq!(
+        s.get(&format!("{MAPS}?limit=1&resourceVersion=0")).await.expect(200)["items"][2]["metadata"]["name"],
+        "c"
+    );
+    assert_eq!(s.get(&format!("{MAPS}?limit=-1")).await.code, 200);
+    for (query, code, message) in [
+        ("limit=x", 400, "strconv.ParseInt: parsing \"x\": invalid syntax"),
+        (
+            "fieldSelector=foo%3Dbar",
+            400,
+            "\"foo\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        ),
+        (
+            "continue=e30",
+            400,
+            "invalid continue token: continue key is not valid: server does not recognize this encoded version ",
+        ),
+        (
+            "resourceVersion=x",
+            400,
+            "invalid resource version: resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax",
+        ),
+        (
+            "sendInitialEvents=true",
+            422,
+            "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
+        ),
+        (
+            "watch=true&sendInitialEvents=true&resourceVersionMatch=Exact",
+            422,
+            "ListOptions.meta.k8s.io \"\" is invalid: [resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, resourceVersionMatch: Unsupported value: \"Exact\": supported values: \"NotOlderThan\"]",
+        ),
+    ] {
+        assert_eq!(s.get(&format!("{MAPS}?{query}")).await.message(code), message, "{query}");
+    }
+    for (path, message) in [
+        ("/api/v1/pods?fieldSelector=spec.nodename%3Dx", "field label not supported: spec.nodename"),
+        ("/api/v1/nodes?fieldSelector=metadata.namespace%3Dx", "field label not supported: metadata.namespace"),
+        ("/apis/batch/v1/jobs?fieldSelector=a%3Db", "field label \"a\" not supported for Job"),
+    ] {
+        assert_eq!(s.get(path).await.message(400), message);
+    }
+    let warnings = s.get("/api/v1/endpoints").await.warnings();
+    assert_eq!(warnings, ["299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\""]);
+}
+
+#[tokio::test]
+async fn deletions() {
+    let s = TestServer::start().await;
+    s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
+    let path = format!("{MAPS}/a");
+    for (options, code, message) in [
+        (
+            json!({ "propagationPolicy": "Foo" }),
+            422,
+            "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Foo\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
+        ),
+        (
+            json!({ "orphanDependents": true, "propagationPolicy": "Orphan" }),
+            422,
+            "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: \"Orphan\": orphanDependents and deletionPropagation cannot be both set",
+        ),
+        (
+            json!({ "gracePeriodSeconds": "x" }),
+            400,
+            "json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64",
+        ),
+    ] {
+        assert_eq!(s.delete(&path, Some(options)).await.message(code), message);
+    }
+    let conflict = s.delete(&path, Some(json!({ "preconditions": { "uid": "x" } }))).await.message(409);
+    assert!(conflict.starts_with("Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (x)"));
+    let system = "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical";
+    assert_eq!(
+        s.delete(system, None).await.message(403),
+        "priorityclasses.scheduling.k8s.io \"system-node-critical\" is forbidden: this is a system priority class and cannot be deleted"
+    );
+    let account = s.post("/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "x" } })).await;
+    account.expect(201);
+    let gone = s.delete("/api/v1/namespaces/default/serviceaccounts/x", None).await.expect(200);
+    assert_eq!(gone["kind"], "ServiceAccount", "some kinds answer with what is gone");
+}
+
+#[tokio::test]
+async fn patches() {
+    let s = TestServer::start().await;
+    s.post(MAPS, json!({ "metadata": { "name": "a" }, "data": { "k": "v" } })).await.expect(201);
+    let path = format!("{MAPS}/a");
+    let rejected = "the server rejected our request due to an error in our request";
+    for patch in [
+        json!([{ "op": "test", "path": "/data/k", "value": "w" }]),
+        json!([{ "op": "remove", "path": "/nope" }]),
+        json!([{ "op": "foo", "path": "/data" }]),
+    ] {
+        assert_eq!(s.patch(&path, "json", patch).await.message(422), rejected);
+    }
+    let wrong = s.patch(&path, "strategic", json!({ "data": { "k": { "a": 1 } } })).await.message(422);
+    assert!(wrong.starts_with(" \"\" is invalid: patch: Invalid value: \"map[data:map[k:map[a:1]]]\": "), "{wrong}");
+    let list = s.patch(&path, "merge", json!([])).await.message(400);
+    assert_eq!(
+        list,
+        "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+    );
+    let uid = s.patch(&path, "merge", json!({ "metadata": { "uid": "1" } })).await.message(422);
+    assert_eq!(uid, "ConfigMap \"a\" is invalid: metadata.uid: Invalid value: \"1\": field is immutable");
+    let media = s.patch(&path, "application/json", json!({})).await.message(415);
+    assert_eq!(media, "415: Unsupported Media Type");
+    let kind = s.patch(&path, "strategic", json!({ "kind": "Foo", "data": { "k": "w" } })).await.expect(200);
+    assert_eq!((&kind["kind"], &kind["data"]["k"]), (&json!("ConfigMap"), &json!("w")));
+}
+
+#[tokio::test]
+async fn reviews_and_bindings_are_validated() {
+    let s = TestServer::start().await;
+    let review = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    assert_eq!(
+        s.post(review, json!({ "metadata": { "name": "x" }, "spec": {} })).await.message(422),
+        ".authorization.k8s.io \"\" is invalid: [spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.user: Invalid value: \"\": at least one of user or group must be specified, metadata: Invalid value: {\"name\":\"x\"}: must be empty]"
+    );
+    let bindings = "/api/v1/namespaces/default/bindings";
+    let binding = json!({ "metadata": { "name": "p" }, "target": { "kind": "Foo" } });
+    assert_eq!(
+        s.post(bindings, binding).await.message(500),
+        "[target.kind: Unsupported value: \"Foo\": supported values: \"Node\", \"<empty>\", target.name: Required value]"
+    );
+    let token = "/api/v1/namespaces/kube-system/serviceaccounts/none/token";
+    assert_eq!(
+        s.post(token, json!({ "metadata": { "name": "zz" } })).await.message(422),
+        "TokenRequest.authentication.k8s.io \"none\" is invalid: metadata.name: Invalid value: \"zz\": must match the service account name if specified"
+    );
+}
+
+#[tokio::test]
+async fn addresses_come_from_every_range_that_is_ready() {
+    let s = TestServer::start().await;
+    let cidrs = "/apis/networking.k8s.io/v1/servicecidrs";
+    let range = json!({ "metadata": { "name": "more" }, "spec": { "cidrs": ["10.200.0.0/28"] } });
+    s.post(cidrs, range).await.expect(201);
+    let services = "/api/v1/namespaces/default/services";
+    let service = json!({ "metadata": { "name": "s" },
+        "spec": { "clusterIP": "10.200.0.5", "ports": [{ "port": 80 }] } });
+    let refused = s.post(services, service.clone()).await.message(422);
+    assert!(refused.contains("the provided IP (10.200.0.5) is not in the valid range"), "{refused}");
+    let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "", "message": "",
+        "lastTransitionTime": "2024-01-01T00:00:00Z" }] } });
+    s.patch(&format!("{cidrs}/more/status"), "merge", ready).await.expect(200);
+    // Admission learns of ranges from a cache.
+    let mut code = 0;
+    for _ in 0..200 {
+        code = s.post(services, service.clone()).await.code;
+        if code == 201 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(code, 201);
+    let wrong =
+        json!({ "metadata": { "name": "w" }, "spec": { "ports": [{ "port": 80 }], "healthCheckNodePort": 31234 } });
+    let refused = s.post(services, wrong).await.message(422);
+    assert!(refused.ends_with("may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"));
+}
+
+#[tokio::test]
+async fn the_objects_of_the_first_start_have_an_author() {
+    let s = TestServer::start().await;
+    for path in ["/api/v1/namespaces/default", "/apis/rbac.authorization.k8s.io/v1/clusterroles/view"] {
+        let object = s.get(path).await.expect(200);
+        assert_eq!(object["metadata"]["managedFields"][0]["manager"], "kube-apiserver", "{path}");
+    }
+}

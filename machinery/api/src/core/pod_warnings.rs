@@ -1,0 +1,289 @@
+//! What the author of a pod, or of a template of pods, is warned of: what is allowed and yet surely not meant.
+
+use std::collections::BTreeMap;
+
+use corten_meta::Value;
+use corten_meta::field::Path;
+
+use crate::check::At;
+
+/// Labels of nodes that have newer names.
+const OLD_NODE_LABELS: &[(&str, &str)] = &[
+    ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
+    ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
+    (
+        "failure-domain.beta.kubernetes.io/region",
+        "deprecated since v1.17; use \"topology.kubernetes.io/region\" instead",
+    ),
+    ("failure-domain.beta.kubernetes.io/zone", "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"),
+    ("beta.kubernetes.io/instance-type", "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead"),
+    ("app.kubernetes.io/created-by", "deprecated since v1.9"),
+    ("scheduler.alpha.kubernetes.io/preferAvoidPods", "deprecated since v1.22; use Taints and Tolerations instead"),
+    ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
+];
+
+/// Annotations that do nothing any more.
+const OLD_ANNOTATIONS: &[(&str, &str)] = &[
+    (
+        "scheduler.alpha.kubernetes.io/critical-pod",
+        "non-functional in v1.16+; use the \"priorityClassName\" field instead",
+    ),
+    ("security.alpha.kubernetes.io/sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
+    ("security.alpha.kubernetes.io/unsafe-sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
+];
+
+/// Kinds of volumes that are gone, or are going.
+const OLD_VOLUMES: &[(&str, &str)] = &[
+    ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+    ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
+    ("scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+    ("flocker", "deprecated in v1.22, non-functional in v1.25+"),
+    ("storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+    ("quobyte", "deprecated in v1.22, non-functional in v1.25+"),
+    ("glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+    ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+    ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
+];
+
+const POD_SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
+const CONTAINER_SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
+
+/// The warnings for a pod.
+pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
+    warnings(&At::object(pod))
+}
+
+/// The warnings for a template of pods at a path, unless it is what it was.
+pub(crate) fn of_template(object: &Value, old: Option<&Value>, pointer: &str, path: &Path) -> Vec<String> {
+    match object.pointer(pointer) {
+        Some(template) if old.and_then(|old| old.pointer(pointer)) != Some(template) => {
+            warnings(&At::new(template, path))
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn warnings(pod: &At<'_>) -> Vec<String> {
+    let spec = pod.get("spec");
+    let mut out = Vec::new();
+    old_node_labels(&spec, &mut out);
+    old_annotations(pod, &mut out);
+    for volume in spec.get("volumes").items() {
+        let old = OLD_VOLUMES.iter().filter(|(kind, _)| volume.get(kind).is_set());
+        out.extend(old.map(|(kind, why)| format!("{}: {why}", volume.path.child(kind))));
+    }
+    duplicates(&spec.get("hostAliases"), "ip", &mut out);
+    duplicates(&spec.get("imagePullSecrets"), "name", &mut out);
+    for secret in spec.get("imagePullSecrets").items().map(|secret| secret.get("name")) {
+        if secret.text().is_empty() {
+            out.push(format!("{}: invalid empty name \"\"", secret.path));
+        }
+    }
+    fractions(&spec.get("overhead"), &mut out);
+    seccomp_annotations(pod, &mut out);
+    for container in containers(&spec) {
+        fractions(&container.get("resources").get("limits"), &mut out);
+        fractions(&container.get("resources").get("requests"), &mut out);
+        hidden_variables(&container.get("env"), &mut out);
+    }
+    ports(&spec, &mut out);
+    let grace = spec.get("terminationGracePeriodSeconds");
+    if grace.number().is_some_and(|seconds| seconds < 0) {
+        out.push(format!("{}: must be >= 0; negative values are invalid and will be treated as 1", grace.path));
+    }
+    null_selectors(&spec, &mut out);
+    out
+}
+
+fn containers<'a>(spec: &At<'a>) -> Vec<At<'a>> {
+    ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|list| spec.get(list).items()).collect()
+}
+
+fn old_label(key: &str) -> Option<&'static str> {
+    OLD_NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, why)| *why)
+}
+
+fn old_node_labels(spec: &At<'_>, out: &mut Vec<String>) {
+    for (key, at) in spec.get("nodeSelector").entries() {
+        out.extend(old_label(key).map(|why| format!("{}: {why}", at.path)));
+    }
+    let affinity = spec.get("affinity").get("nodeAffinity");
+    let required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms");
+    let preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution");
+    let terms = required.items().chain(preferred.items().map(|term| term.get("preference")));
+    for key in terms.flat_map(|term| term.get("matchExpressions").items()).map(|expression| expression.get("key")) {
+        out.extend(old_label(key.text()).map(|why| format!("{}: {} is {why}", key.path, key.text())));
+    }
+    for constraint in spec.get("topologySpreadConstraints").items() {
+        let key = constraint.get("topologyKey");
+        out.extend(old_label(key.text()).map(|why| format!("{}: {} is {why}", key.path, key.text())));
+        null_selector(&constraint.get("labelSelector"), out);
+    }
+}
+
+fn null_selector(selector: &At<'_>, out: &mut Vec<String>) {
+    if !selector.is_set() {
+        out.push(format!("{}: a null labelSelector results in matching no pod", selector.path));
+    }
+}
+
+fn null_selectors(spec: &At<'_>, out: &mut Vec<String>) {
+    for side in ["podAffinity", "podAntiAffinity"] {
+        let affinity = spec.get("affinity").get(side);
+        for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution").items() {
+            null_selector(&term.get("labelSelector"), out);
+        }
+        for term in affinity.get("preferredDuringSchedulingIgnoredDuringExecution").items() {
+            null_selector(&term.get("podAffinityTerm").get("labelSelector"), out);
+        }
+    }
+}
+
+fn old_annotations(pod: &At<'_>, out: &mut Vec<String>) {
+    let annotations = pod.get("metadata").get("annotations");
+    let old = OLD_ANNOTATIONS.iter().filter(|(key, _)| annotations.get(key).is_set());
+    out.extend(old.map(|(key, why)| format!("{}: {why}", annotations.path.key(key))));
+}
+
+fn seccomp_annotations(pod: &At<'_>, out: &mut Vec<String>) {
+    let annotations = pod.get("metadata").get("annotations");
+    let mut check = |of: &At<'_>, key: String| {
+        if annotations.get(&key).is_set() && !of.get("securityContext").get("seccompProfile").is_set() {
+            let why = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
+            out.push(format!("{}: {why}", annotations.path.key(key)));
+        }
+    };
+    let spec = pod.get("spec");
+    check(&spec, POD_SECCOMP.to_string());
+    for container in containers(&spec) {
+        check(&container, format!("{CONTAINER_SECCOMP}{}", container.get("name").text()));
+    }
+}
+
+/// Items of a list that say the same in a field that tells them apart.
+fn duplicates(list: &At<'_>, field: &str, out: &mut Vec<String>) {
+    let mut seen = Vec::new();
+    for at in list.items().map(|item| item.get(field)) {
+        if seen.contains(&at.text()) {
+            out.push(format!("{}: duplicate {field} {:?}", at.path, at.text()));
+        } else {
+            seen.push(at.text());
+        }
+    }
+}
+
+/// Bytes do not come in parts.
+fn fractions(resources: &At<'_>, out: &mut Vec<String>) {
+    for name in ["memory", "ephemeral-storage"] {
+        let Some(quantity) = resources.get(name).quantity() else { continue };
+        if quantity.to_string().ends_with('m') {
+            let path = resources.path.key(name);
+            out.push(format!("{path}: fractional byte value \"{quantity}\" is invalid, must be an integer"));
+        }
+    }
+}
+
+/// A later variable of the same name that does not build on the earlier one hides it.
+fn hidden_variables(env: &At<'_>, out: &mut Vec<String>) {
+    let mut seen = Vec::new();
+    for variable in env.items() {
+        let name = variable.get("name").text();
+        if !seen.contains(&name) {
+            seen.push(name);
+            continue;
+        }
+        let (value, reference) = (variable.get("value").text(), format!("$({name})"));
+        if variable.get("valueFrom").is_set() || value == reference || !value.contains(&reference) {
+            let why = "which may be dropped when using apply";
+            out.push(format!("{}: hides previous definition of {name:?}, {why}", variable.path));
+        }
+    }
+}
+
+fn ports(spec: &At<'_>, out: &mut Vec<String>) {
+    let mut names: BTreeMap<&str, Path> = BTreeMap::new();
+    let mut by_number: BTreeMap<(i64, &str), Vec<At<'_>>> = BTreeMap::new();
+    let mut of_names = Vec::new();
+    for port in containers(spec).iter().flat_map(|container| container.get("ports").items()) {
+        let number = port.get("containerPort").number().unwrap_or_default();
+        let others = by_number.entry((number, port.get("protocol").text())).or_default();
+        for other in others.iter() {
+            out.extend(overlap(&port, other).map(|word| format!("{}: {word} with {}", port.path, other.path)));
+        }
+        let name = port.get("name").text();
+        match names.get(name) {
+            _ if name.is_empty() => {}
+            Some(other) => of_names.push(format!(
+                "{}: duplicate port name {name:?} with {other}, services and probes that select ports by name will use {other}",
+                port.path
+            )),
+            None => {
+                names.insert(name, port.path.clone());
+            }
+        }
+        others.push(port);
+    }
+    out.extend(of_names);
+}
+
+/// How two definitions of the same port get in each other's way.
+fn overlap(port: &At<'_>, other: &At<'_>) -> Option<&'static str> {
+    let host_port = |at: &At<'_>| at.get("hostPort").number().unwrap_or_default();
+    let (ip, other_ip) = (port.get("hostIP").text(), other.get("hostIP").text());
+    let (number, other_number) = (host_port(port), host_port(other));
+    if ip == other_ip && number == other_number {
+        Some("duplicate port definition")
+    } else if number == 0 || other_number == 0 {
+        Some("overlapping port definition")
+    } else if number == other_number && ip.is_empty() != other_ip.is_empty() {
+        Some("dangerously ambiguous port definition")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_surely_not_meant_is_warned_of() {
+        let pod = json!({
+            "metadata": {"annotations": {"scheduler.alpha.kubernetes.io/critical-pod": ""}},
+            "spec": {
+                "nodeSelector": {"beta.kubernetes.io/os": "linux"},
+                "imagePullSecrets": [{"name": "a"}, {"name": "a"}],
+                "terminationGracePeriodSeconds": -1,
+                "volumes": [{"name": "v", "rbd": {}}],
+                "topologySpreadConstraints": [{"topologyKey": "zone"}],
+                "containers": [{
+                    "name": "c",
+                    "resources": {"limits": {"memory": "1500m"}},
+                    "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}, {"name": "A", "value": "$(A)3"}],
+                    "ports": [{"name": "x", "containerPort": 80, "protocol": "TCP"}, {"name": "x", "containerPort": 80, "protocol": "TCP"}],
+                }],
+            },
+        });
+        assert_eq!(
+            of_pod(&pod),
+            [
+                "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
+                "spec.topologySpreadConstraints[0].labelSelector: a null labelSelector results in matching no pod",
+                "metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]: non-functional in v1.16+; use the \"priorityClassName\" field instead",
+                "spec.volumes[0].rbd: deprecated in v1.28, non-functional in v1.31+",
+                "spec.imagePullSecrets[1].name: duplicate name \"a\"",
+                "spec.containers[0].resources.limits[memory]: fractional byte value \"1500m\" is invalid, must be an integer",
+                "spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply",
+                "spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]",
+                "spec.containers[0].ports[1]: duplicate port name \"x\" with spec.containers[0].ports[0], services and probes that select ports by name will use spec.containers[0].ports[0]",
+                "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
+            ]
+        );
+        let object = json!({"spec": {"template": pod}});
+        let path = Path::root("spec").child("template");
+        assert_eq!(of_template(&object, None, "/spec/template", &path).len(), 10);
+        assert!(of_template(&object, Some(&object), "/spec/template", &path).is_empty());
+    }
+}

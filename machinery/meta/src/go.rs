@@ -1,0 +1,350 @@
+//! Words of upstream's language and its libraries that clients see in messages: of its JSON scanner, of its time
+//! parser, of its printer of maps.
+//!
+//! Only asked for when something has already failed, so clarity goes before speed. Facts, not translations: each is
+//! what a client of upstream reads.
+
+use serde_json::Value;
+
+use crate::quote::quote;
+
+/// How deep upstream's JSON scanner goes.
+const MAX_DEPTH: usize = 10_000;
+
+/// What upstream's scanner says about text that is no JSON; `None` when it would accept it.
+pub fn json_error(bytes: &[u8]) -> Option<String> {
+    let mut scanner = Scanner { bytes, at: 0 };
+    let scanned = scanner.value().and_then(|()| {
+        scanner.skip_space();
+        match scanner.peek() {
+            Some(byte) => Err(invalid(byte, "after top-level value")),
+            None => Ok(()),
+        }
+    });
+    scanned.err()
+}
+
+const END: &str = "unexpected end of JSON input";
+
+fn invalid(byte: u8, context: &str) -> String {
+    let shown = match byte {
+        b'\'' => r"'\''".to_owned(),
+        b'"' => "'\"'".to_owned(),
+        other => {
+            let quoted = quote(&char::from(other).to_string());
+            format!("'{}'", &quoted[1..quoted.len() - 1])
+        }
+    };
+    format!("invalid character {shown} {context}")
+}
+
+#[derive(Clone, Copy)]
+enum Nest {
+    Object,
+    Array,
+}
+
+struct Scanner<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Scanner<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while self.peek().is_some_and(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    /// The next byte that is no space.
+    fn next(&mut self) -> Result<u8, String> {
+        self.skip_space();
+        let byte = self.peek().ok_or(END)?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    /// One value, however deep: the nesting is a list and not the stack, which a hostile body could exhaust.
+    fn value(&mut self) -> Result<(), String> {
+        let mut open: Vec<Nest> = Vec::new();
+        'value: loop {
+            let begun = match self.next()? {
+                b'{' => Some(Nest::Object),
+                b'[' => Some(Nest::Array),
+                first => {
+                    self.scalar(first)?;
+                    None
+                }
+            };
+            if let Some(nest) = begun {
+                if open.len() == MAX_DEPTH {
+                    return Err("exceeded max depth".to_owned());
+                }
+                self.skip_space();
+                match (nest, self.peek()) {
+                    (Nest::Object, Some(b'}')) | (Nest::Array, Some(b']')) => self.at += 1,
+                    (Nest::Object, _) => {
+                        self.key()?;
+                        open.push(nest);
+                        continue 'value;
+                    }
+                    (Nest::Array, _) => {
+                        open.push(nest);
+                        continue 'value;
+                    }
+                }
+            }
+            while let Some(nest) = open.last() {
+                match (nest, self.next()?) {
+                    (Nest::Object, b',') => {
+                        self.key()?;
+                        continue 'value;
+                    }
+                    (Nest::Array, b',') => continue 'value,
+                    (Nest::Object, b'}') | (Nest::Array, b']') => open.truncate(open.len() - 1),
+                    (Nest::Object, other) => return Err(invalid(other, "after object key:value pair")),
+                    (Nest::Array, other) => return Err(invalid(other, "after array element")),
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    fn scalar(&mut self, first: u8) -> Result<(), String> {
+        match first {
+            b'"' => self.string(),
+            b'-' => match self.peek().ok_or(END)? {
+                b'0'..=b'9' => self.number(),
+                other => Err(invalid(other, "in numeric literal")),
+            },
+            b'0'..=b'9' => {
+                self.at -= 1;
+                self.number()
+            }
+            b't' => self.literal("true"),
+            b'f' => self.literal("false"),
+            b'n' => self.literal("null"),
+            other => Err(invalid(other, "looking for beginning of value")),
+        }
+    }
+
+    fn key(&mut self) -> Result<(), String> {
+        match self.next()? {
+            b'"' => self.string()?,
+            other => return Err(invalid(other, "looking for beginning of object key string")),
+        }
+        match self.next()? {
+            b':' => Ok(()),
+            other => Err(invalid(other, "after object key")),
+        }
+    }
+
+    fn string(&mut self) -> Result<(), String> {
+        loop {
+            let byte = self.peek().ok_or(END)?;
+            self.at += 1;
+            match byte {
+                b'"' => return Ok(()),
+                b'\\' => self.escape()?,
+                0..=0x1f => return Err(invalid(byte, "in string literal")),
+                _ => {}
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), String> {
+        let byte = self.peek().ok_or(END)?;
+        self.at += 1;
+        if matches!(byte, b'b' | b'f' | b'n' | b'r' | b't' | b'\\' | b'/' | b'"') {
+            return Ok(());
+        }
+        if byte != b'u' {
+            return Err(invalid(byte, "in string escape code"));
+        }
+        for _ in 0..4 {
+            let digit = self.peek().ok_or(END)?;
+            self.at += 1;
+            if !digit.is_ascii_hexdigit() {
+                return Err(invalid(digit, "in \\u hexadecimal character escape"));
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<(), String> {
+        if self.peek() == Some(b'0') {
+            self.at += 1;
+        } else {
+            self.digits();
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.must_have_digits("after decimal point in numeric literal")?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.must_have_digits("in exponent of numeric literal")?;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) {
+        while self.peek().is_some_and(|b| b.is_ascii_digit()) {
+            self.at += 1;
+        }
+    }
+
+    fn must_have_digits(&mut self, context: &str) -> Result<(), String> {
+        match self.peek().ok_or(END)? {
+            b'0'..=b'9' => {
+                self.digits();
+                Ok(())
+            }
+            other => Err(invalid(other, context)),
+        }
+    }
+
+    fn literal(&mut self, word: &str) -> Result<(), String> {
+        for expected in word.bytes().skip(1) {
+            let byte = self.peek().ok_or(END)?;
+            self.at += 1;
+            if byte != expected {
+                let context = format!("in literal {word} (expecting '{}')", char::from(expected));
+                return Err(invalid(byte, &context));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What upstream says about text that is no time of the wanted precision.
+pub fn time_error(text: &str, micro: bool) -> String {
+    let layout = if micro { "2006-01-02T15:04:05.000000Z07:00" } else { "2006-01-02T15:04:05Z07:00" };
+    let elements: &[(&str, usize)] = &[
+        ("2006", 4),
+        ("-", 0),
+        ("01", 2),
+        ("-", 0),
+        ("02", 2),
+        ("T", 0),
+        ("15", 2),
+        (":", 0),
+        ("04", 2),
+        (":", 0),
+        ("05", 2),
+    ];
+    let cannot = |rest: &str, element: &str| {
+        format!("parsing time {} as {}: cannot parse {} as {}", quote(text), quote(layout), quote(rest), quote(element))
+    };
+    let mut rest = text;
+    for (element, digits) in elements {
+        let length = if *digits == 0 { element.len() } else { *digits };
+        let Some(part) = rest.get(..length) else { return cannot(rest, element) };
+        let fits = if *digits == 0 { part == *element } else { part.bytes().all(|b| b.is_ascii_digit()) };
+        if !fits {
+            return cannot(rest, element);
+        }
+        let number: u32 = part.parse().unwrap_or_default();
+        let range = match *element {
+            "01" if !(1..=12).contains(&number) => "month",
+            "02" if number > 31 => "day",
+            "15" if number > 23 => "hour",
+            "04" if number > 59 => "minute",
+            "05" if number > 59 => "second",
+            _ => "",
+        };
+        if !range.is_empty() {
+            return format!("parsing time {}: {range} out of range", quote(text));
+        }
+        rest = &rest[length..];
+    }
+    if rest.starts_with('.') {
+        rest = rest[1..].trim_start_matches(|c: char| c.is_ascii_digit());
+    } else if micro {
+        return cannot(rest, ".000000");
+    }
+    if rest.starts_with('Z') && rest.len() > 1 {
+        return format!("parsing time {}: extra text: {}", quote(text), quote(&rest[1..]));
+    }
+    if rest == "Z" { format!("parsing time {}: day out of range", quote(text)) } else { cannot(rest, "Z07:00") }
+}
+
+/// A value as upstream prints one that it decoded without knowing its type: `map[spec:map[replicas:3]]`.
+pub fn printed(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(printed).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| key.as_str());
+            let shown: Vec<String> = entries.iter().map(|(key, item)| format!("{key}:{}", printed(item))).collect();
+            format!("map[{}]", shown.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_json_is_named_as_upstream_names_it() {
+        for (text, wanted) in [
+            ("", "unexpected end of JSON input"),
+            ("{", "unexpected end of JSON input"),
+            ("kind: x", "invalid character 'k' looking for beginning of value"),
+            (r#"{"a":1,}"#, "invalid character '}' looking for beginning of object key string"),
+            (r#"{"a" 1}"#, "invalid character '1' after object key"),
+            (r#"{"a":1 "b"}"#, "invalid character '\"' after object key:value pair"),
+            ("[1 2]", "invalid character '2' after array element"),
+            ("{} {}", "invalid character '{' after top-level value"),
+            ("\0", "invalid character '\\x00' looking for beginning of value"),
+            ("nul!", "invalid character '!' in literal null (expecting 'l')"),
+            ("-x", "invalid character 'x' in numeric literal"),
+            ("1.x", "invalid character 'x' after decimal point in numeric literal"),
+            ("1e", "unexpected end of JSON input"),
+            ("\"a\nb\"", "invalid character '\\n' in string literal"),
+            (r#""\q""#, "invalid character 'q' in string escape code"),
+        ] {
+            assert_eq!(json_error(text.as_bytes()).as_deref(), Some(wanted), "{text:?}");
+        }
+        assert_eq!(json_error(br#" {"a": [1, -2.5e+3, true, null, "\u00e9"], "b": {}} "#), None);
+        let deep = "[".repeat(20_000) + &"]".repeat(20_000);
+        assert_eq!(json_error(deep.as_bytes()).as_deref(), Some("exceeded max depth"));
+    }
+
+    #[test]
+    fn broken_times_are_named_as_upstream_names_them() {
+        for (text, micro, wanted) in [
+            ("zz", false, r#"parsing time "zz" as "2006-01-02T15:04:05Z07:00": cannot parse "zz" as "2006""#),
+            ("2024-13-01T00:00:00Z", false, r#"parsing time "2024-13-01T00:00:00Z": month out of range"#),
+            (
+                "2024-01-01",
+                false,
+                r#"parsing time "2024-01-01" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "T""#,
+            ),
+            (
+                "2024-01-01T00:00:00Z",
+                true,
+                r#"parsing time "2024-01-01T00:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000""#,
+            ),
+        ] {
+            assert_eq!(time_error(text, micro), wanted);
+        }
+    }
+
+    #[test]
+    fn maps_are_printed_with_sorted_keys() {
+        let value = serde_json::json!({"spec": {"b": [1, "x"], "a": null}});
+        assert_eq!(printed(&value), "map[spec:map[a:<nil> b:[1 x]]]");
+    }
+}
