@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-client", &["corten-meta", "corten-api"]),
     ("corten-store", &[]),
     ("corten-apiserver", &["corten-meta", "corten-api", "corten-cel", "corten-store", "corten-descriptions"]),
-    ("corten-scheduler", &["corten-meta", "corten-api", "corten-client"]),
+    ("corten-scheduler", &["corten-meta", "corten-api", "corten-client", "corten-cel"]),
     ("corten-controllers", &["corten-meta", "corten-api", "corten-client"]),
     ("corten-cri", &[]),
     ("corten-nftables", &[]),

@@ -243,6 +243,7 @@ fn help(plugin: &str, pod: &PodRow, node: &NodeRow) -> String {
         "InterPodAffinity" => {
             format!("place the pods that the affinity asks for, or remove those it avoids, near {name}")
         }
+        "DynamicResources" => "see to the pod's ResourceClaims: kubectl describe resourceclaim".to_owned(),
         "VolumeBinding" | "VolumeZone" | "VolumeRestrictions" | "NodeVolumeLimits" => {
             "see to the pod's PersistentVolumeClaims: kubectl describe pvc".to_owned()
         }

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corten_api::k8s_openapi::api::resource::v1::AllocationResult;
 use corten_meta::Key;
 
 use crate::plugins::Limits;
@@ -132,6 +133,8 @@ pub enum Effect {
     BindVolume { volume: String, claim: Key, claim_uid: String },
     /// Have a volume made for the claim where the node can use it.
     Provision { claim: Key },
+    /// Give devices to the ResourceClaim, unless it has them, and reserve it for the pod.
+    AllocateClaim { claim: Key, allocation: Option<Box<AllocationResult>> },
 }
 
 /// Something that happened in the cluster and may make a rejected pod schedulable.
@@ -154,6 +157,8 @@ pub enum ClusterEvent<'a> {
     CsiDriverChanged,
     CsiNodeChanged,
     AttachmentRemoved,
+    /// ResourceSlices, DeviceClasses or ResourceClaims changed.
+    DevicesChanged,
 }
 
 pub trait Plugin: Send + Sync {

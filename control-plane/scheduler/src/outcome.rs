@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_api::k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
 use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ObjectRef, Patch};
 use corten_meta::Value;
 use jiff::Timestamp;
@@ -17,6 +18,8 @@ use crate::rows::PodRow;
 use crate::rows::storage::SELECTED_NODE;
 use crate::scheduler::{Placed, Unplaced};
 
+/// Keeps a claim that has devices.
+const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Longer notes are cut: an event holds no more.
 const MAX_NOTE: usize = 1024;
 
@@ -62,6 +65,9 @@ impl Outcomes {
                     give(&mut object, claim, claim_uid, !bound_by_user);
                     self.client.update(&object).await?;
                 }
+                Effect::AllocateClaim { claim, allocation } => {
+                    self.reserve_claim(&placed.row, claim, allocation.as_deref()).await?;
+                }
                 Effect::Provision { claim } => {
                     let annotations = json!({SELECTED_NODE: placed.row.node_name});
                     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
@@ -70,6 +76,38 @@ impl Outcomes {
             }
         }
         Ok(())
+    }
+
+    /// Writes the devices into the claim and the pod among those it is reserved for. A claim with devices must not
+    /// vanish before they are given back, so it gets a finalizer first.
+    async fn reserve_claim(
+        &self,
+        pod: &PodRow,
+        key: &corten_meta::Key,
+        allocation: Option<&AllocationResult>,
+    ) -> Result<(), Error> {
+        let mut claim = self.client.get::<ResourceClaim>(&key.namespace, &key.name).await?;
+        if allocation.is_some() {
+            let finalizers = claim.metadata.finalizers.get_or_insert_default();
+            if !finalizers.iter().any(|finalizer| finalizer == CLAIM_FINALIZER) {
+                finalizers.push(CLAIM_FINALIZER.to_owned());
+                claim = self.client.update(&claim).await?;
+            }
+        }
+        let status = claim.status.get_or_insert_default();
+        if status.allocation.is_none() {
+            status.allocation = allocation.cloned();
+        }
+        let consumers = status.reserved_for.get_or_insert_default();
+        if !consumers.iter().any(|consumer| *consumer.uid == *pod.uid) {
+            consumers.push(ResourceClaimConsumerReference {
+                resource: "pods".to_owned(),
+                name: pod.name.clone(),
+                uid: pod.uid.to_string(),
+                api_group: None,
+            });
+        }
+        self.client.update_status(&claim).await.map(drop)
     }
 
     /// Takes down the victims of a preemption, and the claims to the node that lesser pods have.

@@ -120,7 +120,7 @@ mod tests {
         let profile = Profile::new(&ProfileSpec::default());
         let filters: Vec<&str> = profile.filters().map(Plugin::name).collect();
         assert_eq!(filters[..4], ["NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity"]);
-        assert_eq!(filters.last(), Some(&"InterPodAffinity"));
+        assert_eq!(filters.last(), Some(&"DynamicResources"));
         let scorers: Vec<(&str, i64)> = profile.scorers().map(|(plugin, weight)| (plugin.name(), weight)).collect();
         let expected = [
             ("TaintToleration", 3),

@@ -340,6 +340,8 @@ impl Scheduler {
         for effect in &placed.effects {
             let key = match effect {
                 Effect::BindVolume { claim, .. } | Effect::Provision { claim } => claim,
+                // Nothing follows from it that would have to be waited for.
+                Effect::AllocateClaim { .. } => continue,
             };
             let claim = storage.claims.get(key).ok_or_else(|| format!("PVC {key} does not exist any more"))?;
             match effect {
@@ -354,7 +356,7 @@ impl Scheduler {
                         return Err(format!("provisioning failed for PVC {:?}", claim.key.name));
                     }
                 }
-                Effect::Provision { .. } => {}
+                Effect::Provision { .. } | Effect::AllocateClaim { .. } => {}
             }
             if !claim.is_bound() {
                 return Ok(false);

@@ -2,6 +2,7 @@
 
 mod default_binder;
 mod default_preemption;
+mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -25,6 +26,7 @@ use crate::framework::Plugin;
 
 pub use default_binder::DefaultBinder;
 pub use default_preemption::{DefaultPreemption, Limits};
+pub use dynamic_resources::DynamicResources;
 pub use image_locality::ImageLocality;
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
@@ -56,7 +58,7 @@ macro_rules! plugin {
 }
 
 /// The default profile, in order.
-pub static PLUGINS: [Registered; 18] = [
+pub static PLUGINS: [Registered; 19] = [
     plugin!("SchedulingGates", 0, |_| Box::new(SchedulingGates)),
     plugin!("PrioritySort", 0, |_| Box::new(PrioritySort)),
     plugin!("NodeUnschedulable", 0, |_| Box::new(NodeUnschedulable)),
@@ -71,6 +73,7 @@ pub static PLUGINS: [Registered; 18] = [
     plugin!("VolumeZone", 0, |_| Box::new(VolumeZone)),
     plugin!("PodTopologySpread", 2, |args| Box::new(args.pod_topology_spread())),
     plugin!("InterPodAffinity", 2, |args| Box::new(args.inter_pod_affinity())),
+    plugin!("DynamicResources", 0, |_| Box::new(DynamicResources::default())),
     plugin!("DefaultPreemption", 0, |args| Box::new(args.default_preemption())),
     plugin!("NodeResourcesBalancedAllocation", 1, |args| Box::new(args.balanced_allocation())),
     plugin!("ImageLocality", 1, |_| Box::new(ImageLocality)),

@@ -228,7 +228,7 @@ impl Demand {
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             requests,
             scoring,
-            host_ports: containers(spec).flat_map(host_ports).collect(),
+            host_ports: spec.containers.iter().chain(sidecars(spec)).flat_map(host_ports).collect(),
             tolerations: Tolerations(spec.tolerations.clone().unwrap_or_default()),
             nodes: node_demand(spec),
             preferred_nodes: preferred_nodes(affinity),
@@ -248,7 +248,13 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers.iter().flatten().chain(&spec.containers)
 }
 
-/// Ports that the containers, and init containers that stay, take of the host.
+/// Init containers that stay.
+fn sidecars(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
+    spec.init_containers.iter().flatten().filter(stays)
+}
+
+/// Ports that a container takes of the host.
 fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> {
     container.ports.iter().flatten().filter_map(|port| {
         let number = port.host_port.filter(|number| *number > 0)?;

@@ -2,6 +2,7 @@
 //! change, with standing answers to the questions that every pod of a kind asks.
 
 pub mod demand;
+pub mod devices;
 pub mod node;
 pub mod node_sets;
 pub mod pod;

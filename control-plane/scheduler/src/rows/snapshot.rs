@@ -8,6 +8,7 @@ use corten_api::k8s_openapi::api::core::v1::{ContainerImage, Node, Pod};
 use corten_meta::{Key, Selector};
 
 use super::demand::VolumeUse;
+use super::devices::Devices;
 use super::node::{NodeChange, NodeRow};
 use super::node_sets::{NodeQuery, NodeSets};
 use super::pod::{Interner, PodRow};
@@ -86,6 +87,7 @@ pub struct Snapshot {
     pub namespaces: Namespaces,
     pub storage: Storage,
     pub selectors: Selectors,
+    pub devices: Devices,
     pub budgets: HashMap<Key, Budget>,
     pub nominated: Nominated,
 }

@@ -5,6 +5,7 @@ use corten_api::k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
 };
 use corten_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use corten_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use corten_api::k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
@@ -36,6 +37,9 @@ pub enum Watched {
     Attachment,
     Volume,
     Claim,
+    DeviceClass,
+    ResourceSlice,
+    ResourceClaim,
     Pod,
 }
 
@@ -61,6 +65,9 @@ impl Watches {
             (Watched::Attachment, caches.of::<VolumeAttachment>()),
             (Watched::Volume, caches.of::<PersistentVolume>()),
             (Watched::Claim, caches.of::<PersistentVolumeClaim>()),
+            (Watched::DeviceClass, caches.of::<DeviceClass>()),
+            (Watched::ResourceSlice, caches.of::<ResourceSlice>()),
+            (Watched::ResourceClaim, caches.of::<ResourceClaim>()),
             (Watched::Pod, caches.of::<Pod>()),
         ];
         caches.synced().await;
@@ -145,6 +152,18 @@ pub fn hear(scheduler: &mut Scheduler, kind: Watched, change: &Change, now: Time
         Watched::Claim => {
             replace(&mut snapshot.storage.claims, key, typed(change).map(ClaimRow::of));
             ClusterEvent::ClaimChanged(key)
+        }
+        Watched::DeviceClass => {
+            replace(&mut snapshot.devices.classes, &key.name, typed(change));
+            ClusterEvent::DevicesChanged
+        }
+        Watched::ResourceSlice => {
+            snapshot.devices.set_slice(&key.name, typed(change));
+            ClusterEvent::DevicesChanged
+        }
+        Watched::ResourceClaim => {
+            replace(&mut snapshot.devices.claims, key, typed::<ResourceClaim>(change));
+            ClusterEvent::DevicesChanged
         }
     };
     scheduler.happened(&event, now);

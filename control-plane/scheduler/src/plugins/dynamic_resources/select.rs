@@ -1,0 +1,137 @@
+//! Selectors of devices: expressions over driver, attributes and capacity, compiled once and remembered.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corten_api::k8s_openapi::api::resource::v1::{DeviceAttribute, DeviceSelector};
+use corten_cel::value::{Key, Map};
+use corten_cel::{Env, Program, Type, Value};
+
+use crate::rows::devices::Offered;
+
+/// What one evaluation may cost.
+const COST_LIMIT: u64 = 1_000_000;
+/// Expressions that are remembered at most.
+const MOST_PROGRAMS: usize = 1024;
+
+type Compiled = Result<Arc<Expression>, String>;
+
+/// A compiled expression, and the domains that it speaks of: those are there also when a device has none of their
+/// attributes, so that `has()` can be asked.
+struct Expression {
+    program: Program,
+    domains: Vec<String>,
+}
+
+#[derive(Default)]
+pub struct Selectors {
+    programs: Mutex<HashMap<String, Compiled>>,
+}
+
+impl Selectors {
+    /// Whether a device is meant by all of these.
+    pub fn match_all(&self, selectors: &[&DeviceSelector], offered: &Offered<'_>) -> Result<bool, String> {
+        for selector in selectors {
+            let Some(cel) = &selector.cel else { return Ok(false) };
+            let expression = self.compiled(&cel.expression)?;
+            let device = device(offered, &expression.domains);
+            let outcome = expression.program.eval_within(&[("device", device)], COST_LIMIT);
+            match outcome.value {
+                Ok(Value::Bool(true)) => {}
+                Ok(_) => return Ok(false),
+                Err(error) => return Err(format!("CEL runtime error: {error}")),
+            }
+        }
+        Ok(true)
+    }
+
+    fn compiled(&self, text: &str) -> Compiled {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if programs.len() > MOST_PROGRAMS {
+            programs.clear();
+        }
+        programs.entry(text.to_owned()).or_insert_with(|| compile(text)).clone()
+    }
+}
+
+fn compile(text: &str) -> Compiled {
+    let of_domain = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
+    let fields = BTreeMap::from([
+        ("driver".to_owned(), Type::String),
+        ("attributes".to_owned(), of_domain(Type::Dyn)),
+        ("capacity".to_owned(), of_domain(Type::named("kubernetes.Quantity"))),
+        ("allowMultipleAllocations".to_owned(), Type::Bool),
+    ]);
+    let env = Env::new().message("kubernetes.DRADevice", fields);
+    let env = env.variable("device", Type::named("kubernetes.DRADevice"));
+    let program = env.compile(text, &[Type::Bool]).map_err(|error| format!("CEL compile error: {error}"))?;
+    Ok(Arc::new(Expression { program, domains: quoted(text) }))
+}
+
+/// The texts in quotes: among them are the domains.
+fn quoted(text: &str) -> Vec<String> {
+    let parts = |mark: char| text.split(mark).skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let mut found = parts('"');
+    found.extend(parts('\''));
+    found
+}
+
+fn map<'a>(entries: impl Iterator<Item = (String, Value<'a>)>) -> Value<'a> {
+    let entry = |(name, value): (String, Value<'a>)| {
+        let name: Arc<str> = name.into();
+        (Key::String(name.clone()), (Value::text(name), value))
+    };
+    Value::Map(Map::Owned(Rc::new(entries.map(entry).collect())))
+}
+
+fn device<'a>(offered: &Offered<'_>, domains: &[String]) -> Value<'a> {
+    let by_domain = |values: Vec<(String, Value<'a>)>| {
+        let mut of: BTreeMap<String, Vec<(String, Value<'a>)>> =
+            domains.iter().map(|domain| (domain.clone(), Vec::new())).collect();
+        for (name, value) in values {
+            let (domain, short) = name.split_once('/').unwrap_or((offered.driver, &name));
+            of.entry(domain.to_owned()).or_default().push((short.to_owned(), value));
+        }
+        map(of.into_iter().map(|(domain, values)| (domain, map(values.into_iter()))))
+    };
+    let attributes = offered.device.attributes.iter().flatten();
+    let attributes = attributes.filter_map(|(name, attribute)| Some((name.clone(), attribute_value(attribute)?)));
+    let capacity = offered.device.capacity.iter().flatten();
+    let capacity = capacity.filter_map(|(name, value)| Some((name.clone(), library("quantity", &value.value.0)?)));
+    let fields = [
+        ("driver".to_owned(), Value::text(offered.driver)),
+        ("attributes".to_owned(), by_domain(attributes.collect())),
+        ("capacity".to_owned(), by_domain(capacity.collect())),
+        ("allowMultipleAllocations".to_owned(), Value::Bool(false)),
+    ];
+    map(fields.into_iter())
+}
+
+fn attribute_value<'a>(attribute: &DeviceAttribute) -> Option<Value<'a>> {
+    if let Some(value) = attribute.bool {
+        return Some(Value::Bool(value));
+    }
+    if let Some(value) = attribute.int {
+        return Some(Value::Int(value));
+    }
+    if let Some(value) = &attribute.string {
+        return Some(Value::text(value.as_str()));
+    }
+    attribute.version.as_ref().and_then(|version| library("semver", version))
+}
+
+thread_local! {
+    static LIBRARY: RefCell<HashMap<&'static str, Option<Rc<Program>>>> = RefCell::default();
+}
+
+/// A value of CEL's library, made by its own function.
+fn library<'a>(function: &'static str, text: &str) -> Option<Value<'a>> {
+    let program = LIBRARY.with_borrow_mut(|programs| {
+        let make =
+            || Env::new().variable("text", Type::String).compile(&format!("{function}(text)"), &[]).ok().map(Rc::new);
+        programs.entry(function).or_insert_with(make).clone()
+    })?;
+    program.eval(&[("text", Value::text(text))]).value.ok()
+}

@@ -1,0 +1,157 @@
+//! Claims against pools of devices: by class, expression, count, constraint and node.
+
+use super::*;
+use crate::config::ProfileSpec;
+use crate::cycle::{Rotation, schedule};
+use crate::profile::Profile;
+use crate::rows::tests::{node, typed_pod};
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
+use serde_json::{Value, json};
+
+const DRIVER: &str = "gpu.example.com";
+
+fn cluster() -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for (name, model) in [("a", "old"), ("b", "new")] {
+        snapshot.set_node(node(name, "4", json!({})));
+        let device = |number: usize| {
+            json!({"name": format!("gpu-{number}"), "capacity": {"memory": {"value": format!("{}Gi", 8 * (number + 1))}},
+                "attributes": {"model": {"string": model}, "bus": {"int": number / 2},
+                    "driverVersion": {"version": "1.2.3"}}})
+        };
+        let spec = json!({"driver": DRIVER, "nodeName": name, "devices": [device(0), device(1), device(2)],
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}});
+        slice(&mut snapshot, name, spec);
+    }
+    let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
+        "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]}});
+    snapshot.devices.classes.insert("gpu".to_owned(), DeviceClass::from_value(class).unwrap());
+    snapshot
+}
+
+fn slice(snapshot: &mut Snapshot, name: &str, spec: Value) {
+    let slice =
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec});
+    snapshot.devices.set_slice(name, Some(ResourceSlice::from_value(slice).unwrap()));
+}
+
+fn claim(snapshot: &mut Snapshot, name: &str, devices: Value) {
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"namespace": "default", "name": name, "uid": name}, "spec": {"devices": devices}});
+    let key = Key { namespace: "default".to_owned(), name: name.to_owned() };
+    snapshot.devices.claims.insert(key, ResourceClaim::from_value(claim).unwrap());
+}
+
+fn exactly(extra: Value) -> Value {
+    let mut exactly = json!({"deviceClassName": "gpu"});
+    corten_meta::patch::merge_patch(&mut exactly, &extra);
+    json!({"requests": [{"name": "r", "exactly": exactly}]})
+}
+
+fn cel(expression: &str) -> Value {
+    exactly(json!({"selectors": [{"cel": {"expression": expression}}]}))
+}
+
+fn using(name: &str) -> Value {
+    json!({"containers": [], "resourceClaims": [{"name": "c", "resourceClaimName": name}]})
+}
+
+fn place(snapshot: &mut Snapshot, name: &str) -> Result<String, String> {
+    let row = snapshot.row(typed_pod("p", using(name)));
+    let profile = Profile::new(&ProfileSpec::default());
+    let slot = schedule(snapshot, &profile, &row, &mut Rotation::new(3)).map_err(|rejection| rejection.message)?;
+    Ok(snapshot.node(slot).name.clone())
+}
+
+#[test]
+fn expressions_choose_devices() {
+    for (expression, expected) in [
+        ("device.attributes['gpu.example.com'].model == 'new'", Some("b")),
+        ("device.attributes['gpu.example.com'].model == 'newer'", None),
+        (
+            "has(device.attributes['other.example.com'].x) || device.attributes['gpu.example.com'].model == 'old'",
+            Some("a"),
+        ),
+        (
+            "device.capacity['gpu.example.com'].memory.compareTo(quantity('24Gi')) >= 0 && device.attributes['gpu.example.com'].model == 'old'",
+            Some("a"),
+        ),
+        ("device.attributes['gpu.example.com'].driverVersion.isGreaterThan(semver('2.0.0'))", None),
+    ] {
+        let mut snapshot = cluster();
+        claim(&mut snapshot, "c", cel(expression));
+        assert_eq!(place(&mut snapshot, "c").ok().as_deref(), expected, "{expression}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let mut snapshot = cluster();
+    let told = place(&mut snapshot, "absent").unwrap_err();
+    assert!(told.contains("resourceclaim.resource.k8s.io \"absent\" not found"), "{told}");
+    claim(&mut snapshot, "classless", json!({"requests": [{"name": "r", "exactly": {"deviceClassName": "tpu"}}]}));
+    let told = place(&mut snapshot, "classless").unwrap_err();
+    assert!(told.contains("request r: device class tpu does not exist"), "{told}");
+    claim(&mut snapshot, "many", exactly(json!({"count": 4})));
+    let told = place(&mut snapshot, "many").unwrap_err();
+    assert!(told.contains("2 cannot allocate all claims"), "{told}");
+}
+
+#[test]
+fn a_device_is_given_once() {
+    let mut snapshot = cluster();
+    let slot = snapshot.find("a").unwrap().slot;
+    let plugin = DynamicResources::default();
+    for (name, count, fits) in [("first", 2, true), ("second", 2, false), ("third", 1, true), ("fourth", 1, false)] {
+        claim(&mut snapshot, name, exactly(json!({"count": count})));
+        let row = snapshot.row(typed_pod(name, using(name)));
+        assert_eq!(plugin.reserve(&row, slot, &mut snapshot).is_ok(), fits, "{name}");
+    }
+    let first = snapshot.row(typed_pod("first", using("first")));
+    plugin.unreserve(&first, &mut snapshot);
+    let fourth = snapshot.row(typed_pod("fourth", using("fourth")));
+    assert!(plugin.reserve(&fourth, slot, &mut snapshot).is_ok(), "what was given back can be had");
+}
+
+#[test]
+fn devices_that_must_match_match() {
+    let mut snapshot = cluster();
+    let mut devices = exactly(json!({"count": 2}));
+    devices["constraints"] = json!([{"matchAttribute": "gpu.example.com/bus"}]);
+    claim(&mut snapshot, "c", devices);
+    let row = snapshot.row(typed_pod("p", using("c")));
+    let slot = snapshot.find("a").unwrap().slot;
+    let effects = DynamicResources::default().reserve(&row, slot, &mut snapshot).unwrap();
+    let [Effect::AllocateClaim { allocation: Some(allocation), .. }] = &effects[..] else { panic!("{effects:?}") };
+    let results = allocation.devices.as_ref().unwrap().results.as_ref().unwrap();
+    let names: Vec<&str> = results.iter().map(|result| result.device.as_str()).collect();
+    assert_eq!(names, ["gpu-0", "gpu-1"]);
+    assert!(allocation.node_selector.is_some(), "only this node can use them");
+}
+
+#[test]
+fn the_first_alternative_that_works_is_taken() {
+    let mut snapshot = cluster();
+    let sub = |name: &str, count: u32| json!({"name": name, "deviceClassName": "gpu", "count": count});
+    claim(
+        &mut snapshot,
+        "c",
+        json!({"requests": [{"name": "r", "firstAvailable": [sub("large", 9), sub("small", 1)]}]}),
+    );
+    let row = snapshot.row(typed_pod("p", using("c")));
+    let slot = snapshot.find("a").unwrap().slot;
+    let effects = DynamicResources::default().reserve(&row, slot, &mut snapshot).unwrap();
+    let text = format!("{effects:?}");
+    assert!(text.contains("r/small"), "{text}");
+}
+
+#[test]
+fn a_pool_that_is_being_rewritten_offers_nothing() {
+    let mut snapshot = cluster();
+    let spec = json!({"driver": DRIVER, "nodeName": "a", "devices": [{"name": "x"}],
+        "pool": {"name": "a", "generation": 2, "resourceSliceCount": 2}});
+    slice(&mut snapshot, "a-new", spec);
+    claim(&mut snapshot, "c", exactly(json!({})));
+    assert_eq!(place(&mut snapshot, "c"), Ok("b".to_owned()));
+}
