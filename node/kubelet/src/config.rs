@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use corten_api::k8s_openapi::api::core::v1::Taint;
 
+use crate::eviction::EvictionConfig;
+
 /// The certificates of the node API, as PEM texts.
 #[derive(Clone, Debug)]
 pub struct Tls {
@@ -28,6 +30,60 @@ pub struct HostResolver {
     pub searches: Vec<String>,
     /// Resolver options such as `ndots:5`.
     pub options: Vec<String>,
+}
+
+/// When unused images are removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageCollection {
+    /// An image is kept at least this long. Default 2 min.
+    pub minimum_age: Duration,
+    /// An image that nobody used for longer goes, however much room there is; none by default.
+    pub maximum_age: Option<Duration>,
+    /// How full the disk is when images begin to go. Default 85.
+    pub high_threshold_percent: u8,
+    /// How full it may stay. Default 80.
+    pub low_threshold_percent: u8,
+}
+
+impl Default for ImageCollection {
+    fn default() -> ImageCollection {
+        ImageCollection {
+            minimum_age: Duration::from_secs(120),
+            maximum_age: None,
+            high_threshold_percent: 85,
+            low_threshold_percent: 80,
+        }
+    }
+}
+
+/// Who may call the node API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessConfig {
+    /// Whether a caller without certificate and token is taken for `system:anonymous`. Default false.
+    pub anonymous: bool,
+    /// Whether bearer tokens are shown to the API for review. Default true.
+    pub webhook: bool,
+    /// How long a reviewed token is good for. Default 2 min.
+    pub token_ttl: Duration,
+    /// Whether every authenticated caller may do everything. Default false: the API decides.
+    pub always_allow: bool,
+    /// How long a yes of the API holds. Default 5 min.
+    pub allowed_ttl: Duration,
+    /// How long a no of the API holds. Default 30 s.
+    pub denied_ttl: Duration,
+}
+
+impl Default for AccessConfig {
+    fn default() -> AccessConfig {
+        AccessConfig {
+            anonymous: false,
+            webhook: true,
+            token_ttl: Duration::from_secs(120),
+            always_allow: false,
+            allowed_ttl: Duration::from_secs(300),
+            denied_ttl: Duration::from_secs(30),
+        }
+    }
 }
 
 /// Everything a kubelet is told at start.
@@ -64,8 +120,40 @@ pub struct Config {
     pub cgroup_root: String,
     /// Where the cgroup file systems are mounted. Default `/sys/fs/cgroup`.
     pub cgroup_mount: PathBuf,
-    /// Resources kept from pods, such as `cpu: 100m`: allocatable is capacity less these.
-    pub reserved: BTreeMap<String, String>,
+    /// Resources kept from pods for the machine's own programs, such as `cpu: 100m`.
+    pub system_reserved: BTreeMap<String, String>,
+    /// Resources kept from pods for Kubernetes itself. Allocatable is capacity less both and the hard thresholds.
+    pub kube_reserved: BTreeMap<String, String>,
+    /// Whether the cgroup of all pods is held to what is not reserved. Default true.
+    pub enforce_allocatable: bool,
+    /// When pods are ended for want of memory, disk or processes.
+    pub eviction: EvictionConfig,
+    /// When unused images are removed.
+    pub image_collection: ImageCollection,
+    /// How many images are pulled at the same time; any number by default.
+    pub max_parallel_pulls: Option<usize>,
+    /// The directory of static pods' manifests; none by default.
+    pub static_pod_path: Option<PathBuf>,
+    /// The most processes that one pod may have; by default half of what the kernel allows in all.
+    pub pod_pids_limit: Option<i64>,
+    /// Sysctls beyond the safe ones that pods may set; a trailing `*` stands for any ending.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// The machine's name at its cloud provider.
+    pub provider_id: Option<String>,
+    /// How many images the node's status lists; `None` is all. Default 50.
+    pub max_images: Option<usize>,
+    /// Whether containers without a seccomp profile get the runtime's default one. Default true.
+    pub seccomp_default: bool,
+    /// Whether the node registers itself. Default true.
+    pub register_node: bool,
+    /// Who may call the node API.
+    pub access: AccessConfig,
+    /// Where `/healthz` answers without TLS; port 0 is nowhere. Default `127.0.0.1:10248`.
+    pub healthz: SocketAddr,
+    /// Whether the node API shows files below `/var/log`. Default true.
+    pub system_log_handler: bool,
+    /// Whether the node API shows the logs of the machine's services. Default false.
+    pub system_log_query: bool,
     /// Whether Ready waits for `spec.podCIDR`. Default true: the pod network needs it.
     pub require_pod_cidr: bool,
     /// How often the Lease is renewed. Default 10 s.
@@ -76,6 +164,8 @@ pub struct Config {
     pub status_report_interval: Duration,
     /// The safety net under container events: how often every pod is looked at anyway. Default 60 s.
     pub relist_interval: Duration,
+    /// How often the size of logs is looked at. Default 10 s.
+    pub log_monitor_interval: Duration,
     /// A log file is rotated when it grows beyond this. Default 10 MiB.
     pub log_max_bytes: u64,
     /// How many files of one container's log are kept. Default 5.
@@ -102,12 +192,29 @@ impl Default for Config {
             max_pods: 110,
             cgroup_root: String::new(),
             cgroup_mount: "/sys/fs/cgroup".into(),
-            reserved: BTreeMap::new(),
+            system_reserved: BTreeMap::new(),
+            kube_reserved: BTreeMap::new(),
+            enforce_allocatable: true,
+            eviction: EvictionConfig::default(),
+            image_collection: ImageCollection::default(),
+            max_parallel_pulls: None,
+            static_pod_path: None,
+            pod_pids_limit: None,
+            allowed_unsafe_sysctls: Vec::new(),
+            provider_id: None,
+            max_images: Some(50),
+            seccomp_default: true,
+            register_node: true,
+            access: AccessConfig::default(),
+            healthz: SocketAddr::from((Ipv4Addr::LOCALHOST, 10248)),
+            system_log_handler: true,
+            system_log_query: false,
             require_pod_cidr: true,
             lease_renew_interval: Duration::from_secs(10),
             lease_duration: Duration::from_secs(40),
             status_report_interval: Duration::from_secs(300),
             relist_interval: Duration::from_secs(60),
+            log_monitor_interval: Duration::from_secs(10),
             log_max_bytes: 10 << 20,
             log_max_files: 5,
             version: "v1.36.4+corten".into(),

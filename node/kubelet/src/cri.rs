@@ -216,9 +216,20 @@ impl Runtime {
         Ok(self.runtime.clone().get_container_events(cri::GetEventsRequest {}).await?.into_inner())
     }
 
-    pub async fn container_stats(&self) -> Result<Vec<cri::ContainerStats>> {
-        let request = cri::ListContainerStatsRequest { filter: None };
-        Ok(self.runtime.clone().list_container_stats(quick(request)).await?.into_inner().stats)
+    /// What every sandbox and its containers use.
+    pub async fn sandbox_stats(&self) -> Result<Vec<cri::PodSandboxStats>> {
+        let request = cri::ListPodSandboxStatsRequest { filter: None };
+        Ok(self.runtime.clone().list_pod_sandbox_stats(quick(request)).await?.into_inner().stats)
+    }
+
+    /// What images and writable layers take, and where.
+    pub async fn image_file_systems(&self) -> Result<cri::ImageFsInfoResponse> {
+        Ok(self.images.clone().image_fs_info(quick(cri::ImageFsInfoRequest {})).await?.into_inner())
+    }
+
+    pub async fn remove_image(&self, image: cri::ImageSpec) -> Result<()> {
+        let request = cri::RemoveImageRequest { image: Some(image) };
+        gone_is_fine(self.images.clone().remove_image(quick(request)).await.map(drop))
     }
 
     pub async fn list_images(&self) -> Result<Vec<cri::Image>> {

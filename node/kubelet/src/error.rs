@@ -36,6 +36,9 @@ pub enum Error {
     /// A certificate, key or CA of the configuration is unusable.
     #[error("TLS configuration of the node API: {0}")]
     Tls(String),
+    /// A setting makes no sense, or asks for what this kubelet does not do.
+    #[error("{0}")]
+    Configuration(String),
     /// The pod asks for something that this node cannot give, or that does not exist.
     #[error("{0}")]
     Pod(String),

@@ -2,15 +2,17 @@
 //! speaks CRI v1, and tells the API how they fare.
 //!
 //! `pods` is the heart: a worker per pod, which looks, decides purely, and acts. `node` keeps the Node object,
-//! `server` is the node API. Around them: `container` (spec → CRI), `volumes`, `images`, `probes`, `logs`.
+//! `server` is the node API. Around them: `container` (spec → CRI), `volumes`, `images`, `probes`, `logs`, `stats`.
 //! It never touches a container that it did not make, and containers outlive it.
 
 mod backoff;
 mod config;
+pub mod configuration;
 mod container;
 mod cri;
 mod error;
 mod events;
+mod eviction;
 mod http;
 mod images;
 mod lifecycle;
@@ -20,6 +22,7 @@ mod objects;
 mod pods;
 mod probes;
 mod server;
+mod stats;
 mod volumes;
 
 #[cfg(test)]
@@ -30,21 +33,26 @@ use std::time::Duration;
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Service};
 use corten_client::{Caches, Client, ListOptions};
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-pub use config::{Config, HostResolver, Tls};
+pub use config::{AccessConfig, Config, HostResolver, ImageCollection, Tls};
 pub use error::Error;
+pub use eviction::{EvictionConfig, default_hard, parse_flag};
 
 use container::cgroups::Cgroups;
 use cri::Runtime;
 use events::Events;
+use eviction::Evictor;
+use images::collect::ImageCollector;
 use logs::follow::LogWatcher;
 use node::Host;
 use pods::Services;
 use pods::manager::Manager;
 use pods::view::Views;
+use stats::Collector;
 
 const RUNTIME_RETRY: Duration = Duration::from_millis(50);
 
@@ -61,15 +69,29 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
     let services = services(&config, &client, (runtime, runtime_name), &host, &caches, own_node.clone(), &stop);
+    limit_pods(&services, &host);
     let views = Views::default();
     let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
 
     let tasks = TaskTracker::new();
     tasks.spawn(keep_node(services.clone(), host, own_node, stop.clone()));
     tasks.spawn(node::renew_lease(config, client, stop.clone()));
+    tasks.spawn(server::serve_health(services.config.healthz, stop.clone()));
     tasks.spawn(logs::rotate::run(services.clone(), views.clone(), stop.clone()));
-    tasks.spawn(Manager::new(services.clone(), views.clone(), stop.clone()).run(own_pods));
-    let state = server::State { services, views, log_watcher, shutdown: stop.clone() };
+    let static_pods = static_pods(&services.config, &log_watcher, &tasks, &stop);
+    tasks.spawn(Manager::new(services.clone(), views.clone(), stop.clone()).run(own_pods, static_pods));
+    let collector = Collector::new(services.clone(), views.clone());
+    let images = ImageCollector::new(services.clone(), views.clone());
+    tasks.spawn(Evictor::new(services.clone(), views.clone(), collector.clone(), images.clone())?.run(stop.clone()));
+    tasks.spawn(images.run(stop.clone()));
+    let state = server::State {
+        services,
+        views,
+        log_watcher,
+        collector,
+        access: server::Access::default(),
+        shutdown: stop.clone(),
+    };
     let served = server::serve(Arc::new(state)).await;
     if served.is_ok() {
         stop.cancelled().await;
@@ -78,6 +100,23 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     tasks.close();
     tasks.wait().await;
     served
+}
+
+/// The static pods of the node, as its manifests say at any time.
+fn static_pods(
+    config: &Config,
+    watcher: &LogWatcher,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> watch::Receiver<Vec<Arc<Pod>>> {
+    let (found, pods) = watch::channel(Vec::new());
+    if let Some(path) = config.static_pod_path.clone() {
+        // They are known before the API's pods are looked at, so that none is taken for an orphan.
+        found.send_replace(pods::static_pods::read(&path, &config.node_name));
+        let (name, watcher, stop) = (config.node_name.clone(), watcher.clone(), stop.clone());
+        tasks.spawn(pods::static_pods::follow(path, name, watcher, found, stop));
+    }
+    pods
 }
 
 fn services(
@@ -97,13 +136,28 @@ fn services(
         services: caches.of::<Service>(),
         allocatable: RwLock::new(node::allocatable(config, host)),
         memory_capacity: i64::try_from(host.memory_bytes).unwrap_or(i64::MAX),
+        pod_pids_limit: config.pod_pids_limit.unwrap_or(i64::try_from(host.most_processes / 2).unwrap_or(i64::MAX)),
         allocations: pods::Allocations::default(),
+        orders: pods::orders::Orders::default(),
+        pressure: watch::channel(std::collections::BTreeSet::new()).0,
+        pulls: Arc::new(Semaphore::new(config.max_parallel_pulls.unwrap_or(Semaphore::MAX_PERMITS))),
         own_node,
         client: client.clone(),
         config: config.clone(),
         runtime,
         runtime_name,
     })
+}
+
+/// Holds all pods together to what is not reserved, so that they cannot starve the node itself.
+fn limit_pods(services: &Services, host: &Host) {
+    let config = &services.config;
+    if !config.enforce_allocatable {
+        return;
+    }
+    let cgroup = format!("{}/kubepods", config.cgroup_root.trim_end_matches('/'));
+    services.cgroups.create(&cgroup, &node::limits(config, host));
+    services.cgroups.limit_processes(&cgroup, i64::try_from(host.most_processes / 10 * 9).unwrap_or(i64::MAX));
 }
 
 /// The runtime's name, once it answers; `None` at shutdown.
@@ -123,6 +177,8 @@ async fn wait_for_runtime(runtime: &Runtime, stop: &CancellationToken) -> Option
 /// Registers the node and reports its status until shutdown.
 async fn keep_node(services: Arc<Services>, host: Host, own_node: Arc<corten_client::Cache>, stop: CancellationToken) {
     services.events.node(events::NORMAL, "Starting", "Starting kubelet.");
-    node::register(&services.config, &services.client, &host, &services.runtime, &stop).await;
+    if services.config.register_node {
+        node::register(&services.config, &services.client, &host, &services.runtime, &stop).await;
+    }
     node::Reporter::new(services, host, own_node).run(stop).await;
 }

@@ -22,6 +22,14 @@ pub struct Cgroups {
     unified: bool,
 }
 
+/// A reading of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_nanoseconds: Option<u64>,
+    pub memory_bytes: u64,
+    pub working_set_bytes: u64,
+}
+
 impl Cgroups {
     /// Looks at what is mounted at `mount`.
     pub fn detect(mount: &Path) -> Cgroups {
@@ -39,11 +47,49 @@ impl Cgroups {
         }
     }
 
+    /// Holds the cgroup to a number of processes.
+    pub fn limit_processes(&self, cgroup: &str, most: i64) {
+        let hierarchy = if self.unified { self.mount.clone() } else { self.mount.join("pids") };
+        write(&hierarchy.join(cgroup.trim_start_matches('/')), "pids.max", &most.to_string());
+    }
+
+    /// Gives the cgroup its part of the processor, if there is such a cgroup.
+    pub fn share(&self, cgroup: &str, shares: i64) {
+        let inside = cgroup.trim_start_matches('/');
+        if self.unified {
+            write(&self.mount.join(inside), "cpu.weight", &weight(shares).to_string());
+        } else {
+            write(&self.mount.join("cpu").join(inside), "cpu.shares", &shares.to_string());
+        }
+    }
+
     /// Removes the pod's cgroup and what is left below it.
     pub fn remove(&self, cgroup: &str) {
         for hierarchy in self.hierarchies() {
             remove_tree(&hierarchy.join(cgroup.trim_start_matches('/')));
         }
+    }
+
+    /// What a cgroup and all below it use; `None` where there is no such cgroup.
+    pub fn usage(&self, cgroup: &str) -> Option<Usage> {
+        let folder = |controller: &str| {
+            let hierarchy = if self.unified { self.mount.clone() } else { self.mount.join(controller) };
+            hierarchy.join(cgroup.trim_start_matches('/'))
+        };
+        let read = |controller: &str, file: &str| fs::read_to_string(folder(controller).join(file)).ok();
+        let (used, inactive) = if self.unified {
+            ("memory.current", "inactive_file")
+        } else {
+            ("memory.usage_in_bytes", "total_inactive_file")
+        };
+        let memory_bytes: u64 = read("memory", used)?.trim().parse().ok()?;
+        let inactive = field(&read("memory", "memory.stat").unwrap_or_default(), inactive).unwrap_or(0);
+        let cpu_nanoseconds = if self.unified {
+            read("cpu", "cpu.stat").and_then(|text| field(&text, "usage_usec")).map(|microseconds| microseconds * 1000)
+        } else {
+            ["cpuacct", "cpu", "cpu,cpuacct"].iter().find_map(|name| read(name, "cpuacct.usage")?.trim().parse().ok())
+        };
+        Some(Usage { cpu_nanoseconds, memory_bytes, working_set_bytes: memory_bytes.saturating_sub(inactive) })
     }
 
     fn hierarchies(&self) -> Vec<PathBuf> {
@@ -97,6 +143,11 @@ impl Cgroups {
     }
 }
 
+/// A line `name number` of a statistics file.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
 /// Shares of cgroup v1 (2..262144) on the scale of v2 (1..10000).
 fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
@@ -146,6 +197,19 @@ mod tests {
     #[test]
     fn shares_become_weights_at_both_ends() {
         assert_eq!([weight(2), weight(1024), weight(262_144)], [1, 39, 10_000]);
+    }
+
+    #[test]
+    fn use_is_read_from_v1_files() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("memory/kubepods");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("memory.usage_in_bytes"), "5000\n").unwrap();
+        fs::write(folder.join("memory.stat"), "inactive_file 1\ntotal_inactive_file 2000\n").unwrap();
+        let cgroups = Cgroups::detect(root.path());
+        let expected = Usage { cpu_nanoseconds: None, memory_bytes: 5000, working_set_bytes: 3000 };
+        assert_eq!(cgroups.usage("/kubepods"), Some(expected));
+        assert_eq!(cgroups.usage("/none"), None);
     }
 
     #[test]

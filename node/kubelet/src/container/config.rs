@@ -39,7 +39,7 @@ pub fn sandbox(config: &Config, pod: &Pod, attempt: u32) -> cri::PodSandboxConfi
         annotations: labels::sandbox_annotations(pod),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: resources::pod_cgroup(&config.cgroup_root, pod),
-            security_context: Some(security::sandbox(pod)),
+            security_context: Some(security::sandbox(pod, config.seccomp_default)),
             sysctls: sysctls(pod),
             resources: Some(resources::pod_resources(pod)),
             ..cri::LinuxPodSandboxConfig::default()
@@ -126,7 +126,13 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
         tty: container.tty == Some(true),
         linux: Some(cri::LinuxContainerConfig {
             resources: Some(resources::container_resources(parts.pod, container, parts.memory_capacity)),
-            security_context: Some(security::container(parts.pod, container, parts.image_user, parts.target.clone())?),
+            security_context: Some(security::container(
+                parts.pod,
+                container,
+                parts.image_user,
+                parts.target.clone(),
+                parts.config.seccomp_default,
+            )?),
         }),
         stop_signal: stop_signal(container) as i32,
         ..cri::ContainerConfig::default()

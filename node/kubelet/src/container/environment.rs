@@ -2,9 +2,11 @@
 //! the Services of its namespace. The building is pure; `Objects` holds what it may refer to.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVarSource, Pod, Secret, Service};
 
+use super::env_file;
 use super::expansion::expand;
 use super::fields::{self, Downward};
 use crate::error::{Error, Result};
@@ -18,6 +20,8 @@ pub type Environment = BTreeMap<String, String>;
 pub struct Objects {
     pub config_maps: BTreeMap<String, Option<ConfigMap>>,
     pub secrets: BTreeMap<String, Option<Secret>>,
+    /// Where the volumes are that files of variables are read from.
+    pub volumes: BTreeMap<String, PathBuf>,
 }
 
 /// The names of the ConfigMaps and Secrets that the container's environment refers to.
@@ -122,6 +126,14 @@ fn from_source(
             format!("couldn't find key {} in Secret {namespace}/{}", selector.key, selector.name)
         });
     }
+    if let Some(selector) = &source.file_key_ref {
+        let (volume, path, key) = (&selector.volume_name, &selector.path, &selector.key);
+        let missing = || Error::pod(format!("cannot find the volume {volume:?} referenced by FileKeyRef"));
+        let root = objects.volumes.get(volume).ok_or_else(missing)?;
+        return value_or_absent(env_file::value(root, path, key)?, selector.optional, || {
+            format!("environment variable key {key:?} not found in file {path:?}")
+        });
+    }
     Err(Error::pod("environment variable with an unknown source"))
 }
 
@@ -213,6 +225,7 @@ mod tests {
         Objects {
             config_maps: [("config".to_owned(), Some(config)), ("gone".to_owned(), None)].into(),
             secrets: [("secret".to_owned(), Some(secret))].into(),
+            ..Objects::default()
         }
     }
 

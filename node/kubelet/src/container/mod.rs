@@ -1,9 +1,10 @@
 //! From a Pod's spec to what the runtime is asked for: the sandbox's and the containers' configuration.
-//! One file per subject; `config` puts them together. Only `config` and `hosts` touch the disk.
+//! One file per subject; `config` puts them together. Only `config`, `hosts` and `env_file` touch the disk.
 
 pub mod cgroups;
 pub mod config;
 pub mod dns;
+mod env_file;
 pub mod environment;
 pub mod expansion;
 pub mod fields;

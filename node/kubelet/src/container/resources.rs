@@ -18,10 +18,11 @@ const CPU_PERIOD_MICROSECONDS: i64 = 100_000;
 const MIN_QUOTA_MICROSECONDS: i64 = 1000;
 
 /// How hard the kernel holds on to a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QosClass {
     Guaranteed,
     Burstable,
+    #[default]
     BestEffort,
 }
 
@@ -191,13 +192,35 @@ pub fn amount(name: &str, quantity: &Quantity) -> i64 {
 /// What the pod asks of its node, all its containers and its overhead together. Init containers run before the
 /// main ones but beside the sidecars that were started before them, so the larger of the two times counts.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
-    let amounts = |list: Option<&ResourceList>| -> BTreeMap<String, i64> {
-        list.into_iter().flatten().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
-    };
+    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let mut total = totals(pod, requests, whole);
+    combine(&mut total, &amounts(spec::spec(pod).overhead.as_ref()), |a, b| a + b);
+    total
+}
+
+/// The limits of the pod, all its containers together; a resource that nobody limits is not among them.
+pub fn pod_limits(pod: &Pod) -> BTreeMap<String, i64> {
+    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    let mut total = totals(pod, limits, whole);
+    let mut overhead = amounts(spec::spec(pod).overhead.as_ref());
+    overhead.retain(|name, _| total.contains_key(name));
+    combine(&mut total, &overhead, |a, b| a + b);
+    total
+}
+
+fn amounts(list: Option<&ResourceList>) -> BTreeMap<String, i64> {
+    list.into_iter().flatten().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
+}
+
+fn totals(
+    pod: &Pod,
+    of: fn(&Container) -> Option<&ResourceList>,
+    whole: Option<&ResourceList>,
+) -> BTreeMap<String, i64> {
     let mut sidecars = BTreeMap::new();
     let mut peak = BTreeMap::new();
     for (role, container) in spec::init_containers(pod) {
-        let own = amounts(requests(container));
+        let own = amounts(of(container));
         if role == Role::Sidecar {
             combine(&mut sidecars, &own, |a, b| a + b);
             combine(&mut peak, &sidecars, i64::max);
@@ -209,13 +232,11 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
     }
     let mut total = sidecars;
     for container in &spec::spec(pod).containers {
-        combine(&mut total, &amounts(requests(container)), |a, b| a + b);
+        combine(&mut total, &amounts(of(container)), |a, b| a + b);
     }
     combine(&mut total, &peak, i64::max);
     // What the pod asks for as a whole stands in place of the sum.
-    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
     total.extend(amounts(whole));
-    combine(&mut total, &amounts(spec::spec(pod).overhead.as_ref()), |a, b| a + b);
     total
 }
 

@@ -61,8 +61,9 @@ pub fn namespaces(pod: &Pod) -> cri::NamespaceOption {
     }
 }
 
-/// The context of the sandbox: the pod's own, and privileged if any container is.
-pub fn sandbox(pod: &Pod) -> cri::LinuxSandboxSecurityContext {
+/// The context of the sandbox: the pod's own, and privileged if any container is. `confined` says whether what names no
+/// seccomp profile gets the default one.
+pub fn sandbox(pod: &Pod, confined: bool) -> cri::LinuxSandboxSecurityContext {
     let context = pod_context(pod);
     let privileged = spec::containers(pod).any(|declared| own_context(&declared.container).privileged == Some(true));
     cri::LinuxSandboxSecurityContext {
@@ -73,7 +74,7 @@ pub fn sandbox(pod: &Pod) -> cri::LinuxSandboxSecurityContext {
         supplemental_groups: supplemental_groups(&context),
         supplemental_groups_policy: groups_policy(&context),
         privileged,
-        seccomp: Some(seccomp(context.seccomp_profile.as_ref(), privileged)),
+        seccomp: Some(seccomp(context.seccomp_profile.as_ref(), privileged, confined)),
         ..cri::LinuxSandboxSecurityContext::default()
     }
 }
@@ -84,6 +85,7 @@ pub fn container(
     container: &Container,
     image: &ImageUser,
     target: Option<String>,
+    confined: bool,
 ) -> Result<cri::LinuxContainerSecurityContext> {
     let (shared, own) = (pod_context(pod), own_context(container));
     verify_non_root(pod, container, &shared, &own, image)?;
@@ -115,7 +117,7 @@ pub fn container(
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: paths(&MASKED_PATHS),
         readonly_paths: paths(&READONLY_PATHS),
-        seccomp: Some(seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), privileged)),
+        seccomp: Some(seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), privileged, confined)),
         apparmor: own.app_armor_profile.as_ref().or(shared.app_armor_profile.as_ref()).map(apparmor),
     })
 }
@@ -158,13 +160,14 @@ fn groups_policy(context: &PodSecurityContext) -> i32 {
     }
 }
 
-/// No profile means the runtime's default; a privileged container is confined by none.
-fn seccomp(profile: Option<&SeccompProfile>, privileged: bool) -> cri::SecurityProfile {
+/// No profile means the runtime's default, if `confined` says so; a privileged container is confined by none.
+fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, confined: bool) -> cri::SecurityProfile {
     use cri::security_profile::ProfileType;
     let (profile_type, localhost_ref) = match profile.map(|profile| profile.type_.as_str()) {
         _ if privileged => (ProfileType::Unconfined, None),
         Some("Unconfined") => (ProfileType::Unconfined, None),
         Some("Localhost") => (ProfileType::Localhost, profile.and_then(|profile| profile.localhost_profile.clone())),
+        None if !confined => (ProfileType::Unconfined, None),
         _ => (ProfileType::RuntimeDefault, None),
     };
     cri::SecurityProfile { profile_type: profile_type as i32, localhost_ref: localhost_ref.unwrap_or_default() }
@@ -198,7 +201,7 @@ mod tests {
 
     fn of(spec_json: &str, image: &ImageUser) -> Result<cri::LinuxContainerSecurityContext> {
         let pod = fixtures::pod(spec_json);
-        container(&pod, &spec::spec(&pod).containers[0], image, None)
+        container(&pod, &spec::spec(&pod).containers[0], image, None, true)
     }
 
     #[test]
@@ -227,6 +230,8 @@ mod tests {
                 .unwrap();
         assert_eq!(privileged.seccomp.unwrap().profile_type, cri::security_profile::ProfileType::Unconfined as i32);
         assert!(privileged.masked_paths.is_empty());
+        let free = seccomp(None, false, false).profile_type;
+        assert_eq!(free, cri::security_profile::ProfileType::Unconfined as i32, "the node may be told not to");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Getting the image of a container: by its pull policy, with the pod's pull secrets, and with back-off
 //! after a failure. A pull runs beside the worker, which is woken when it ends; nothing here blocks one.
 
+pub mod collect;
 mod credentials;
 
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Secret, Volume};
 use corten_client::Client;
 use corten_cri::v1 as cri;
 use jiff::Timestamp;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::backoff::{Backoffs, go_millis};
@@ -108,6 +110,7 @@ pub struct Request<'a> {
     pub client: &'a Client,
     pub events: &'a Events,
     pub waker: &'a Waker,
+    pub slots: &'a Arc<Semaphore>,
     pub pod: &'a Arc<Pod>,
     pub wanted: &'a Wanted,
     pub sandbox_config: &'a cri::PodSandboxConfig,
@@ -192,6 +195,7 @@ impl Pulls {
             runtime: request.runtime.clone(),
             client: request.client.clone(),
             events: request.events.clone(),
+            slots: request.slots.clone(),
             pod: request.pod.clone(),
             wanted: request.wanted.clone(),
             sandbox_config: request.sandbox_config.clone(),
@@ -262,6 +266,7 @@ struct Pull {
     runtime: Runtime,
     client: Client,
     events: Events,
+    slots: Arc<Semaphore>,
     pod: Arc<Pod>,
     wanted: Wanted,
     sandbox_config: cri::PodSandboxConfig,
@@ -269,14 +274,17 @@ struct Pull {
 
 impl Pull {
     async fn run(&self) -> Result<Pulled> {
+        let asked = Instant::now();
+        // The semaphore is never closed; an error would only mean one pull more at a time.
+        let _slot = self.slots.acquire().await;
         let begun = Instant::now();
         let candidates = credentials::lookup(&self.secrets().await, &self.wanted.image);
         let reference = self.try_each(candidates).await?;
         let image = self.runtime.image(image_spec(&self.wanted.image)).await?;
-        let took = go_millis(begun.elapsed());
+        let (took, waited) = (go_millis(begun.elapsed()), go_millis(asked.elapsed()));
         let size = image.as_ref().map_or(0, |image| image.size);
         let message = format!(
-            "Successfully pulled image {:?} in {took} ({took} including waiting). Image size: {size} bytes.",
+            "Successfully pulled image {:?} in {took} ({waited} including waiting). Image size: {size} bytes.",
             self.wanted.image
         );
         self.events.container(&self.pod, &self.wanted.container, NORMAL, "Pulled", &message);

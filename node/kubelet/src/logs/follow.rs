@@ -48,6 +48,7 @@ impl LogWatcher {
         let flags = inotify::WatchFlags::MODIFY
             | inotify::WatchFlags::CREATE
             | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::MOVED_FROM
             | inotify::WatchFlags::DELETE
             | inotify::WatchFlags::ONLYDIR;
         let mut directories = self.inner.lock();

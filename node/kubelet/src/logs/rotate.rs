@@ -16,12 +16,10 @@ use crate::pods::Services;
 use crate::pods::observed::InstanceState;
 use crate::pods::view::Views;
 
-/// Sizes are not announced by anyone; looking at them now and then is enough.
-const PERIOD: Duration = Duration::from_secs(10);
-
 /// Rotates the logs of running containers until shutdown.
 pub async fn run(services: Arc<Services>, views: Views, shutdown: CancellationToken) {
-    let mut ticks = tokio::time::interval(PERIOD);
+    // Sizes are not announced by anyone; looking at them now and then is enough.
+    let mut ticks = tokio::time::interval(services.config.log_monitor_interval.max(Duration::from_secs(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {

@@ -11,6 +11,8 @@ pub struct Host {
     pub cpus: u64,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
+    /// How many processes and threads the kernel allows.
+    pub most_processes: u64,
     /// Size in bytes of a huge page, and how many there are.
     pub huge_pages: Vec<(u64, u64)>,
     pub machine_id: String,
@@ -28,6 +30,7 @@ impl Host {
             cpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
             memory_bytes: memory_total().unwrap_or(0),
             disk_bytes: disk_size(&config.root_dir),
+            most_processes: most_processes(),
             huge_pages: huge_pages(),
             machine_id: line("/etc/machine-id"),
             system_uuid: first_of(&["/sys/class/dmi/id/product_uuid", "/etc/machine-id"]),
@@ -55,6 +58,11 @@ fn memory_total() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
     kibibytes.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+}
+
+fn most_processes() -> u64 {
+    let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    limits.iter().filter_map(|path| line(path).parse().ok()).min().unwrap_or(32_768)
 }
 
 /// The size of the file system that the directory is on, or will be on.

@@ -5,6 +5,7 @@ mod host;
 mod lease;
 mod status;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +22,9 @@ pub use host::Host;
 pub use lease::renew_lease;
 
 use crate::config::Config;
-use crate::container::resources::ResourceList;
 use crate::cri::Runtime;
 use crate::error::Result;
-use crate::events::{Events, NORMAL, WARNING};
+use crate::events::{Events, NORMAL};
 use crate::pods::Services;
 
 const CHECK_WHEN_READY: Duration = Duration::from_secs(10);
@@ -59,6 +59,7 @@ async fn try_register(config: &Config, client: &Client, host: &Host, runtime: &R
         config,
         host,
         runtime: &status::RuntimeFacts::of(runtime).await,
+        pressures: BTreeSet::new(),
         node: None,
         now: Timestamp::now(),
     };
@@ -91,6 +92,7 @@ impl Reporter {
     /// Runs until shutdown; a change of the Node object (its podCIDR) is looked at when it comes.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut changes = self.cache.subscribe();
+        let mut pressure = self.services.pressure.subscribe();
         let mut quick = FIRST_CHECK_WHEN_NOT;
         loop {
             let ready = match self.report().await {
@@ -105,6 +107,7 @@ impl Reporter {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 change = changes.next() => if change.is_none() { return },
+                changed = pressure.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -118,7 +121,9 @@ impl Reporter {
         self.tell_pod_cidr(node.as_ref()).await?;
         let now = Timestamp::now();
         let runtime = status::RuntimeFacts::of(&services.runtime).await;
-        let facts = status::Facts { config, host: &self.host, runtime: &runtime, node: node.as_ref(), now };
+        let pressures = services.pressure.borrow().clone();
+        let host = &self.host;
+        let facts = status::Facts { config, host, runtime: &runtime, pressures, node: node.as_ref(), now };
         let last = self.last.as_ref().map(|(status, _)| status);
         let new = status::status(&facts, last.or(node.as_ref().and_then(|node| node.status.as_ref())));
         let ready = status::is_ready(&new);
@@ -155,10 +160,7 @@ impl Reporter {
     }
 }
 
-/// What the node can give to pods: capacity less what is reserved.
-pub fn allocatable(config: &Config, host: &Host) -> ResourceList {
-    status::allocatable(config, host)
-}
+pub use status::{allocatable, limits};
 
 /// An event for every condition that is new or changed.
 fn tell_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &NodeStatus) {
@@ -174,9 +176,12 @@ fn tell_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &No
             ("MemoryPressure", true) => "NodeHasSufficientMemory",
             ("DiskPressure", true) => "NodeHasNoDiskPressure",
             ("PIDPressure", true) => "NodeHasSufficientPID",
+            ("MemoryPressure", false) => "NodeHasInsufficientMemory",
+            ("DiskPressure", false) => "NodeHasDiskPressure",
+            ("PIDPressure", false) => "NodeHasInsufficientPID",
             _ => continue,
         };
-        let type_ = if good || condition.type_ == "Ready" { NORMAL } else { WARNING };
-        events.node(type_, reason, &format!("Node {node} status is now: {reason}"));
+        // Upstream tells of bad news as quietly as of good.
+        events.node(NORMAL, reason, &format!("Node {node} status is now: {reason}"));
     }
 }

@@ -1,7 +1,7 @@
 //! The Node object and its status from what is known of the machine and the runtime. Pure, except for asking
 //! the runtime in `RuntimeFacts::of`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corten_api::k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
@@ -16,8 +16,8 @@ use super::host::Host;
 use crate::config::Config;
 use crate::container::resources::{self, ResourceList};
 use crate::cri::Runtime;
+use crate::eviction::{Pressure, Signal};
 
-const MAX_IMAGES: usize = 50;
 const MAX_IMAGE_NAMES: usize = 5;
 
 /// What the runtime says of itself; empty if it does not answer.
@@ -45,6 +45,8 @@ pub struct Facts<'a> {
     pub config: &'a Config,
     pub host: &'a Host,
     pub runtime: &'a RuntimeFacts,
+    /// What the node is short of.
+    pub pressures: BTreeSet<Pressure>,
     pub node: Option<&'a Node>,
     pub now: Timestamp,
 }
@@ -72,6 +74,7 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
         },
         spec: Some(NodeSpec {
             taints: Some(config.taints.clone()).filter(|taints| !taints.is_empty()),
+            provider_id: config.provider_id.clone(),
             ..NodeSpec::default()
         }),
         status: Some(status(facts, None)),
@@ -95,7 +98,7 @@ pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.listen.port()) }),
         }),
-        images: Some(images(&facts.runtime.images)).filter(|images| !images.is_empty()),
+        images: Some(images(&facts.runtime.images, config.max_images)).filter(|images| !images.is_empty()),
         node_info: Some(node_info(facts)),
         runtime_handlers: runtime_handlers(facts.runtime),
         ..NodeStatus::default()
@@ -142,19 +145,50 @@ fn capacity(config: &Config, host: &Host) -> ResourceList {
     capacity
 }
 
-/// Capacity less the reserved amounts.
+/// What the node can give to pods: capacity less what is reserved and what the hard thresholds keep free.
 pub fn allocatable(config: &Config, host: &Host) -> ResourceList {
     let mut allocatable = capacity(config, host);
-    for (name, reserved) in &config.reserved {
-        let reserved = Quantity(reserved.clone());
-        let Some(left) = allocatable.get_mut(name) else { continue };
+    for (name, left) in &mut allocatable {
+        let kept = reserved(config, name) + kept_free(config, host, name);
+        if kept == 0 {
+            continue;
+        }
         *left = match name.as_str() {
-            "cpu" => Quantity(format!("{}m", (resources::milli(left) - resources::milli(&reserved)).max(0))),
-            "pods" => Quantity((resources::value(left) - resources::value(&reserved)).max(0).to_string()),
-            _ => Quantity(format!("{}Ki", (resources::value(left) - resources::value(&reserved)).max(0) / 1024)),
+            "cpu" => Quantity(format!("{}m", (resources::milli(left) - kept).max(0))),
+            _ => {
+                let left = (resources::value(left) - kept).max(0);
+                Quantity(corten_meta::Quantity::from_bytes(left).to_string())
+            }
         };
     }
     allocatable
+}
+
+/// What is reserved of a resource, as it is counted.
+fn reserved(config: &Config, name: &str) -> i64 {
+    let lists = [&config.system_reserved, &config.kube_reserved];
+    lists.iter().filter_map(|list| list.get(name)).map(|text| resources::amount(name, &Quantity(text.clone()))).sum()
+}
+
+/// What pods can never have, because they are ended before.
+fn kept_free(config: &Config, host: &Host, name: &str) -> i64 {
+    let (signal, capacity) = match name {
+        "memory" => (Signal::MemoryAvailable, host.memory_bytes),
+        "ephemeral-storage" => (Signal::NodeFsAvailable, host.disk_bytes),
+        _ => return 0,
+    };
+    config.eviction.reserved(signal, i64::try_from(capacity).unwrap_or(i64::MAX))
+}
+
+/// What all pods together are held to: capacity less what is reserved.
+pub fn limits(config: &Config, host: &Host) -> cri::LinuxContainerResources {
+    let cpu = i64::try_from(host.cpus).unwrap_or(0) * 1000 - reserved(config, "cpu");
+    let memory = i64::try_from(host.memory_bytes).unwrap_or(i64::MAX) - reserved(config, "memory");
+    cri::LinuxContainerResources {
+        cpu_shares: resources::shares(cpu.max(0)),
+        memory_limit_in_bytes: memory.max(0),
+        ..cri::LinuxContainerResources::default()
+    }
 }
 
 fn conditions(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Vec<NodeCondition> {
@@ -165,12 +199,9 @@ fn conditions(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Vec<NodeCondition
         ("False", "KubeletNotReady", problems)
     };
     [
-        (
-            "MemoryPressure",
-            ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
-        ),
-        ("DiskPressure", ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned())),
-        ("PIDPressure", ("False", "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned())),
+        ("MemoryPressure", pressure(facts, Pressure::Memory)),
+        ("DiskPressure", pressure(facts, Pressure::Disk)),
+        ("PIDPressure", pressure(facts, Pressure::Pid)),
         ("Ready", ready),
     ]
     .into_iter()
@@ -188,6 +219,20 @@ fn conditions(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Vec<NodeCondition
         }
     })
     .collect()
+}
+
+/// Status, reason and message of a pressure.
+fn pressure(facts: &Facts<'_>, pressure: Pressure) -> (&'static str, &'static str, String) {
+    let pressed = facts.pressures.contains(&pressure);
+    let (reason, message) = match (pressure, pressed) {
+        (Pressure::Memory, false) => ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        (Pressure::Memory, true) => ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+        (Pressure::Disk, false) => ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        (Pressure::Disk, true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+        (Pressure::Pid, false) => ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        (Pressure::Pid, true) => ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+    };
+    (if pressed { "True" } else { "False" }, reason, message.to_owned())
 }
 
 /// What keeps the node from being ready, in upstream's words; empty if nothing does.
@@ -226,12 +271,12 @@ fn problems(facts: &Facts<'_>) -> String {
 }
 
 /// The biggest images, as the scheduler wants to know them.
-fn images(images: &[cri::Image]) -> Vec<ContainerImage> {
+fn images(images: &[cri::Image], most: Option<usize>) -> Vec<ContainerImage> {
     let mut images: Vec<&cri::Image> = images.iter().collect();
     images.sort_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));
     images
         .into_iter()
-        .take(MAX_IMAGES)
+        .take(most.unwrap_or(usize::MAX))
         .map(|image| ContainerImage {
             names: Some(image.repo_digests.iter().chain(&image.repo_tags).take(MAX_IMAGE_NAMES).cloned().collect()),
             size_bytes: i64::try_from(image.size).ok(),
@@ -301,7 +346,8 @@ mod tests {
             ..Node::default()
         };
         let now = Timestamp::from_second(0).unwrap();
-        let facts = Facts { config, host: &Host::default(), runtime, node: Some(&node), now };
+        let pressures = BTreeSet::new();
+        let facts = Facts { config, host: &Host::default(), runtime, pressures, node: Some(&node), now };
         let status = status(&facts, None);
         let condition = status.conditions.unwrap().into_iter().find(|condition| condition.type_ == "Ready").unwrap();
         (condition.status, condition.message.unwrap())
@@ -329,11 +375,18 @@ mod tests {
     fn reserved_amounts_are_kept_from_pods() {
         let host = Host { cpus: 4, memory_bytes: 8 << 30, disk_bytes: 100 << 30, ..Host::default() };
         let reserved = [("cpu", "100m"), ("memory", "1Gi")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let config = Config { reserved: reserved.into(), ..Config::default() };
+        let kube = [("cpu".to_owned(), "50m".to_owned())];
+        let config = Config { system_reserved: reserved.into(), kube_reserved: kube.into(), ..Config::default() };
         let list = allocatable(&config, &host);
-        assert_eq!(list["cpu"].0, "3900m");
-        assert_eq!(list["memory"].0, "7340032Ki");
+        assert_eq!(list["cpu"].0, "3850m");
+        assert_eq!(list["memory"].0, "7068Mi", "the eviction threshold of 100Mi is kept free too");
+        assert_eq!(list["ephemeral-storage"].0, "90Gi");
         assert_eq!(list["pods"].0, "110");
+        assert_eq!(
+            limits(&config, &host).memory_limit_in_bytes,
+            7 << 30,
+            "pods may use what is kept free, and are ended"
+        );
     }
 
     #[test]
@@ -341,12 +394,17 @@ mod tests {
         let config = Config::default();
         let at = |second| {
             let now = Timestamp::from_second(second).unwrap();
-            let facts = Facts { config: &config, host: &Host::default(), runtime: &runtime(true), node: None, now };
-            let first = status(&Facts { now: Timestamp::from_second(0).unwrap(), ..facts }, None);
-            status(
-                &Facts { config: &config, host: &Host::default(), runtime: &runtime(true), node: None, now },
-                Some(&first),
-            )
+            let (host, runtime) = (Host::default(), runtime(true));
+            let facts = |now| Facts {
+                config: &config,
+                host: &host,
+                runtime: &runtime,
+                pressures: BTreeSet::new(),
+                node: None,
+                now,
+            };
+            let first = status(&facts(Timestamp::from_second(0).unwrap()), None);
+            status(&facts(now), Some(&first))
         };
         assert!(!changed(&at(0), &at(60)));
     }

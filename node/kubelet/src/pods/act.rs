@@ -1,8 +1,9 @@
 //! Carrying out a plan: the sandbox, the volumes, one container after the other. Each step that fails leaves
 //! its reason in `waiting`, an event, and a time for the next try; none of them ends the worker.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
@@ -231,6 +232,8 @@ impl Worker {
     fn set_pod_cgroup(&self) {
         let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
         self.services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
+        self.services.cgroups.limit_processes(&cgroup, self.services.pod_pids_limit);
+        self.services.share_cpu();
     }
 
     /// Image, configuration, create, start, postStart. False if the image is still on its way.
@@ -302,6 +305,7 @@ impl Worker {
             client: &self.services.client,
             events: &self.services.events,
             waker: &self.waker,
+            slots: &self.services.pulls,
             pod: &self.pod,
             wanted,
             sandbox_config,
@@ -329,7 +333,7 @@ impl Worker {
         let namespace = spec::namespace(&self.pod);
         let client = &self.services.client;
         let (config_maps, secrets) = environment::references(container);
-        let mut objects = Objects::default();
+        let mut objects = Objects { volumes: self.volume_paths(), ..Objects::default() };
         for name in config_maps {
             objects.config_maps.insert(name.to_owned(), client.find::<ConfigMap>(namespace, name).await?);
         }
@@ -345,6 +349,12 @@ impl Worker {
             .collect();
         let services = environment::service_variables(&self.pod, &services);
         environment::environment(&self.pod, container, &objects, &services, &self.downward(observed))
+    }
+
+    /// Where the pod's volumes are, for variables that are read from files in them.
+    fn volume_paths(&self) -> BTreeMap<String, PathBuf> {
+        let volumes = self.volumes.iter().flat_map(|volumes| &volumes.by_name);
+        volumes.map(|(name, mounted)| (name.clone(), mounted.path.clone())).collect()
     }
 
     fn container_config(

@@ -1,16 +1,17 @@
 //! Whether this node takes a pod: the last word after the scheduler's, for pods that were placed by hand, by a
 //! DaemonSet, or on figures that have changed since. Pure: the pod, what other pods hold, and the node go in.
 //!
-//! It looks only at what the pod asks for, never at what containers use, and it never ends another pod to
-//! make room.
+//! It looks only at what the pod asks for and at the node's pressures, never at what containers use. It never ends
+//! another pod; who may have to go for a critical one is chosen in `preemption`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use corten_api::placement;
 
-use super::spec;
-use crate::container::resources::{self, ResourceList};
+use super::{Services, spec};
+use crate::container::resources::{self, QosClass, ResourceList};
+use crate::eviction::Pressure;
 
 /// Why a pod is refused, in the words of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,11 @@ impl Rejection {
 
     fn predicate(name: &str, why: &str) -> Rejection {
         Rejection::new(name, format!("Predicate {name} failed: {why}"))
+    }
+
+    /// Whether the node only lacks room, which a critical pod may be made.
+    pub fn is_shortage(&self) -> bool {
+        self.reason.starts_with("OutOf")
     }
 
     /// Whether the labels of the node are the only obstacle; they may have changed since they were read.
@@ -50,11 +56,21 @@ pub struct Holding {
     /// CPU in thousandths, everything else in units.
     pub requests: BTreeMap<String, i64>,
     pub ports: Vec<HostPort>,
+    pub class: QosClass,
+    pub priority: i32,
+    /// Never ended to make room for another.
+    pub critical: bool,
 }
 
 impl Holding {
     pub fn of(pod: &Pod) -> Holding {
-        Holding { requests: resources::pod_requests(pod), ports: host_ports(pod) }
+        Holding {
+            requests: resources::pod_requests(pod),
+            ports: host_ports(pod),
+            class: resources::qos_class(pod),
+            priority: spec::spec(pod).priority.unwrap_or(0),
+            critical: spec::is_critical(pod),
+        }
     }
 }
 
@@ -65,28 +81,62 @@ pub struct Place {
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub allocatable: ResourceList,
+    /// What the node is short of.
+    pub pressures: BTreeSet<Pressure>,
+    /// Sysctls that pods may set although they are not safe.
+    pub unsafe_sysctls: Vec<String>,
 }
 
 impl Place {
-    pub fn new(node: &Node, allocatable: ResourceList) -> Place {
+    pub fn new(node: &Node, services: &Services) -> Place {
+        Place {
+            pressures: services.pressure.borrow().clone(),
+            unsafe_sysctls: services.config.allowed_unsafe_sysctls.clone(),
+            allocatable: services.allocatable(),
+            ..Place::of(node)
+        }
+    }
+
+    fn of(node: &Node) -> Place {
         Place {
             name: node.metadata.name.clone().unwrap_or_default(),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default(),
-            allocatable,
+            ..Place::default()
         }
     }
 }
 
 /// Takes the pod, or gives the first reason not to.
 pub fn admit(pod: &Pod, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
-    sysctls(pod)?;
+    pressures(pod, place)?;
+    sysctls(pod, place)?;
     operating_system(pod)?;
     let wanted = Holding::of(pod);
     room(&wanted, others, place)?;
     node_affinity(pod, place)?;
     ports(&wanted, others)?;
     taints(pod, place)
+}
+
+/// A node under pressure takes no more pods than it must: critical ones, and for want of memory alone those that say
+/// how much they need or that tolerate it.
+fn pressures(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+    let pressures = &place.pressures;
+    if pressures.is_empty() || spec::is_critical(pod) {
+        return Ok(());
+    }
+    if pressures.iter().eq([&Pressure::Memory]) {
+        let taint =
+            Taint { key: "node.kubernetes.io/memory-pressure".into(), effect: "NoSchedule".into(), ..Taint::default() };
+        let tolerations = spec::spec(pod).tolerations.as_deref().unwrap_or_default();
+        let tolerates = placement::tolerates_all(tolerations, &[taint], &["NoSchedule"]);
+        if tolerates || resources::qos_class(pod) != QosClass::BestEffort {
+            return Ok(());
+        }
+    }
+    let names: Vec<&str> = pressures.iter().map(|pressure| pressure.condition()).collect();
+    Err(Rejection::new("Evicted", format!("The node had condition: [{}]. ", names.join(" "))))
 }
 
 /// Whether a pod that is here may have other requests.
@@ -112,7 +162,7 @@ const SAFE_NETWORK_SYSCTLS: [&str; 13] = [
     "net.ipv4.tcp_notsent_lowat",
 ];
 
-fn sysctls(pod: &Pod) -> Result<(), Rejection> {
+fn sysctls(pod: &Pod, place: &Place) -> Result<(), Rejection> {
     let security = spec::spec(pod).security_context.as_ref();
     for sysctl in security.and_then(|security| security.sysctls.as_ref()).into_iter().flatten() {
         let name = sysctl.name.replace('/', ".");
@@ -130,10 +180,19 @@ fn sysctls(pod: &Pod) -> Result<(), Rejection> {
                     return with_host("network");
                 }
             }
+            other if place.unsafe_sysctls.iter().any(|pattern| fits(pattern, other)) => {}
             _ => return forbidden("not allowlisted".into()),
         }
     }
     Ok(())
+}
+
+/// Whether a name fits a pattern that may end with `*`.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    }
 }
 
 fn operating_system(pod: &Pod) -> Result<(), Rejection> {
@@ -227,7 +286,11 @@ mod tests {
         }));
         let allocatable = [("cpu", "2"), ("memory", "1Gi"), ("pods", "2")];
         let allocatable = allocatable.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
-        Place::new(&node.unwrap(), allocatable.into())
+        Place {
+            allocatable: allocatable.into(),
+            unsafe_sysctls: vec!["kernel.msg*".into(), "net.core.somaxconn".into()],
+            ..Place::of(&node.unwrap())
+        }
     }
 
     const TOLERANT: &str = r#""tolerations":[{"operator":"Exists"}]"#;
@@ -284,7 +347,8 @@ mod tests {
                 "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS",
             ),
             (sysctl("kernel.shm_rmid_forced"), &[], "admitted"),
-            (sysctl("kernel.msgmax"), &[], "SysctlForbidden: forbidden sysctl: \"kernel.msgmax\" not allowlisted"),
+            (sysctl("kernel.msgmax"), &[], "admitted"),
+            (sysctl("kernel.sem"), &[], "SysctlForbidden: forbidden sysctl: \"kernel.sem\" not allowlisted"),
             (
                 sysctl("net.ipv4.tcp_syncookies") + r#","hostNetwork":true"#,
                 &[],
@@ -292,6 +356,31 @@ mod tests {
             ),
         ] {
             assert_eq!(verdict(&fields, others), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_node_under_pressure_takes_only_what_it_must() {
+        let best_effort =
+            format!("{{{TOLERANT}}}").replace("\"operator\":\"Exists\"", "\"key\":\"gone\",\"operator\":\"Exists\"");
+        let burstable = r#"{"tolerations":[{"key":"gone","operator":"Exists"}],"containers":[{"name":"c","resources":{"requests":{"cpu":"1m"}}}]}"#;
+        let tolerant = format!("{{{TOLERANT}}}");
+        let critical = r#"{"tolerations":[{"key":"gone","operator":"Exists"}],"priority":2000000000}"#;
+        for (pressures, fields, expected) in [
+            (vec![Pressure::Memory], best_effort.as_str(), "The node had condition: [MemoryPressure]. "),
+            (vec![Pressure::Memory], burstable, ""),
+            (vec![Pressure::Memory], &tolerant, ""),
+            (vec![Pressure::Disk], &tolerant, "The node had condition: [DiskPressure]. "),
+            (
+                vec![Pressure::Disk, Pressure::Memory],
+                burstable,
+                "The node had condition: [MemoryPressure DiskPressure]. ",
+            ),
+            (vec![Pressure::Disk], critical, ""),
+        ] {
+            let place = Place { pressures: pressures.into_iter().collect(), ..place() };
+            let verdict = admit(&fixtures::pod(fields), &[], &place);
+            assert_eq!(verdict.err().map(|rejection| rejection.message).unwrap_or_default(), expected, "{fields}");
         }
     }
 }

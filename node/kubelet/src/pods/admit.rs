@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::admission::{Place, Rejection};
 use super::observed::Observed;
+use super::orders::End;
 use super::plan::Termination;
 use super::worker::Worker;
 use super::{resize, spec, status};
@@ -37,9 +38,33 @@ impl Worker {
         }
         match self.ask_node().await? {
             Ok(()) => self.allocated = Some(resize::resources_of(&self.pod)),
+            Err(rejection) if rejection.is_shortage() && self.make_room().await? => {}
             Err(rejection) => self.reject(rejection, now),
         }
         Ok(())
+    }
+
+    /// Whether other pods are being ended so that this one fits; until they have, nothing is made for it.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.allocated.is_none() && self.memory.termination.is_none() && !is_over(&self.pod)
+    }
+
+    /// Has less important pods ended for a critical one; false if it is not critical, or that would not help.
+    async fn make_room(&self) -> Result<bool> {
+        if !spec::is_critical(&self.pod) {
+            return Ok(false);
+        }
+        let place = Place { allocatable: self.services.allocatable(), ..Place::default() };
+        let Some(victims) = self.services.allocations.preempt(&self.pod, &place, &self.waker) else {
+            return Ok(false);
+        };
+        for uid in &victims {
+            let message = "Preempted in order to admit critical pod".to_owned();
+            let end = End { reason: "Preempting".into(), message, grace: i64::MAX, disrupted: true };
+            self.services.orders.end(uid, end);
+        }
+        tracing::info!(pod = %spec::describe(&self.pod), victims = victims.len(), "making room for a critical pod");
+        Ok(true)
     }
 
     /// The cached node may be behind; before its labels are held against the pod, they are read anew.
@@ -48,19 +73,19 @@ impl Worker {
         let name = services.config.node_name.as_str();
         let cached: Option<Node> = services.own_node.typed(&Key { namespace: String::new(), name: name.to_owned() });
         if let Some(node) = cached {
-            let verdict = services.allocations.admit(&self.pod, &Place::new(&node, services.allocatable()));
+            let verdict = services.allocations.admit(&self.pod, &Place::new(&node, services));
             if !verdict.as_ref().is_err_and(Rejection::is_node_affinity) {
                 return Ok(verdict);
             }
         }
         let node = services.client.get::<Node>("", name).await?;
-        Ok(services.allocations.admit(&self.pod, &Place::new(&node, services.allocatable())))
+        Ok(services.allocations.admit(&self.pod, &Place::new(&node, services)))
     }
 
     fn reject(&mut self, rejection: Rejection, now: Timestamp) {
         let Rejection { reason, message } = rejection;
         self.services.events.pod(&self.pod, WARNING, &reason, &message);
         let failed = Some((reason, format!("Pod was rejected: {message}")));
-        self.memory.termination = Some(Termination { since: now, grace: 0, failed, rejected: true });
+        self.memory.termination = Some(Termination { since: now, failed, rejected: true, ..Termination::default() });
     }
 }

@@ -9,8 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use corten_api::k8s_openapi::api::core::v1::Pod;
 
 use super::admission::{self, Holding, Place, Rejection};
-use super::spec;
 use super::waker::Waker;
+use super::{preemption, spec};
+use crate::container::resources::QosClass;
 
 #[derive(Default)]
 pub struct Allocations {
@@ -60,6 +61,25 @@ impl Allocations {
         state.held.insert(uid.to_owned(), Holding::of(pod));
         state.wake_deferred();
         Ok(())
+    }
+
+    /// The pods that must go so that this one fits, by uid; none if even that would not do. The pod is woken when one
+    /// of them has gone.
+    pub fn preempt(&self, pod: &Pod, place: &Place, waker: &Waker) -> Option<Vec<String>> {
+        let uid = spec::uid(pod);
+        let mut state = self.lock();
+        let others: HashMap<&str, &Holding> =
+            state.held.iter().filter(|(other, _)| *other != uid).map(|(uid, held)| (uid.as_str(), held)).collect();
+        let victims = preemption::victims(&Holding::of(pod), &others, &place.allocatable)?;
+        state.deferred.insert(uid.to_owned(), waker.clone());
+        Some(victims)
+    }
+
+    /// What the burstable pods together ask of the processor, in thousandths.
+    pub fn burstable_cpu(&self) -> i64 {
+        let state = self.lock();
+        let burstable = state.held.values().filter(|held| held.class == QosClass::Burstable);
+        burstable.filter_map(|held| held.requests.get("cpu")).sum()
     }
 
     /// The pod needs nothing any more.

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use corten_api::decode_object;
 use corten_api::k8s_openapi::api::core::v1::Pod;
@@ -14,16 +13,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::runtime_news::{self, RuntimeNews};
 use super::view::Views;
 use super::waker::Waker;
 use super::worker::{Desired, Worker};
-use super::{Services, admit};
+use super::{Services, admit, mirror, spec, static_pods};
 use crate::container::labels;
 use crate::cri::Runtime;
 use crate::error::Result;
 use crate::volumes::teardown;
 
-const RECONNECT: Duration = Duration::from_millis(500);
 /// Container events that wait to be passed on; a full queue only makes the runtime wait.
 const EVENT_QUEUE: usize = 256;
 
@@ -34,6 +33,12 @@ pub struct Manager {
     workers: HashMap<String, Handle>,
     /// The uid of the pod that has the name now.
     by_name: HashMap<corten_meta::Key, String>,
+    /// The static pods that the node's manifests describe now.
+    found: Vec<Arc<Pod>>,
+    /// The uids of the static pods that have a worker.
+    static_pods: HashMap<corten_meta::Key, String>,
+    /// What the API shows of static pods.
+    mirrors: HashMap<corten_meta::Key, Arc<Pod>>,
     tasks: JoinSet<String>,
 }
 
@@ -42,28 +47,32 @@ struct Handle {
     waker: Waker,
 }
 
-/// What the loop hears of the runtime.
-enum RuntimeNews {
-    /// Something happened to a container of this pod.
-    Pod(String),
-    /// Events may have been lost: look at everything.
-    All,
-}
-
 impl Manager {
     pub fn new(services: Arc<Services>, views: Views, shutdown: CancellationToken) -> Manager {
-        Manager { services, views, shutdown, workers: HashMap::new(), by_name: HashMap::new(), tasks: JoinSet::new() }
+        Manager {
+            services,
+            views,
+            shutdown,
+            workers: HashMap::new(),
+            by_name: HashMap::new(),
+            found: Vec::new(),
+            static_pods: HashMap::new(),
+            mirrors: HashMap::new(),
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Follows the pods of the cache until shutdown.
-    pub async fn run(mut self, pods: Arc<Cache>) {
+    pub async fn run(mut self, pods: Arc<Cache>, mut static_pods: watch::Receiver<Vec<Arc<Pod>>>) {
         let (news, mut runtime_news) = mpsc::channel(EVENT_QUEUE);
-        let listener = tokio::spawn(listen(self.services.runtime.clone(), news, self.shutdown.clone()));
+        let listener = tokio::spawn(runtime_news::listen(self.services.runtime.clone(), news, self.shutdown.clone()));
         tokio::select! {
             () = self.shutdown.cancelled() => return,
             () = pods.synced() => {}
         }
         self.hold_allocations(&pods);
+        self.found = static_pods.borrow_and_update().clone();
+        self.static_changed();
         self.remove_orphans(&pods).await;
         let mut changes = pods.subscribe();
         let mut relist = tokio::time::interval(self.services.config.relist_interval);
@@ -75,6 +84,10 @@ impl Manager {
                     Some(change) => self.pod_changed(&change),
                     None => break,
                 },
+                Ok(()) = static_pods.changed() => {
+                    self.found = static_pods.borrow_and_update().clone();
+                    self.static_changed();
+                }
                 Some(news) = runtime_news.recv() => self.runtime_changed(&news),
                 _ = relist.tick() => self.runtime_changed(&RuntimeNews::All),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => self.worker_ended(ended),
@@ -90,7 +103,55 @@ impl Manager {
         known.filter(admit::was_admitted).for_each(|pod| self.services.allocations.hold(&pod));
     }
 
+    /// Starts the static pods that are new and ends those whose manifest has gone or changed. A pod whose manifest has
+    /// changed ends before its successor begins: they share a name, and may share ports.
+    fn static_changed(&mut self) {
+        let found = self.found.clone();
+        let is_there = |uid: &str| found.iter().any(|pod| spec::uid(pod) == uid);
+        let gone: Vec<String> = self.static_pods.values().filter(|uid| !is_there(uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.tell_gone(uid));
+        for pod in found.iter() {
+            let key = corten_meta::Key { namespace: spec::namespace(pod).into(), name: spec::name(pod).into() };
+            let uid = spec::uid(pod).to_owned();
+            let taken = self.static_pods.get(&key).is_some_and(|known| self.workers.contains_key(known));
+            if taken || self.workers.contains_key(&uid) {
+                continue;
+            }
+            let mirror = self.mirrors.get(&key).cloned();
+            self.static_pods.insert(key, uid.clone());
+            self.start_worker(uid, Desired { pod: pod.clone(), gone: false, mirror });
+        }
+    }
+
+    /// The mirror of a static pod came, changed or went. One that mirrors nothing any more is deleted.
+    fn mirror_changed(&mut self, key: &corten_meta::Key, mirror: Option<Arc<Pod>>) {
+        match &mirror {
+            Some(pod) => drop(self.mirrors.insert(key.clone(), pod.clone())),
+            None => drop(self.mirrors.remove(key)),
+        }
+        let handle = self.static_pods.get(key).and_then(|uid| self.workers.get(uid));
+        if let Some(handle) = handle {
+            handle.desired.send_modify(|desired| desired.mirror = mirror);
+            handle.waker.wake();
+        } else if let Some(orphan) = mirror {
+            let services = self.services.clone();
+            tokio::spawn(async move {
+                if let Err(error) = mirror::delete(&services, &orphan).await {
+                    warn!(%error, pod = %spec::describe(&orphan), "a mirror of nothing was not deleted");
+                }
+            });
+        }
+    }
+
     fn pod_changed(&mut self, change: &Change) {
+        let pod = change.new.as_ref().and_then(|object| decode_object::<Pod>(object).ok());
+        let shows = pod.filter(static_pods::is_mirror);
+        if shows.is_some() || self.mirrors.contains_key(&change.key) {
+            self.mirror_changed(&change.key, shows.map(Arc::new));
+            if change.new.is_none() || self.mirrors.contains_key(&change.key) {
+                return;
+            }
+        }
         let known = self.by_name.get(&change.key).cloned();
         let current = change.new.as_ref().map(|object| object.header.uid.clone());
         if let Some(known) = known.filter(|known| current.as_ref() != Some(known)) {
@@ -112,7 +173,7 @@ impl Manager {
         };
         let uid = object.header.uid.clone();
         self.by_name.insert(object.key(), uid.clone());
-        let desired = Desired { pod: Arc::new(pod), gone: false };
+        let desired = Desired { pod: Arc::new(pod), gone: false, mirror: None };
         match self.workers.get(&uid) {
             Some(handle) => {
                 handle.desired.send_replace(desired);
@@ -147,6 +208,10 @@ impl Manager {
                 self.workers.remove(&uid);
                 self.by_name.retain(|_, known| *known != uid);
                 self.views.remove(&uid);
+                if self.static_pods.values().any(|known| *known == uid) {
+                    self.static_pods.retain(|_, known| *known != uid);
+                    self.static_changed();
+                }
             }
             Err(error) => warn!(%error, "a pod worker failed"),
         }
@@ -161,7 +226,8 @@ impl Manager {
 
     /// Ends what an earlier kubelet left and the API no longer knows.
     async fn remove_orphans(&self, pods: &Cache) {
-        let known: HashSet<String> = pods.all().iter().map(|object| object.header.uid.clone()).collect();
+        let mut known: HashSet<String> = pods.all().iter().map(|object| object.header.uid.clone()).collect();
+        known.extend(self.static_pods.values().cloned());
         match orphans(&self.services.runtime, &known).await {
             Ok(orphans) => {
                 for (sandbox, pod) in orphans {
@@ -202,30 +268,4 @@ async fn orphans(runtime: &Runtime, known: &HashSet<String>) -> Result<Vec<(Stri
                 .then(|| (sandbox.id, format!("{}/{}", metadata.namespace, metadata.name)))
         })
         .collect())
-}
-
-/// Passes container events on. After every (re)connection everything is looked at, so that nothing that
-/// happened in between is missed.
-async fn listen(runtime: Runtime, news: mpsc::Sender<RuntimeNews>, shutdown: CancellationToken) {
-    let forever = async {
-        loop {
-            if let Ok(mut events) = runtime.events().await {
-                if news.send(RuntimeNews::All).await.is_err() {
-                    return;
-                }
-                while let Ok(Some(event)) = events.message().await {
-                    let uid = event.pod_sandbox_status.and_then(|status| status.metadata).map(|metadata| metadata.uid);
-                    let heard = uid.map_or(RuntimeNews::All, RuntimeNews::Pod);
-                    if news.send(heard).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            tokio::time::sleep(RECONNECT).await;
-        }
-    };
-    tokio::select! {
-        () = shutdown.cancelled() => {}
-        () = forever => {}
-    }
 }

@@ -45,7 +45,7 @@ pub struct Resize {
 }
 
 /// The pod must end, since when, and what its status says about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Termination {
     pub since: Timestamp,
     /// The seconds its containers have, counted from `since`.
@@ -54,6 +54,8 @@ pub struct Termination {
     pub failed: Option<(String, String)>,
     /// The node did not take the pod: nothing of it was ever made here.
     pub rejected: bool,
+    /// What the condition `DisruptionTarget` says, if the pod was ended for the node's sake.
+    pub disrupted: Option<String>,
 }
 
 /// What to do now. Everything in it may be done in one pass.

@@ -317,10 +317,7 @@ fn sidecars_stop_last_and_in_reverse() {
 }
 
 fn terminating(since: i64, grace: i64) -> Memory {
-    Memory {
-        termination: Some(Termination { since: at(since), grace, failed: None, rejected: false }),
-        ..Memory::default()
-    }
+    Memory { termination: Some(Termination { since: at(since), grace, ..Termination::default() }), ..Memory::default() }
 }
 
 #[test]

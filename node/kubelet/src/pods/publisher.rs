@@ -10,15 +10,19 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::debug;
 
-use super::spec;
 use super::status::status_patch;
+use super::{spec, static_pods};
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 
+/// The object that carries the status: its uid, and the status that the API is known to hold.
+type Target = Option<(String, PodStatus)>;
+
 /// The worker's end.
 pub struct Publisher {
     wanted: watch::Sender<(u64, PodStatus)>,
+    target: watch::Sender<Target>,
     written: watch::Receiver<u64>,
     task: JoinHandle<()>,
 }
@@ -30,12 +34,26 @@ impl Drop for Publisher {
 }
 
 impl Publisher {
-    pub fn new(client: Client, pod: Arc<Pod>) -> Publisher {
+    /// Writes to the pod itself; a static pod has nothing to write to until it is given a mirror.
+    pub fn new(client: Client, pod: &Arc<Pod>) -> Publisher {
         let (wanted, wishes) = watch::channel((0, PodStatus::default()));
         let (done, written) = watch::channel(0);
-        let base = spec::status(&pod).clone();
-        let task = tokio::spawn(Writer { client, pod, base, wishes, done }.run());
-        Publisher { wanted, written, task }
+        let own = (spec::uid(pod).to_owned(), spec::status(pod).clone());
+        let (target, targets) = watch::channel(Some(own).filter(|_| !static_pods::is_static(pod)));
+        let task = tokio::spawn(Writer { client, pod: pod.clone(), targets, wishes, done }.run());
+        Publisher { wanted, target, written, task }
+    }
+
+    /// Writes to this mirror from now on, or to nothing while there is none.
+    pub fn retarget(&self, mirror: Option<&Arc<Pod>>) {
+        self.target.send_if_modified(|target| {
+            let uid = mirror.map(|mirror| spec::uid(mirror));
+            if target.as_ref().map(|(uid, _)| uid.as_str()) == uid {
+                return false;
+            }
+            *target = mirror.map(|mirror| (spec::uid(mirror).to_owned(), spec::status(mirror).clone()));
+            true
+        });
     }
 
     /// Asks for this status to be written, in place of any that still waits.
@@ -60,8 +78,7 @@ impl Publisher {
 struct Writer {
     client: Client,
     pod: Arc<Pod>,
-    /// The status that the API is known to hold.
-    base: PodStatus,
+    targets: watch::Receiver<Target>,
     wishes: watch::Receiver<(u64, PodStatus)>,
     done: watch::Sender<u64>,
 }
@@ -69,10 +86,21 @@ struct Writer {
 impl Writer {
     async fn run(mut self) {
         let mut retry = FIRST_RETRY;
-        while self.wishes.changed().await.is_ok() {
+        let mut target = self.targets.borrow_and_update().clone();
+        loop {
+            tokio::select! {
+                changed = self.wishes.changed() => if changed.is_err() { return },
+                changed = self.targets.changed() => match changed {
+                    Ok(()) => target = self.targets.borrow_and_update().clone(),
+                    Err(_) => return,
+                },
+            }
             loop {
+                if self.targets.has_changed().unwrap_or(false) {
+                    target = self.targets.borrow_and_update().clone();
+                }
                 let (version, status) = self.wishes.borrow_and_update().clone();
-                if self.write(&status).await {
+                if version == 0 || self.write(&mut target, &status).await {
                     self.done.send_replace(version);
                     retry = FIRST_RETRY;
                     break;
@@ -84,12 +112,13 @@ impl Writer {
     }
 
     /// True when there is nothing left to do about this status.
-    async fn write(&mut self, status: &PodStatus) -> bool {
-        let (namespace, name, uid) = (spec::namespace(&self.pod), spec::name(&self.pod), spec::uid(&self.pod));
-        let Some(patch) = status_patch(uid, &self.base, status) else { return true };
+    async fn write(&self, target: &mut Target, status: &PodStatus) -> bool {
+        let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
+        let Some((uid, base)) = target else { return true };
+        let Some(patch) = status_patch(uid, base, status) else { return true };
         match self.client.patch::<Pod>(namespace, name, &Patch::Strategic(patch), Some("status")).await {
             Ok(pod) => {
-                self.base = pod.status.unwrap_or_default();
+                *base = pod.status.unwrap_or_default();
                 true
             }
             // The pod is gone, or it is another pod of the same name.

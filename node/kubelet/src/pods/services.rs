@@ -1,16 +1,20 @@
 //! What every pod worker shares: the node's configuration, its clients, and the owners of things that are
 //! shared between pods.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, RwLock};
 
 use corten_client::{Cache, Client};
+use tokio::sync::{Semaphore, watch};
 
 use super::Allocations;
+use super::orders::Orders;
 use crate::config::Config;
 use crate::container::cgroups::Cgroups;
-use crate::container::resources::ResourceList;
+use crate::container::resources::{self, ResourceList};
 use crate::cri::Runtime;
 use crate::events::Events;
+use crate::eviction::Pressure;
 use crate::objects::Objects;
 use crate::volumes::Tokens;
 
@@ -29,13 +33,31 @@ pub struct Services {
     /// What the node can give to pods.
     pub allocatable: RwLock<ResourceList>,
     pub memory_capacity: i64,
+    /// The most processes that one pod may have.
+    pub pod_pids_limit: i64,
     /// What its pods have been promised.
     pub allocations: Allocations,
+    /// Which pods somebody other than the API wants ended.
+    pub orders: Orders,
+    /// What the node is short of.
+    pub pressure: watch::Sender<BTreeSet<Pressure>>,
+    /// The pulls that may go on at the same time.
+    pub pulls: Arc<Semaphore>,
     /// This node's own object.
     pub own_node: Arc<Cache>,
 }
 
 impl Services {
+    /// Gives the QoS classes their parts of the processor: what their pods ask for. Pods that ask for nothing get what
+    /// others leave.
+    pub fn share_cpu(&self) {
+        let root = self.config.cgroup_root.trim_end_matches('/');
+        let burstable = self.allocations.burstable_cpu();
+        for (class, milli) in [("burstable", burstable), ("besteffort", 0)] {
+            self.cgroups.share(&format!("{root}/kubepods/{class}"), resources::shares(milli));
+        }
+    }
+
     pub fn allocatable(&self) -> ResourceList {
         self.allocatable.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }

@@ -234,7 +234,7 @@ fn init_containers_hold_the_phase_at_pending() {
 fn a_deadline_fails_the_pod_with_its_reason() {
     let mut case = case(ONE, observed(vec![instance("main", InstanceState::Running, 0)]));
     let failed = Some(("DeadlineExceeded".to_owned(), "too long".to_owned()));
-    case.memory.termination = Some(Termination { since: now(), grace: 30, failed, rejected: false });
+    case.memory.termination = Some(Termination { since: now(), grace: 30, failed, ..Termination::default() });
     let status = case.status();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("DeadlineExceeded")));
 }
@@ -242,7 +242,7 @@ fn a_deadline_fails_the_pod_with_its_reason() {
 #[test]
 fn a_deleted_pod_that_never_ran_has_failed() {
     let mut case = case(ONE, Observed::default());
-    case.memory.termination = Some(Termination { since: now(), grace: 30, failed: None, rejected: false });
+    case.memory.termination = Some(Termination { since: now(), grace: 30, ..Termination::default() });
     case.ended = true;
     assert_eq!(case.status().phase.as_deref(), Some("Failed"));
 }

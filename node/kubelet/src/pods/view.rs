@@ -33,6 +33,10 @@ impl Views {
         self.lock().remove(uid);
     }
 
+    pub fn get(&self, uid: &str) -> Option<watch::Receiver<View>> {
+        self.lock().get(uid).cloned()
+    }
+
     pub fn all(&self) -> Vec<View> {
         self.lock().values().map(|view| view.borrow().clone()).collect()
     }

@@ -24,7 +24,7 @@ use super::stop::Stops;
 use super::termination_message::Messages;
 use super::view::View;
 use super::waker::Waker;
-use super::{Services, act};
+use super::{Services, act, mirror, static_pods};
 use crate::backoff::go_seconds;
 use crate::container::resources;
 use crate::error::Result;
@@ -45,6 +45,8 @@ pub struct Desired {
     pub pod: Arc<Pod>,
     /// The object is gone from the API: whatever is left of the pod must end.
     pub gone: bool,
+    /// For a static pod, what the API shows of it.
+    pub mirror: Option<Arc<Pod>>,
 }
 
 impl Desired {
@@ -74,6 +76,8 @@ pub struct Worker {
     pub(super) allocated: Option<Allocated>,
     /// A resize was promised and its end is not yet told.
     pub(super) resizing: bool,
+    /// The pod comes from a file of this node, not from the API.
+    pub(super) is_static: bool,
     /// Containers that were stopped in order to start them again.
     restarting: HashSet<String>,
     probes: Probes,
@@ -102,7 +106,8 @@ impl Worker {
         let (view, viewer) = watch::channel(View { pod: pod.clone(), ..View::default() });
         let worker = Worker {
             probes: Probes::new(services.runtime.clone(), services.events.clone(), waker.clone()),
-            publisher: Publisher::new(services.client.clone(), pod.clone()),
+            publisher: Publisher::new(services.client.clone(), &pod),
+            is_static: static_pods::is_static(&pod),
             services,
             desired,
             waker,
@@ -126,6 +131,7 @@ impl Worker {
 
     /// Works until the pod is gone or the kubelet stops; containers outlive the kubelet.
     pub async fn run(mut self) {
+        self.services.orders.register(spec::uid(&self.pod), &self.waker);
         loop {
             let stopped = stopped_for(self.shutdown.clone(), LAST_WORDS);
             let passed = tokio::select! {
@@ -146,7 +152,9 @@ impl Worker {
                 Next::Again | Next::Sleep(_) => return,
             }
         }
+        self.services.orders.forget(spec::uid(&self.pod));
         self.services.allocations.release(spec::uid(&self.pod));
+        self.services.share_cpu();
         self.services.objects.forget(spec::uid(&self.pod));
         self.services.tokens.forget(spec::uid(&self.pod));
     }
@@ -174,6 +182,10 @@ impl Worker {
         self.messages.fill(&self.services.config, &self.pod, &mut observed);
         self.note_termination(&desired, &observed, now);
         self.admit(&observed, now).await?;
+        self.keep_mirror(desired.mirror.as_ref()).await?;
+        if self.waits_for_room() {
+            return Ok(Next::Sleep(None));
+        }
         self.sync_probes(&observed);
         self.memory.stopping = self.stops.ids();
         self.note_applied(&observed);
@@ -201,6 +213,15 @@ impl Worker {
             self.retries.clear();
         }
         self.pod = self.allocate(&desired.pod);
+        if self.is_static {
+            // What the API knows of a static pod is the status of its mirror.
+            self.publisher.retarget(desired.mirror.as_ref());
+            if let Some(mirror) = &desired.mirror {
+                let mut pod = Pod::clone(&self.pod);
+                pod.status.clone_from(&mirror.status);
+                self.pod = Arc::new(pod);
+            }
+        }
         desired
     }
 
@@ -221,16 +242,24 @@ impl Worker {
         let deleted = desired.must_end();
         let reported = spec::status(&self.pod).phase.as_deref().is_some_and(status::is_terminal);
         let overdue = self.deadline().is_some_and(|deadline| deadline <= now) && !deleted && !reported;
+        let order = self.services.orders.of(spec::uid(&self.pod)).filter(|_| !reported);
         let grace = spec::grace_period_seconds(&self.pod);
         match &mut self.memory.termination {
-            None if deleted || reported || overdue => {
-                let failed = overdue.then(|| {
+            None if deleted || reported || overdue || order.is_some() => {
+                let overdue = overdue.then(|| {
                     let message = "Pod was active on the node longer than the specified deadline";
                     self.services.events.pod(&self.pod, NORMAL, "DeadlineExceeded", message);
                     ("DeadlineExceeded".to_owned(), message.to_owned())
                 });
                 self.pulls.abort();
-                self.memory.termination = Some(Termination { since: now, grace, failed, rejected: false });
+                let grace = order.as_ref().map_or(grace, |order| order.grace.min(grace));
+                let disrupted = order.as_ref().filter(|order| order.disrupted).map(|order| order.message.clone());
+                let failed = order.map(|order| (order.reason, order.message)).or(overdue);
+                self.memory.termination = Some(Termination { since: now, grace, failed, rejected: false, disrupted });
+            }
+            Some(termination) if order.as_ref().is_some_and(|order| order.grace < termination.grace) => {
+                termination.grace = order.map_or(0, |order| order.grace);
+                self.stops.hurry(&self.services, &self.waker, termination.grace);
             }
             Some(termination) if deleted && grace < termination.grace => {
                 termination.grace = grace;
@@ -364,14 +393,17 @@ impl Worker {
     fn wake_at(&self, plan: &Plan, now: Timestamp) -> Option<Timestamp> {
         let refresh = self.volumes.as_ref().and_then(|volumes| volumes.refresh_at);
         let deadline = self.deadline().filter(|_| self.memory.termination.is_none());
-        [plan.wake_at, self.retries.next(now), refresh, deadline].into_iter().flatten().min()
+        // A static pod that the API does not show yet tries again: nothing would wake it.
+        let mirror = (self.is_static && self.desired.borrow().mirror.is_none() && self.memory.termination.is_none())
+            .then(|| now.checked_add(RUNTIME_RETRY).ok());
+        [plan.wake_at, self.retries.next(now), refresh, deadline, mirror.flatten()].into_iter().flatten().min()
     }
 
     /// The pod has ended: the API is told, then everything it had on this node goes.
     async fn end(&mut self, desired: &Desired, observed: &Observed) -> Result<Next> {
         self.publisher.flushed().await;
         self.services.allocations.release(spec::uid(&self.pod));
-        if !desired.gone && self.pod.metadata.deletion_timestamp.is_none() {
+        if !desired.must_end() {
             // It stays readable, with its logs, until somebody deletes it.
             return Ok(Next::Sleep(None));
         }
@@ -380,8 +412,10 @@ impl Worker {
         if let Err(error) = teardown::remove(&pod_dir) {
             warn!(%error, pod = %spec::describe(&self.pod), "volumes not removed");
         }
-        if !desired.gone {
-            self.delete_object(&uid).await?;
+        match &desired.mirror {
+            Some(mirror) if self.is_static => mirror::delete(&self.services, mirror).await?,
+            _ if desired.gone || self.is_static => {}
+            _ => self.delete_object(&uid).await?,
         }
         act::remove_everything(&self.services, &self.pod, observed).await?;
         self.services.cgroups.remove(&resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod));

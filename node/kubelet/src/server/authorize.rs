@@ -1,21 +1,12 @@
-//! Who may call the node API: the API server by its certificate, administrators by their group, and everyone
-//! else whom the API allows the matching subresource of this Node (as upstream's webhook mode does).
+//! What a request to the node API is called in the API's own terms: a user from a certificate, a verb, and the
+//! subresources of the Node that a path belongs to. Pure; `access` asks the API about them.
 
-use corten_api::k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
-};
 use http::Method;
 use rustls::ServerConnection;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::State;
-
-/// The name in the API server's client certificate.
-const API_SERVER: &str = "kube-apiserver-kubelet-client";
-const ADMINISTRATORS: &str = "system:masters";
-
-/// The identity of a verified client certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct User {
     pub name: String,
     pub groups: Vec<String>,
@@ -33,39 +24,7 @@ pub fn user(connection: &ServerConnection) -> Option<User> {
     })
 }
 
-/// `Ok` if the user may; otherwise the reason.
-pub async fn authorize(state: &State, user: &User, method: &Method, path: &str) -> Result<(), String> {
-    if user.name == API_SERVER || user.groups.iter().any(|group| group == ADMINISTRATORS) {
-        return Ok(());
-    }
-    let node = &state.services.config.node_name;
-    let (verb, subresource) = (verb(method), subresource(path));
-    let review = SubjectAccessReview {
-        spec: SubjectAccessReviewSpec {
-            user: Some(user.name.clone()),
-            groups: Some(user.groups.clone()),
-            resource_attributes: Some(ResourceAttributes {
-                verb: Some(verb.to_owned()),
-                version: Some("v1".into()),
-                resource: Some("nodes".into()),
-                subresource: Some(subresource.to_owned()),
-                name: Some(node.clone()),
-                ..ResourceAttributes::default()
-            }),
-            ..SubjectAccessReviewSpec::default()
-        },
-        ..SubjectAccessReview::default()
-    };
-    let forbidden =
-        format!("Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])", user.name);
-    match state.services.client.create(&review).await {
-        Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => Ok(()),
-        Ok(_) => Err(forbidden),
-        Err(error) => Err(format!("{forbidden}: {error}")),
-    }
-}
-
-fn verb(method: &Method) -> &'static str {
+pub fn verb(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
         Method::PUT => "update",
@@ -75,24 +34,14 @@ fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The subresource of the Node that a path belongs to; what runs in containers is `proxy`.
-fn subresource(path: &str) -> &'static str {
+/// The subresources of the Node that a path belongs to, of which one must be allowed: a narrow one where there is one,
+/// and the old wide one. What runs in containers is `proxy`.
+pub fn subresources(path: &str) -> Vec<&'static str> {
     let under = |prefix: &str| path == prefix || path.starts_with(&format!("{prefix}/"));
-    if under("/stats") {
-        "stats"
-    } else if under("/metrics") {
-        "metrics"
-    } else if under("/logs") {
-        "log"
-    } else if under("/healthz") {
-        "healthz"
-    } else if under("/configz") {
-        "configz"
-    } else if path == "/pods" || under("/runningpods") {
-        "pods"
-    } else {
-        "proxy"
-    }
+    let narrow = [("/pods", "pods"), ("/healthz", "healthz"), ("/configz", "configz"), ("/runningpods", "pods")];
+    let wide = [("/stats", "stats"), ("/metrics", "metrics"), ("/logs", "log"), ("/checkpoint", "checkpoint")];
+    let find = |table: &[(&str, &'static str)]| table.iter().find(|(prefix, _)| under(prefix)).map(|(_, name)| *name);
+    find(&narrow).into_iter().chain([find(&wide).unwrap_or("proxy")]).collect()
 }
 
 #[cfg(test)]
@@ -105,12 +54,16 @@ mod tests {
             ("/stats/summary", "stats"),
             ("/metrics", "metrics"),
             ("/metricsx", "proxy"),
-            ("/pods", "pods"),
+            ("/pods", "pods proxy"),
+            ("/runningpods/", "pods proxy"),
             ("/exec/ns/p/c", "proxy"),
             ("/containerLogs/ns/p/c", "proxy"),
-            ("/healthz", "healthz"),
+            ("/healthz", "healthz proxy"),
+            ("/configz", "configz proxy"),
+            ("/logs/messages", "log"),
+            ("/checkpoint/ns/p/c", "checkpoint"),
         ] {
-            assert_eq!(subresource(path), expected, "{path}");
+            assert_eq!(subresources(path).join(" "), expected, "{path}");
         }
         assert_eq!([verb(&Method::GET), verb(&Method::POST)], ["get", "create"]);
     }

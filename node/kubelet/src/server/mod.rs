@@ -3,9 +3,12 @@
 //!
 //! Every request passes `authenticate` and `authorize` before it is routed; there is no way around them.
 
+mod access;
 mod authorize;
 mod log_socket;
 mod logs;
+mod metrics;
+mod node_logs;
 mod query;
 mod stats;
 mod streams;
@@ -25,10 +28,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
+pub use access::Access;
+
 use crate::error::{Error, Result};
 use crate::logs::follow::LogWatcher;
 use crate::pods::Services;
 use crate::pods::view::Views;
+use crate::stats::Collector;
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -37,7 +43,47 @@ pub struct State {
     pub services: Arc<Services>,
     pub views: Views,
     pub log_watcher: LogWatcher,
+    pub collector: Collector,
+    pub access: Access,
     pub shutdown: CancellationToken,
+}
+
+/// Answers `/healthz` on an address of the machine itself until shutdown, without TLS and to everyone. An address that
+/// is taken is no reason to fail: the node API has the same page.
+pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationToken) {
+    if address.port() == 0 {
+        return;
+    }
+    let listener = match TcpListener::bind(address).await {
+        Ok(listener) => listener,
+        Err(error) => return info!(%error, %address, "healthz is not served"),
+    };
+    let connections = TaskTracker::new();
+    loop {
+        let stream = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(_) => continue,
+            },
+        };
+        let shutdown = shutdown.clone();
+        connections.spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| async move {
+                let well = request.uri().path() == "/healthz";
+                let answer =
+                    if well { text(StatusCode::OK, "ok") } else { text(StatusCode::NOT_FOUND, "404 page not found\n") };
+                Ok::<_, std::convert::Infallible>(answer)
+            });
+            let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                ended = connection => if let Err(error) = ended { debug!(%error, "connection ended") },
+            }
+        });
+    }
+    connections.close();
+    connections.wait().await;
 }
 
 /// Serves the node API until shutdown; without certificates there is none.
@@ -94,8 +140,10 @@ async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor
 
 /// Authenticate, authorize, route.
 async fn handle(state: &Arc<State>, user: Option<&authorize::User>, request: Request<Incoming>) -> Response<Body> {
-    let Some(user) = user else { return text(StatusCode::UNAUTHORIZED, "Unauthorized") };
-    if let Err(reason) = authorize::authorize(state, user, request.method(), request.uri().path()).await {
+    let Some(user) = state.access.authenticate(state, user, request.headers()).await else {
+        return text(StatusCode::UNAUTHORIZED, "Unauthorized");
+    };
+    if let Err(reason) = state.access.authorize(state, &user, request.method(), request.uri().path()).await {
         return text(StatusCode::FORBIDDEN, &reason);
     }
     route(state, request).await
@@ -108,11 +156,18 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
         (&Method::GET, ["healthz", ..]) => text(StatusCode::OK, "ok"),
         (&Method::GET, ["pods"]) => stats::pods(state),
         (&Method::GET, ["runningpods"]) => stats::running_pods(state),
-        (&Method::GET, ["stats", "summary"]) => stats::summary(state).await,
-        (&Method::GET, ["metrics"]) => stats::metrics(state),
-        (&Method::GET, ["metrics", "resource" | "cadvisor"]) => stats::resource_metrics(state).await,
+        (&Method::GET, ["stats", "summary"]) => stats::summary(state, request.uri().query()).await,
+        (&Method::GET, ["metrics"]) => metrics::kubelet(state),
+        (&Method::GET, ["metrics", "resource"]) => metrics::resource(state).await,
+        (&Method::GET, ["metrics", "cadvisor"]) => metrics::cadvisor(state).await,
         (&Method::GET, ["metrics", "probes"]) => text(StatusCode::OK, ""),
         (&Method::GET, ["configz"]) => stats::configz(state),
+        (&Method::GET, ["logs", inside @ ..]) => {
+            node_logs::serve(state, &inside.join("/"), request.uri().query()).await
+        }
+        (&Method::POST, ["checkpoint", ..]) => {
+            text(StatusCode::NOT_IMPLEMENTED, "checkpointing containers is not supported by this node\n")
+        }
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
             let answer = logs::container_logs(state, namespace, pod, container, request.uri().query()).await;
             if log_socket::is_asked_for(request.headers()) {

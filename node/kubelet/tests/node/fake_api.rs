@@ -89,7 +89,7 @@ impl FakeApi {
         let _ = self.changes.send(Change { collection, value, revision: inner.revision, deleted: false, added });
     }
 
-    fn remove(&self, path: &str) {
+    pub fn remove(&self, path: &str) {
         let mut inner = self.inner.lock().unwrap();
         if let Some(value) = inner.objects.remove(path) {
             inner.revision += 1;

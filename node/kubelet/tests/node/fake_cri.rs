@@ -30,6 +30,43 @@ pub struct Inner {
     next: u32,
 }
 
+impl Inner {
+    /// Every container has used a second of the processor and a mebibyte.
+    fn stats(&self, sandbox: &cri::PodSandboxStatus) -> cri::PodSandboxStats {
+        let number = |value| Some(cri::UInt64Value { value });
+        let cpu =
+            cri::CpuUsage { timestamp: nanos(), usage_core_nano_seconds: number(1_000_000_000), ..Default::default() };
+        let memory = cri::MemoryUsage { timestamp: nanos(), working_set_bytes: number(1 << 20), ..Default::default() };
+        let of_sandbox = self.containers.values().filter(|(_, _, id)| *id == sandbox.id);
+        let running = of_sandbox.filter(|(status, _, _)| status.state == cri::ContainerState::ContainerRunning as i32);
+        let containers = running.map(|(status, _, _)| cri::ContainerStats {
+            attributes: Some(cri::ContainerAttributes {
+                id: status.id.clone(),
+                metadata: status.metadata.clone(),
+                labels: status.labels.clone(),
+                ..Default::default()
+            }),
+            cpu: Some(cpu.clone()),
+            memory: Some(memory.clone()),
+            ..Default::default()
+        });
+        cri::PodSandboxStats {
+            attributes: Some(cri::PodSandboxAttributes {
+                id: sandbox.id.clone(),
+                metadata: sandbox.metadata.clone(),
+                labels: sandbox.labels.clone(),
+                ..Default::default()
+            }),
+            linux: Some(cri::LinuxPodSandboxStats {
+                containers: containers.collect(),
+                cpu: Some(cpu.clone()),
+                memory: Some(memory.clone()),
+                ..Default::default()
+            }),
+        }
+    }
+}
+
 impl FakeCri {
     /// Listens on the socket with the given images present.
     pub fn listen(socket: &Path, images: &[&str]) -> FakeCri {
@@ -359,7 +396,8 @@ impl RuntimeService for FakeCri {
         &self,
         _: Request<cri::ListPodSandboxStatsRequest>,
     ) -> Answer<cri::ListPodSandboxStatsResponse> {
-        Err(Status::unimplemented("not asked"))
+        let stats = self.with(|inner| inner.sandboxes.values().map(|(status, _)| inner.stats(status)).collect());
+        ok(cri::ListPodSandboxStatsResponse { stats })
     }
 
     async fn update_runtime_config(
@@ -411,11 +449,16 @@ impl ImageService for FakeCri {
         ok(cri::PullImageResponse { image_ref: name })
     }
 
-    async fn remove_image(&self, _: Request<cri::RemoveImageRequest>) -> Answer<cri::RemoveImageResponse> {
-        Err(Status::unimplemented("not asked"))
+    async fn remove_image(&self, request: Request<cri::RemoveImageRequest>) -> Answer<cri::RemoveImageResponse> {
+        self.call(format!("remove image {}", request.into_inner().image.unwrap().image));
+        ok(cri::RemoveImageResponse {})
     }
 
     async fn image_fs_info(&self, _: Request<cri::ImageFsInfoRequest>) -> Answer<cri::ImageFsInfoResponse> {
-        Err(Status::unimplemented("not asked"))
+        let usage = cri::FilesystemUsage {
+            fs_id: Some(cri::FilesystemIdentifier { mountpoint: "/".into() }),
+            ..Default::default()
+        };
+        ok(cri::ImageFsInfoResponse { image_filesystems: vec![usage], container_filesystems: vec![] })
     }
 }

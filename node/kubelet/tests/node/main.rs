@@ -7,6 +7,8 @@
 mod fake_api;
 mod fake_cri;
 mod node_api;
+mod pressure;
+mod static_pods;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +57,9 @@ fn config(root: &Path) -> Config {
         log_dir: root.join("log"),
         cgroup_mount: root.join("cgroup"),
         cluster_dns: vec!["10.96.0.10".into()],
+        // Whatever the disk of the machine that runs the test looks like.
+        eviction: corten_kubelet::EvictionConfig { hard: Default::default(), ..Default::default() },
+        healthz: ([127, 0, 0, 1], 0).into(),
         ..Config::default()
     }
 }

@@ -12,6 +12,8 @@ const ALWAYS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", 
 /// Those that are there only while they are true.
 const RESIZE_PENDING: &str = "PodResizePending";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+/// The kubelet adds this one; others may too.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Whether only the kubelet writes conditions of this type.
 pub fn is_owned(type_: &str) -> bool {
@@ -31,6 +33,10 @@ pub fn conditions(facts: &Facts<'_>, new: &PodStatus) -> Vec<PodCondition> {
     let verdicts = [ready_to_start(facts), initialized(facts, new), ready, containers_ready, GOOD()];
     for (type_, verdict) in ALWAYS.into_iter().zip(verdicts) {
         all.push(condition(facts, old, type_, verdict));
+    }
+    if let Some(message) = facts.memory.termination.as_ref().and_then(|termination| termination.disrupted.clone()) {
+        all.retain(|condition| condition.type_ != DISRUPTION_TARGET);
+        all.push(condition(facts, old, DISRUPTION_TARGET, (true, "TerminationByKubelet", message)));
     }
     all.extend(resize(facts).into_iter().map(|(type_, verdict)| condition(facts, old, type_, verdict)));
     all

@@ -43,7 +43,9 @@ pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
 fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
     let old: Vec<&Value> = old.and_then(Value::as_array).into_iter().flatten().collect();
     let owned = |condition: &Value| condition["type"].as_str().is_some_and(is_owned);
-    let changed = new.as_array().into_iter().flatten().filter(|condition| owned(condition) && !old.contains(condition));
+    let written = |condition: &Value| owned(condition) || condition["reason"] == "TerminationByKubelet";
+    let changed = new.as_array().into_iter().flatten();
+    let changed = changed.filter(|condition| written(condition) && !old.contains(condition));
     let changed = changed.map(|condition| {
         let mut condition = condition.clone();
         let before = old.iter().find(|before| before["type"] == condition["type"]);

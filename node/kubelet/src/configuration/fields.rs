@@ -1,0 +1,440 @@
+//! The fields of `KubeletConfiguration`: those that set something, and those of which one value alone is supported.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::core::v1::Taint;
+use corten_meta::Value;
+use serde_json::json;
+
+use super::Field;
+use super::duration::{format_duration, parse_duration};
+
+type Set = std::result::Result<(), String>;
+
+fn text(value: &Value) -> Result<String, String> {
+    value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is not a text"))
+}
+
+fn truth(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| format!("{value} is neither true nor false"))
+}
+
+fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {
+    let wrong = || format!("{value} is not a whole number");
+    value.as_i64().and_then(|number| T::try_from(number).ok()).ok_or_else(wrong)
+}
+
+fn duration(value: &Value) -> Result<Duration, String> {
+    parse_duration(&text(value)?)
+}
+
+fn texts(value: &Value) -> Result<Vec<String>, String> {
+    value.as_array().ok_or_else(|| format!("{value} is not a list"))?.iter().map(text).collect()
+}
+
+fn map(value: &Value) -> Result<BTreeMap<String, String>, String> {
+    let object = value.as_object().ok_or_else(|| format!("{value} is not a map"))?;
+    object.iter().map(|(name, value)| Ok((name.clone(), text(value)?))).collect()
+}
+
+fn written(duration: Duration) -> Value {
+    format_duration(duration).into()
+}
+
+/// Amounts that are kept from pods, checked as they are read.
+fn reserved(value: &Value) -> Result<BTreeMap<String, String>, String> {
+    let map = map(value)?;
+    for (name, amount) in &map {
+        if !["cpu", "memory", "ephemeral-storage", "pid"].contains(&name.as_str()) {
+            return Err(format!("cannot reserve {name:?} resource"));
+        }
+        corten_meta::Quantity::parse(amount).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(map)
+}
+
+/// What sets something.
+pub(super) const FIELDS: &[Field] = &[
+    Field {
+        name: "staticPodPath",
+        get: |config| config.static_pod_path.as_ref().map_or(Value::Null, |path| json!(path)),
+        set: |config, value| {
+            config.static_pod_path = Some(text(value)?).filter(|path| !path.is_empty()).map(PathBuf::from);
+            Ok(())
+        },
+    },
+    Field {
+        name: "address",
+        get: |config| config.listen.ip().to_string().into(),
+        set: |config, value| {
+            let address: IpAddr = text(value)?.parse().map_err(|_| format!("{value} is not an address"))?;
+            config.listen = SocketAddr::new(address, config.listen.port());
+            Ok(())
+        },
+    },
+    Field {
+        name: "port",
+        get: |config| config.listen.port().into(),
+        set: |config, value| Ok(config.listen.set_port(number(value)?)),
+    },
+    Field {
+        name: "healthzBindAddress",
+        get: |config| config.healthz.ip().to_string().into(),
+        set: |config, value| {
+            let address: IpAddr = text(value)?.parse().map_err(|_| format!("{value} is not an address"))?;
+            config.healthz = SocketAddr::new(address, config.healthz.port());
+            Ok(())
+        },
+    },
+    Field {
+        name: "healthzPort",
+        get: |config| config.healthz.port().into(),
+        set: |config, value| Ok(config.healthz.set_port(number(value)?)),
+    },
+    Field {
+        name: "clusterDomain",
+        get: |config| config.cluster_domain.clone().into(),
+        set: |config, value| Ok(config.cluster_domain = text(value)?),
+    },
+    Field {
+        name: "clusterDNS",
+        get: |config| json!(config.cluster_dns),
+        set: |config, value| Ok(config.cluster_dns = texts(value)?),
+    },
+    Field {
+        name: "nodeStatusReportFrequency",
+        get: |config| written(config.status_report_interval),
+        set: |config, value| Ok(config.status_report_interval = duration(value)?),
+    },
+    Field {
+        name: "nodeLeaseDurationSeconds",
+        get: |config| config.lease_duration.as_secs().into(),
+        set: |config, value| {
+            config.lease_duration = Duration::from_secs(number::<u64>(value)?);
+            config.lease_renew_interval = config.lease_duration / 4;
+            Ok(())
+        },
+    },
+    Field {
+        name: "imageMinimumGCAge",
+        get: |config| written(config.image_collection.minimum_age),
+        set: |config, value| Ok(config.image_collection.minimum_age = duration(value)?),
+    },
+    Field {
+        name: "imageMaximumGCAge",
+        get: |config| written(config.image_collection.maximum_age.unwrap_or_default()),
+        set: |config, value| {
+            Ok(config.image_collection.maximum_age = Some(duration(value)?).filter(|age| !age.is_zero()))
+        },
+    },
+    Field {
+        name: "imageGCHighThresholdPercent",
+        get: |config| config.image_collection.high_threshold_percent.into(),
+        set: |config, value| Ok(config.image_collection.high_threshold_percent = number(value)?),
+    },
+    Field {
+        name: "imageGCLowThresholdPercent",
+        get: |config| config.image_collection.low_threshold_percent.into(),
+        set: |config, value| Ok(config.image_collection.low_threshold_percent = number(value)?),
+    },
+    Field {
+        name: "cgroupRoot",
+        get: |config| config.cgroup_root.clone().into(),
+        set: |config, value| Ok(config.cgroup_root = text(value)?),
+    },
+    Field {
+        name: "maxPods",
+        get: |config| config.max_pods.into(),
+        set: |config, value| Ok(config.max_pods = number(value)?),
+    },
+    Field {
+        name: "podPidsLimit",
+        get: |config| config.pod_pids_limit.unwrap_or(-1).into(),
+        set: |config, value| Ok(config.pod_pids_limit = Some(number::<i64>(value)?).filter(|limit| *limit > 0)),
+    },
+    Field {
+        name: "nodeStatusMaxImages",
+        get: |config| config.max_images.map_or(json!(-1), |most| json!(most)),
+        set: |config, value| Ok(config.max_images = usize::try_from(number::<i64>(value)?).ok()),
+    },
+    Field {
+        name: "maxParallelImagePulls",
+        get: |config| config.max_parallel_pulls.map_or(Value::Null, |most| json!(most)),
+        set: |config, value| match number::<usize>(value)? {
+            0 => Err("must be at least 1".into()),
+            most => Ok(config.max_parallel_pulls = Some(most)),
+        },
+    },
+    Field {
+        name: "serializeImagePulls",
+        get: |config| (config.max_parallel_pulls == Some(1)).into(),
+        set: |config, value| {
+            if truth(value)? {
+                config.max_parallel_pulls = Some(1);
+            }
+            Ok(())
+        },
+    },
+    Field {
+        name: "evictionHard",
+        get: |config| json!(config.eviction.hard),
+        set: |config, value| Ok(config.eviction.hard = map(value)?),
+    },
+    Field {
+        name: "evictionSoft",
+        get: |config| json!(config.eviction.soft),
+        set: |config, value| Ok(config.eviction.soft = map(value)?),
+    },
+    Field {
+        name: "evictionSoftGracePeriod",
+        get: |config| {
+            let periods = config.eviction.soft_grace_period.iter();
+            json!(periods.map(|(signal, grace)| (signal, format_duration(*grace))).collect::<BTreeMap<_, _>>())
+        },
+        set: |config, value| {
+            let periods = map(value)?.into_iter().map(|(signal, grace)| Ok((signal, parse_duration(&grace)?)));
+            config.eviction.soft_grace_period = periods.collect::<Result<_, String>>()?;
+            Ok(())
+        },
+    },
+    Field {
+        name: "evictionMinimumReclaim",
+        get: |config| json!(config.eviction.minimum_reclaim),
+        set: |config, value| Ok(config.eviction.minimum_reclaim = map(value)?),
+    },
+    Field {
+        name: "evictionPressureTransitionPeriod",
+        get: |config| written(config.eviction.pressure_transition_period),
+        set: |config, value| Ok(config.eviction.pressure_transition_period = duration(value)?),
+    },
+    Field {
+        name: "evictionMaxPodGracePeriod",
+        get: |config| config.eviction.max_pod_grace_period.into(),
+        set: |config, value| Ok(config.eviction.max_pod_grace_period = number(value)?),
+    },
+    Field {
+        name: "containerLogMaxSize",
+        get: |config| {
+            corten_meta::Quantity::from_bytes(i64::try_from(config.log_max_bytes).unwrap_or(i64::MAX))
+                .to_string()
+                .into()
+        },
+        set: |config, value| {
+            let size = corten_meta::Quantity::parse(&text(value)?).map_err(|error| error.to_string())?;
+            config.log_max_bytes = u64::try_from(size.as_i64()).map_err(|_| format!("{value} is not a size"))?;
+            Ok(())
+        },
+    },
+    Field {
+        name: "containerLogMaxFiles",
+        get: |config| config.log_max_files.into(),
+        set: |config, value| Ok(config.log_max_files = number(value)?),
+    },
+    Field {
+        name: "containerLogMonitorInterval",
+        get: |config| written(config.log_monitor_interval),
+        set: |config, value| Ok(config.log_monitor_interval = duration(value)?),
+    },
+    Field {
+        name: "systemReserved",
+        get: |config| json!(config.system_reserved),
+        set: |config, value| Ok(config.system_reserved = reserved(value)?),
+    },
+    Field {
+        name: "kubeReserved",
+        get: |config| json!(config.kube_reserved),
+        set: |config, value| Ok(config.kube_reserved = reserved(value)?),
+    },
+    Field {
+        name: "enforceNodeAllocatable",
+        get: |config| if config.enforce_allocatable { json!(["pods"]) } else { json!(["none"]) },
+        set: |config, value| match texts(value)?.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            ["pods"] => Ok(config.enforce_allocatable = true),
+            [] | ["none"] => Ok(config.enforce_allocatable = false),
+            _ => Err(format!("{value} is not supported by this kubelet, which knows \"pods\" and \"none\"")),
+        },
+    },
+    Field {
+        name: "allowedUnsafeSysctls",
+        get: |config| json!(config.allowed_unsafe_sysctls),
+        set: |config, value| Ok(config.allowed_unsafe_sysctls = texts(value)?),
+    },
+    Field {
+        name: "providerID",
+        get: |config| config.provider_id.clone().into(),
+        set: |config, value| Ok(config.provider_id = Some(text(value)?).filter(|id| !id.is_empty())),
+    },
+    Field {
+        name: "enableSystemLogHandler",
+        get: |config| config.system_log_handler.into(),
+        set: |config, value| Ok(config.system_log_handler = truth(value)?),
+    },
+    Field {
+        name: "enableSystemLogQuery",
+        get: |config| config.system_log_query.into(),
+        set: |config, value| Ok(config.system_log_query = truth(value)?),
+    },
+    Field {
+        name: "seccompDefault",
+        get: |config| config.seccomp_default.into(),
+        set: |config, value| Ok(config.seccomp_default = truth(value)?),
+    },
+    Field {
+        name: "registerWithTaints",
+        get: |config| {
+            let taint = |taint: &Taint| json!({"key": taint.key, "value": taint.value, "effect": taint.effect});
+            config.taints.iter().map(taint).collect()
+        },
+        set: |config, value| {
+            let list = value.as_array().ok_or_else(|| format!("{value} is not a list"))?;
+            config.taints = list.iter().map(taint).collect::<Result<_, String>>()?;
+            Ok(())
+        },
+    },
+    Field {
+        name: "registerNode",
+        get: |config| config.register_node.into(),
+        set: |config, value| Ok(config.register_node = truth(value)?),
+    },
+    Field {
+        name: "containerRuntimeEndpoint",
+        get: |config| config.cri_socket.clone().into(),
+        set: |config, value| Ok(config.cri_socket = text(value)?),
+    },
+    Field {
+        name: "authentication",
+        get: |config| {
+            let access = &config.access;
+            json!({
+                "x509": {},
+                "webhook": {"enabled": access.webhook, "cacheTTL": format_duration(access.token_ttl)},
+                "anonymous": {"enabled": access.anonymous},
+            })
+        },
+        set: |config, value| {
+            let access = &mut config.access;
+            nested(value, "", &mut |name, value| match name {
+                "webhook.enabled" => Some(truth(value).map(|on| access.webhook = on)),
+                "webhook.cacheTTL" => Some(duration(value).map(|ttl| access.token_ttl = ttl)),
+                "anonymous.enabled" => Some(truth(value).map(|on| access.anonymous = on)),
+                _ => None,
+            })
+        },
+    },
+    Field {
+        name: "authorization",
+        get: |config| {
+            let access = &config.access;
+            json!({
+                "mode": if access.always_allow { "AlwaysAllow" } else { "Webhook" },
+                "webhook": {
+                    "cacheAuthorizedTTL": format_duration(access.allowed_ttl),
+                    "cacheUnauthorizedTTL": format_duration(access.denied_ttl),
+                },
+            })
+        },
+        set: |config, value| {
+            let access = &mut config.access;
+            nested(value, "", &mut |name, value| match name {
+                "mode" => Some(match value.as_str() {
+                    Some("AlwaysAllow") => Ok(access.always_allow = true),
+                    Some("Webhook") => Ok(access.always_allow = false),
+                    _ => Err(format!("{value} is neither \"Webhook\" nor \"AlwaysAllow\"")),
+                }),
+                "webhook.cacheAuthorizedTTL" => Some(duration(value).map(|ttl| access.allowed_ttl = ttl)),
+                "webhook.cacheUnauthorizedTTL" => Some(duration(value).map(|ttl| access.denied_ttl = ttl)),
+                _ => None,
+            })
+        },
+    },
+];
+
+fn taint(value: &Value) -> Result<Taint, String> {
+    let field = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (Some(key), Some(effect)) = (field("key"), field("effect")) else {
+        return Err(format!("{value} is not a taint: it needs a key and an effect"));
+    };
+    Ok(Taint { key, effect, value: field("value"), time_added: None })
+}
+
+/// Walks the leaves of an object; `take` says `None` to a path that it does not know.
+fn nested(value: &Value, path: &str, take: &mut dyn FnMut(&str, &Value) -> Option<Set>) -> Set {
+    let object = value.as_object().ok_or_else(|| format!("{value} is not an object"))?;
+    for (name, value) in object {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        if value.is_object() {
+            nested(value, &path, take)?;
+            continue;
+        }
+        take(&path, value).ok_or_else(|| format!("unknown field {path:?}"))??;
+    }
+    Ok(())
+}
+
+/// Settings of which this kubelet does one thing only, upstream's default unless it says why not.
+pub(super) const FIXED: &[(&str, &str)] = &[
+    ("enableServer", "true"),
+    ("syncFrequency", r#""1m0s""#),
+    ("fileCheckFrequency", r#""20s""#),
+    ("httpCheckFrequency", r#""20s""#),
+    ("readOnlyPort", "0"),
+    ("rotateCertificates", "false"),
+    ("serverTLSBootstrap", "false"),
+    ("registryPullQPS", "5"),
+    ("registryBurst", "10"),
+    ("imagePullCredentialsVerificationPolicy", r#""NeverVerify""#),
+    ("eventRecordQPS", "50"),
+    ("eventBurst", "100"),
+    ("enableDebuggingHandlers", "true"),
+    ("enableContentionProfiling", "false"),
+    ("oomScoreAdj", "-999"),
+    ("streamingConnectionIdleTimeout", r#""4h0m0s""#),
+    ("nodeStatusUpdateFrequency", r#""10s""#),
+    ("volumeStatsAggPeriod", r#""1m0s""#),
+    ("cgroupsPerQOS", "true"),
+    ("cgroupDriver", r#""cgroupfs""#),
+    ("cpuManagerPolicy", r#""none""#),
+    ("cpuManagerReconcilePeriod", r#""10s""#),
+    ("memoryManagerPolicy", r#""None""#),
+    ("topologyManagerPolicy", r#""none""#),
+    ("topologyManagerScope", r#""container""#),
+    ("runtimeRequestTimeout", r#""2m0s""#),
+    ("hairpinMode", r#""promiscuous-bridge""#),
+    ("resolvConf", r#""/etc/resolv.conf""#),
+    ("runOnce", "false"),
+    ("cpuCFSQuota", "true"),
+    ("cpuCFSQuotaPeriod", r#""100ms""#),
+    ("maxOpenFiles", "1000000"),
+    // What goes over the wire is JSON.
+    ("contentType", r#""application/json""#),
+    ("kubeAPIQPS", "50"),
+    ("kubeAPIBurst", "100"),
+    ("mergeDefaultEvictionSettings", "false"),
+    ("podsPerCore", "0"),
+    ("enableControllerAttachDetach", "true"),
+    ("protectKernelDefaults", "false"),
+    ("makeIPTablesUtilChains", "true"),
+    ("iptablesMasqueradeBit", "14"),
+    ("iptablesDropBit", "15"),
+    ("featureGates", "{}"),
+    // A machine with swap is taken as it is.
+    ("failSwapOn", "false"),
+    ("memorySwap", "{}"),
+    ("containerLogMaxWorkers", "1"),
+    ("configMapAndSecretChangeDetectionStrategy", r#""Watch""#),
+    ("volumePluginDir", r#""/usr/libexec/kubernetes/kubelet-plugins/volume/exec/""#),
+    ("kernelMemcgNotification", "false"),
+    ("enableProfilingHandler", "false"),
+    ("enableDebugFlagsHandler", "false"),
+    ("memoryThrottlingFactor", "0.9"),
+    ("memoryReservationPolicy", r#""None""#),
+    ("shutdownGracePeriod", r#""0s""#),
+    ("shutdownGracePeriodCriticalPods", r#""0s""#),
+    ("crashLoopBackOff", r#"{"maxContainerRestartPeriod":"5m0s"}"#),
+    ("localStorageCapacityIsolation", "true"),
+    // Old cgroups are served as well as new ones.
+    ("failCgroupV1", "false"),
+];

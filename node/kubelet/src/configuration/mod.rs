@@ -1,0 +1,159 @@
+//! `KubeletConfiguration`, version `kubelet.config.k8s.io/v1beta1`: the document that upstream's kubelet is
+//! configured by, read into [`Config`] and written out again for `/configz`.
+//!
+//! It is read strictly: a field that is unknown is an error, and so is a known one whose value asks for something
+//! that this kubelet does not do. No setting is ever taken and ignored. Pure: the binary reads the file.
+
+mod duration;
+mod fields;
+
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+pub use duration::{format_duration, parse_duration};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use fields::{FIELDS, FIXED};
+
+const KIND: &str = "KubeletConfiguration";
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+
+/// One field of the document.
+struct Field {
+    name: &'static str,
+    get: fn(&Config) -> Value,
+    set: fn(&mut Config, &Value) -> std::result::Result<(), String>,
+}
+
+/// Sets what the document says; what it leaves out stays as it is.
+pub fn apply(config: &mut Config, document: &Value) -> Result<()> {
+    let fields = document.as_object().ok_or_else(|| refuse("it is not an object".to_owned()))?;
+    for (name, expected) in [("kind", KIND), ("apiVersion", API_VERSION)] {
+        if fields.get(name).and_then(Value::as_str) != Some(expected) {
+            return Err(refuse(format!("{name} must be {expected:?}")));
+        }
+    }
+    for (name, value) in fields.iter().filter(|(name, _)| !["kind", "apiVersion"].contains(&name.as_str())) {
+        set(config, name, value).map_err(refuse)?;
+    }
+    check(config).map_err(refuse)
+}
+
+fn refuse(why: String) -> Error {
+    Error::Configuration(format!("{KIND}: {why}"))
+}
+
+fn set(config: &mut Config, name: &str, value: &Value) -> std::result::Result<(), String> {
+    if let Some(field) = FIELDS.iter().find(|field| field.name == name) {
+        return (field.set)(config, value).map_err(|why| format!("{name}: {why}"));
+    }
+    let Some((_, only)) = FIXED.iter().find(|(known, _)| *known == name) else {
+        return Err(format!("unknown field {name:?}"));
+    };
+    let only: Value = serde_json::from_str(only).unwrap_or(Value::Null);
+    if is_same(value, &only) {
+        return Ok(());
+    }
+    Err(format!("{name}: {value} is not supported by this kubelet, which knows only {only}"))
+}
+
+/// Equal, or two notations of the same duration.
+fn is_same(a: &Value, b: &Value) -> bool {
+    let duration = |value: &Value| value.as_str().and_then(|text| parse_duration(text).ok());
+    a == b || duration(a).is_some_and(|a| duration(b) == Some(a))
+}
+
+/// What must fit together.
+fn check(config: &Config) -> std::result::Result<(), String> {
+    config.eviction.thresholds()?;
+    let images = &config.image_collection;
+    if images.low_threshold_percent > images.high_threshold_percent || images.high_threshold_percent > 100 {
+        return Err(format!(
+            "imageGCLowThresholdPercent ({}) must be less than imageGCHighThresholdPercent ({}), and neither above 100",
+            images.low_threshold_percent, images.high_threshold_percent
+        ));
+    }
+    if config.log_max_files < 2 {
+        return Err("containerLogMaxFiles must be greater than 1".into());
+    }
+    Ok(())
+}
+
+/// The whole configuration, every field with its value.
+pub fn document(config: &Config) -> Value {
+    let mut fields = Map::new();
+    fields.insert("kind".into(), json!(KIND));
+    fields.insert("apiVersion".into(), json!(API_VERSION));
+    for (name, value) in FIXED {
+        fields.insert((*name).to_owned(), serde_json::from_str(value).unwrap_or(Value::Null));
+    }
+    for field in FIELDS {
+        fields.insert(field.name.to_owned(), (field.get)(config));
+    }
+    fields.retain(|_, value| !value.is_null());
+    Value::Object(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn read(mut fields: Value) -> std::result::Result<Config, String> {
+        let mut config = Config::default();
+        fields["kind"] = json!(KIND);
+        fields["apiVersion"] = json!(API_VERSION);
+        apply(&mut config, &fields).map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn fields_are_taken() {
+        let config = read(json!({
+            "maxPods": 20, "staticPodPath": "/etc/manifests", "clusterDNS": ["10.0.0.10"], "syncFrequency": "60s",
+            "evictionHard": {"memory.available": "5%"}, "evictionSoft": {"nodefs.available": "20%"},
+            "evictionSoftGracePeriod": {"nodefs.available": "1m30s"}, "containerLogMaxSize": "1Mi",
+            "systemReserved": {"cpu": "100m"}, "shutdownGracePeriod": "0s",
+            "imageGCHighThresholdPercent": 90, "podPidsLimit": 100, "authentication": {"anonymous": {"enabled": false}},
+        }))
+        .unwrap();
+        assert_eq!((config.max_pods, config.log_max_bytes, config.pod_pids_limit), (20, 1 << 20, Some(100)));
+        assert_eq!(config.static_pod_path.as_deref(), Some(std::path::Path::new("/etc/manifests")));
+        assert_eq!(config.eviction.soft_grace_period["nodefs.available"], Duration::from_secs(90));
+        assert_eq!(config.eviction.hard.len(), 1, "the given thresholds stand in place of the default ones");
+    }
+
+    #[test]
+    fn what_is_unknown_or_not_done_is_refused() {
+        for (fields, expected) in [
+            (json!({"maxPod": 1}), "KubeletConfiguration: unknown field \"maxPod\""),
+            (
+                json!({"cpuManagerPolicy": "static"}),
+                "KubeletConfiguration: cpuManagerPolicy: \"static\" is not supported by this kubelet, which knows only \"none\"",
+            ),
+            (json!({"maxPods": "many"}), "KubeletConfiguration: maxPods: \"many\" is not a whole number"),
+            (
+                json!({"authentication": {"x509": {"clientCAFiles": ""}}}),
+                "KubeletConfiguration: authentication: unknown field \"x509.clientCAFiles\"",
+            ),
+        ] {
+            assert_eq!(read(fields).unwrap_err(), expected);
+        }
+        let mut config = Config::default();
+        let error = apply(&mut config, &json!({"kind": "Pod"})).unwrap_err().to_string();
+        assert!(error.contains("kind must be"), "{error}");
+    }
+
+    #[test]
+    fn the_document_reads_back_as_itself() {
+        let config = Config { max_pods: 7, ..Config::default() };
+        let written = document(&config);
+        let mut again = Config::default();
+        apply(&mut again, &written).unwrap();
+        assert_eq!(document(&again), written);
+        assert_eq!(written["evictionPressureTransitionPeriod"], "5m0s");
+        assert_eq!(written["evictionHard"]["memory.available"], "100Mi");
+    }
+}

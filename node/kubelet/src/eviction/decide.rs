@@ -1,0 +1,198 @@
+//! What a look at the node means: which pressures it is under, and which threshold must be answered now. Pure: the
+//! observations and the time go in; the state between two looks is a value of its own.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::thresholds::{Pressure, Signal, Threshold};
+use crate::stats::types::{FsStats, Summary};
+
+/// How much there is left, and of how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    pub available: i64,
+    pub capacity: i64,
+}
+
+pub type Observations = BTreeMap<Signal, Observation>;
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// The signals that a summary shows.
+pub fn observe(summary: &Summary) -> Observations {
+    let mut all = Observations::new();
+    let mut add = |signal, available: Option<u64>, capacity: Option<u64>| {
+        if let (Some(available), Some(capacity)) = (available, capacity) {
+            all.insert(signal, Observation { available: signed(available), capacity: signed(capacity) });
+        }
+    };
+    let memory = |stats: &crate::stats::types::MemoryStats| {
+        let capacity = Some(stats.available_bytes? + stats.working_set_bytes?);
+        Some((stats.available_bytes, capacity))
+    };
+    if let Some((available, capacity)) = summary.node.memory.as_ref().and_then(memory) {
+        add(Signal::MemoryAvailable, available, capacity);
+    }
+    let pods = summary.node.system_containers.iter().find(|container| container.name == "pods");
+    if let Some((available, capacity)) = pods.and_then(|pods| memory(pods.memory.as_ref()?)) {
+        add(Signal::AllocatableMemoryAvailable, available, capacity);
+    }
+    if let Some(fs) = &summary.node.fs {
+        add(Signal::NodeFsAvailable, fs.available_bytes, usable(fs));
+        add(Signal::NodeFsInodesFree, fs.inodes_free, fs.inodes);
+    }
+    if let Some(fs) = summary.node.runtime.as_ref().and_then(|runtime| runtime.image_fs.as_ref()) {
+        add(Signal::ImageFsAvailable, fs.available_bytes, usable(fs));
+        add(Signal::ImageFsInodesFree, fs.inodes_free, fs.inodes);
+    }
+    if let Some(limit) = &summary.node.rlimit {
+        let available = u64::try_from(limit.maxpid - limit.curproc).unwrap_or(0);
+        add(Signal::PidAvailable, Some(available), u64::try_from(limit.maxpid).ok());
+    }
+    all
+}
+
+/// What could be used of a file system at all. Blocks that it keeps back for root, or that a quota withholds, are
+/// nobody's: a percentage of them would find a disk full that is not.
+pub fn usable(fs: &FsStats) -> Option<u64> {
+    fs.room_bytes.or(fs.capacity_bytes)
+}
+
+/// What is remembered between two looks.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    first_met: HashMap<Threshold, Timestamp>,
+    last_seen: BTreeMap<Pressure, Timestamp>,
+    answered: Vec<Threshold>,
+}
+
+/// What to do about a look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// What the node's conditions say.
+    pub pressures: BTreeSet<Pressure>,
+    /// The thresholds that are met and whose grace is over, the most urgent first.
+    pub met: Vec<Threshold>,
+}
+
+impl State {
+    /// Looks at the observations.
+    pub fn decide(
+        &mut self,
+        thresholds: &[Threshold],
+        seen: &Observations,
+        transition: Duration,
+        now: Timestamp,
+    ) -> Decision {
+        let mut met = met(thresholds, seen, false);
+        // What was answered stays met until the minimum is won back.
+        for threshold in self::met(&self.answered, seen, true) {
+            if !met.contains(&threshold) {
+                met.push(threshold);
+            }
+        }
+        self.first_met = met.iter().map(|one| (one.clone(), self.first_met.get(one).copied().unwrap_or(now))).collect();
+        for threshold in &met {
+            self.last_seen.insert(threshold.signal.pressure(), now);
+        }
+        let age = |since: &Timestamp| Duration::try_from(now.duration_since(*since)).unwrap_or_default();
+        self.last_seen.retain(|_, seen| age(seen) < transition || *seen == now);
+        met.retain(|one| self.first_met.get(one).is_some_and(|since| age(since) >= one.grace));
+        // Memory first: what lacks memory may be killed by the kernel, without any order.
+        met.sort_by_key(|one| one.signal);
+        self.answered = met.clone();
+        Decision { pressures: self.last_seen.keys().copied().collect(), met }
+    }
+}
+
+/// The thresholds whose signal is too low; to be won back, it must rise by the minimum above them.
+pub fn met(thresholds: &[Threshold], seen: &Observations, with_minimum: bool) -> Vec<Threshold> {
+    let is_met = |threshold: &&Threshold| {
+        seen.get(&threshold.signal).is_some_and(|observation| {
+            let minimum = threshold.minimum_reclaim.filter(|_| with_minimum);
+            let minimum = minimum.map_or(0, |amount| amount.of(observation.capacity));
+            observation.available < threshold.amount.of(observation.capacity).saturating_add(minimum)
+        })
+    };
+    thresholds.iter().filter(is_met).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eviction::thresholds::Amount;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn threshold(signal: Signal, amount: Amount, grace: u64) -> Threshold {
+        Threshold { signal, amount, grace: Duration::from_secs(grace), minimum_reclaim: None }
+    }
+
+    fn seen(list: &[(Signal, i64)]) -> Observations {
+        list.iter()
+            .map(|(signal, available)| (*signal, Observation { available: *available, capacity: 1000 }))
+            .collect()
+    }
+
+    const TRANSITION: Duration = Duration::from_secs(300);
+
+    #[test]
+    fn a_hard_threshold_is_answered_at_once_and_its_pressure_stays_a_while() {
+        let thresholds = [threshold(Signal::NodeFsAvailable, Amount::Part(1000), 0)];
+        let mut state = State::default();
+        let decision = state.decide(&thresholds, &seen(&[(Signal::NodeFsAvailable, 99)]), TRANSITION, at(0));
+        assert_eq!(decision.pressures.into_iter().collect::<Vec<_>>(), [Pressure::Disk]);
+        assert_eq!(decision.met, thresholds);
+        let better = seen(&[(Signal::NodeFsAvailable, 100)]);
+        let decision = state.decide(&thresholds, &better, TRANSITION, at(10));
+        assert!(decision.met.is_empty() && !decision.pressures.is_empty(), "the condition does not flap");
+        assert!(state.decide(&thresholds, &better, TRANSITION, at(300)).pressures.is_empty());
+    }
+
+    #[test]
+    fn a_soft_threshold_waits_for_its_grace_period() {
+        let thresholds = [threshold(Signal::MemoryAvailable, Amount::Fixed(500), 60)];
+        let mut state = State::default();
+        let low = seen(&[(Signal::MemoryAvailable, 400)]);
+        let decision = state.decide(&thresholds, &low, TRANSITION, at(0));
+        assert!(decision.met.is_empty() && decision.pressures.contains(&Pressure::Memory));
+        assert!(state.decide(&thresholds, &low, TRANSITION, at(59)).met.is_empty());
+        assert_eq!(state.decide(&thresholds, &low, TRANSITION, at(60)).met.len(), 1);
+        let high = seen(&[(Signal::MemoryAvailable, 600)]);
+        state.decide(&thresholds, &high, TRANSITION, at(61));
+        assert!(state.decide(&thresholds, &low, TRANSITION, at(62)).met.is_empty(), "the grace begins anew");
+    }
+
+    #[test]
+    fn a_minimum_is_won_back_before_the_threshold_is_left() {
+        let mut one = threshold(Signal::MemoryAvailable, Amount::Fixed(100), 0);
+        one.minimum_reclaim = Some(Amount::Fixed(50));
+        let mut state = State::default();
+        let look = |state: &mut State, available, second| {
+            let seen = seen(&[(Signal::MemoryAvailable, available)]);
+            state.decide(std::slice::from_ref(&one), &seen, TRANSITION, at(second)).met.len()
+        };
+        assert_eq!(look(&mut state, 120, 0), 0, "it was never below");
+        assert_eq!(look(&mut state, 90, 1), 1);
+        assert_eq!(look(&mut state, 120, 2), 1, "fifty more are wanted");
+        assert_eq!(look(&mut state, 150, 3), 0);
+    }
+
+    #[test]
+    fn memory_comes_first() {
+        let thresholds = [
+            threshold(Signal::PidAvailable, Amount::Fixed(10), 0),
+            threshold(Signal::NodeFsAvailable, Amount::Fixed(10), 0),
+            threshold(Signal::MemoryAvailable, Amount::Fixed(10), 0),
+        ];
+        let all = seen(&[(Signal::PidAvailable, 1), (Signal::NodeFsAvailable, 1), (Signal::MemoryAvailable, 1)]);
+        let met = State::default().decide(&thresholds, &all, TRANSITION, at(0)).met;
+        assert_eq!(met[0].signal, Signal::MemoryAvailable);
+    }
+}

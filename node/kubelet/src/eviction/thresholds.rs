@@ -1,0 +1,294 @@
+//! When the node is under pressure: signals, thresholds and their notation (`memory.available<100Mi`, `10%`).
+//! Pure; the configuration is parsed here once, and refused with a sentence if it makes no sense.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corten_meta::Quantity;
+
+/// What is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Signal {
+    MemoryAvailable,
+    /// Memory that pods have left of what the node gives to pods at all.
+    AllocatableMemoryAvailable,
+    NodeFsAvailable,
+    NodeFsInodesFree,
+    ImageFsAvailable,
+    ImageFsInodesFree,
+    PidAvailable,
+}
+
+/// What a pod uses up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    Memory,
+    EphemeralStorage,
+    Inodes,
+    Pids,
+}
+
+impl Resource {
+    pub fn name(self) -> &'static str {
+        match self {
+            Resource::Memory => "memory",
+            Resource::EphemeralStorage => "ephemeral-storage",
+            Resource::Inodes => "inodes",
+            Resource::Pids => "pids",
+        }
+    }
+}
+
+/// The condition of the Node that tells of a pressure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pressure {
+    Memory,
+    Disk,
+    Pid,
+}
+
+impl Pressure {
+    pub fn condition(self) -> &'static str {
+        match self {
+            Pressure::Memory => "MemoryPressure",
+            Pressure::Disk => "DiskPressure",
+            Pressure::Pid => "PIDPressure",
+        }
+    }
+}
+
+const SIGNALS: [(&str, Signal); 7] = [
+    ("memory.available", Signal::MemoryAvailable),
+    ("allocatableMemory.available", Signal::AllocatableMemoryAvailable),
+    ("nodefs.available", Signal::NodeFsAvailable),
+    ("nodefs.inodesFree", Signal::NodeFsInodesFree),
+    ("imagefs.available", Signal::ImageFsAvailable),
+    ("imagefs.inodesFree", Signal::ImageFsInodesFree),
+    ("pid.available", Signal::PidAvailable),
+];
+
+impl Signal {
+    pub fn parse(name: &str) -> Result<Signal, String> {
+        // What containers write lies where images lie or where the node's files lie; it has no threshold of its own.
+        let known = SIGNALS.iter().find(|(known, _)| *known == name);
+        known.map(|(_, signal)| *signal).ok_or_else(|| format!("unsupported eviction signal {name}"))
+    }
+
+    pub fn name(self) -> &'static str {
+        SIGNALS.iter().find(|(_, signal)| *signal == self).map_or("", |(name, _)| name)
+    }
+
+    pub fn resource(self) -> Resource {
+        match self {
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => Resource::Memory,
+            Signal::NodeFsAvailable | Signal::ImageFsAvailable => Resource::EphemeralStorage,
+            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => Resource::Inodes,
+            Signal::PidAvailable => Resource::Pids,
+        }
+    }
+
+    pub fn pressure(self) -> Pressure {
+        match self.resource() {
+            Resource::Memory => Pressure::Memory,
+            Resource::EphemeralStorage | Resource::Inodes => Pressure::Disk,
+            Resource::Pids => Pressure::Pid,
+        }
+    }
+}
+
+/// An amount, or a part of what there is, in hundredths of a percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Amount {
+    Fixed(i64),
+    Part(i64),
+}
+
+impl Amount {
+    fn parse(text: &str) -> Result<Amount, String> {
+        if let Some(number) = text.strip_suffix('%') {
+            let percent: f64 = number.trim().parse().map_err(|_| format!("{text:?} is not a percentage"))?;
+            if !(0.0..=100.0).contains(&percent) {
+                return Err(format!("eviction percentage threshold must be between 0% and 100%: {text}"));
+            }
+            return Ok(Amount::Part((percent * 100.0).round() as i64));
+        }
+        let quantity = Quantity::parse(text).map_err(|error| format!("{text:?}: {error}"))?;
+        if quantity.sign() < 0 {
+            return Err(format!("eviction threshold must be positive: {text}"));
+        }
+        Ok(Amount::Fixed(quantity.as_i64()))
+    }
+
+    pub fn of(self, capacity: i64) -> i64 {
+        match self {
+            Amount::Fixed(amount) => amount,
+            Amount::Part(part) => i64::try_from(i128::from(capacity) * i128::from(part) / 10_000).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+/// Pods are ended when a signal is below the amount for the grace period.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Threshold {
+    pub signal: Signal,
+    pub amount: Amount,
+    /// Zero for a hard threshold.
+    pub grace: Duration,
+    /// Once pods are ended, this much more is won back.
+    pub minimum_reclaim: Option<Amount>,
+}
+
+impl Threshold {
+    pub fn is_hard(&self) -> bool {
+        self.grace.is_zero()
+    }
+}
+
+/// The eviction settings of a kubelet, as they are written in its configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvictionConfig {
+    /// Signal to amount. Default upstream's.
+    pub hard: BTreeMap<String, String>,
+    /// Signal to amount; each needs a grace period.
+    pub soft: BTreeMap<String, String>,
+    pub soft_grace_period: BTreeMap<String, Duration>,
+    pub minimum_reclaim: BTreeMap<String, String>,
+    /// How long a pressure is still told of after it was last seen. Default 5 min.
+    pub pressure_transition_period: Duration,
+    /// The most time a pod gets to end at a soft threshold. Default 0.
+    pub max_pod_grace_period: i64,
+}
+
+impl Default for EvictionConfig {
+    fn default() -> EvictionConfig {
+        EvictionConfig {
+            hard: default_hard(),
+            soft: BTreeMap::new(),
+            soft_grace_period: BTreeMap::new(),
+            minimum_reclaim: BTreeMap::new(),
+            pressure_transition_period: Duration::from_secs(300),
+            max_pod_grace_period: 0,
+        }
+    }
+}
+
+/// The thresholds of a kubelet that is told nothing.
+pub fn default_hard() -> BTreeMap<String, String> {
+    [
+        ("memory.available", "100Mi"),
+        ("nodefs.available", "10%"),
+        ("nodefs.inodesFree", "5%"),
+        ("imagefs.available", "15%"),
+        ("imagefs.inodesFree", "5%"),
+    ]
+    .map(|(signal, amount)| (signal.to_owned(), amount.to_owned()))
+    .into()
+}
+
+impl EvictionConfig {
+    /// The thresholds, or what is wrong with them.
+    pub fn thresholds(&self) -> Result<Vec<Threshold>, String> {
+        let reclaim = amounts(&self.minimum_reclaim)?;
+        let mut thresholds = Vec::new();
+        let mut add = |signal: Signal, amount: Amount, grace: Duration| {
+            thresholds.push(Threshold { signal, amount, grace, minimum_reclaim: reclaim.get(&signal).copied() });
+        };
+        for (signal, amount) in amounts(&self.hard)? {
+            if !is_off(amount) {
+                add(signal, amount, Duration::ZERO);
+            }
+        }
+        for (signal, amount) in amounts(&self.soft)? {
+            let grace = self.soft_grace_period.get(signal.name()).copied().filter(|grace| !grace.is_zero());
+            let name = signal.name();
+            let missing = || format!("grace period must be specified for the soft eviction threshold {name}");
+            add(signal, amount, grace.ok_or_else(missing)?);
+        }
+        // The same amount of memory is kept free for pods within what the node gives to pods.
+        let memory = thresholds.iter().find(|one| one.signal == Signal::MemoryAvailable && one.is_hard()).cloned();
+        thresholds.extend(memory.map(|one| Threshold { signal: Signal::AllocatableMemoryAvailable, ..one }));
+        Ok(thresholds)
+    }
+
+    /// What the hard thresholds keep of a capacity: it is not given to pods.
+    pub fn reserved(&self, signal: Signal, capacity: i64) -> i64 {
+        let hard = amounts(&self.hard).unwrap_or_default();
+        hard.get(&signal).map_or(0, |amount| amount.of(capacity))
+    }
+}
+
+fn amounts(statements: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Amount>, String> {
+    statements.iter().map(|(signal, amount)| Ok((Signal::parse(signal)?, Amount::parse(amount)?))).collect()
+}
+
+/// `0%` and `100%` switch a threshold off, as upstream reads them.
+fn is_off(amount: Amount) -> bool {
+    matches!(amount, Amount::Part(0 | 10_000))
+}
+
+/// Statements as a flag gives them: `memory.available<100Mi,nodefs.available<10%`.
+pub fn parse_flag(text: &str, operator: char) -> Result<BTreeMap<String, String>, String> {
+    let statements = text.split(',').map(str::trim).filter(|statement| !statement.is_empty());
+    let each = statements.map(|statement| {
+        let (signal, amount) = statement
+            .split_once(operator)
+            .ok_or_else(|| format!("{statement:?} is not of the form signal{operator}amount"))?;
+        Ok((signal.trim().to_owned(), amount.trim().to_owned()))
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_defaults_are_upstreams_and_count_memory_twice() {
+        let config = EvictionConfig::default();
+        let thresholds = config.thresholds().unwrap();
+        assert_eq!(thresholds.len(), 6);
+        assert!(thresholds.iter().all(Threshold::is_hard));
+        assert!(thresholds.iter().any(|one| one.signal == Signal::AllocatableMemoryAvailable));
+        assert_eq!(config.reserved(Signal::MemoryAvailable, 0), 100 << 20);
+        assert_eq!(config.reserved(Signal::NodeFsAvailable, 1000), 100);
+        assert_eq!(config.reserved(Signal::PidAvailable, 1000), 0);
+    }
+
+    #[test]
+    fn a_soft_threshold_needs_a_grace_period() {
+        let mut config = EvictionConfig { soft: map(&[("nodefs.available", "20%")]), ..EvictionConfig::default() };
+        let error = config.thresholds().unwrap_err();
+        assert_eq!(error, "grace period must be specified for the soft eviction threshold nodefs.available");
+        config.soft_grace_period = [("nodefs.available".to_owned(), Duration::from_secs(90))].into();
+        config.minimum_reclaim = map(&[("nodefs.available", "1Gi")]);
+        let thresholds = config.thresholds().unwrap();
+        let soft = thresholds.iter().find(|one| !one.is_hard()).unwrap();
+        assert_eq!((soft.amount, soft.minimum_reclaim), (Amount::Part(2000), Some(Amount::Fixed(1 << 30))));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (signal, amount, expected) in [
+            ("disk.available", "1Gi", "unsupported eviction signal disk.available"),
+            ("memory.available", "101%", "eviction percentage threshold must be between 0% and 100%: 101%"),
+            ("memory.available", "-1Gi", "eviction threshold must be positive: -1Gi"),
+        ] {
+            let config = EvictionConfig { hard: map(&[(signal, amount)]), ..EvictionConfig::default() };
+            assert_eq!(config.thresholds().unwrap_err(), expected);
+        }
+        let off = EvictionConfig { hard: map(&[("memory.available", "0%")]), ..EvictionConfig::default() };
+        assert!(off.thresholds().unwrap().is_empty());
+    }
+
+    #[test]
+    fn flags_are_lists_of_statements() {
+        let parsed = parse_flag("memory.available<1Gi, nodefs.available<10%", '<').unwrap();
+        assert_eq!(parsed, map(&[("memory.available", "1Gi"), ("nodefs.available", "10%")]));
+        assert!(parse_flag("memory.available=1Gi", '<').is_err());
+        assert_eq!(parse_flag("memory.available=1m", '=').unwrap()["memory.available"], "1m");
+    }
+}

@@ -1,0 +1,121 @@
+//! What happens in the container runtime, by pod: from its events where it has them, and by looking every second where
+//! it has not (runtimes before CRI's events). It only says where to look; workers look for themselves.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use corten_cri::v1 as cri;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::container::labels;
+use crate::cri::Runtime;
+use crate::error::{Error, Result};
+
+const RECONNECT: Duration = Duration::from_millis(500);
+/// How often a runtime without events is looked at: upstream's relist period.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What the manager hears of the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeNews {
+    /// Something happened to a container of this pod.
+    Pod(String),
+    /// Events may have been lost: look at everything.
+    All,
+}
+
+/// Passes news on until shutdown.
+pub async fn listen(runtime: Runtime, news: mpsc::Sender<RuntimeNews>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = forever(&runtime, &news) => {}
+    }
+}
+
+async fn forever(runtime: &Runtime, news: &mpsc::Sender<RuntimeNews>) {
+    loop {
+        match runtime.events().await {
+            Ok(events) => {
+                if pass_on(events, news).await.is_none() {
+                    return;
+                }
+            }
+            Err(Error::Runtime(status)) if status.code() == tonic::Code::Unimplemented => {
+                info!("the container runtime has no events: it is looked at every second");
+                return look(runtime, news).await;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+/// After every (re)connection everything is looked at, so that nothing that happened in between is missed. `None` when
+/// nobody listens any more.
+async fn pass_on(
+    mut events: tonic::Streaming<cri::ContainerEventResponse>,
+    news: &mpsc::Sender<RuntimeNews>,
+) -> Option<()> {
+    news.send(RuntimeNews::All).await.ok()?;
+    while let Ok(Some(event)) = events.message().await {
+        let uid = event.pod_sandbox_status.and_then(|status| status.metadata).map(|metadata| metadata.uid);
+        news.send(uid.map_or(RuntimeNews::All, RuntimeNews::Pod)).await.ok()?;
+    }
+    Some(())
+}
+
+/// The state of every sandbox and container, with the pod it belongs to.
+type States = HashMap<String, (String, i32)>;
+
+async fn look(runtime: &Runtime, news: &mpsc::Sender<RuntimeNews>) {
+    let mut known = States::new();
+    loop {
+        // A runtime that does not answer now has nothing to tell.
+        if let Ok(states) = states(runtime).await {
+            for uid in changed(&known, &states) {
+                if news.send(RuntimeNews::Pod(uid)).await.is_err() {
+                    return;
+                }
+            }
+            known = states;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn states(runtime: &Runtime) -> Result<States> {
+    let (sandboxes, containers) = futures::try_join!(runtime.list_sandboxes(None), runtime.list_containers(None))?;
+    let pod = |labels: &HashMap<String, String>| labels.get(labels::POD_UID).cloned();
+    let sandboxes = sandboxes.into_iter().filter_map(|one| Some((one.id, (pod(&one.labels)?, one.state))));
+    let containers = containers.into_iter().filter_map(|one| Some((one.id, (pod(&one.labels)?, one.state))));
+    Ok(sandboxes.chain(containers).collect())
+}
+
+/// The pods of which something came, went or changed; each once.
+fn changed(before: &States, after: &States) -> Vec<String> {
+    let went = before.iter().filter(|(id, _)| !after.contains_key(*id));
+    let came = after.iter().filter(|(id, state)| before.get(*id) != Some(state));
+    let mut pods: Vec<String> = went.chain(came).map(|(_, (pod, _))| pod.clone()).collect();
+    pods.sort();
+    pods.dedup();
+    pods
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn states(list: &[(&str, &str, i32)]) -> States {
+        list.iter().map(|(id, pod, state)| ((*id).to_owned(), ((*pod).to_owned(), *state))).collect()
+    }
+
+    #[test]
+    fn only_pods_with_news_are_told() {
+        let before = states(&[("s1", "a", 0), ("c1", "a", 1), ("c2", "b", 1), ("c3", "c", 1)]);
+        let after = states(&[("s1", "a", 0), ("c1", "a", 2), ("c2", "b", 1), ("c4", "d", 0)]);
+        assert_eq!(changed(&before, &after), ["a", "c", "d"]);
+        assert!(changed(&after, &after).is_empty());
+    }
+}

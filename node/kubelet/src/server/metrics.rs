@@ -1,0 +1,346 @@
+//! The pages for Prometheus: `/metrics` of the kubelet itself, `/metrics/resource` and `/metrics/cadvisor` of its
+//! containers, with upstream's names.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+
+use super::{Body, State, text};
+use crate::pods::observed::InstanceState;
+use crate::stats::Detail;
+use crate::stats::types::{ContainerStats, PodStats, Summary, Time};
+
+/// A page in the text format, one family after the other.
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+/// The labels of a sample, in the order in which they are written.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, time: Option<Time>) {
+        self.text.push_str(name);
+        if !labels.is_empty() {
+            let labels: Vec<String> =
+                labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
+            let _ = write!(self.text, "{{{}}}", labels.join(","));
+        }
+        let _ = match time {
+            Some(time) => writeln!(self.text, " {value} {}", time.milliseconds()),
+            None => writeln!(self.text, " {value}"),
+        };
+    }
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+/// `/metrics/resource`, what metrics-server scrapes.
+pub async fn resource(state: &Arc<State>) -> Response<Body> {
+    let summary = state.collector.summary(Detail::CpuAndMemory).await;
+    let mut page = Page::default();
+    let failed = summary.is_err();
+    if let Ok(summary) = &summary {
+        resource_containers(&mut page, summary);
+        resource_node_and_pods(&mut page, summary);
+    }
+    page.family(
+        "resource_scrape_error",
+        "gauge",
+        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+    );
+    page.sample("resource_scrape_error", &[], f64::from(u8::from(failed)), None);
+    text(StatusCode::OK, &page.text)
+}
+
+/// A figure of one container, with the time it was taken at if it has one of its own.
+type Figure = (&'static str, &'static str, &'static str, fn(&ContainerStats) -> Option<(f64, Option<Time>)>);
+
+const CONTAINER_FIGURES: &[Figure] = &[
+    (
+        "container_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
+        |container| {
+            let cpu = container.cpu.as_ref()?;
+            Some((seconds(cpu.usage_core_nano_seconds?), Some(cpu.time)))
+        },
+    ),
+    (
+        "container_memory_working_set_bytes",
+        "gauge",
+        "[STABLE] Current working set of the container in bytes",
+        |container| {
+            let memory = container.memory.as_ref()?;
+            Some((memory.working_set_bytes? as f64, Some(memory.time)))
+        },
+    ),
+    (
+        "container_start_time_seconds",
+        "gauge",
+        "[STABLE] Start time of the container since unix epoch in seconds",
+        |container| {
+            let started = container.start_time.milliseconds();
+            (started > 0).then(|| (started as f64 / 1e3, None))
+        },
+    ),
+    (
+        "container_swap_usage_bytes",
+        "gauge",
+        "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems",
+        |container| {
+            let swap = container.swap.as_ref()?;
+            Some((swap.swap_usage_bytes? as f64, Some(swap.time)))
+        },
+    ),
+];
+
+fn resource_containers(page: &mut Page, summary: &Summary) {
+    for (name, kind, help, figure) in CONTAINER_FIGURES {
+        page.family(name, kind, help);
+        for pod in &summary.pods {
+            for container in &pod.containers {
+                let Some((value, time)) = figure(container) else { continue };
+                let labels = [
+                    ("container", container.name.as_str()),
+                    ("namespace", pod.pod_ref.namespace.as_str()),
+                    ("pod", pod.pod_ref.name.as_str()),
+                ];
+                page.sample(name, &labels, value, time);
+            }
+        }
+    }
+}
+
+fn resource_node_and_pods(page: &mut Page, summary: &Summary) {
+    let node = &summary.node;
+    page.family(
+        "node_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
+    );
+    if let Some((cpu, total)) = node.cpu.as_ref().and_then(|cpu| Some((cpu, cpu.usage_core_nano_seconds?))) {
+        page.sample("node_cpu_usage_seconds_total", &[], seconds(total), Some(cpu.time));
+    }
+    page.family("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes");
+    if let Some((memory, bytes)) = node.memory.as_ref().and_then(|memory| Some((memory, memory.working_set_bytes?))) {
+        page.sample("node_memory_working_set_bytes", &[], bytes as f64, Some(memory.time));
+    }
+    page.family(
+        "node_swap_usage_bytes",
+        "gauge",
+        "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems",
+    );
+    if let Some((swap, bytes)) = node.swap.as_ref().and_then(|swap| Some((swap, swap.swap_usage_bytes?))) {
+        page.sample("node_swap_usage_bytes", &[], bytes as f64, Some(swap.time));
+    }
+    page.family(
+        "pod_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+    );
+    each_pod(page, summary, "pod_cpu_usage_seconds_total", |pod| {
+        let cpu = pod.cpu.as_ref()?;
+        Some((seconds(cpu.usage_core_nano_seconds?), cpu.time))
+    });
+    page.family("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes");
+    each_pod(page, summary, "pod_memory_working_set_bytes", |pod| {
+        let memory = pod.memory.as_ref()?;
+        Some((memory.working_set_bytes? as f64, memory.time))
+    });
+}
+
+fn each_pod(page: &mut Page, summary: &Summary, name: &str, figure: impl Fn(&PodStats) -> Option<(f64, Time)>) {
+    for pod in &summary.pods {
+        let Some((value, time)) = figure(pod) else { continue };
+        let labels = [("namespace", pod.pod_ref.namespace.as_str()), ("pod", pod.pod_ref.name.as_str())];
+        page.sample(name, &labels, value, Some(time));
+    }
+}
+
+/// `/metrics/cadvisor`: the figures of containers under the names that dashboards use.
+pub async fn cadvisor(state: &Arc<State>) -> Response<Body> {
+    let summary = match state.collector.summary(Detail::All).await {
+        Ok(summary) => summary,
+        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    };
+    let mut page = Page::default();
+    page.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    page.sample("machine_cpu_cores", &[], cores as f64, None);
+    page.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
+    page.sample("machine_memory_bytes", &[], state.services.memory_capacity as f64, None);
+    for (name, kind, help, figure) in CADVISOR_FIGURES {
+        page.family(name, kind, help);
+        for pod in &summary.pods {
+            for container in &pod.containers {
+                let Some((value, time)) = figure(container) else { continue };
+                page.sample(name, &cadvisor_labels(pod, container), value, time);
+            }
+        }
+    }
+    cadvisor_network(&mut page, &summary);
+    text(StatusCode::OK, &page.text)
+}
+
+fn cadvisor_labels<'a>(pod: &'a PodStats, container: &'a ContainerStats) -> [(&'static str, &'a str); 6] {
+    [
+        ("container", &container.name),
+        ("id", &container.id),
+        ("image", &container.image),
+        ("name", &container.id),
+        ("namespace", &pod.pod_ref.namespace),
+        ("pod", &pod.pod_ref.name),
+    ]
+}
+
+const CADVISOR_FIGURES: &[Figure] = &[
+    ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |container| {
+        let cpu = container.cpu.as_ref()?;
+        Some((seconds(cpu.usage_core_nano_seconds?), Some(cpu.time)))
+    }),
+    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |container| {
+        let memory = container.memory.as_ref()?;
+        Some((memory.working_set_bytes? as f64, Some(memory.time)))
+    }),
+    (
+        "container_memory_usage_bytes",
+        "gauge",
+        "Current memory usage in bytes, including all memory regardless of when it was accessed",
+        |container| {
+            let memory = container.memory.as_ref()?;
+            Some((memory.usage_bytes? as f64, Some(memory.time)))
+        },
+    ),
+    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |container| {
+        let memory = container.memory.as_ref()?;
+        Some((memory.rss_bytes? as f64, Some(memory.time)))
+    }),
+    ("container_memory_swap", "gauge", "Container swap usage in bytes.", |container| {
+        let swap = container.swap.as_ref()?;
+        Some((swap.swap_usage_bytes? as f64, Some(swap.time)))
+    }),
+    (
+        "container_fs_usage_bytes",
+        "gauge",
+        "Number of bytes that are consumed by the container on this filesystem.",
+        |container| {
+            let rootfs = container.rootfs.as_ref()?;
+            Some((rootfs.used_bytes? as f64, Some(rootfs.time)))
+        },
+    ),
+    (
+        "container_fs_limit_bytes",
+        "gauge",
+        "Number of bytes that can be consumed by the container on this filesystem.",
+        |container| {
+            let rootfs = container.rootfs.as_ref()?;
+            Some((rootfs.capacity_bytes? as f64, Some(rootfs.time)))
+        },
+    ),
+    (
+        "container_start_time_seconds",
+        "gauge",
+        "Start time of the container since unix epoch in seconds.",
+        |container| {
+            let started = container.start_time.milliseconds();
+            (started > 0).then(|| (started as f64 / 1e3, None))
+        },
+    ),
+];
+
+/// A counter of an interface.
+type Counter = fn(&crate::stats::types::InterfaceStats) -> u64;
+
+/// The network belongs to the pod, not to one of its containers.
+fn cadvisor_network(page: &mut Page, summary: &Summary) {
+    let families: [(&str, &str, Counter); 4] = [
+        ("container_network_receive_bytes_total", "Cumulative count of bytes received", |found| found.rx_bytes),
+        ("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", |found| {
+            found.rx_errors
+        }),
+        ("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", |found| found.tx_bytes),
+        (
+            "container_network_transmit_errors_total",
+            "Cumulative count of errors encountered while transmitting",
+            |found| found.tx_errors,
+        ),
+    ];
+    for (name, help, counter) in families {
+        page.family(name, "counter", help);
+        for pod in &summary.pods {
+            let Some(network) = &pod.network else { continue };
+            for interface in &network.interfaces {
+                let labels = [
+                    ("interface", interface.name.as_str()),
+                    ("namespace", pod.pod_ref.namespace.as_str()),
+                    ("pod", pod.pod_ref.name.as_str()),
+                ];
+                page.sample(name, &labels, counter(interface) as f64, Some(network.time));
+            }
+        }
+    }
+}
+
+/// `/metrics`: the kubelet itself.
+pub fn kubelet(state: &State) -> Response<Body> {
+    let views = state.views.all();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for instance in views.iter().flat_map(|view| &view.observed.instances) {
+        let name = match instance.state {
+            InstanceState::Created => "created",
+            InstanceState::Running => "running",
+            InstanceState::Exited => "exited",
+            InstanceState::Unknown => "unknown",
+        };
+        *counts.entry(name).or_default() += 1;
+    }
+    let running = views.iter().filter(|view| view.observed.running().next().is_some()).count();
+    let mut page = Page::default();
+    page.family("kubelet_node_name", "gauge", "[ALPHA] The node's name. The count is always 1.");
+    page.sample("kubelet_node_name", &[("node", &state.services.config.node_name)], 1.0, None);
+    page.family("kubelet_running_pods", "gauge", "[BETA] Number of pods that have a running pod sandbox");
+    page.sample("kubelet_running_pods", &[], running as f64, None);
+    page.family("kubelet_running_containers", "gauge", "[BETA] Number of containers currently running");
+    for (name, count) in counts {
+        page.sample("kubelet_running_containers", &[("container_state", name)], count as f64, None);
+    }
+    page.family("kubelet_active_pods", "gauge", "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods.");
+    page.sample("kubelet_active_pods", &[], views.len() as f64, None);
+    page.family("kubernetes_build_info", "gauge", "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.");
+    page.sample(
+        "kubernetes_build_info",
+        &[("git_version", &state.services.config.version), ("major", "1"), ("minor", "36")],
+        1.0,
+        None,
+    );
+    text(StatusCode::OK, &page.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_written_as_prometheus_reads_them() {
+        let mut page = Page::default();
+        page.family("m", "gauge", "Help.");
+        page.sample("m", &[("a", "x\"y\\z\n"), ("b", "")], 1.5, Some(Time::from_nanoseconds(2_000_000)));
+        page.sample("m", &[], 3.0, None);
+        let expected = "# HELP m Help.\n# TYPE m gauge\nm{a=\"x\\\"y\\\\z\\n\",b=\"\"} 1.5 2\nm 3\n";
+        assert_eq!(page.text, expected);
+    }
+}

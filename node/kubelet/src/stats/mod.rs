@@ -1,0 +1,163 @@
+//! What the node and its pods use: `Collector` measures when it is asked. `/stats/summary`, the metrics pages and the
+//! eviction of pods all read what it gives; eviction looks every ten seconds, so a rate always has a base.
+//!
+//! The runtime tells of containers, the kernel of the machine (`node`), the file systems of disks (`disk`).
+
+mod disk;
+mod node;
+mod pods;
+mod rates;
+pub mod types;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::error::Result;
+use crate::pods::Services;
+use crate::pods::view::Views;
+use disk::Counts;
+use rates::Rates;
+use types::{ContainerStats, CpuStats, MemoryStats, NodeStats, RuntimeStats, Summary, Time};
+
+/// Readings of what is gone are dropped after this.
+const FORGET_AFTER: Duration = Duration::from_secs(120);
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Processor and memory only: no file is counted.
+    CpuAndMemory,
+    /// The node's disks and networks too.
+    Node,
+    /// The logs and volumes of pods too.
+    All,
+}
+
+pub use disk::room;
+pub use pods::is_on_node_disk;
+
+/// The measuring of one node.
+#[derive(Clone)]
+pub struct Collector {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    services: Arc<Services>,
+    views: Views,
+    rates: Mutex<Rates>,
+    counts: Counts,
+}
+
+impl Collector {
+    pub fn new(services: Arc<Services>, views: Views) -> Collector {
+        Collector { inner: Arc::new(Inner { services, views, rates: Mutex::default(), counts: Counts::default() }) }
+    }
+
+    /// Measures the node and all its pods.
+    pub async fn summary(&self, detail: Detail) -> Result<Summary> {
+        let runtime = &self.inner.services.runtime;
+        let sandboxes = runtime.sandbox_stats().await?;
+        let images = match detail {
+            Detail::Node | Detail::All => Some(runtime.image_file_systems().await?),
+            Detail::CpuAndMemory => None,
+        };
+        let inner = self.inner.clone();
+        // Reading files blocks, and counting folders can take long.
+        let measured = tokio::task::spawn_blocking(move || {
+            let pods = inner.pods(sandboxes, detail);
+            inner.forget_old();
+            Summary { node: inner.node(images.as_ref()), pods }
+        });
+        measured.await.map_err(|error| crate::error::Error::pod(format!("measuring ended: {error}")))
+    }
+}
+
+impl Inner {
+    fn node(&self, images: Option<&corten_cri::v1::ImageFsInfoResponse>) -> NodeStats {
+        let config = &self.services.config;
+        let now = Timestamp::now();
+        let time = Time(now);
+        let cpu = node::cpu();
+        let memory = node::memory(time);
+        NodeStats {
+            node_name: config.node_name.clone(),
+            system_containers: self.pods_container(time).into_iter().collect(),
+            start_time: Time(cpu.map_or(now, |(_, boot)| boot)),
+            cpu: cpu.map(|(nanoseconds, boot)| CpuStats {
+                time,
+                usage_nano_cores: self.rate("/", time, nanoseconds, Some(Time(boot))),
+                usage_core_nano_seconds: Some(nanoseconds),
+            }),
+            memory: memory.as_ref().map(|(memory, _)| memory.clone()),
+            swap: memory.map(|(_, swap)| swap),
+            network: images.and_then(|_| node::network(time)),
+            fs: disk::file_system(&config.root_dir, time),
+            runtime: images.map(|images| self.runtime_file_systems(images, time)),
+            rlimit: node::processes(time),
+        }
+    }
+
+    /// The cgroup above all pods, which upstream shows as the system container `pods`.
+    fn pods_container(&self, time: Time) -> Option<ContainerStats> {
+        let root = self.services.config.cgroup_root.trim_end_matches('/');
+        let usage = self.services.cgroups.usage(&format!("{root}/kubepods"))?;
+        let limit = self.services.allocatable().get("memory").map(crate::container::resources::value)?;
+        let limit = u64::try_from(limit).unwrap_or(0);
+        Some(ContainerStats {
+            name: "pods".into(),
+            start_time: time,
+            cpu: usage.cpu_nanoseconds.map(|nanoseconds| CpuStats {
+                time,
+                usage_nano_cores: self.rate("/kubepods", time, nanoseconds, None),
+                usage_core_nano_seconds: Some(nanoseconds),
+            }),
+            memory: Some(MemoryStats {
+                time,
+                available_bytes: Some(limit.saturating_sub(usage.working_set_bytes)),
+                usage_bytes: Some(usage.memory_bytes),
+                working_set_bytes: Some(usage.working_set_bytes),
+                rss_bytes: None,
+                page_faults: None,
+                major_page_faults: None,
+            }),
+            rootfs: None,
+            logs: None,
+            swap: None,
+            id: "/kubepods".into(),
+            image: String::new(),
+        })
+    }
+
+    fn runtime_file_systems(&self, images: &corten_cri::v1::ImageFsInfoResponse, time: Time) -> RuntimeStats {
+        let of = |list: &[corten_cri::v1::FilesystemUsage]| {
+            let usage = list.first()?;
+            let mount = usage.fs_id.as_ref().map(|id| id.mountpoint.clone()).unwrap_or_default();
+            let room = disk::file_system(Path::new(&mount), time)?;
+            let value = |value: &Option<corten_cri::v1::UInt64Value>| value.as_ref().map_or(0, |value| value.value);
+            let size = disk::Size { bytes: value(&usage.used_bytes), inodes: value(&usage.inodes_used) };
+            Some(disk::part_of(&room, size))
+        };
+        RuntimeStats { image_fs: of(&images.image_filesystems), container_fs: of(&images.container_filesystems) }
+    }
+
+    fn rate(&self, name: &str, at: Time, nanoseconds: u64, since: Option<Time>) -> Option<u64> {
+        let at = nanoseconds_of(at);
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        rates.note(name, at, nanoseconds, since.map(nanoseconds_of))
+    }
+
+    fn forget_old(&self) {
+        let now = nanoseconds_of(Time(Timestamp::now()));
+        let age = i64::try_from(FORGET_AFTER.as_nanos()).unwrap_or(i64::MAX);
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner).forget_before(now - age);
+        self.counts.forget_old();
+    }
+}
+
+fn nanoseconds_of(time: Time) -> i64 {
+    i64::try_from(time.0.as_nanosecond()).unwrap_or(0)
+}

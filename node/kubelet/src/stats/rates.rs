@@ -1,0 +1,80 @@
+//! Rates from counters: how many nanoseconds of CPU a second, from two readings that lie some seconds apart.
+//! Pure; the clock comes in as an argument.
+
+use std::collections::HashMap;
+
+/// Readings closer together than this say little: the older of them stays the base of the rate.
+const LEAST_WINDOW_NANOSECONDS: i64 = 5_000_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: i64,
+    nanoseconds: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct History {
+    base: Option<Reading>,
+    latest: Reading,
+}
+
+/// The last readings of every counter, by name.
+#[derive(Debug, Default)]
+pub struct Rates {
+    histories: HashMap<String, History>,
+}
+
+impl Rates {
+    /// Notes a reading and gives the rate. The first reading of a counter is held against zero at `since`, the
+    /// moment the counter began; without it there is no rate yet.
+    pub fn note(&mut self, name: &str, at: i64, nanoseconds: u64, since: Option<i64>) -> Option<u64> {
+        let latest = Reading { at, nanoseconds };
+        let base = match self.histories.get(name) {
+            // A counter that fell belongs to something new of the same name.
+            Some(known) if known.latest.nanoseconds > nanoseconds => None,
+            Some(known) if at - known.latest.at >= LEAST_WINDOW_NANOSECONDS => Some(known.latest),
+            Some(known) => known.base,
+            None => None,
+        };
+        self.histories.insert(name.to_owned(), History { base, latest });
+        let base = base.or_else(|| since.map(|at| Reading { at, nanoseconds: 0 }))?;
+        let elapsed = u128::try_from(at - base.at).ok().filter(|elapsed| *elapsed > 0)?;
+        let used = u128::from(nanoseconds.saturating_sub(base.nanoseconds));
+        u64::try_from(used * 1_000_000_000 / elapsed).ok()
+    }
+
+    /// Forgets the counters that were not read since.
+    pub fn forget_before(&mut self, at: i64) {
+        self.histories.retain(|_, history| history.latest.at >= at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    #[test]
+    fn a_rate_is_taken_over_some_seconds_at_least() {
+        let mut rates = Rates::default();
+        assert_eq!(rates.note("a", 100 * SECOND, 10, None), None);
+        assert_eq!(rates.note("b", 100 * SECOND, 2_000_000_000, Some(96 * SECOND)), Some(500_000_000));
+        // One second later: too close for a window of its own.
+        assert_eq!(rates.note("a", 101 * SECOND, 10, None), None);
+        assert_eq!(rates.note("a", 110 * SECOND, 10 + 9 * 250_000_000, None), Some(250_000_000));
+        // The base stays while readings come quickly.
+        let soon = rates.note("a", 111 * SECOND, 10 + 10 * 250_000_000, None);
+        assert_eq!(soon, Some(250_000_000));
+    }
+
+    #[test]
+    fn a_counter_that_fell_begins_anew() {
+        let mut rates = Rates::default();
+        rates.note("a", 100 * SECOND, 5_000, None);
+        assert_eq!(rates.note("a", 110 * SECOND, 1_000_000_000, None), Some(99_999_500));
+        assert_eq!(rates.note("a", 120 * SECOND, 7, None), None);
+        rates.forget_before(121 * SECOND);
+        assert!(rates.histories.is_empty());
+    }
+}
