@@ -32,6 +32,7 @@ mod protobuf;
 mod proxy;
 mod registry;
 mod request;
+mod resource_metrics;
 mod response;
 mod serve;
 mod server;

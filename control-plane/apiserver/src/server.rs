@@ -25,6 +25,7 @@ use crate::openapi::OpenApi;
 use crate::pipeline::Limits;
 use crate::proxy::Kubelets;
 use crate::registry::{Registry, Resource};
+use crate::resource_metrics::Gatherer;
 
 /// The API server. All its state is in the store and in caches of the store.
 pub struct Server {
@@ -39,6 +40,7 @@ pub struct Server {
     pub(crate) metrics: Metrics,
     pub(crate) limits: Limits,
     pub(crate) kubelets: Kubelets,
+    pub(crate) gatherer: Gatherer,
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -59,6 +61,7 @@ impl Server {
             metrics: Metrics::default(),
             limits: Limits::new(&config),
             kubelets: Kubelets::new(config.kubelet.as_ref())?,
+            gatherer: Gatherer::default(),
             registry,
             config,
             shutdown,

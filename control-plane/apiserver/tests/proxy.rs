@@ -42,6 +42,9 @@ impl Authority {
     }
 }
 
+/// What the kubelet says that its pods use.
+static SUMMARY: std::sync::Mutex<String> = std::sync::Mutex::new(String::new());
+
 /// A kubelet that answers with what it was asked, and echoes upgraded connections in capitals.
 async fn kubelet(ca: &Authority) -> u16 {
     let (certificate, key) = ca.issue("system:node:n1", "system:nodes");
@@ -69,6 +72,10 @@ async fn answer(
     mut request: Request<hyper::body::Incoming>,
 ) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
     let mut response = Response::new(Full::new(Bytes::from(request.uri().to_string())));
+    if request.uri() == "/stats/summary?only_cpu_and_memory=true" {
+        *response.body_mut() = Full::new(SUMMARY.lock().unwrap().clone().into());
+        return Ok(response);
+    }
     if request.headers().contains_key("authorization") {
         *response.status_mut() = StatusCode::BAD_REQUEST;
         return Ok(response);
@@ -165,6 +172,45 @@ async fn requests_reach_the_kubelet_under_its_own_names() {
         code == 400 && message.contains("a container name must be specified for pod two, choose one of: [a b]"),
         "{message}"
     );
+}
+
+#[tokio::test]
+async fn what_kubelets_measure_is_served_as_metrics() {
+    let cluster = cluster().await;
+    let server = &cluster.server;
+    let (_, pod) = call(server, "GET", "/api/v1/namespaces/default/pods/p", Value::Null).await;
+    let uid = serde_json::from_str::<Value>(&pod).unwrap()["metadata"]["uid"].clone();
+    let usage = |cores: u64, bytes: u64| {
+        json!({ "name": "c", "cpu": { "time": "2026-01-01T00:00:00Z", "usageNanoCores": cores },
+                "memory": { "workingSetBytes": bytes } })
+    };
+    let summary = json!({ "node": usage(1_500_000_000, 4096),
+        "pods": [{ "podRef": { "name": "p", "namespace": "default", "uid": uid }, "containers": [usage(250_000_000, 2048)] }] });
+    *SUMMARY.lock().unwrap() = summary.to_string();
+
+    let api = "/apis/metrics.k8s.io/v1beta1";
+    let get = async |path: &str| {
+        let (code, text) = call(server, "GET", path, Value::Null).await;
+        (code, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let (code, nodes) = get(&format!("{api}/nodes")).await;
+    assert_eq!((code, &nodes["kind"]), (200, &json!("NodeMetricsList")), "{nodes}");
+    assert_eq!(nodes["items"][0]["usage"], json!({ "cpu": "1500000000n", "memory": "4Ki" }));
+    let (_, pods) = get(&format!("{api}/namespaces/default/pods")).await;
+    let items = pods["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1, "the pod of which nothing is known is left out: {pods}");
+    assert_eq!(items[0]["containers"][0]["usage"], json!({ "cpu": "250000000n", "memory": "2Ki" }));
+    assert_eq!(items[0]["timestamp"], "2026-01-01T00:00:00Z");
+    let (_, none) = get(&format!("{api}/pods?labelSelector=app%3Dnone")).await;
+    assert_eq!(none["items"], json!([]));
+    assert_eq!(get(&format!("{api}/namespaces/default/pods/p")).await.1["kind"], "PodMetrics");
+    assert_eq!(get(&format!("{api}/namespaces/default/pods/two")).await.0, 404);
+    assert_eq!(call(server, "DELETE", &format!("{api}/nodes/n1"), Value::Null).await.0, 405);
+
+    let (_, groups) = get("/apis").await;
+    assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "metrics.k8s.io"));
+    let (_, service) = get("/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io").await;
+    assert_eq!(service["status"]["conditions"][0]["reason"], "Local");
 }
 
 #[tokio::test]

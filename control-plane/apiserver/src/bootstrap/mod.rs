@@ -64,6 +64,7 @@ async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
     wanted.extend(rbac::wanted());
     wanted.extend(flow_control::wanted());
     wanted.extend(api_services::wanted(&server.registry.resources().ordered));
+    wanted.extend(crate::resource_metrics::wanted(server));
     wanted.extend(kubernetes_service::wanted(&server.config)?);
     let now = jiff::Timestamp::now();
     let mut operations = Vec::new();

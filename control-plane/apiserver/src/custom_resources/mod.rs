@@ -81,7 +81,8 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
             kinds.insert(format!("{}/{}/{}", kind.group, kind.version, kind.plural), Arc::new(kind));
         }
     }
-    let kinds: Vec<Arc<Kind>> = kinds.into_values().collect();
+    // Measured kinds come and go like custom ones, and are published with them.
+    let kinds: Vec<Arc<Kind>> = kinds.into_values().chain(crate::resource_metrics::kinds(server)).collect();
     server.openapi.set_custom(&kinds);
     server.registry.set_custom(kinds).await?;
     server.discovery.store(Arc::new(Discovery::new(&server.registry.resources().ordered)));

@@ -76,7 +76,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     }
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {
-            return virtual_resources::read(&target);
+            return virtual_resources::read(&target).await;
         }
         let bytes = body.read(server.config.max_body_bytes).await?;
         return virtual_resources::create(&target, &bytes).await;

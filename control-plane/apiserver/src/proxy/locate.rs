@@ -138,12 +138,16 @@ fn encode(text: &str) -> String {
 async fn kubelet_of(target: &Target<'_>, node: &str, path_and_query: String) -> Result<Backend, Status> {
     let server = target.server;
     let resource = server.resource("", "v1", "nodes")?;
-    let node = server.registry.get(&resource, "", node).await?.value();
+    kubelet(&server.registry.get(&resource, "", node).await?.value(), path_and_query)
+}
+
+/// The same for a node that is at hand.
+pub fn kubelet(node: &Value, path_and_query: String) -> Result<Backend, Status> {
     let addresses = node.pointer("/status/addresses").and_then(Value::as_array).cloned().unwrap_or_default();
     let of_type = |kind: &str| addresses.iter().find(|a| a["type"] == kind).and_then(|a| a["address"].as_str());
     let host = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"].into_iter().find_map(of_type);
     let host = host.ok_or_else(|| {
-        Status::internal(format!("no preferred addresses found for node {:?}", corten_meta::name(&node)))
+        Status::internal(format!("no preferred addresses found for node {:?}", corten_meta::name(node)))
     })?;
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64).unwrap_or(10250);
     Ok(Backend { host: host.to_owned(), port: port as u16, via: Via::Kubelet, path_and_query })

@@ -4,6 +4,7 @@
 //! are upgraded on both sides and joined: the kubelet speaks their protocol, not the API server.
 
 mod backend;
+mod fetch;
 mod kubelet;
 mod locate;
 mod options;
@@ -13,6 +14,7 @@ use corten_api::Role;
 use corten_meta::Status;
 use http::StatusCode;
 
+pub use fetch::fetch_from_kubelet;
 pub use kubelet::Kubelets;
 
 use crate::admission::Operation;

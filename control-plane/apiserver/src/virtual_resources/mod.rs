@@ -1,4 +1,4 @@
-//! Resources that are answered and never stored: reviews and bindings. One file each, one list entry each.
+//! Resources that are answered and never stored: reviews, bindings and measurements. One file each, one list entry each.
 
 mod access_review;
 mod component_status;
@@ -17,12 +17,14 @@ use crate::handlers::Target;
 use crate::handlers::create::check_namespace;
 use crate::handlers::options::{Write, check_options};
 use crate::handlers::ownership::track_create;
-use crate::{response, subresources};
+use crate::{resource_metrics, response, subresources};
 
 /// Answers a GET of a virtual resource or of one of its objects.
-pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
-    match target.resource.kind.plural.as_str() {
-        "componentstatuses" => component_status::read(target),
+pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
+    let kind = &target.resource.kind;
+    match (kind.group.as_str(), kind.plural.as_str()) {
+        ("", "componentstatuses") => component_status::read(target),
+        (resource_metrics::GROUP, _) => resource_metrics::read(target).await,
         _ => Err(Status::path_not_found()),
     }
 }

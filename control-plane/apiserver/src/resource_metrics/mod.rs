@@ -1,0 +1,167 @@
+//! `metrics.k8s.io/v1beta1`: what nodes and pods use now, for `kubectl top` and the autoscaler. The answer is made
+//! from the kubelets' own figures when somebody asks; nothing is stored, and nobody is asked when nobody asks us.
+//!
+//! `gather` fetches and keeps the figures for some seconds; this file turns them into objects. The group is
+//! announced by an APIService without a Service, as every group that this server answers itself: who installs
+//! another provider points that object at it.
+
+mod gather;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use corten_api::Kind;
+use corten_meta::{Object, Quantity, Status, Value, time};
+use http::StatusCode;
+use serde_json::json;
+
+pub use gather::Gatherer;
+
+use crate::body::Reply;
+use crate::bootstrap::Wanted;
+use crate::cache::Item;
+use crate::handlers::{Target, list};
+use crate::response::{self, ListMeta};
+use crate::server::Server;
+
+pub const GROUP: &str = "metrics.k8s.io";
+const VERSION: &str = "v1beta1";
+/// The time over which a kubelet takes the rate of its counters.
+const WINDOW: &str = "10s";
+
+/// The kinds that a server with access to kubelets serves.
+pub fn kinds(server: &Server) -> Vec<Arc<Kind>> {
+    if server.config.kubelet.is_none() {
+        return Vec::new();
+    }
+    corten_api::metrics_kinds().into_iter().map(Arc::new).collect()
+}
+
+/// The group's APIService, and the role that lets those who may view pods see what they use.
+pub fn wanted(server: &Server) -> Vec<Wanted> {
+    if server.config.kubelet.is_none() {
+        return Vec::new();
+    }
+    let service = json!({
+        "metadata": {"name": format!("{VERSION}.{GROUP}")},
+        "spec": {"group": GROUP, "version": VERSION, "groupPriorityMinimum": 100, "versionPriority": 100},
+        "status": {"conditions": [{
+            "type": "Available", "status": "True", "reason": "Local",
+            "message": "Local APIServices are always available",
+            "lastTransitionTime": time::rfc3339(jiff::Timestamp::now()),
+        }]},
+    });
+    let labels: BTreeMap<String, &str> = ["view", "edit", "admin"]
+        .map(|role| (format!("rbac.authorization.k8s.io/aggregate-to-{role}"), "true"))
+        .into_iter()
+        .collect();
+    let reader = json!({
+        "metadata": {"name": "system:aggregated-metrics-reader", "labels": labels},
+        "rules": [{"apiGroups": [GROUP], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}],
+    });
+    vec![
+        Wanted::new("apiregistration.k8s.io", "v1", "apiservices", service),
+        Wanted::new("rbac.authorization.k8s.io", "v1", "clusterroles", reader),
+    ]
+}
+
+/// Answers a GET of nodes or pods of the group.
+pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
+    let (context, kind) = (target.context, &target.resource.kind);
+    let filter = list::filter(target.resource, target.namespace, &context.info.query)?;
+    let one = (context.info.verb == "get").then_some(target.name);
+    let objects = if kind.namespaced { pods(target, one).await? } else { nodes(target, one).await? };
+    if one.is_some() {
+        let object = objects.into_iter().next().ok_or_else(|| target.not_found())?;
+        return Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &Arc::new(object)));
+    }
+    let items = objects.into_iter().map(Item::new).filter(|item| filter.matches(kind, item));
+    let objects: Vec<Arc<Object>> = items.map(|item| item.object).collect();
+    Ok(response::list(context.accept, context.include_object(), kind, &objects, &ListMeta::default()))
+}
+
+async fn nodes(target: &Target<'_>, one: Option<&str>) -> Result<Vec<Object>, Status> {
+    let server = target.server;
+    let mut nodes = server.cached_list("", "v1", "nodes", "");
+    nodes.retain(|node| one.is_none_or(|name| node.header.name == name));
+    let summaries = server.gatherer.summaries(server, &nodes).await;
+    let measured = nodes.iter().filter_map(|node| {
+        let stats = summaries.get(&node.header.name)?;
+        let usage = usage(&stats["node"])?;
+        let at = stats.pointer("/node/cpu/time")?;
+        Some(object(&target.resource.kind, node, at, "usage", usage))
+    });
+    measured.collect()
+}
+
+async fn pods(target: &Target<'_>, one: Option<&str>) -> Result<Vec<Object>, Status> {
+    let server = target.server;
+    let mut pods = server.cached_list("", "v1", "pods", target.namespace);
+    pods.retain(|pod| one.is_none_or(|name| pod.header.name == name));
+    let on: BTreeMap<String, String> = pods.iter().map(|pod| (pod.header.uid.clone(), node_of(pod))).collect();
+    let mut nodes = server.cached_list("", "v1", "nodes", "");
+    nodes.retain(|node| on.values().any(|name| *name == node.header.name));
+    let summaries = server.gatherer.summaries(server, &nodes).await;
+    let mut by_uid: BTreeMap<&str, &Value> = BTreeMap::new();
+    for stats in summaries.values().flat_map(|summary| summary["pods"].as_array().into_iter().flatten()) {
+        by_uid.insert(stats.pointer("/podRef/uid").and_then(Value::as_str).unwrap_or_default(), stats);
+    }
+    let measured = pods.iter().filter_map(|pod| {
+        let stats = by_uid.get(pod.header.uid.as_str())?;
+        let containers = containers(stats)?;
+        let at = stats.pointer("/containers/0/cpu/time")?;
+        Some(object(&target.resource.kind, pod, at, "containers", containers))
+    });
+    measured.collect()
+}
+
+fn node_of(pod: &Object) -> String {
+    pod.value().pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// What every container uses; none if one of them cannot be told yet, because a sum of some would mislead.
+fn containers(stats: &Value) -> Option<Value> {
+    let containers = stats["containers"].as_array().filter(|containers| !containers.is_empty())?;
+    let each = containers.iter().map(|container| Some(json!({"name": container["name"], "usage": usage(container)?})));
+    each.collect::<Option<Vec<Value>>>().map(Value::Array)
+}
+
+/// CPU and memory of a node or a container.
+fn usage(stats: &Value) -> Option<Value> {
+    let cpu = stats.pointer("/cpu/usageNanoCores").and_then(Value::as_u64)?;
+    let memory = stats.pointer("/memory/workingSetBytes").and_then(Value::as_i64)?;
+    let cpu = if cpu == 0 { "0".to_owned() } else { format!("{cpu}n") };
+    Some(json!({"cpu": cpu, "memory": Quantity::from_bytes(memory).to_string()}))
+}
+
+/// The object of a kind of this group about another object.
+fn object(kind: &Kind, about: &Object, at: &Value, field: &str, used: Value) -> Result<Object, Status> {
+    let mut metadata = json!({"name": about.header.name, "creationTimestamp": time::rfc3339(jiff::Timestamp::now())});
+    if !about.header.namespace.is_empty() {
+        metadata["namespace"] = about.header.namespace.clone().into();
+    }
+    if !about.header.labels.is_empty() {
+        metadata["labels"] = json!(about.header.labels);
+    }
+    let object = json!({
+        "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata,
+        "timestamp": at, "window": WINDOW, field: used,
+    });
+    Object::from_value(&object, 0).map_err(|e| Status::internal(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_become_quantities() {
+        let stats = json!({"cpu": {"usageNanoCores": 12_345_678}, "memory": {"workingSetBytes": 3 << 20}});
+        assert_eq!(usage(&stats), Some(json!({"cpu": "12345678n", "memory": "3Mi"})));
+        let idle = json!({"cpu": {"usageNanoCores": 0}, "memory": {"workingSetBytes": 1000}});
+        assert_eq!(usage(&idle), Some(json!({"cpu": "0", "memory": "1000"})));
+        assert_eq!(usage(&json!({"cpu": {}})), None);
+        let half = json!({"containers": [{"name": "a", "cpu": {"usageNanoCores": 1}, "memory": {"workingSetBytes": 1}}, {"name": "b"}]});
+        assert_eq!(containers(&half), None, "a pod is told whole or not at all");
+    }
+}

@@ -1,0 +1,60 @@
+//! The group `metrics.k8s.io`, one file a kind: what nodes and pods use now. No part of the default API: upstream's
+//! clusters get it from an add-on, ours from the API server that knows the kubelets.
+
+use corten_meta::{Quantity, Value};
+use serde_json::{Value as Json, json};
+
+use crate::kind::{Column, Kind, Storage};
+
+mod nodemetrics;
+mod podmetrics;
+
+/// Its kinds, in the order of discovery.
+pub fn metrics_kinds() -> Vec<Kind> {
+    vec![nodemetrics::kind(), podmetrics::kind()]
+}
+
+/// What both kinds are: read, never written, and made at the moment they are asked for.
+fn measured(kind: &str, plural: &str) -> Kind {
+    let mut kind = Kind::new("metrics.k8s.io", "v1beta1", kind, plural).singular("").verbs(&["get", "list"]);
+    kind.storage = Storage::Virtual;
+    // The table of schemas holds the default API; these kinds bring their own.
+    kind.schema = String::new();
+    kind.columns = vec![
+        Column::new("Name", "string").format("name"),
+        Column::new("cpu", "string"),
+        Column::new("memory", "string"),
+        Column::new("Window", "string").format("duration"),
+    ];
+    kind
+}
+
+/// The fields beside the usage itself.
+fn schema(own: &str, of: Json) -> Value {
+    json!({
+        "type": "object",
+        "required": ["timestamp", "window", own],
+        "properties": {
+            "timestamp": {"type": "string", "format": "date-time"},
+            "window": {"type": "string"},
+            own: of,
+        },
+    })
+}
+
+fn usage_schema() -> Json {
+    json!({"type": "object", "additionalProperties": {"type": "string"}})
+}
+
+/// The cell of a resource: the sum over the lists that have it.
+fn total(lists: &[&Value], resource: &str) -> Value {
+    let quantities = lists.iter().filter_map(|list| Quantity::from_json(list.get(resource)?).ok());
+    let text = match resource {
+        "cpu" => {
+            let milli: i128 = quantities.map(|quantity| quantity.as_milli()).sum();
+            Quantity::from_milli(milli, corten_meta::quantity::Format::DecimalSi).to_string()
+        }
+        _ => Quantity::from_bytes(quantities.map(|quantity| quantity.as_i64()).sum()).to_string(),
+    };
+    text.into()
+}
