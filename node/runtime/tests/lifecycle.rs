@@ -132,6 +132,26 @@ async fn limits_users_and_namespaces_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fork_bomb_stays_within_the_limit_of_its_pod() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let sandbox = node.run_sandbox(&node.sandbox_config("bomb")).await;
+    // The limit is the pod's, which is the kubelet's to set.
+    let (unified, old) = (std::path::Path::new("/sys/fs/cgroup"), std::path::Path::new("/sys/fs/cgroup/pids"));
+    let hierarchy = if old.is_dir() { old } else { unified };
+    let group = hierarchy.join(node.cgroup_parent.trim_start_matches('/'));
+    std::fs::create_dir_all(&group).expect("the pod's group");
+    std::fs::write(group.join("pids.max"), "40").expect("a limit");
+    let script = "f() { f | f & }; f; for i in 1 2 3 4 5 6 7 8 9; do f; done; echo over";
+    let (_, output) = node.shell(&sandbox, script).await;
+    assert!(output.contains("can't fork"), "{output}");
+    let (status, output) = node.shell(&sandbox, "echo well").await;
+    assert_eq!((status.exit_code, output.as_str()), (0, "well\n"), "the bomb ended with its container");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn seccomp_and_capabilities_bite() {
     if cannot_run() {
         return;

@@ -1,11 +1,12 @@
-//! Pulling from a registry that is made here: an index, two platforms, a gzip layer, and a password.
+//! Pulling from a registry that is made here: an index, two platforms, a gzip layer, and a password; one that breaks
+//! off, and one that sends more than it said.
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use corten_runtime::{ImageStore, PullAuth, RegistryConfig};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper_util::rt::TokioIo;
 use sha2::{Digest, Sha256};
 
@@ -17,6 +18,25 @@ struct Registry {
     /// Content by the end of its path.
     content: HashMap<String, Vec<u8>>,
     asked: Mutex<Vec<String>>,
+    /// The paths whose content breaks off, each time it is asked for from its beginning.
+    breaks_off: Vec<String>,
+}
+
+type Body = http_body_util::combinators::BoxBody<bytes::Bytes, std::io::Error>;
+
+fn whole(bytes: impl Into<bytes::Bytes>) -> Body {
+    Full::from(bytes.into()).map_err(|never| match never {}).boxed()
+}
+
+/// The first half, and then the connection is gone.
+fn half(bytes: &[u8]) -> Body {
+    let first = Ok(hyper::body::Frame::data(bytes::Bytes::copy_from_slice(&bytes[..bytes.len() / 2])));
+    // The half is on its way before the cable is cut.
+    let gone = futures::stream::once(async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        Err(std::io::Error::other("the cable was cut"))
+    });
+    BodyExt::boxed(StreamBody::new(futures::StreamExt::chain(futures::stream::iter([first]), gone)))
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -74,9 +94,16 @@ fn content() -> HashMap<String, Vec<u8>> {
 
 impl Registry {
     async fn start() -> Arc<Self> {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Self)) -> Arc<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("an address").to_string();
-        let registry = Arc::new(Self { address, content: content(), asked: Mutex::default() });
+        let content = content();
+        let mut registry = Self { address, content, asked: Mutex::default(), breaks_off: Vec::new() };
+        change(&mut registry);
+        let registry = Arc::new(registry);
         let serving = registry.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
@@ -93,27 +120,36 @@ impl Registry {
         registry
     }
 
-    fn answer(&self, request: &http::Request<hyper::body::Incoming>) -> http::Response<Full<bytes::Bytes>> {
+    fn answer(&self, request: &http::Request<hyper::body::Incoming>) -> http::Response<Body> {
         let path = request.uri().path();
         self.asked.lock().expect("the list").push(path.to_string());
         let authorized = request.headers().get("authorization").is_some_and(|value| value == AUTHORIZATION);
         let response = http::Response::builder();
         if !authorized {
             let asked = response.status(401).header("www-authenticate", "Basic realm=\"test\"");
-            return asked.body(Full::default()).expect("an answer");
+            return asked.body(whole("")).expect("an answer");
         }
         let name = path.trim_start_matches("/v2/").trim_start_matches("team/app/");
         match self.content.get(name) {
             Some(bytes) => {
                 let kind = serde_json::from_slice::<serde_json::Value>(bytes).ok();
                 let kind = kind.and_then(|value| Some(value.get("mediaType")?.as_str()?.to_string()));
-                response
+                let response = response
                     .header("content-type", kind.unwrap_or_else(|| "application/octet-stream".into()))
-                    .header("docker-content-digest", digest(bytes))
-                    .body(Full::from(bytes.clone()))
+                    .header("docker-content-digest", digest(bytes));
+                let range = request.headers().get("range").and_then(|value| value.to_str().ok());
+                let from =
+                    range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
+                match from {
+                    Some(from) => response.status(206).body(whole(bytes[from..].to_vec())),
+                    None if self.breaks_off.iter().any(|broken| broken == name) => {
+                        response.header("content-length", bytes.len()).body(half(bytes))
+                    }
+                    None => response.body(whole(bytes.clone())),
+                }
             }
-            None if path == "/v2/" => response.body(Full::default()),
-            None => response.status(404).body(Full::from("{\"errors\":[]}")),
+            None if path == "/v2/" => response.body(whole("")),
+            None => response.status(404).body(whole("{\"errors\":[]}")),
         }
         .expect("an answer")
     }
@@ -166,4 +202,42 @@ async fn wrong_passwords_missing_tags_and_false_layers_are_refused() {
     }
     assert!(store.list().expect("list").is_empty());
     assert_eq!(std::fs::read_dir(folder.path().join("layers")).expect("layers").count(), 0);
+}
+
+/// The blob that is the layer: the only one that is not JSON.
+fn layer_path(content: &HashMap<String, Vec<u8>>) -> String {
+    let is_layer = |(path, bytes): &(&String, &Vec<u8>)| path.starts_with("blobs/") && bytes.first() == Some(&0x1f);
+    content.iter().find(is_layer).expect("a layer").0.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_that_breaks_off_goes_on_where_it_was() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: unpacking a layer changes owners, which needs root");
+        return;
+    }
+    let registry = Registry::start_with(|registry| registry.breaks_off = vec![layer_path(&registry.content)]).await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let name = format!("{}/team/app:1", registry.address);
+    let auth = PullAuth::Basic("user".into(), "word".into());
+    let image = registry.store(folder.path()).pull(&name, auth).await.expect("pull");
+    assert_eq!(image.size, 5);
+    let layer = layer_path(&registry.content);
+    let asked = registry.asked.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
+    assert_eq!(asked, 2, "the half and the rest");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_is_read_no_further_than_the_manifest_says() {
+    let registry = Registry::start_with(|registry| {
+        let layer = layer_path(&registry.content);
+        registry.content.get_mut(&layer).expect("the layer").extend_from_slice(&[0; 4096]);
+    })
+    .await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let store = registry.store(folder.path());
+    let name = format!("{}/team/app:1", registry.address);
+    let error = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await.expect_err("a lie").to_string();
+    assert!(error.contains("is longer than the"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path().join("tmp")).expect("tmp").count(), 0, "nothing is left behind");
 }

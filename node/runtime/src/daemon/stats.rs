@@ -159,7 +159,7 @@ impl Daemon {
             inodes_used: number(inodes),
         };
         Ok(v1::ImageFsInfoResponse {
-            image_filesystems: vec![usage(used, 0, &self.paths.images())],
+            image_filesystems: vec![usage(used.bytes, used.inodes, &self.paths.images())],
             container_filesystems: vec![usage(written.bytes, written.inodes, &self.paths.containers())],
         })
     }

@@ -19,14 +19,25 @@ const WHITEOUT_PREFIX: &[u8] = b".wh.";
 const OPAQUE_WHITEOUT: &[u8] = b".wh..wh..opq";
 /// Attributes that a layer may carry into the file system.
 const PAX_XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
+/// Attributes by which overlayfs steers itself.
+const OVERLAY_XATTRS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 /// The most bytes one layer may unpack to: a bound on decompression bombs.
 const MAX_LAYER_BYTES: u64 = 64 << 30;
 
-/// Unpacks a plain tar stream into `directory`, which must exist and be empty. Returns the bytes
-/// that regular files take.
-pub(crate) fn unpack(archive: impl Read, directory: &Path) -> Result<u64, Error> {
+/// What a layer takes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// The bytes of its regular files.
+    pub bytes: u64,
+    /// Its files of every kind; a name beside another for the same file counts too.
+    pub inodes: u64,
+}
+
+/// Unpacks a plain tar stream into `directory`, which must exist and be empty.
+pub(crate) fn unpack(archive: impl Read, directory: &Path) -> Result<Size, Error> {
     let root = Rooted::open(directory).map_err(Error::file("open", directory))?;
     let mut unpacking = Unpacking { root, bytes: 0, directory_times: Vec::new() };
+    let mut inodes = 0;
     let mut archive = tar::Archive::new(archive);
     for entry in archive.entries().map_err(malformed)? {
         let mut entry = entry.map_err(malformed)?;
@@ -34,9 +45,10 @@ pub(crate) fn unpack(archive: impl Read, directory: &Path) -> Result<u64, Error>
         unpacking
             .entry(&mut entry)
             .map_err(|source| Error::Image(format!("unpack {:?}: {source}", String::from_utf8_lossy(&shown))))?;
+        inodes += 1;
     }
     unpacking.finish();
-    Ok(unpacking.bytes)
+    Ok(Size { bytes: unpacking.bytes, inodes })
 }
 
 fn malformed(source: io::Error) -> Error {
@@ -147,7 +159,9 @@ fn attributes(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Attributes> {
     if let Some(extensions) = entry.pax_extensions()? {
         for extension in extensions {
             let extension = extension?;
-            if let Some(name) = extension.key_bytes().strip_prefix(PAX_XATTR_PREFIX) {
+            let name = extension.key_bytes().strip_prefix(PAX_XATTR_PREFIX);
+            // overlayfs' own marks come from whiteouts alone: a layer must not redirect names of layers below it.
+            if let Some(name) = name.filter(|name| !OVERLAY_XATTRS.iter().any(|own| name.starts_with(own))) {
                 attributes.xattrs.push((OsString::from_vec(name.to_vec()), extension.value_bytes().to_vec()));
             }
         }
@@ -300,9 +314,9 @@ mod tests {
             file(builder, "var/.wh..wh..opq", b"");
         });
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let bytes = unpack(layer.as_slice(), directory.path()).expect("unpack");
+        let size = unpack(layer.as_slice(), directory.path()).expect("unpack");
         let metadata = |path: &str| std::fs::symlink_metadata(directory.path().join(path)).expect(path);
-        assert_eq!(bytes, 4);
+        assert_eq!(size, Size { bytes: 4, inodes: 5 });
         assert_eq!(metadata("bin/tool").permissions().mode() & 0o7777, 0o4755);
         assert_eq!(metadata("bin/tool").mtime(), 1_000_000_000);
         assert_eq!(metadata("bin/tool").ino(), metadata("bin/alias").ino());
@@ -310,6 +324,25 @@ mod tests {
         assert!(metadata("etc/gone").file_type().is_char_device() && metadata("etc/gone").rdev() == 0);
         let opaque = xattr::get(directory.path().join("var"), "trusted.overlay.opaque").expect("read the attribute");
         assert_eq!(opaque.as_deref(), Some(b"y".as_slice()));
+    }
+
+    #[test]
+    fn a_layer_cannot_steer_overlayfs() {
+        if !is_root() {
+            eprintln!("skipped: setting trusted attributes needs root");
+            return;
+        }
+        let layer = archive(|builder| {
+            let attributes =
+                [("SCHILY.xattr.trusted.overlay.redirect", b"/etc".as_slice()), ("SCHILY.xattr.user.note", b"kept")];
+            builder.append_pax_extensions(attributes).expect("extensions");
+            file(builder, "innocent", b"x");
+        });
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        unpack(layer.as_slice(), directory.path()).expect("unpack");
+        let read = |name: &str| xattr::get(directory.path().join("innocent"), name).ok().flatten();
+        assert_eq!(read("trusted.overlay.redirect"), None);
+        assert!(read("user.note").is_none_or(|value| value == b"kept"), "where the file system takes it at all");
     }
 
     #[test]

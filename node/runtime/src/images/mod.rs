@@ -163,15 +163,17 @@ impl ImageStore {
     }
 
     /// Bytes and inodes that images take.
-    pub(crate) fn usage(&self) -> Result<u64, Error> {
+    pub(crate) fn usage(&self) -> Result<layer::Size, Error> {
         let mut seen = BTreeSet::new();
-        let mut bytes = 0;
+        let mut total = layer::Size::default();
         for layer in self.load()?.images.iter().flat_map(|image| &image.layers) {
             if seen.insert(layer.clone()) {
-                bytes += self.layer_size(layer);
+                let size = self.layer_sizes(layer);
+                total.bytes += size.bytes;
+                total.inodes += size.inodes;
             }
         }
-        Ok(bytes)
+        Ok(total)
     }
 
     /// Makes a staged image visible: layers, then configuration, then index.
@@ -230,7 +232,8 @@ impl ImageStore {
         if digest != diff_id {
             return Err(Error::Image(format!("layer {diff_id} has the content of {digest}")));
         }
-        write_atomically(&staging.path().join("size"), size.to_string().as_bytes())?;
+        let sizes = format!("{} {}", size.bytes, size.inodes);
+        write_atomically(&staging.path().join("size"), sizes.as_bytes())?;
         let place = self.layers_folder().join(short(diff_id));
         match fs::rename(staging.path(), &place) {
             // Another process was faster with the same layer.
@@ -240,8 +243,15 @@ impl ImageStore {
     }
 
     fn layer_size(&self, diff_id: &str) -> u64 {
+        self.layer_sizes(diff_id).bytes
+    }
+
+    /// What a layer takes, as it was counted when it was unpacked.
+    fn layer_sizes(&self, diff_id: &str) -> layer::Size {
         let path = self.layers_folder().join(short(diff_id)).join("size");
-        fs::read_to_string(path).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap_or(0));
+        layer::Size { bytes: numbers.next().unwrap_or(0), inodes: numbers.next().unwrap_or(0) }
     }
 
     /// Removes the layers that neither an image nor a container needs.

@@ -1,15 +1,17 @@
 //! Pulling an image from a registry.
 //!
-//! Manifests and blobs are verified against their digests before anything is installed. Layers that
-//! the node already has are not asked for.
+//! Manifests and blobs are verified against their digests before anything is installed, and no blob is
+//! read further than its descriptor says. Layers that the node already has are not asked for; a
+//! download that breaks off goes on where it was.
 
 use std::path::{Path, PathBuf};
 
 use futures::{StreamExt, TryStreamExt};
-use oci_client::client::{Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
+use oci_client::client::{BlobResponse, Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
+use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OciDescriptor;
 use oci_client::secrets::RegistryAuth;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 
 use super::config::{ARCHITECTURE, Descriptor, ImageConfig, Manifest};
 use super::reference::Reference;
@@ -24,6 +26,11 @@ const MANIFEST_TYPES: &[&str] = &[
 ];
 /// As many layers at once as containerd pulls.
 const CONCURRENT_LAYERS: usize = 3;
+/// No configuration of an image is larger; upstream's runtimes draw the line there too.
+const MAX_CONFIG_BYTES: u64 = 8 << 20;
+/// How often a download is taken up again without having got any further.
+const ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// How to reach one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -153,9 +160,20 @@ impl Registry {
         Ok((serde_json::from_slice(&bytes).map_err(|error| self.refuse(error))?, digest))
     }
 
+    /// A small blob: the configuration.
     async fn blob(&self, blob: &Descriptor) -> Result<Vec<u8>, Error> {
+        if blob.size > MAX_CONFIG_BYTES {
+            return Err(self.refuse(format!("blob {} is too large for a configuration", blob.digest)));
+        }
+        let stream = self.client.pull_blob_stream(&self.image, &descriptor(blob)).await;
+        let mut stream = stream.map_err(|error| self.refuse(error))?.stream;
         let mut bytes = Vec::new();
-        self.client.pull_blob(&self.image, &descriptor(blob), &mut bytes).await.map_err(|error| self.refuse(error))?;
+        while let Some(chunk) = stream.next().await {
+            bytes.extend_from_slice(&chunk.map_err(|error| self.refuse(error))?);
+            if bytes.len() as u64 > blob.size {
+                return Err(self.too_long(blob));
+            }
+        }
         if sha256(&bytes) != blob.digest {
             return Err(self.refuse(format!("blob {} has another content than its digest says", blob.digest)));
         }
@@ -178,15 +196,71 @@ impl Registry {
         Ok(())
     }
 
+    fn too_long(&self, blob: &Descriptor) -> Error {
+        self.refuse(format!("blob {} is longer than the {} bytes that the manifest says", blob.digest, blob.size))
+    }
+
+    /// Downloads the whole blob. What breaks off is taken up again where it was; a registry that gives
+    /// nothing more, or more than it said, is given up.
     async fn download(&self, blob: &Descriptor, path: &Path) -> Result<(), Error> {
         let mut file = tokio::fs::File::create(path).await.map_err(Error::file("create", path))?;
-        let stream = self.client.pull_blob_stream(&self.image, &descriptor(blob)).await;
-        let mut stream = stream.map_err(|error| self.refuse(error))?.stream;
+        let (mut have, mut failures) = (0, 0);
+        loop {
+            let before = have;
+            let broken = match self.fetch_from(blob, &mut file, path, &mut have).await? {
+                None if have == blob.size => return file.flush().await.map_err(Error::file("write", path)),
+                None => format!("it ended after {have} of {} bytes", blob.size),
+                Some(broken) => broken,
+            };
+            failures = if have > before { 1 } else { failures + 1 };
+            if failures > ATTEMPTS {
+                return Err(self.refuse(format!("blob {}: {broken}", blob.digest)));
+            }
+            tracing::debug!(image = self.shown, have, broken, "a download broke off and is taken up again");
+            tokio::time::sleep(FIRST_PAUSE * 2_u32.pow(failures - 1)).await;
+        }
+    }
+
+    /// Adds to the file what the registry sends from here on. What is wrong with the connection is told,
+    /// what is wrong with the blob or with our disk is an error.
+    async fn fetch_from(
+        &self,
+        blob: &Descriptor,
+        file: &mut tokio::fs::File,
+        path: &Path,
+        have: &mut u64,
+    ) -> Result<Option<String>, Error> {
+        let asked = match *have {
+            0 => self.client.pull_blob_stream(&self.image, &descriptor(blob)).await.map(BlobResponse::Full),
+            from => self.client.pull_blob_stream_partial(&self.image, &descriptor(blob), from, None).await,
+        };
+        let mut stream = match asked {
+            Err(error @ (OciDistributionError::RequestError(_) | OciDistributionError::IoError(_))) => {
+                return Ok(Some(error.to_string()));
+            }
+            // The registry refuses; asking again would not change its mind.
+            Err(error) => return Err(self.refuse(error)),
+            Ok(BlobResponse::Partial(stream)) => stream.stream,
+            Ok(BlobResponse::Full(stream)) => {
+                // It cannot send a part: everything begins anew.
+                file.set_len(0).await.map_err(Error::file("truncate", path))?;
+                file.seek(std::io::SeekFrom::Start(0)).await.map_err(Error::file("rewind", path))?;
+                *have = 0;
+                stream.stream
+            }
+        };
         while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|error| self.refuse(error))?;
+            let chunk = match chunk {
+                Ok(chunk) => chunk,
+                Err(error) => return Ok(Some(error.to_string())),
+            };
+            *have += chunk.len() as u64;
+            if *have > blob.size {
+                return Err(self.too_long(blob));
+            }
             file.write_all(&chunk).await.map_err(Error::file("write", path))?;
         }
-        file.flush().await.map_err(Error::file("write", path))
+        Ok(None)
     }
 }
 
