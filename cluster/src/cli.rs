@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::kubelet_options::KubeletOptions;
+
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]
 #[command(name = "corten", version = crate::config::VERSION, propagate_version = true, arg_required_else_help = true)]
@@ -107,6 +109,8 @@ pub struct Server {
     /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) for the scheduler.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub kubelet: KubeletOptions,
     /// Where progress is written, as lines; `corten up` reads them.
     #[arg(long, hide = true)]
     pub progress_fd: Option<i32>,
@@ -182,6 +186,8 @@ pub struct Agent {
     /// The image store; <data dir>/images if absent.
     #[arg(long, value_name = "DIR")]
     pub image_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub kubelet: KubeletOptions,
 }
 
 /// A component that is nothing but a client of the API.

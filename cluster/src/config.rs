@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cli;
+use crate::kubelet_options::KubeletOptions;
 
 /// The binary's own version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -99,6 +100,7 @@ pub struct Node {
     pub cluster_domain: String,
     /// The address of the Service kube-dns.
     pub cluster_dns: IpAddr,
+    pub kubelet: KubeletOptions,
 }
 
 /// What the whole cluster needs to know.
@@ -127,6 +129,7 @@ impl Cluster {
             service_cidr: flags.service_cidr.clone(),
             cluster_domain: domain(&flags.cluster_domain)?,
             cluster_dns: in_range(&flags.service_cidr, 10)?,
+            kubelet: flags.kubelet.clone(),
         };
         // A cluster that was made with three nodes and stopped comes back with three.
         let nodes = flags.nodes.unwrap_or_else(|| 1 + node.place.further_nodes().len() as u8);
@@ -165,6 +168,7 @@ impl Node {
             service_cidr: flags.service_cidr.clone(),
             cluster_domain: domain(&flags.cluster_domain)?,
             cluster_dns: in_range(&flags.service_cidr, 10)?,
+            kubelet: flags.kubelet.clone(),
         })
     }
 }
@@ -183,6 +187,7 @@ impl Node {
             service_cidr: String::new(),
             cluster_domain: String::new(),
             cluster_dns: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            kubelet: KubeletOptions::default(),
         })
     }
 }

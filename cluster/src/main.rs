@@ -10,6 +10,7 @@ mod components;
 mod config;
 mod instance;
 mod kubeconfig;
+mod kubelet_options;
 mod pki;
 mod preflight;
 mod progress;

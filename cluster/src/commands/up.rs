@@ -150,6 +150,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     if let Some(path) = &flags.scheduler_config {
         flag("--scheduler-config", absolute(path).into());
     }
+    list.extend(flags.kubelet.arguments());
     list
 }
 

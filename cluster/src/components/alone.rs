@@ -50,7 +50,7 @@ pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result
     preflight::node(&node)?;
     let _lock = instance::acquire_component(&node.place, "kubelet")?;
     let identities = Identities::of_agent(&node, client(&flags.agent.kubeconfig)?)?;
-    let mut config = node::kubelet_config(&node, identities.serving, node::host_resolver(), false);
+    let mut config = node::kubelet_config(&node, identities.serving, node::host_resolver(), false)?;
     if let Some(endpoint) = flags.container_runtime_endpoint {
         config.cri_socket = endpoint;
     }

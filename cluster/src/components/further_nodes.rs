@@ -121,6 +121,7 @@ fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<
         .args(["--node-name", &namespace.name, "--node-ip", &namespace.address.to_string()])
         .args(["--cluster-cidr", &node.cluster_cidr, "--service-cidr", &node.service_cidr])
         .args(["--cluster-domain", &node.cluster_domain])
+        .args(node.kubelet.arguments())
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);

@@ -83,7 +83,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
         "runtime",
         corten_runtime::serve(runtime_config(&node.place, node.images.clone())?, network.clone(), shutdown.clone()),
     );
-    let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only);
+    let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only)?;
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet, shutdown.clone()));
     let proxy = corten_proxy::Config::new(&node.name, Some(config::range(&node.cluster_cidr)?));
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy.clone(), shutdown.clone()));
@@ -140,9 +140,9 @@ pub fn kubelet_config(
     serving: Tls,
     resolver: HostResolver,
     control_plane_only: bool,
-) -> corten_kubelet::Config {
+) -> Result<corten_kubelet::Config> {
     let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
-    corten_kubelet::Config {
+    let mut config = corten_kubelet::Config {
         node_name: node.name.clone(),
         node_ips: vec![node.address],
         cri_socket: node.place.cri_socket().to_string_lossy().into_owned(),
@@ -156,7 +156,9 @@ pub fn kubelet_config(
         taints: if control_plane_only { vec![taint] } else { Vec::new() },
         cgroup_root: node.place.cgroup(),
         ..corten_kubelet::Config::default()
-    }
+    };
+    node.kubelet.apply(&mut config)?;
+    Ok(config)
 }
 
 /// What the node itself asks about names.

@@ -1,0 +1,181 @@
+//! The settings of a kubelet: a `KubeletConfiguration` file and upstream's most used flags, which win over the file.
+//! They are read and checked here once; the kubelet itself gets plain values.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args;
+use corten_api::k8s_openapi::api::core::v1::Taint;
+use corten_kubelet::{Config, configuration, parse_flag};
+
+/// The flags, named as upstream's kubelet names them.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Kubelet")]
+pub struct KubeletOptions {
+    /// A KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelets of this process.
+    #[arg(long = "kubelet-config", alias = "config", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The directory of static pods' manifests.
+    #[arg(long, value_name = "DIR")]
+    pub pod_manifest_path: Option<PathBuf>,
+    /// How many pods may run on a node.
+    #[arg(long, value_name = "N")]
+    pub max_pods: Option<u32>,
+    /// When pods are ended at once, as `memory.available<100Mi,nodefs.available<10%`.
+    #[arg(long, value_name = "THRESHOLDS")]
+    pub eviction_hard: Option<String>,
+    /// When pods are ended after a grace period.
+    #[arg(long, value_name = "THRESHOLDS")]
+    pub eviction_soft: Option<String>,
+    /// The grace periods of the soft thresholds, as `memory.available=1m30s`.
+    #[arg(long, value_name = "PERIODS")]
+    pub eviction_soft_grace_period: Option<String>,
+    /// How much more than a threshold is won back, as `nodefs.available=1Gi`.
+    #[arg(long, value_name = "AMOUNTS")]
+    pub eviction_minimum_reclaim: Option<String>,
+    /// What is kept from pods for the machine's own programs, as `cpu=100m,memory=1Gi`.
+    #[arg(long, value_name = "AMOUNTS")]
+    pub system_reserved: Option<String>,
+    /// What is kept from pods for Kubernetes itself.
+    #[arg(long, value_name = "AMOUNTS")]
+    pub kube_reserved: Option<String>,
+    /// Labels to register the node with, as `disk=ssd,zone=a`.
+    #[arg(long, value_name = "LABELS")]
+    pub node_labels: Option<String>,
+    /// Taints to register the node with, as `key=value:NoSchedule`.
+    #[arg(long, value_name = "TAINTS")]
+    pub register_with_taints: Option<String>,
+}
+
+impl KubeletOptions {
+    /// The same flags for another process, whose working directory is not ours.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).into_os_string();
+        let text = |value: &Option<String>| value.clone().map(OsString::from);
+        let pairs = [
+            ("--kubelet-config", self.config.as_ref().map(absolute)),
+            ("--pod-manifest-path", self.pod_manifest_path.as_ref().map(absolute)),
+            ("--max-pods", self.max_pods.map(|most| most.to_string().into())),
+            ("--eviction-hard", text(&self.eviction_hard)),
+            ("--eviction-soft", text(&self.eviction_soft)),
+            ("--eviction-soft-grace-period", text(&self.eviction_soft_grace_period)),
+            ("--eviction-minimum-reclaim", text(&self.eviction_minimum_reclaim)),
+            ("--system-reserved", text(&self.system_reserved)),
+            ("--kube-reserved", text(&self.kube_reserved)),
+            ("--node-labels", text(&self.node_labels)),
+            ("--register-with-taints", text(&self.register_with_taints)),
+        ];
+        pairs.into_iter().filter_map(|(name, value)| Some([name.into(), value?])).flatten().collect()
+    }
+
+    /// Sets what the file and the flags say.
+    pub fn apply(&self, config: &mut Config) -> Result<()> {
+        if let Some(path) = &self.config {
+            let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let document = corten_meta::codec::decode_yaml(&bytes)
+                .map_err(|error| anyhow!("{} is not YAML: {error}", path.display()))?;
+            configuration::apply(config, &document).with_context(|| format!("{} cannot be used", path.display()))?;
+        }
+        config.static_pod_path = self.pod_manifest_path.clone().or(config.static_pod_path.take());
+        config.max_pods = self.max_pods.unwrap_or(config.max_pods);
+        self.apply_eviction(config)?;
+        for (flag, text, target) in [
+            ("--system-reserved", &self.system_reserved, &mut config.system_reserved),
+            ("--kube-reserved", &self.kube_reserved, &mut config.kube_reserved),
+            ("--node-labels", &self.node_labels, &mut config.labels),
+        ] {
+            if let Some(text) = text {
+                *target = pairs(text, '=').with_context(|| format!("{flag} {text:?}"))?;
+            }
+        }
+        for amount in config.system_reserved.values().chain(config.kube_reserved.values()) {
+            corten_meta::Quantity::parse(amount).map_err(|error| anyhow!("{amount:?} cannot be reserved: {error}"))?;
+        }
+        if let Some(text) = &self.register_with_taints {
+            config.taints = text.split(',').map(taint).collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
+
+    fn apply_eviction(&self, config: &mut Config) -> Result<()> {
+        let eviction = &mut config.eviction;
+        for (flag, text, operator, target) in [
+            ("--eviction-hard", &self.eviction_hard, '<', &mut eviction.hard),
+            ("--eviction-soft", &self.eviction_soft, '<', &mut eviction.soft),
+            ("--eviction-minimum-reclaim", &self.eviction_minimum_reclaim, '=', &mut eviction.minimum_reclaim),
+        ] {
+            if let Some(text) = text {
+                *target = pairs(text, operator).with_context(|| format!("{flag} {text:?}"))?;
+            }
+        }
+        if let Some(text) = &self.eviction_soft_grace_period {
+            let periods = pairs(text, '=')?.into_iter().map(|(signal, period)| {
+                Ok((signal, configuration::parse_duration(&period).map_err(|why| anyhow!(why))?))
+            });
+            eviction.soft_grace_period = periods.collect::<Result<_>>()?;
+        }
+        eviction.thresholds().map_err(|why| anyhow!("the eviction thresholds cannot be used: {why}"))?;
+        Ok(())
+    }
+}
+
+fn pairs(text: &str, operator: char) -> Result<BTreeMap<String, String>> {
+    parse_flag(text, operator).map_err(|why| anyhow!(why))
+}
+
+/// `key[=value]:effect`.
+fn taint(text: &str) -> Result<Taint> {
+    let (key, effect) = text.rsplit_once(':').with_context(|| format!("the taint {text:?} has no effect"))?;
+    ensure!(
+        ["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect),
+        "the taint {text:?} has an unknown effect"
+    );
+    let (key, value) = key.split_once('=').map_or((key, None), |(key, value)| (key, Some(value.to_owned())));
+    if key.is_empty() {
+        bail!("the taint {text:?} has no key");
+    }
+    Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubelet.yaml");
+        let file = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 5\nclusterDNS: [10.0.0.1]\n";
+        std::fs::write(&path, file).unwrap();
+        let options = KubeletOptions {
+            config: Some(path.clone()),
+            max_pods: Some(7),
+            eviction_hard: Some("memory.available<1Gi".into()),
+            node_labels: Some("disk=ssd".into()),
+            register_with_taints: Some("a=b:NoSchedule,c:NoExecute".into()),
+            ..KubeletOptions::default()
+        };
+        let mut config = Config::default();
+        options.apply(&mut config).unwrap();
+        assert_eq!((config.max_pods, config.cluster_dns.as_slice()), (7, &["10.0.0.1".to_owned()][..]));
+        assert_eq!((config.eviction.hard.len(), config.labels["disk"].as_str(), config.taints.len()), (1, "ssd", 2));
+        assert_eq!(options.arguments().len(), 10);
+        std::fs::write(&path, file.replace("maxPods", "maxpods")).unwrap();
+        let error = format!("{:#}", options.apply(&mut config).unwrap_err());
+        assert!(error.contains("unknown field \"maxpods\""), "{error}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for options in [
+            KubeletOptions { eviction_hard: Some("memory.available".into()), ..KubeletOptions::default() },
+            KubeletOptions { eviction_soft: Some("memory.available<1Gi".into()), ..KubeletOptions::default() },
+            KubeletOptions { system_reserved: Some("cpu=much".into()), ..KubeletOptions::default() },
+            KubeletOptions { register_with_taints: Some("a=b".into()), ..KubeletOptions::default() },
+        ] {
+            assert!(options.apply(&mut Config::default()).is_err(), "{options:?}");
+        }
+    }
+}
