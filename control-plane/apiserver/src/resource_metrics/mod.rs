@@ -102,12 +102,17 @@ async fn pods(target: &Target<'_>, one: Option<&str>) -> Result<Vec<Object>, Sta
     let mut nodes = server.cached_list("", "v1", "nodes", "");
     nodes.retain(|node| on.values().any(|name| *name == node.header.name));
     let summaries = server.gatherer.summaries(server, &nodes).await;
-    let mut by_uid: BTreeMap<&str, &Value> = BTreeMap::new();
+    // By name, because a static pod's mirror has another uid than the pod; of namesakes the one with the right uid.
+    let mut by_name: BTreeMap<(&str, &str), &Value> = BTreeMap::new();
     for stats in summaries.values().flat_map(|summary| summary["pods"].as_array().into_iter().flatten()) {
-        by_uid.insert(stats.pointer("/podRef/uid").and_then(Value::as_str).unwrap_or_default(), stats);
+        let field = |name: &str| stats["podRef"][name].as_str().unwrap_or_default();
+        let entry = by_name.entry((field("namespace"), field("name"))).or_insert(stats);
+        if on.contains_key(field("uid")) {
+            *entry = stats;
+        }
     }
     let measured = pods.iter().filter_map(|pod| {
-        let stats = by_uid.get(pod.header.uid.as_str())?;
+        let stats = by_name.get(&(pod.header.namespace.as_str(), pod.header.name.as_str()))?;
         let containers = containers(stats)?;
         let at = stats.pointer("/containers/0/cpu/time")?;
         Some(object(&target.resource.kind, pod, at, "containers", containers))
