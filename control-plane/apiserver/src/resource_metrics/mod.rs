@@ -70,6 +70,8 @@ pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
     let (context, kind) = (target.context, &target.resource.kind);
     let filter = list::filter(target.resource, target.namespace, &context.info.query)?;
     let one = (context.info.verb == "get").then_some(target.name);
+    // What was written before this request counts: a new node's address, a new pod's node.
+    target.server.registry.caches.fresh().await?;
     let objects = if kind.namespaced { pods(target, one).await? } else { nodes(target, one).await? };
     if one.is_some() {
         let object = objects.into_iter().next().ok_or_else(|| target.not_found())?;
