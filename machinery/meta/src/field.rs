@@ -172,11 +172,7 @@ impl FieldError {
             text.push_str(": ");
             match &self.value {
                 Value::String(value) => text.push_str(&quote(value)),
-                other => {
-                    let mut json = Vec::new();
-                    crate::codec::write_value(&mut json, other);
-                    text.push_str(&String::from_utf8_lossy(&json));
-                }
+                other => text.push_str(&shown(other)),
             }
         }
         if !self.detail.is_empty() {
@@ -194,6 +190,24 @@ impl fmt::Display for FieldError {
 }
 
 impl std::error::Error for FieldError {}
+
+/// A value as JSON. The fields of a label selector stand in the order of upstream's struct, all others by name.
+fn shown(value: &Value) -> String {
+    const SELECTOR: [&str; 2] = ["matchLabels", "matchExpressions"];
+    let mut json = Vec::new();
+    match value.as_object().filter(|map| map.len() == SELECTOR.len()) {
+        Some(map) if SELECTOR.iter().all(|field| map.contains_key(*field)) => {
+            for (at, field) in SELECTOR.iter().enumerate() {
+                json.extend_from_slice(if at == 0 { b"{" } else { b"," });
+                json.extend_from_slice(format!("{field:?}:").as_bytes());
+                crate::codec::write_value(&mut json, &map[*field]);
+            }
+            json.push(b'}');
+        }
+        _ => crate::codec::write_value(&mut json, value),
+    }
+    String::from_utf8_lossy(&json).into_owned()
+}
 
 fn counted(count: usize, unit: &str) -> String {
     if count == 1 { format!("1 {unit}") } else { format!("{count} {unit}s") }
@@ -238,6 +252,10 @@ mod tests {
             (FieldError::invalid(&p, 1.0, "bad"), "spec.x: Invalid value: 1: bad"),
             (FieldError::invalid(&p, json!({"a": [1]}), "bad"), r#"spec.x: Invalid value: {"a":[1]}: bad"#),
             (FieldError::invalid(&p, Value::Null, "bad"), "spec.x: Invalid value: null: bad"),
+            (
+                FieldError::invalid(&p, json!({"matchExpressions": [], "matchLabels": {"a": "b"}}), "bad"),
+                r#"spec.x: Invalid value: {"matchLabels":{"a":"b"},"matchExpressions":[]}: bad"#,
+            ),
             (
                 FieldError::not_supported(&p, "c", &["a", "b"]),
                 r#"spec.x: Unsupported value: "c": supported values: "a", "b""#,

@@ -79,6 +79,14 @@ impl Behaviour for PersistentVolumeClaim {
         claim_validation::validate_claim_status_update(new)
     }
 
+    fn warnings(&self, claim: &Value, _old: Option<&Value>) -> Vec<String> {
+        let path = corten_meta::field::Path::root("spec").child("resources").child("requests").key("storage");
+        let asked = crate::validation::quantity(&claim["spec"]["resources"]["requests"]["storage"]);
+        let fraction = asked.map(|quantity| quantity.to_string()).filter(|text| text.ends_with('m'));
+        let warn = |text: String| format!("{path}: fractional byte value {text:?} is invalid, must be an integer");
+        fraction.map(warn).into_iter().collect()
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let bound = !text(object, "/spec/volumeName").is_empty();
         let phase =
