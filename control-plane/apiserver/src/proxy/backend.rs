@@ -74,7 +74,7 @@ async fn refused(target: &Target<'_>, response: Response<Incoming>) -> Status {
     }
 }
 
-fn is_upgrade(headers: &HeaderMap) -> bool {
+pub fn is_upgrade(headers: &HeaderMap) -> bool {
     let connection = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
     connection.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }

@@ -12,7 +12,7 @@ mod unverified;
 
 use corten_api::Role;
 use corten_meta::Status;
-use http::StatusCode;
+use http::{HeaderValue, Method, StatusCode, header};
 
 pub use fetch::fetch_from_kubelet;
 pub use kubelet::Kubelets;
@@ -27,6 +27,11 @@ pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Resu
         let admission = &target.server.admission;
         admission.pass(target, Operation::Connect, options::of_request(target, role)).await?;
     }
+    if role == Role::Proxy
+        && let Some(redirect) = to_the_root(target)
+    {
+        return Ok(redirect);
+    }
     let backend = match role {
         Role::Proxy => locate::proxied(target).await?,
         _ => match locate::of_pod(target, role).await? {
@@ -36,6 +41,21 @@ pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Resu
         },
     };
     backend::forward(target, backend, role, body).await
+}
+
+/// `…/proxy` leads to `…/proxy/`, so that relative links of the page behind it work.
+fn to_the_root(target: &Target<'_>) -> Option<Reply> {
+    let context = target.context;
+    let reads = matches!(context.method, Method::GET | Method::HEAD) && !backend::is_upgrade(&context.headers);
+    if !reads || !context.info.remainder.is_empty() || context.info.path.ends_with('/') {
+        return None;
+    }
+    let query = if context.raw_query.is_empty() { String::new() } else { format!("?{}", context.raw_query) };
+    let location = HeaderValue::from_str(&format!("{}/{query}", context.info.path)).ok()?;
+    let mut reply = Reply::new(Body::empty());
+    *reply.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    reply.headers_mut().insert(header::LOCATION, location);
+    Some(reply)
 }
 
 fn nothing() -> Reply {
