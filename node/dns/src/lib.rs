@@ -33,6 +33,8 @@ pub struct Config {
     pub domain: String,
     /// Resolvers for other names, best first. Our own addresses among them are ignored.
     pub upstreams: Vec<SocketAddr>,
+    /// Domains with resolvers of their own: `corp.example` → its name servers.
+    pub stub_domains: Vec<(String, Vec<SocketAddr>)>,
     /// Further addresses that lead back here, such as that of the Service kube-dns; never upstreams.
     pub own_addresses: Vec<IpAddr>,
     /// Ranges whose reverse names are answered here alone: Services' and pods'.
@@ -50,6 +52,7 @@ impl Config {
             listen,
             domain: "cluster.local".to_owned(),
             upstreams,
+            stub_domains: Vec::new(),
             own_addresses: Vec::new(),
             reverse_ranges: Vec::new(),
             ttl: 5,

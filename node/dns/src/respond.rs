@@ -25,6 +25,8 @@ const MAXIMUM_ALIASES: usize = 8;
 pub(crate) struct Responder {
     pub zone: Arc<RwLock<Zone>>,
     pub forwarder: Forwarder,
+    /// Domains that others are asked about, the most specific first.
+    pub stubs: Arc<Vec<(Name, Forwarder)>>,
     /// Counts answers, to begin each with another record: many clients take the first.
     pub turn: Arc<AtomicUsize>,
 }
@@ -103,18 +105,25 @@ impl Responder {
 
     fn foreign(&self, reply: Reply, name: Name, record_type: RecordType, dnssec: bool) -> Step {
         let question = Question { name: name.to_lowercase(), record_type, dnssec };
-        if !self.forwarder.has_upstreams() {
+        let forwarder = self.forwarder_of(&question.name);
+        if !forwarder.has_upstreams() {
             return reply.failed(ResponseCode::Refused);
         }
-        match self.forwarder.cached(&question) {
+        match forwarder.cached(&question) {
             Some(known) => Step::Done(reply.completed(Some(known))),
             None => Step::Ask(Box::new(Waiting { reply, question })),
         }
     }
 
+    /// Who is asked about a name.
+    fn forwarder_of(&self, name: &Name) -> &Forwarder {
+        let stub = self.stubs.iter().find(|(domain, _)| domain.zone_of(name));
+        stub.map_or(&self.forwarder, |(_, forwarder)| forwarder)
+    }
+
     /// Asks the resolvers for what is lacking.
     pub async fn complete(&self, waiting: Waiting) -> Reply {
-        let known = self.forwarder.resolve(waiting.question).await;
+        let known = self.forwarder_of(&waiting.question.name).resolve(waiting.question.clone()).await;
         waiting.reply.completed(known)
     }
 }

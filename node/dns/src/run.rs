@@ -107,5 +107,13 @@ impl Object {
 /// The object as it is now. One that cannot be decoded is treated as gone, and told.
 fn decode<K: Typed>(change: &Change) -> Option<K> {
     let object = change.new.as_ref()?;
-    decode_object(object).inspect_err(|error| warn!(key = %change.key, "cannot decode an object: {error}")).ok()
+    let decoded = decode_object(object).or_else(|_| {
+        // Anybody may write conditions, with fewer fields than our types ask for; nothing here depends on them.
+        let mut value = object.value();
+        if let Some(conditions) = value.pointer_mut("/status/conditions") {
+            conditions.take();
+        }
+        K::from_value(value)
+    });
+    decoded.inspect_err(|error| warn!(key = %change.key, "cannot decode an object: {error}")).ok()
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use hickory_proto::rr::Name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, watch};
@@ -55,6 +56,7 @@ impl Server {
         let responder = Responder {
             zone: Arc::new(RwLock::new(zone)),
             forwarder: Forwarder::new(foreign_upstreams(config), config.cache_size),
+            stubs: Arc::new(stubs(config)?),
             turn: Arc::default(),
         };
         Ok(Server { sockets, responder, ready: watch::Sender::new(false) })
@@ -90,6 +92,18 @@ impl Server {
         tasks.close();
         tasks.wait().await;
     }
+}
+
+/// The stub domains, the most specific first.
+fn stubs(config: &Config) -> Result<Vec<(Name, Forwarder)>, Error> {
+    let mut stubs = Vec::new();
+    for (domain, resolvers) in &config.stub_domains {
+        let name = Name::from_ascii(format!("{}.", domain.trim_end_matches('.')));
+        let name = name.map_err(|_| Error::InvalidDomain(domain.clone()))?.to_lowercase();
+        stubs.push((name, Forwarder::new(resolvers.clone(), config.cache_size)));
+    }
+    stubs.sort_by_key(|(name, _)| std::cmp::Reverse(name.num_labels()));
+    Ok(stubs)
 }
 
 /// UDP and TCP at one address; with port 0, at one free port.

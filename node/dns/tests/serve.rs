@@ -83,7 +83,10 @@ struct Cluster {
 }
 
 async fn cluster(upstreams: Vec<SocketAddr>) -> Cluster {
-    let config = Config::new(vec!["127.0.0.1:0".parse().unwrap()], upstreams);
+    cluster_with(Config::new(vec!["127.0.0.1:0".parse().unwrap()], upstreams)).await
+}
+
+async fn cluster_with(config: Config) -> Cluster {
     let server = Server::bind(&config).await.unwrap();
     let address = server.addresses()[0];
     {
@@ -278,4 +281,21 @@ async fn before_the_watches_have_told_everything_clients_come_again() {
     assert_eq!(early.metadata.response_code, ResponseCode::ServFail);
     shutdown.cancel();
     tokio::time::timeout(TIMEOUT, served).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_stub_domain_has_resolvers_of_its_own() {
+    let (usual, stub, deeper) = (upstream().await, upstream().await, upstream().await);
+    let mut config = Config::new(vec!["127.0.0.1:0".parse().unwrap()], vec![usual.address]);
+    config.stub_domains = vec![
+        ("corp.example.com".to_owned(), vec![stub.address]),
+        ("lab.corp.example.com".to_owned(), vec![deeper.address]),
+    ];
+    let cluster = cluster_with(config).await;
+    for name in ["www.example.com.", "a.corp.example.com.", "B.Lab.Corp.example.com.", "notcorp.example.com."] {
+        let (answer, _) = cluster.send(&query(name, RecordType::A, None).to_vec().unwrap()).await;
+        assert_eq!(answer.answers.len(), 1, "{name}");
+    }
+    let asked = |upstream: &Upstream| upstream.asked.load(Ordering::SeqCst);
+    assert_eq!((asked(&usual), asked(&stub), asked(&deeper)), (2, 1, 1));
 }
