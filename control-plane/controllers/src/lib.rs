@@ -22,6 +22,7 @@ mod resourcequota;
 mod root_ca;
 pub mod runtime;
 mod service_cidr;
+mod service_load_balancer;
 mod serviceaccount;
 mod serviceaccount_token;
 mod statefulset;
@@ -41,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use node::ipam::Cidr;
 pub use runtime::Clients;
+pub use service_load_balancer::{AddressRange, LoadBalancerAddresses};
 
 use certificates::{Authority, CertificateController};
 use garbage_collector::GarbageCollector;
@@ -100,6 +102,8 @@ pub struct Config {
     pub signing_authority: Option<SigningAuthority>,
     /// The longest life of a certificate.
     pub certificate_lifetime: Duration,
+    /// Where Services of type LoadBalancer get their addresses; none leaves them to somebody else.
+    pub load_balancer: Option<LoadBalancerAddresses>,
     /// Which controllers run: names, `*` for all, `-name` for all but that one.
     pub controllers: Vec<String>,
 }
@@ -117,6 +121,7 @@ impl Default for Config {
             terminated_pod_threshold: 12_500,
             signing_authority: None,
             certificate_lifetime: Duration::from_secs(365 * 24 * 60 * 60),
+            load_balancer: None,
             controllers: vec!["*".to_owned()],
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::runtime::Decide;
 use crate::{
     Cidr, Config, Error, bootstrap_token, certificates, clusterrole_aggregation, cronjob, daemonset, deployment,
-    disruption, endpoints, ephemeral_volume, job, node, replicaset, root_ca, service_cidr, serviceaccount, statefulset,
-    storage_protection, ttl_after_finished, volume_binding,
+    disruption, endpoints, ephemeral_volume, job, node, replicaset, root_ca, service_cidr, service_load_balancer,
+    serviceaccount, statefulset, storage_protection, ttl_after_finished, volume_binding,
 };
 
 /// Controllers that work on all kinds, or beyond plans; each has a task of its own.
@@ -70,6 +70,10 @@ pub fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
         let cluster = Cidr::parse(network).ok_or_else(|| Error::ClusterCidr(network.clone()))?;
         let ipam = node::ipam::NodeIpamController { cluster, node_prefix: config.node_cidr_mask };
         all.push(("node-ipam-controller", Arc::new(ipam)));
+    }
+    if let Some(addresses) = &config.load_balancer {
+        let balancer = service_load_balancer::ServiceLoadBalancerController { addresses: addresses.clone() };
+        all.push(("service-lb-controller", Arc::new(balancer)));
     }
     all.retain(|(name, _)| is_enabled(name, &config.controllers));
     Ok(all.into_iter().map(|(_, controller)| controller).collect())
