@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use corten_network::routes::Backend;
 
 use crate::kubelet_options::KubeletOptions;
 
@@ -35,6 +36,9 @@ pub enum Command {
     Agent(Agent),
     /// Tell why a pod is pending, plugin by plugin and node by node, and what would help.
     Why(Why),
+    /// Make, list and delete the tokens with which machines join the cluster.
+    #[command(subcommand)]
+    Token(Token),
     /// Import, pull, list and remove container images.
     #[command(subcommand)]
     Image(Image),
@@ -54,6 +58,12 @@ pub enum Command {
     Dns(Dns),
 }
 
+/// The range of pods when no flag names one.
+pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
+/// The range of Services when no flag names one.
+pub const DEFAULT_SERVICE_CIDR: &str = "10.96.0.0/12";
+/// The domain of cluster DNS when no flag names one.
+pub const DEFAULT_CLUSTER_DOMAIN: &str = "cluster.local";
 /// The data directory when no flag names one.
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
 
@@ -92,17 +102,30 @@ pub struct Server {
     #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
     /// The range that pod addresses come from; each node gets a /24 of it.
-    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
+    #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]
     pub cluster_cidr: String,
     /// The range that Service addresses come from.
-    #[arg(long, default_value = "10.96.0.0/12", value_name = "CIDR")]
+    #[arg(long, default_value = DEFAULT_SERVICE_CIDR, value_name = "CIDR")]
     pub service_cidr: String,
     /// The domain of the names that cluster DNS answers.
-    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
+    #[arg(long, default_value = DEFAULT_CLUSTER_DOMAIN, value_name = "DOMAIN")]
     pub cluster_domain: String,
+    /// How packets travel between nodes; if absent, host-gw among the nodes of this machine (--nodes), else vxlan.
+    #[arg(long, value_enum, value_name = "BACKEND")]
+    pub network_backend: Option<NetworkBackend>,
     /// The bridge that the first node's pods are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
+    /// Where Services of type LoadBalancer get their addresses: the nodes' own, or from somebody else.
+    #[arg(long, value_enum, default_value_t = LoadBalancer::Nodes, value_name = "ADDRESSES")]
+    pub load_balancer: LoadBalancer,
+    /// Addresses for Services of type LoadBalancer instead of the nodes' own, each one address or first-last; they must be
+    /// of a link of the nodes, and nobody else's.
+    #[arg(long, value_delimiter = ',', value_name = "RANGES", conflicts_with = "load_balancer")]
+    pub load_balancer_pool: Vec<String>,
+    /// A domain that cluster DNS asks others about: corp.example=10.0.0.53; may be repeated.
+    #[arg(long, value_name = "DOMAIN=ADDRESS")]
+    pub dns_stub_domain: Vec<String>,
     /// Another name or address that the API server's certificate shall carry; may be repeated.
     #[arg(long, value_name = "NAME")]
     pub tls_san: Vec<String>,
@@ -159,9 +182,11 @@ pub struct Logs {
 pub struct Agent {
     #[command(flatten)]
     pub place: Where,
-    /// How to reach the API server, as the node's own user.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: PathBuf,
+    #[command(flatten)]
+    pub join: Join,
+    /// How to reach the API server, as the node's own user, instead of joining.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "token"])]
+    pub kubeconfig: Option<PathBuf>,
     /// The node's name; the host name if absent.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
@@ -171,15 +196,24 @@ pub struct Agent {
     /// The port the kubelet listens on.
     #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
-    /// The range that pod addresses come from.
-    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
-    pub cluster_cidr: String,
-    /// The range that Service addresses come from.
-    #[arg(long, default_value = "10.96.0.0/12", value_name = "CIDR")]
-    pub service_cidr: String,
-    /// The domain of the names that cluster DNS answers.
-    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
-    pub cluster_domain: String,
+    /// The range that pod addresses come from; the cluster's own if absent.
+    #[arg(long, value_name = "CIDR")]
+    pub cluster_cidr: Option<String>,
+    /// The range that Service addresses come from; the cluster's own if absent.
+    #[arg(long, value_name = "CIDR")]
+    pub service_cidr: Option<String>,
+    /// The domain of the names that cluster DNS answers; the cluster's own if absent.
+    #[arg(long, value_name = "DOMAIN")]
+    pub cluster_domain: Option<String>,
+    /// How packets travel between nodes; as the cluster says if absent.
+    #[arg(long, value_enum, value_name = "BACKEND")]
+    pub network_backend: Option<NetworkBackend>,
+    /// Addresses for Services of type LoadBalancer that nodes announce; as the cluster says if absent.
+    #[arg(long, value_delimiter = ',', value_name = "RANGES")]
+    pub load_balancer_pool: Option<Vec<String>>,
+    /// A domain that cluster DNS asks others about; as the cluster says if absent.
+    #[arg(long, value_name = "DOMAIN=ADDRESS")]
+    pub dns_stub_domain: Vec<String>,
     /// The bridge that the node's pods are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
@@ -188,6 +222,71 @@ pub struct Agent {
     pub image_dir: Option<PathBuf>,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
+}
+
+/// Where Services of type LoadBalancer get their addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LoadBalancer {
+    /// Every Ready node serves the Service's ports on its own addresses.
+    Nodes,
+    /// From a controller that the user installs.
+    Off,
+}
+
+impl LoadBalancer {
+    /// As the flag takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            LoadBalancer::Nodes => "nodes",
+            LoadBalancer::Off => "off",
+        }
+    }
+}
+
+/// How packets travel between nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkBackend {
+    /// In UDP, over whatever network is between the nodes.
+    Vxlan,
+    /// By plain routes: nodes must be neighbours on one link.
+    HostGw,
+}
+
+impl NetworkBackend {
+    /// As the flag takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            NetworkBackend::Vxlan => "vxlan",
+            NetworkBackend::HostGw => "host-gw",
+        }
+    }
+}
+
+impl From<NetworkBackend> for Backend {
+    fn from(backend: NetworkBackend) -> Backend {
+        match backend {
+            NetworkBackend::Vxlan => Backend::Vxlan,
+            NetworkBackend::HostGw => Backend::HostGateway,
+        }
+    }
+}
+
+/// How a machine finds the cluster it is to be a node of. One that has joined needs none of it after a reboot.
+#[derive(Debug, Clone, Args)]
+pub struct Join {
+    /// The cluster's API server.
+    #[arg(long, value_name = "URL", requires = "token")]
+    pub server: Option<String>,
+    /// The bootstrap token that `corten token create` printed.
+    #[arg(long, value_name = "TOKEN", requires = "server")]
+    pub token: Option<String>,
+    /// The hash of the key of the cluster's authority: sha256:<hexadecimal digits>; may be repeated.
+    #[arg(long, value_name = "HASH")]
+    pub discovery_token_ca_cert_hash: Vec<String>,
+    /// Join whoever answers at the server's address, without a hash.
+    #[arg(long)]
+    pub discovery_token_unsafe_skip_ca_verification: bool,
 }
 
 /// A component that is nothing but a client of the API.
@@ -203,7 +302,7 @@ pub struct Component {
     #[arg(long)]
     pub leader_elect: bool,
     /// The range that pod addresses come from.
-    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
+    #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]
     pub cluster_cidr: String,
     /// The bundle that pods get as their root of trust; the kubeconfig's own if absent.
     #[arg(long, value_name = "FILE")]
@@ -262,7 +361,7 @@ pub struct Runtime {
     #[arg(long, value_name = "CIDR")]
     pub pod_cidr: Option<String>,
     /// The range that all pod addresses come from.
-    #[arg(long, default_value = "10.244.0.0/16", value_name = "CIDR")]
+    #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]
     pub cluster_cidr: String,
     /// The bridge that pods are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
@@ -278,8 +377,67 @@ pub struct Dns {
     #[arg(long, default_value = "127.0.0.1:53", value_name = "ADDRESS:PORT")]
     pub listen: Vec<std::net::SocketAddr>,
     /// The domain of the names that are answered from the cluster.
-    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
+    #[arg(long, default_value = DEFAULT_CLUSTER_DOMAIN, value_name = "DOMAIN")]
     pub cluster_domain: String,
+}
+
+/// Who a token command acts as.
+#[derive(Debug, Clone, Args)]
+pub struct TokenAccess {
+    #[command(flatten)]
+    pub place: Where,
+    /// How to reach the API server; the administrator's of the data directory if absent.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct TokenCreate {
+    #[command(flatten)]
+    pub access: TokenAccess,
+    /// The token, six and sixteen characters with a dot between them; a new one if absent.
+    #[arg(value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// How long the token is good; 0 means for ever.
+    #[arg(long, default_value = "24h", value_name = "DURATION")]
+    pub ttl: String,
+    /// What the token is for.
+    #[arg(long, value_name = "TEXT")]
+    pub description: Option<String>,
+    /// What the token may be used for: signing, authentication.
+    #[arg(long, value_delimiter = ',', default_value = "signing,authentication", value_name = "USAGES")]
+    pub usages: Vec<String>,
+    /// The groups that the token's user belongs to.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "system:bootstrappers:kubeadm:default-node-token",
+        value_name = "GROUPS"
+    )]
+    pub groups: Vec<String>,
+    /// Print the whole command that makes another machine a node.
+    #[arg(long)]
+    pub print_join_command: bool,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Token {
+    /// Make a token.
+    Create(TokenCreate),
+    /// List the tokens.
+    List {
+        #[command(flatten)]
+        access: TokenAccess,
+    },
+    /// Delete tokens, by their id or as a whole.
+    Delete {
+        #[command(flatten)]
+        access: TokenAccess,
+        #[arg(required = true, value_name = "TOKEN")]
+        tokens: Vec<String>,
+    },
+    /// Print a token that could be created.
+    Generate,
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -4,8 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use corten_controllers::{AddressRange, LoadBalancerAddresses};
 
 use crate::cli;
+use crate::join::settings::Settings;
 use crate::kubelet_options::KubeletOptions;
 
 /// The binary's own version.
@@ -95,6 +97,11 @@ pub struct Node {
     pub images: PathBuf,
     pub kubelet_port: u16,
     pub bridge: String,
+    pub network_backend: cli::NetworkBackend,
+    /// Ranges of addresses of load balancers that the nodes announce.
+    pub load_balancer_pool: Vec<String>,
+    /// Domains that cluster DNS asks others about, as the flag has them.
+    pub dns_stub_domains: Vec<String>,
     pub cluster_cidr: String,
     pub service_cidr: String,
     pub cluster_domain: String,
@@ -113,11 +120,16 @@ pub struct Cluster {
     pub kubernetes_service: IpAddr,
     pub extra_names: Vec<String>,
     pub scheduler: corten_scheduler::Config,
+    /// Where Services of type LoadBalancer get their addresses.
+    pub load_balancer: Option<LoadBalancerAddresses>,
 }
 
 impl Cluster {
     pub fn from_flags(flags: &cli::Server) -> Result<Cluster> {
         disjoint(&flags.cluster_cidr, &flags.service_cidr)?;
+        // A cluster that was made with three nodes and stopped comes back with three.
+        let nodes = flags.nodes.unwrap_or_else(|| 1 + Place::of(&flags.place).further_nodes().len() as u8);
+        let usual = if nodes > 1 { cli::NetworkBackend::HostGw } else { cli::NetworkBackend::Vxlan };
         let node = Node {
             name: node_name(flags.node_name.as_deref())?,
             address: node_address(flags.node_ip)?,
@@ -125,14 +137,15 @@ impl Cluster {
             images: Place::of(&flags.place).images(),
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
+            network_backend: flags.network_backend.unwrap_or(usual),
+            load_balancer_pool: flags.load_balancer_pool.clone(),
+            dns_stub_domains: stub_flags(&flags.dns_stub_domain)?,
             cluster_cidr: pod_range(&flags.cluster_cidr)?,
             service_cidr: flags.service_cidr.clone(),
             cluster_domain: domain(&flags.cluster_domain)?,
             cluster_dns: in_range(&flags.service_cidr, 10)?,
             kubelet: flags.kubelet.clone(),
         };
-        // A cluster that was made with three nodes and stopped comes back with three.
-        let nodes = flags.nodes.unwrap_or_else(|| 1 + node.place.further_nodes().len() as u8);
         Ok(Cluster {
             node,
             nodes,
@@ -140,7 +153,20 @@ impl Cluster {
             kubernetes_service: in_range(&flags.service_cidr, 1)?,
             extra_names: flags.tls_san.clone(),
             scheduler: scheduler(flags.scheduler_config.as_deref())?,
+            load_balancer: load_balancer(flags)?,
         })
+    }
+
+    /// What nodes that join must agree on.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            cluster_cidr: self.node.cluster_cidr.clone(),
+            service_cidr: self.node.service_cidr.clone(),
+            cluster_domain: self.node.cluster_domain.clone(),
+            network_backend: self.node.network_backend,
+            load_balancer_pool: self.node.load_balancer_pool.clone(),
+            dns_stub_domains: self.node.dns_stub_domains.clone(),
+        }
     }
 
     /// How a process on this machine reaches the API server.
@@ -156,7 +182,9 @@ impl Cluster {
 }
 
 impl Node {
-    pub fn from_flags(flags: &cli::Agent) -> Result<Node> {
+    pub fn from_flags(flags: &cli::Agent, settings: &Settings) -> Result<Node> {
+        let or = |flag: &Option<String>, otherwise: &String| flag.clone().unwrap_or_else(|| otherwise.clone());
+        let service_cidr = or(&flags.service_cidr, &settings.service_cidr);
         Ok(Node {
             name: node_name(flags.node_name.as_deref())?,
             address: node_address(flags.node_ip)?,
@@ -164,11 +192,17 @@ impl Node {
             images: flags.image_dir.as_deref().map_or_else(|| Place::of(&flags.place).images(), absolute),
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
-            cluster_cidr: pod_range(&flags.cluster_cidr)?,
-            service_cidr: flags.service_cidr.clone(),
-            cluster_domain: domain(&flags.cluster_domain)?,
-            cluster_dns: in_range(&flags.service_cidr, 10)?,
             kubelet: flags.kubelet.clone(),
+            network_backend: flags.network_backend.unwrap_or(settings.network_backend),
+            load_balancer_pool: flags.load_balancer_pool.clone().unwrap_or_else(|| settings.load_balancer_pool.clone()),
+            dns_stub_domains: match flags.dns_stub_domain.as_slice() {
+                [] => settings.dns_stub_domains.clone(),
+                given => stub_flags(given)?,
+            },
+            cluster_cidr: pod_range(&or(&flags.cluster_cidr, &settings.cluster_cidr))?,
+            cluster_domain: domain(&or(&flags.cluster_domain, &settings.cluster_domain))?,
+            cluster_dns: in_range(&service_cidr, 10)?,
+            service_cidr,
         })
     }
 }
@@ -183,6 +217,9 @@ impl Node {
             place,
             kubelet_port: 0,
             bridge: flags.bridge.clone(),
+            network_backend: cli::NetworkBackend::HostGw,
+            load_balancer_pool: Vec::new(),
+            dns_stub_domains: Vec::new(),
             cluster_cidr: pod_range(&flags.cluster_cidr)?,
             service_cidr: String::new(),
             cluster_domain: String::new(),
@@ -198,6 +235,55 @@ pub fn scheduler(path: Option<&Path>) -> Result<corten_scheduler::Config> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let document = corten_meta::decode_yaml(text.as_bytes()).with_context(|| path.display().to_string())?;
     corten_scheduler::Config::from_document(document).with_context(|| path.display().to_string())
+}
+
+/// The port of the secure shell: taken from a node by a Service, it would lock its administrator out.
+const SSH_PORT: u16 = 22;
+
+/// The flags, if all of them can be read.
+fn stub_flags(flags: &[String]) -> Result<Vec<String>> {
+    stub_domains(flags)?;
+    Ok(flags.to_vec())
+}
+
+/// The stub domains with their resolvers; a domain may be named more than once.
+pub fn stub_domains(flags: &[String]) -> Result<Vec<(String, Vec<SocketAddr>)>> {
+    let mut domains: Vec<(String, Vec<SocketAddr>)> = Vec::new();
+    for flag in flags {
+        let parse = || {
+            let (name, address) = flag.split_once('=')?;
+            let address = address.parse().or_else(|_| address.parse().map(|ip| SocketAddr::new(ip, 53))).ok()?;
+            Some((name.to_owned(), address))
+        };
+        let (name, address) = parse().with_context(|| format!("--dns-stub-domain {flag:?}: domain=address"))?;
+        let name = domain(&name)?;
+        match domains.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, addresses)) => addresses.push(address),
+            None => domains.push((name, vec![address])),
+        }
+    }
+    Ok(domains)
+}
+
+/// The ranges of a pool, both ends included.
+pub fn pool(texts: &[String]) -> Result<Vec<AddressRange>> {
+    let range = |text: &String| {
+        AddressRange::parse(text).with_context(|| format!("--load-balancer-pool {text:?}: an address, or first-last"))
+    };
+    texts.iter().map(range).collect()
+}
+
+fn load_balancer(flags: &cli::Server) -> Result<Option<LoadBalancerAddresses>> {
+    if !flags.load_balancer_pool.is_empty() {
+        return Ok(Some(LoadBalancerAddresses::Pool(pool(&flags.load_balancer_pool)?)));
+    }
+    Ok(match flags.load_balancer {
+        cli::LoadBalancer::Nodes => {
+            let kept_ports = [SSH_PORT, flags.port, flags.kubelet_port].into();
+            Some(LoadBalancerAddresses::Nodes { kept_ports })
+        }
+        cli::LoadBalancer::Off => None,
+    })
 }
 
 /// The node's name: the flag, else the host name, as a DNS subdomain.
@@ -299,6 +385,19 @@ mod tests {
             ("10.0.0.0/16", "10.1.0.0/16", true),
         ] {
             assert_eq!(disjoint(pods, services).is_ok(), good, "{pods} {services}");
+        }
+    }
+
+    #[test]
+    fn stub_domains_are_read() {
+        let flags = ["a.example=10.0.0.1", "a.example=10.0.0.2:5353", "b.example=fd00::1"].map(str::to_owned);
+        let read = stub_domains(&flags).unwrap();
+        assert_eq!(
+            format!("{read:?}"),
+            r#"[("a.example", [10.0.0.1:53, 10.0.0.2:5353]), ("b.example", [[fd00::1]:53])]"#
+        );
+        for bad in ["a.example", "a.example=x", "A_=10.0.0.1"] {
+            assert!(stub_domains(&[bad.to_owned()]).is_err(), "{bad}");
         }
     }
 

@@ -27,6 +27,25 @@ pub fn single(server: &str, authority: &str, identity: &Identity) -> Value {
     })
 }
 
+/// A kubeconfig with a cluster and nobody who would use it: what `cluster-info` holds.
+pub fn cluster_only(server: &str, authority: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "", "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(authority)}}],
+        "users": [],
+        "contexts": [],
+        "current-context": "",
+    })
+}
+
+/// A kubeconfig whose user is a file with certificate and key, which may be renewed under it.
+pub fn by_files(server: &str, authority: &str, identity: &Path) -> Value {
+    let mut config = single(server, authority, &Identity { certificate: String::new(), key: String::new() });
+    config["users"][0]["user"] = json!({"client-certificate": identity, "client-key": identity});
+    config
+}
+
 /// Writes a kubeconfig that only its owner reads.
 pub fn write(path: &Path, config: &Value) -> Result<()> {
     write_private(path, serde_saphyr::to_string(config).context("a kubeconfig cannot be written as YAML")?.as_bytes())

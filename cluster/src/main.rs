@@ -9,6 +9,7 @@ mod commands;
 mod components;
 mod config;
 mod instance;
+mod join;
 mod kubeconfig;
 mod kubelet_options;
 mod pki;

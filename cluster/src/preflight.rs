@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::config::{Cluster, Node, Place};
+use crate::config::{Cluster, Place};
 
 /// The layout of the data directory that this binary reads and writes.
 const DATA_FORMAT: u32 = 1;
@@ -22,10 +22,10 @@ pub fn server(cluster: &Cluster) -> Result<()> {
 }
 
 /// Checks everything a node needs.
-pub fn node(node: &Node) -> Result<()> {
+pub fn node(place: &Place) -> Result<()> {
     root()?;
     kernel()?;
-    data_directory(&node.place)
+    data_directory(place)
 }
 
 /// Namespaces, mounts and cgroups need root.

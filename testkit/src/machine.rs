@@ -62,6 +62,30 @@ impl Machine {
         command
     }
 
+    /// Connects another machine to this one's link, and gives it another address.
+    pub fn connect(&self, other: &Machine, address: &str) {
+        let ip = |machine: &Machine, arguments: &str| {
+            // The network alone: processes of the other machine are not to be seen from within this one.
+            let status = Command::new("nsenter")
+                .args(["--net", "--target", &machine.init.to_string(), "--"])
+                .arg(tools::busybox())
+                .arg("ip")
+                .args(arguments.split(' '))
+                .status()
+                .expect("util-linux has nsenter");
+            assert!(status.success(), "ip {arguments}");
+        };
+        ip(self, "link add cable0 type veth peer name cable1");
+        ip(self, &format!("link set cable1 netns {}", other.init));
+        ip(self, "link set cable0 master eth0");
+        ip(self, "link set cable0 up");
+        ip(other, "link set cable1 master eth0");
+        ip(other, "link set cable1 up");
+        ip(other, &format!("addr del {ADDRESS}/24 dev eth0"));
+        ip(other, &format!("addr add {address}/24 dev eth0"));
+        ip(other, "route add default via 10.88.0.1");
+    }
+
     /// Fetches a page over plain HTTP from the machine itself; `Err` says what came instead.
     ///
     /// By hand over `nc`: a static busybox cannot look up the service name that its wget asks for.

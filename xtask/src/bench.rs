@@ -7,8 +7,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-const BENCHES: [(&str, &str); 3] =
-    [("corten-store", "commit"), ("corten-scheduler", "placement"), ("corten", "cluster")];
+const BENCHES: [(&str, &str); 5] = [
+    ("corten-store", "commit"),
+    ("corten-scheduler", "placement"),
+    ("corten-proxy", "services"),
+    ("corten-dns", "answers"),
+    ("corten", "cluster"),
+];
 
 pub fn run(flags: &[&str]) -> Result<()> {
     let record = match flags {

@@ -4,6 +4,7 @@ mod down;
 mod image;
 mod logs;
 mod status;
+mod token;
 mod up;
 mod why;
 
@@ -13,7 +14,7 @@ use anyhow::{Context, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Cli, Command};
-use crate::config::{Cluster, Node};
+use crate::config::{Cluster, Place};
 use crate::progress::Progress;
 use crate::{components, instance, preflight};
 
@@ -23,7 +24,13 @@ pub fn run(cli: Cli) -> Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     if matches!(
         cli.command,
-        Command::Up(_) | Command::Down(_) | Command::Status(_) | Command::Logs(_) | Command::Image(_) | Command::Why(_)
+        Command::Up(_)
+            | Command::Down(_)
+            | Command::Status(_)
+            | Command::Logs(_)
+            | Command::Image(_)
+            | Command::Token(_)
+            | Command::Why(_)
     ) {
         end_with_the_reader();
     }
@@ -34,6 +41,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
+        Command::Token(command) => block_on(token::run(command)),
         Command::Server(flags) => {
             log_to_stderr(&cli.log)?;
             let progress = Progress::new(flags.progress_fd);
@@ -41,10 +49,10 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::Agent(flags) => {
             log_to_stderr(&cli.log)?;
-            let node = Node::from_flags(&flags)?;
-            preflight::node(&node)?;
-            let _lock = instance::acquire(&node.place)?;
-            until_signal(|shutdown| components::agent(node, flags.kubeconfig, shutdown))
+            let place = Place::of(&flags.place);
+            preflight::node(&place)?;
+            let _lock = instance::acquire(&place)?;
+            until_signal(|shutdown| components::agent(flags, shutdown))
         }
         Command::Apiserver(flags) => {
             log_to_stderr(&cli.log)?;

@@ -144,6 +144,17 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     flag("--service-cidr", flags.service_cidr.clone().into());
     flag("--cluster-domain", flags.cluster_domain.clone().into());
     flag("--bridge", flags.bridge.clone().into());
+    if flags.load_balancer_pool.is_empty() {
+        flag("--load-balancer", flags.load_balancer.name().into());
+    } else {
+        flag("--load-balancer-pool", flags.load_balancer_pool.join(",").into());
+    }
+    if let Some(backend) = flags.network_backend {
+        flag("--network-backend", backend.name().into());
+    }
+    for domain in &flags.dns_stub_domain {
+        flag("--dns-stub-domain", domain.into());
+    }
     for name in &flags.tls_san {
         flag("--tls-san", name.into());
     }

@@ -10,7 +10,6 @@ use anyhow::Result;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Service, Taint};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
-use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use corten_client::{Caches, Client, Error, Patch};
 use corten_meta::{Key, Value};
 use serde_json::json;
@@ -22,15 +21,11 @@ use crate::config::Cluster;
 
 const NAMESPACE: &str = "kube-system";
 const SLICE: &str = "kube-dns-nodes";
-const DNS_ROLE: &str = "system:coredns";
 
 /// Keeps the Service and its endpoints as they should be.
 pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let nodes = caches.of::<Node>();
     nodes.synced().await;
-    let (role, binding) = dns_access();
-    apply::<ClusterRole>(&client, "", DNS_ROLE, role).await?;
-    apply::<ClusterRoleBinding>(&client, "", DNS_ROLE, binding).await?;
     apply::<Service>(&client, NAMESPACE, "kube-dns", service(cluster.node.cluster_dns)).await?;
     let mut changes = nodes.subscribe();
     let mut applied = None;
@@ -57,7 +52,7 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
 }
 
 /// Patches what differs, or creates the object where there is none.
-async fn apply<K: Typed>(client: &Client, namespace: &str, name: &str, wanted: Value) -> Result<(), Error> {
+pub async fn apply<K: Typed>(client: &Client, namespace: &str, name: &str, wanted: Value) -> Result<(), Error> {
     match client.patch::<K>(namespace, name, &Patch::Merge(wanted.clone()), None).await {
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => client.create(&K::from_value(wanted)?).await.map(|_| ()),
@@ -94,28 +89,6 @@ fn taint_value(taint: &Taint) -> Value {
         value["timeAdded"] = json!(corten_meta::time::rfc3339(time.0));
     }
     value
-}
-
-/// What cluster DNS may read, and that it may.
-fn dns_access() -> (Value, Value) {
-    let read = json!(["list", "watch"]);
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": DNS_ROLE},
-        "rules": [
-            {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": read},
-            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
-        ],
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": DNS_ROLE},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": DNS_ROLE},
-        "subjects": [{"kind": "ServiceAccount", "name": "coredns", "namespace": NAMESPACE}],
-    });
-    (role, binding)
 }
 
 fn service(address: IpAddr) -> Value {

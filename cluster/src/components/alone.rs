@@ -11,6 +11,7 @@ use super::network::Plugged;
 use super::node::{self, Identities};
 use super::service_accounts;
 use crate::config::{Node, Place, node_name};
+use crate::join::settings::Settings;
 use crate::{cli, config, instance, kubeconfig, preflight};
 
 /// `corten controller-manager`.
@@ -46,10 +47,11 @@ pub async fn scheduler(flags: cli::Scheduler, shutdown: CancellationToken) -> Re
 
 /// `corten kubelet`.
 pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result<()> {
-    let node = Node::from_flags(&flags.agent)?;
-    preflight::node(&node)?;
+    let node = Node::from_flags(&flags.agent, &Settings::default())?;
+    preflight::node(&node.place)?;
     let _lock = instance::acquire_component(&node.place, "kubelet")?;
-    let identities = Identities::of_agent(&node, client(&flags.agent.kubeconfig)?)?;
+    let identities =
+        Identities::of_agent(&node, client(flags.agent.kubeconfig.as_deref().context("--kubeconfig is needed")?)?)?;
     let mut config = node::kubelet_config(&node, identities.serving, node::host_resolver(), false)?;
     if let Some(endpoint) = flags.container_runtime_endpoint {
         config.cri_socket = endpoint;
@@ -77,7 +79,7 @@ pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result
     }
     let network = Arc::new(Plugged::alone(node.clone()));
     if let Some(range) = &flags.pod_cidr {
-        network.start(&node, range).await?;
+        network.start(&node, range, None).await?;
     }
     Ok(corten_runtime::serve(config, network, shutdown).await?)
 }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::node::DNS_USER;
 use super::tasks::Tasks;
-use super::{addons, further_nodes};
+use super::{access, addons, further_nodes, joining};
 use crate::config::Cluster;
 use crate::kubeconfig;
 use crate::pki::{self, Leaf, Pki};
@@ -79,6 +79,8 @@ pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> 
     further_nodes::prepare(&cluster, &pki, &node.name, &node.place, node.address)?;
     let api = start(&cluster, &pki, store, &mut tasks).await?;
     let admin = api.client("system:admin", &["system:masters"]);
+    access::grant(&admin).await.context("the node's components cannot be given their rights")?;
+    joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
     let caches = Caches::new(admin.clone(), shutdown.clone());
     tasks.spawn("addons", addons::run(admin, caches, cluster.clone(), shutdown));
     tracing::info!(url = cluster.local_url(), "serving");

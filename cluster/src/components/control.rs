@@ -20,6 +20,7 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
             certificate: pki.cluster.certificate.clone(),
             key: pki.cluster.key(),
         }),
+        load_balancer: cluster.load_balancer.clone(),
         ..corten_controllers::Config::default()
     };
     tasks.spawn("controller-manager", corten_controllers::run(config, clients(api.clone()), tasks.shutdown()));

@@ -15,6 +15,7 @@ use corten_network::namespace_node::{self, NodeNamespace};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
+use super::access::NETWORK_USER;
 use super::node::{DNS_USER, serving};
 use super::tasks::Tasks;
 use crate::config::{Cluster, Place};
@@ -54,10 +55,11 @@ pub async fn start(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<Ve
 /// Writes what the agent needs to be who it is.
 pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, address: IpAddr) -> Result<()> {
     let user = format!("system:node:{name}");
-    let holders: [(&str, &str, &[&str]); 3] = [
+    let holders: [(&str, &str, &[&str]); 4] = [
         ("kubelet", &user, &["system:nodes"]),
         ("proxy", "system:kube-proxy", &[]),
         ("dns", DNS_USER, &["system:serviceaccounts"]),
+        ("network", NETWORK_USER, &["system:serviceaccounts"]),
     ];
     for (file, user, groups) in holders {
         let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
@@ -122,6 +124,12 @@ fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<
         .args(["--cluster-cidr", &node.cluster_cidr, "--service-cidr", &node.service_cidr])
         .args(["--cluster-domain", &node.cluster_domain])
         .args(node.kubelet.arguments())
+        .args(["--network-backend", node.network_backend.name()])
+        .args(
+            (!node.load_balancer_pool.is_empty())
+                .then(|| format!("--load-balancer-pool={}", node.load_balancer_pool.join(","))),
+        )
+        .args(node.dns_stub_domains.iter().map(|domain| format!("--dns-stub-domain={domain}")))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);

@@ -2,25 +2,31 @@
 //!
 //! The main path is `server`: store, API server, then everything else as clients of it.
 
+mod access;
 mod addons;
 pub mod alone;
 pub mod apiserver;
 mod control;
 pub mod further_nodes;
+mod joining;
 pub mod network;
 pub mod node;
 pub mod readiness;
+mod renewal;
 mod service_accounts;
+mod serving_approver;
 mod tasks;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use corten_client::{Caches, Client};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Cluster, Node};
+use crate::cli;
+use crate::config::Cluster;
+use crate::join::{self, Joined};
 use crate::pki::Pki;
 use crate::progress::Progress;
 use tasks::Tasks;
@@ -41,12 +47,17 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     control::start(&cluster, &pki, &api, &mut clients);
     progress.reached("controllers");
 
+    let admin = api.client("system:admin", &["system:masters"]);
+    access::grant(&admin).await.context("the node's components cannot be given their rights")?;
+    joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
     let identities = node::Identities::in_process(&cluster, &pki, &api)?;
     node::start(cluster.node.clone(), identities, cluster.nodes > 1, &mut clients)?;
 
-    let admin = api.client("system:admin", &["system:masters"]);
     let caches = Caches::new(admin.clone(), shutdown.clone());
     clients.spawn("addons", addons::run(admin, caches.clone(), cluster.clone(), shutdown.clone()));
+
+    let approver = api.client(access::APPROVER_USER, &["system:serviceaccounts"]);
+    clients.spawn("serving approver", serving_approver::run(approver, shutdown.clone()));
 
     let further = further_nodes::start(&cluster, &pki, &mut clients).await?;
     let mut names = vec![cluster.node.name.clone()];
@@ -65,10 +76,22 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
 }
 
 /// One more node of a cluster whose API server is elsewhere.
-pub async fn agent(node: Node, kubeconfig: PathBuf, shutdown: CancellationToken) -> Result<()> {
+pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()> {
+    let joined = tokio::select! {
+        joined = join::join(&flags) => joined?,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    let Joined { node, kubeconfig, renews } = joined;
     let client = Client::from_kubeconfig(&kubeconfig, None).context("the kubeconfig cannot be used")?;
-    let identities = node::Identities::of_agent(&node, client)?;
-    let mut tasks = Tasks::new(shutdown);
+    let mut tasks = Tasks::new(shutdown.clone());
+    let identities = if renews {
+        let (sender, serving) = watch::channel(renewal::first_serving(&node.place, &node.name)?);
+        tasks.spawn("client certificate", renewal::client(node.clone(), client.clone(), shutdown.clone()));
+        tasks.spawn("serving certificate", renewal::serving(node.clone(), client.clone(), sender, shutdown));
+        node::Identities::as_node(client, serving)
+    } else {
+        node::Identities::of_agent(&node, client)?
+    };
     node::start(node, identities, false, &mut tasks)?;
     tasks.run().await
 }

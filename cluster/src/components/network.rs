@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::Caches;
 use corten_meta::Key;
+use corten_network::policy::{self, Gate};
+use corten_network::routes::Backend;
 use corten_network::{Cidr, PodNetwork, PortMapping, Protocol, SetupRequest};
 use corten_runtime::{PodNetworkRequest, PodNetworkResult};
 use tokio::sync::Mutex;
@@ -44,15 +46,16 @@ impl Plugged {
         Plugged { alone: Some(node), ..Plugged::default() }
     }
 
-    /// Makes the network of this range stand, and opens it for pods.
-    pub async fn start(&self, node: &config::Node, range: &str) -> Result<()> {
+    /// Makes the network of this range stand, and opens it for pods, which wait for their policies at the gate.
+    pub async fn start(&self, node: &config::Node, range: &str, policies: Option<Gate>) -> Result<()> {
         let mut live = self.live.lock().await;
         if self.network.get().is_some() {
             return Ok(());
         }
         // Written first: whatever is made below can then be found and taken down, also after a crash.
         std::fs::write(node.place.data.join(NETWORK_FILE), format!("{} {range}\n", node.bridge))?;
-        let network = PodNetwork::start(network_config(node, range)?).await.context("the pod network cannot start")?;
+        let config = corten_network::Config { policies, ..network_config(node, range)? };
+        let network = PodNetwork::start(config).await.context("the pod network cannot start")?;
         // Before the first pod is connected, or its address would count as left behind.
         if let Some(live) = live.take() {
             network.gc(&live).await.context("addresses of dead sandboxes cannot be collected")?;
@@ -72,6 +75,7 @@ pub fn network_config(node: &config::Node, range: &str) -> Result<corten_network
     let cluster: Cidr = node.cluster_cidr.parse().context("the cluster's pod range")?;
     let mut config = corten_network::Config::new(pods, cluster, node.place.data.join("network"));
     config.bridge.clone_from(&node.bridge);
+    config.overhead = Backend::from(node.network_backend).overhead();
     Ok(config)
 }
 
@@ -82,6 +86,7 @@ pub async fn cleanup(place: &config::Place) -> Result<()> {
     let range: Cidr = range.parse().with_context(|| format!("{NETWORK_FILE} is damaged"))?;
     let mut config = corten_network::Config::new(range, range, place.data.join("network"));
     config.bridge = bridge.to_owned();
+    policy::cleanup(&policy::Config::new(Vec::new()))?;
     Ok(corten_network::cleanup(&config).await?)
 }
 
@@ -110,6 +115,7 @@ impl corten_runtime::PodNetwork for Plugged {
             netns_path: request.netns_path,
             pod_namespace: request.namespace,
             pod_name: request.name,
+            pod_uid: request.uid,
             port_mappings: request.port_mappings.iter().map(mapping).collect::<Result<_, _>>()?,
         };
         let attachment = self.get()?.setup(wanted).await.map_err(|error| error.to_string())?;
@@ -133,7 +139,7 @@ impl corten_runtime::PodNetwork for Plugged {
 
     async fn pod_range(&self, range: &str) -> Result<(), String> {
         match &self.alone {
-            Some(node) => self.start(node, range).await.map_err(|error| format!("{error:#}")),
+            Some(node) => self.start(node, range, None).await.map_err(|error| format!("{error:#}")),
             None => Ok(()),
         }
     }

@@ -8,8 +8,11 @@ use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_client::{Caches, Client};
 use corten_kubelet::{HostResolver, Tls};
+use corten_network::policy;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::access::NETWORK_USER;
 use super::apiserver::ApiServer;
 use super::network::{Plugged, gateway, pod_range};
 use super::tasks::Tasks;
@@ -28,7 +31,9 @@ pub struct Identities {
     pub kubelet: Client,
     pub proxy: Client,
     pub dns: Client,
-    pub serving: Tls,
+    pub network: Client,
+    /// What the node's API is served with, now and later.
+    pub serving: watch::Receiver<Tls>,
 }
 
 impl Identities {
@@ -39,12 +44,19 @@ impl Identities {
             kubelet: api.client(&name, &["system:nodes"]),
             proxy: api.client("system:kube-proxy", &[]),
             dns: api.client(DNS_USER, &["system:serviceaccounts"]),
-            serving: serving(pki, &cluster.node.name, cluster.node.address)?,
+            network: api.client(NETWORK_USER, &["system:serviceaccounts"]),
+            serving: watch::channel(serving(pki, &cluster.node.name, cluster.node.address)?).1,
         })
     }
 
-    /// Of a node with kubeconfig and certificate files in its place; the proxy and DNS act as the node where they
-    /// have no file of their own.
+    /// Of a machine that joined: everybody is the node.
+    pub fn as_node(client: Client, serving: watch::Receiver<Tls>) -> Identities {
+        let (kubelet, proxy, dns, network) = (client.clone(), client.clone(), client.clone(), client);
+        Identities { kubelet, proxy, dns, network, serving }
+    }
+
+    /// Of a node with kubeconfig and certificate files in its place; the proxy, DNS and the network act as the node
+    /// where they have no file of their own.
     pub fn of_agent(node: &Node, kubelet: Client) -> Result<Identities> {
         let own = |name: &str| {
             let path = node.place.kubeconfig(name);
@@ -54,10 +66,12 @@ impl Identities {
             let path = node.place.pki().join(name);
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
         };
+        let tls = Tls { certificate: read("kubelet.crt")?, key: read("kubelet.key")?, client_ca: read("ca.crt")? };
         Ok(Identities {
             proxy: own("proxy")?,
             dns: own("dns")?,
-            serving: Tls { certificate: read("kubelet.crt")?, key: read("kubelet.key")?, client_ca: read("ca.crt")? },
+            network: own("network")?,
+            serving: watch::channel(tls).1,
             kubelet,
         })
     }
@@ -77,7 +91,6 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     let shutdown = tasks.shutdown();
     let resolver = host_resolver();
     let network = Arc::new(Plugged::default());
-    let caches = Caches::new(identities.proxy.clone(), shutdown.clone());
 
     tasks.spawn(
         "runtime",
@@ -86,38 +99,51 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only)?;
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet, shutdown.clone()));
     let proxy = corten_proxy::Config::new(&node.name, Some(config::range(&node.cluster_cidr)?));
-    tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy.clone(), shutdown.clone()));
-    tasks
-        .spawn("network", network_and_dns(node, network, caches, identities.proxy, identities.dns, resolver, shutdown));
+    tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
+    let clients = (identities.network, identities.dns);
+    tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
     Ok(())
 }
 
-/// What can only start once the node has its pod range: the pod network, the routes to other nodes, and DNS, which
-/// listens on the range's gateway.
+/// What can only start once the node has its pod range: the pod network with its policies, the routes to other nodes,
+/// and DNS, which listens on the range's gateway.
 async fn network_and_dns(
     node: Node,
-    network: Arc<Plugged>,
-    caches: Caches,
-    routes: Client,
-    dns: Client,
+    plugged: Arc<Plugged>,
+    (network, dns): (Client, Client),
     resolver: HostResolver,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    let caches = Caches::new(network.clone(), shutdown.clone());
     let range = tokio::select! {
         range = pod_range(&caches, &node.name) => range,
         () = shutdown.cancelled() => return Ok(()),
     };
-    network.start(&node, &range).await?;
-    let listen = gateway(&range).context("the node's pod range is not valid")?;
+    let gateway = gateway(&range).context("the node's pod range is not valid")?;
+    let mut tasks = Tasks::new(shutdown.child_token());
+    let (gate, requests) = policy::gate();
+    let policies = policy::Config::new(vec![gateway]);
+    tasks.spawn("network policies", policy::run(policies, network.clone(), requests, tasks.shutdown()));
+    plugged.start(&node, &range, Some(gate)).await?;
+
     let dns_config = corten_dns::Config {
         domain: node.cluster_domain.clone(),
         own_addresses: vec![node.cluster_dns],
+        stub_domains: config::stub_domains(&node.dns_stub_domains)?,
         reverse_ranges: vec![config::range(&node.cluster_cidr)?, config::range(&node.service_cidr)?],
-        ..corten_dns::Config::new(vec![SocketAddr::new(listen, 53)], upstreams(&resolver))
+        ..corten_dns::Config::new(vec![SocketAddr::new(gateway, 53)], upstreams(&resolver))
     };
-    let mut tasks = Tasks::new(shutdown.child_token());
-    let routes_config = corten_network::routes::Config { node_name: node.name.clone() };
-    tasks.spawn("routes", corten_network::routes::run(routes_config, routes, tasks.shutdown()));
+    let routes_config = corten_network::routes::Config {
+        node_name: node.name.clone(),
+        backend: node.network_backend.into(),
+        pod_cidrs: vec![range.parse().context("the node's pod range is not valid")?],
+    };
+    let pool: Vec<_> = config::pool(&node.load_balancer_pool)?.iter().map(|range| range.bounds()).collect();
+    if !pool.is_empty() {
+        let announced = corten_network::announce::Config::new(&node.name, pool);
+        tasks.spawn("announcer", corten_network::announce::run(announced, network.clone(), tasks.shutdown()));
+    }
+    tasks.spawn("routes", corten_network::routes::run(routes_config, network, tasks.shutdown()));
     tasks.spawn("dns", corten_dns::run(dns_config, dns, tasks.shutdown()));
     tasks.run().await
 }
@@ -137,7 +163,7 @@ pub fn runtime_config(place: &Place, images: PathBuf) -> Result<corten_runtime::
 /// The settings of the kubelet.
 pub fn kubelet_config(
     node: &Node,
-    serving: Tls,
+    serving: watch::Receiver<Tls>,
     resolver: HostResolver,
     control_plane_only: bool,
 ) -> Result<corten_kubelet::Config> {

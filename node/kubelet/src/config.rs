@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use corten_api::k8s_openapi::api::core::v1::Taint;
+use tokio::sync::watch;
 
 use crate::eviction::EvictionConfig;
 
@@ -102,8 +103,8 @@ pub struct Config {
     pub log_dir: PathBuf,
     /// Where the node API listens. Default `0.0.0.0:10250`.
     pub listen: SocketAddr,
-    /// The node API's certificates; without them the node API is not served.
-    pub tls: Option<Tls>,
+    /// The node API's certificates, now and after they were renewed; without them the node API is not served.
+    pub tls: Option<watch::Receiver<Tls>>,
     /// The cluster's DNS servers, given to pods whose policy is `ClusterFirst`.
     pub cluster_dns: Vec<String>,
     /// The cluster's DNS domain. Default `cluster.local`.

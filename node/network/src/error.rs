@@ -33,6 +33,8 @@ pub enum Error {
     HostPortInUse { port: u16, protocol: &'static str },
     #[error(transparent)]
     Firewall(#[from] corten_nftables::Error),
+    #[error("the network policies of the pod are not in force yet")]
+    PoliciesUnknown,
     #[error("the blocking part of {0} was cancelled")]
     Cancelled(&'static str),
 }

@@ -5,12 +5,15 @@
 //! Services and policies therefore see all traffic whether or not the kernel has `br_netfilter`.
 //!
 //! - [`PodNetwork`] attaches and detaches pods: addresses, links, the way out, host ports.
+//! - [`policy`] enforces NetworkPolicies, and makes new pods wait until theirs hold.
+//! - [`announce`] holds the addresses of load balancers that are this node's.
 //! - [`routes`] keeps plain routes to the pods of the other nodes.
 //! - [`namespace_node`] makes network namespaces that act as further nodes of this machine.
 //!
 //! This package never touches a link, route or table that it did not make.
 
 mod allocation;
+pub mod announce;
 mod cidr;
 mod error;
 mod firewall;
@@ -18,6 +21,7 @@ mod links;
 mod namespace;
 pub mod namespace_node;
 mod pod_network;
+pub mod policy;
 pub mod routes;
 mod sysctl;
 

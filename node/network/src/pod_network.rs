@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use corten_meta::Key;
 use corten_nftables::{Family, Table};
 use tracing::{info, warn};
 
@@ -19,6 +20,7 @@ use crate::error::Error;
 use crate::firewall::Firewall;
 use crate::links::{Link, Links, Peer, mac_of};
 use crate::namespace::enter_async;
+use crate::policy::{Gate, LocalPod};
 use crate::sysctl;
 
 /// The name of the pod's end of its link, as every container network calls it.
@@ -36,10 +38,14 @@ pub struct Config {
     pub cluster_cidrs: Vec<Cidr>,
     /// Where the leases of addresses are kept; must survive a reboot no more than the pods do.
     pub state_dir: PathBuf,
-    /// The MTU of pod links; by default that of the link with the default route.
+    /// The MTU of pod links; by default that of the link with the default route, less the overhead.
     pub mtu: Option<u32>,
+    /// The bytes that the way between nodes takes from the MTU.
+    pub overhead: u32,
     /// The nf_tables table. Default `corten-network`.
     pub table: String,
+    /// Where new pods wait until their network policies hold; without it none are enforced.
+    pub policies: Option<Gate>,
 }
 
 impl Config {
@@ -51,7 +57,9 @@ impl Config {
             cluster_cidrs: vec![cluster_cidr],
             state_dir: state_dir.into(),
             mtu: None,
+            overhead: 0,
             table: "corten-network".to_owned(),
+            policies: None,
         }
     }
 
@@ -86,6 +94,7 @@ pub struct SetupRequest {
     pub netns_path: PathBuf,
     pub pod_namespace: String,
     pub pod_name: String,
+    pub pod_uid: String,
     pub port_mappings: Vec<PortMapping>,
 }
 
@@ -127,12 +136,17 @@ impl PodNetwork {
         let links = Links::open()?;
         let mtu = match config.mtu {
             Some(mtu) => mtu,
-            None => links.uplink_mtu().await?,
+            None => links.uplink_mtu().await?.saturating_sub(config.overhead),
         };
         let bridge = links.ensure_bridge(&config.bridge, gateway, config.pod_cidr.length(), Some(mtu)).await?;
         set_node_sysctls(&config.bridge)?;
         let firewall = config.firewall();
         firewall.replace(&allocator.leases())?;
+        if let Some(gate) = &config.policies {
+            for lease in allocator.leases() {
+                gate.adopt(&lease.sandbox_id, local_pod(&lease, "")).await;
+            }
+        }
         info!(bridge = config.bridge, %gateway, cidr = %config.pod_cidr, mtu, "pod network is up");
         let inner = Inner { config, gateway, mtu, bridge, links, firewall, allocator };
         Ok(PodNetwork { inner: Arc::new(inner) })
@@ -150,7 +164,7 @@ impl PodNetwork {
     /// Attaches a pod: address, link, routes, host ports. Repeating it gives the same address.
     pub async fn setup(&self, request: SetupRequest) -> Result<Attachment, Error> {
         let lease = self.allocate(&request).await?;
-        match self.attach(&request, &lease).await {
+        match self.admit_and_attach(&request, &lease).await {
             Ok(attachment) => Ok(attachment),
             Err(error) => {
                 if let Err(left) = self.teardown(&request.sandbox_id).await {
@@ -159,6 +173,14 @@ impl PodNetwork {
                 Err(error)
             }
         }
+    }
+
+    /// Policies come first: without them there is no link that a packet could take.
+    async fn admit_and_attach(&self, request: &SetupRequest, lease: &Lease) -> Result<Attachment, Error> {
+        if let Some(gate) = &self.inner.config.policies {
+            gate.attach(&request.sandbox_id, local_pod(lease, &request.pod_uid)).await?;
+        }
+        self.attach(request, lease).await
     }
 
     async fn attach(&self, request: &SetupRequest, lease: &Lease) -> Result<Attachment, Error> {
@@ -189,6 +211,9 @@ impl PodNetwork {
     pub async fn teardown(&self, sandbox_id: &str) -> Result<(), Error> {
         let Inner { links, firewall, allocator, .. } = &*self.inner;
         links.delete(&host_interface(sandbox_id)).await?;
+        if let Some(gate) = &self.inner.config.policies {
+            gate.detach(sandbox_id).await;
+        }
         let Some(lease) = allocator.find(sandbox_id) else { return Ok(()) };
         if !lease.port_mappings.is_empty() {
             firewall.close_host_ports(lease.address)?;
@@ -275,6 +300,11 @@ async fn configure_pod(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<(), Error
     links.add_address(link.index, address, 32).await?;
     links.add_link_route(gateway, link.index).await?;
     links.add_default_route(gateway, link.index).await
+}
+
+fn local_pod(lease: &Lease, uid: &str) -> LocalPod {
+    let key = Key::new(lease.namespace.clone(), lease.name.clone());
+    LocalPod { key, uid: uid.to_owned(), addresses: vec![lease.address.into()] }
 }
 
 fn open_namespace(path: &Path) -> Result<File, Error> {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use api::Api;
 use corten_api::Typed;
 use corten_network::namespace_node::{self, NodeNamespace};
+use corten_network::routes::Backend;
 use corten_network::{Config, PodNetwork, SetupRequest, enter, routes};
 use k8s_openapi::api::core::v1::Node;
 use nix::sched::{CloneFlags, unshare};
@@ -44,14 +45,23 @@ fn node_object(name: &str, cidr: &str, address: Ipv4Addr) -> Node {
     Node::decode(text.as_bytes()).unwrap()
 }
 
+fn routes_config(node_name: &str, cidr: &str, backend: Backend) -> routes::Config {
+    routes::Config { node_name: node_name.to_owned(), backend, pod_cidrs: vec![cidr.parse().unwrap()] }
+}
+
 /// One pod on the node of the calling thread; its pin and address.
-fn pod_on_node(directory: &Path, node: usize, nodes: &[Node]) -> (PathBuf, Ipv4Addr) {
+fn pod_on_node(directory: &Path, node: usize, nodes: &[Node], backend: Backend) -> (PathBuf, Ipv4Addr) {
     block_on(async {
         let state = directory.join(format!("node-{node}"));
         let cidr = format!("10.244.{node}.0/24").parse().unwrap();
-        let network = PodNetwork::start(Config::new(cidr, "10.244.0.0/16".parse().unwrap(), state)).await.unwrap();
-        let config = routes::Config { node_name: format!("node-{node}") };
-        assert_eq!(routes::reconcile(&config, nodes).await.unwrap(), routes::Outcome::Whole);
+        let mut network = Config::new(cidr, "10.244.0.0/16".parse().unwrap(), state);
+        network.overhead = backend.overhead();
+        let network = PodNetwork::start(network).await.unwrap();
+        let config = routes_config(&format!("node-{node}"), &format!("10.244.{node}.0/24"), backend);
+        for _ in 0..2 {
+            assert_eq!(routes::reconcile(&config, nodes).await.unwrap(), routes::Outcome::Whole);
+        }
+        assert_eq!(routes::pending(&config, nodes).await.unwrap(), 0, "what stands is recognised");
         let netns_path = directory.join("netns").join(format!("pod-{node}"));
         namespace_node::pin_new_namespace(&netns_path).unwrap();
         let request = SetupRequest {
@@ -59,6 +69,7 @@ fn pod_on_node(directory: &Path, node: usize, nodes: &[Node]) -> (PathBuf, Ipv4A
             netns_path: netns_path.clone(),
             pod_namespace: "default".to_owned(),
             pod_name: "web".to_owned(),
+            pod_uid: String::new(),
             port_mappings: Vec::new(),
         };
         match network.setup(request).await.unwrap().ips[0] {
@@ -87,9 +98,8 @@ fn seen(from: &Path, to: &Path, address: Ipv4Addr) -> String {
 }
 
 /// Three nodes: the machine itself, whose address is of another subnet, and two in namespaces.
-#[test]
-fn pods_of_three_nodes_reach_each_other_without_translation() {
-    let thread = std::thread::spawn(|| {
+fn three_nodes(backend: Backend) {
+    let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
         let pins = Pins(tempfile::tempdir().unwrap());
         let directory = pins.0.path().to_owned();
@@ -112,15 +122,20 @@ fn pods_of_three_nodes_reach_each_other_without_translation() {
             made
         });
 
-        // The machine's own address stands on its pod bridge: not of the nodes' subnet.
+        // Plain routes also lead to a machine whose address, here on its pod bridge, is not of the nodes' subnet. The
+        // ends of an overlay must be outside of it.
+        let own = match backend {
+            Backend::HostGateway => Ipv4Addr::new(10, 244, 0, 1),
+            Backend::Vxlan => config.gateway().unwrap(),
+        };
         let nodes = [
-            node_object("node-0", "10.244.0.0/24", Ipv4Addr::new(10, 244, 0, 1)),
+            node_object("node-0", "10.244.0.0/24", own),
             node_object("node-1", "10.244.1.0/24", namespaces[0].address),
             node_object("node-2", "10.244.2.0/24", namespaces[1].address),
         ];
-        let mut pods = vec![pod_on_node(&directory, 0, &nodes)];
+        let mut pods = vec![pod_on_node(&directory, 0, &nodes, backend)];
         for (index, node) in namespaces.iter().enumerate() {
-            pods.push(enter(&node.path, || pod_on_node(&directory, index + 1, &nodes)).unwrap());
+            pods.push(enter(&node.path, || pod_on_node(&directory, index + 1, &nodes, backend)).unwrap());
         }
         for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 0), (0, 2)] {
             let answer = seen(&pods[from].0, &pods[to].0, pods[to].1);
@@ -128,7 +143,7 @@ fn pods_of_three_nodes_reach_each_other_without_translation() {
         }
 
         block_on(async {
-            routes::reconcile(&routes::Config { node_name: "node-0".to_owned() }, &nodes[..2]).await.unwrap();
+            routes::reconcile(&routes_config("node-0", "10.244.0.0/24", backend), &nodes[..2]).await.unwrap();
             let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
             assert!(table.contains("0001F40A") && !table.contains("0002F40A"), "{table}");
             routes::cleanup().await.unwrap();
@@ -141,6 +156,16 @@ fn pods_of_three_nodes_reach_each_other_without_translation() {
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+#[test]
+fn pods_of_three_nodes_reach_each_other_without_translation() {
+    three_nodes(Backend::HostGateway);
+}
+
+#[test]
+fn pods_of_three_nodes_reach_each_other_through_vxlan() {
+    three_nodes(Backend::Vxlan);
 }
 
 /// Waits until the routing table of the calling thread's namespace has, or has not, a destination.
@@ -173,7 +198,7 @@ fn routes_follow_the_nodes_of_the_api() {
             api.put("nodes", &node("self", "10.244.0.0/24", 1));
             api.put("nodes", &node("b", "10.244.1.0/24", 201));
             let shutdown = CancellationToken::new();
-            let config = routes::Config { node_name: "self".to_owned() };
+            let config = routes_config("self", "10.244.0.0/24", Backend::HostGateway);
             let running = tokio::spawn(routes::run(config, api.client(), shutdown.clone()));
             route_becomes("0001F40A", true).await;
             api.put("nodes", &node("c", "10.244.2.0/24", 202));

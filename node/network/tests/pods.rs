@@ -58,6 +58,7 @@ fn request(sandbox_id: &str, netns_path: &Path, port_mappings: Vec<PortMapping>)
         netns_path: netns_path.to_owned(),
         pod_namespace: "default".to_owned(),
         pod_name: sandbox_id.to_owned(),
+        pod_uid: String::new(),
         port_mappings,
     }
 }

@@ -43,6 +43,8 @@ pub enum Field {
     Nfproto,
     /// `ct state`, as flags
     CtState,
+    /// `ct direction`: compare with [`Field::DIRECTION_REPLY`]
+    CtDirection,
     /// `ct status`, as flags
     CtStatus,
     /// `ct mark`
@@ -69,13 +71,16 @@ impl Field {
     /// The `fib` address type of an address of this host (`RTN_LOCAL`).
     pub const ADDRESS_LOCAL: u32 = 2;
 
+    /// The `ct direction` of packets that answer those that opened the connection.
+    pub const DIRECTION_REPLY: u8 = 1;
+
     /// How many bytes the field has.
     pub fn length(&self) -> u32 {
         match self {
             Field::Ip6Saddr | Field::Ip6Daddr | Field::CtOriginalIp6Daddr => 16,
             Field::Iifname | Field::Oifname => 16,
             Field::ThSport | Field::ThDport | Field::CtOriginalDport => 2,
-            Field::L4Proto | Field::IcmpType | Field::Nfproto => 1,
+            Field::L4Proto | Field::IcmpType | Field::Nfproto | Field::CtDirection => 1,
             Field::Constant(value) => value.0.len() as u32,
             _ => 4,
         }
@@ -107,6 +112,7 @@ impl Field {
             Field::Mark => meta(uapi::META_MARK),
             Field::Nfproto => meta(uapi::META_NFPROTO),
             Field::CtState => ct(uapi::CT_STATE, None),
+            Field::CtDirection => ct(uapi::CT_DIRECTION, None),
             Field::CtStatus => ct(uapi::CT_STATUS, None),
             Field::CtMark => ct(uapi::CT_MARK, None),
             Field::CtOriginalIpDaddr => ct(uapi::CT_DST_IP, original),

@@ -126,6 +126,7 @@ pub const META_OIFNAME: u32 = 7;
 pub const META_NFPROTO: u32 = 15;
 pub const META_L4PROTO: u32 = 16;
 pub const CT_STATE: u32 = 0;
+pub const CT_DIRECTION: u32 = 1;
 pub const CT_STATUS: u32 = 2;
 pub const CT_MARK: u32 = 3;
 pub const CT_PROTO_DST: u32 = 12;

@@ -19,6 +19,7 @@ mod chains;
 mod claims;
 mod error;
 mod flows;
+mod health;
 mod proxier;
 mod rules;
 mod run;

@@ -14,6 +14,7 @@ use crate::chains::{Shape, skeleton};
 use crate::claims::{Change, Claims};
 use crate::error::Error;
 use crate::flows;
+use crate::health::{Check, Checks};
 use crate::rules::desired;
 use crate::service::{Service, ServiceKey};
 use crate::sets::{self, Name};
@@ -41,6 +42,8 @@ pub struct Proxier {
     /// Which Service a slice counts for, to find it when its label changes or it goes.
     owners: BTreeMap<SliceKey, ServiceKey>,
     dirty: BTreeSet<ServiceKey>,
+    /// Services with a health check port.
+    checked: BTreeMap<ServiceKey, u16>,
     claims: Claims,
     socket: Socket,
     /// Whether the kernel holds what `claims` say.
@@ -57,6 +60,7 @@ impl Proxier {
             slices: BTreeMap::new(),
             owners: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            checked: BTreeMap::new(),
             claims: Claims::default(),
             socket: Socket::open()?,
             applied: false,
@@ -67,6 +71,10 @@ impl Proxier {
     pub fn set_service(&mut self, key: ServiceKey, service: Option<Service>) {
         if self.services.get(&key) == service.as_ref() {
             return;
+        }
+        match service.as_ref().and_then(|service| service.health_check_port) {
+            Some(port) => drop(self.checked.insert(key.clone(), port)),
+            None => drop(self.checked.remove(&key)),
         }
         match service {
             Some(service) => drop(self.services.insert(key.clone(), service)),
@@ -117,6 +125,20 @@ impl Proxier {
             self.applied = false;
         }
         Ok(())
+    }
+
+    /// What the health check ports tell.
+    pub(crate) fn health_checks(&self) -> Checks {
+        let check = |key: &ServiceKey, port: u16| Check { port, local_endpoints: self.local_endpoints(key) };
+        self.checked.iter().map(|(key, port)| (key.clone(), check(key, *port))).collect()
+    }
+
+    /// Ready endpoints on this node, each counted once.
+    fn local_endpoints(&self, key: &ServiceKey) -> usize {
+        let slices = self.slices.get(key).into_iter().flat_map(BTreeMap::values);
+        let endpoints = slices.flat_map(|slice| &slice.endpoints);
+        let local = endpoints.filter(|endpoint| endpoint.ready && endpoint.is_local(&self.place));
+        local.map(|endpoint| endpoint.address).collect::<BTreeSet<_>>().len()
     }
 
     /// Whether a sync has something to do.

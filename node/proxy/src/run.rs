@@ -7,12 +7,14 @@ use corten_api::{Typed, decode_object};
 use corten_client::{Caches, Change, Client, ListOptions, Subscription};
 use k8s_openapi::api::core::v1::{Node, Service as ServiceObject};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
 use crate::Config;
 use crate::error::Error;
+use crate::health::{self, Checks};
 use crate::proxier::{Proxier, Synced};
 use crate::service::{Service, ServiceKey};
 use crate::slice::{Slice, SliceKey};
@@ -35,6 +37,8 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     caches.synced().await;
 
     let mut events = Events { services: services.subscribe(), slices: slices.subscribe(), node: node.subscribe() };
+    let (health, told) = watch::channel(Checks::new());
+    let served = tokio::spawn(health::serve(told, shutdown.clone()));
     let mut checks = tokio::time::interval(CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -43,18 +47,29 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             let (returned, result) = sync(proxier).await?;
             proxier = returned;
             report(result);
+            let now = proxier.health_checks();
+            health.send_if_modified(|told| {
+                if *told == now {
+                    false
+                } else {
+                    *told = now;
+                    true
+                }
+            });
         }
         tokio::select! {
             event = events.next() => match event {
                 Some(event) => event.tell(&mut proxier),
-                None => return Ok(()),
+                None => break,
             },
             _ = checks.tick() => if let Err(error) = proxier.check() {
                 warn!("cannot look after the proxy rules: {error}");
             },
-            () = shutdown.cancelled() => return Ok(()),
+            () = shutdown.cancelled() => break,
         }
     }
+    drop(health);
+    served.await.map_err(|_| Error::Cancelled)
 }
 
 /// Syncs on a thread that may block: a large batch keeps the kernel busy for milliseconds.
@@ -133,5 +148,13 @@ impl Event {
 /// The object as it is now. One that cannot be decoded is treated as gone, and told.
 fn decode<K: Typed>(change: &Change) -> Option<K> {
     let object = change.new.as_ref()?;
-    decode_object(object).inspect_err(|error| warn!(key = %change.key, "cannot decode an object: {error}")).ok()
+    let decoded = decode_object(object).or_else(|_| {
+        // Anybody may write conditions, with fewer fields than our types ask for; nothing here depends on them.
+        let mut value = object.value();
+        if let Some(conditions) = value.pointer_mut("/status/conditions") {
+            conditions.take();
+        }
+        K::from_value(value)
+    });
+    decoded.inspect_err(|error| warn!(key = %change.key, "cannot decode an object: {error}")).ok()
 }

@@ -43,6 +43,8 @@ pub struct Service {
     pub external_local: bool,
     /// Seconds that a client stays with its endpoint.
     pub affinity: Option<u32>,
+    /// Where load balancers ask whether this node has an endpoint.
+    pub health_check_port: Option<u16>,
 }
 
 impl Service {
@@ -69,8 +71,15 @@ impl Service {
             internal_local: is(&spec.internal_traffic_policy, LOCAL),
             external_local: is(&spec.external_traffic_policy, LOCAL),
             affinity: is(&spec.session_affinity, "ClientIP").then(|| affinity_seconds(spec)),
+            health_check_port: health_check_port(spec),
         })
     }
+}
+
+/// Load balancers ask only where the policy makes the answer depend on the node.
+fn health_check_port(spec: &core::ServiceSpec) -> Option<u16> {
+    let asked = spec.type_.as_deref() == Some("LoadBalancer") && spec.external_traffic_policy.as_deref() == Some(LOCAL);
+    spec.health_check_node_port.filter(|_| asked).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
 }
 
 fn port(port: &core::ServicePort) -> Option<ServicePort> {

@@ -26,7 +26,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 pub use access::Access;
 
@@ -89,8 +89,8 @@ pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationT
 /// Serves the node API until shutdown; without certificates there is none.
 pub async fn serve(state: Arc<State>) -> Result<()> {
     let config = &state.services.config;
-    let Some(certificates) = &config.tls else { return Ok(()) };
-    let acceptor = tls::acceptor(certificates)?;
+    let Some(mut certificates) = config.tls.clone() else { return Ok(()) };
+    let mut acceptor = tls::acceptor(&certificates.borrow_and_update())?;
     let address = config.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
     info!(%address, "node API is served");
@@ -106,6 +106,12 @@ pub async fn serve(state: Arc<State>) -> Result<()> {
                 }
             },
         };
+        if certificates.has_changed().unwrap_or(false) {
+            match tls::acceptor(&certificates.borrow_and_update()) {
+                Ok(renewed) => acceptor = renewed,
+                Err(error) => warn!(%error, "the renewed certificate of the node API cannot be used"),
+            }
+        }
         connections.spawn(serve_connection(state.clone(), acceptor.clone(), stream));
     }
     connections.close();

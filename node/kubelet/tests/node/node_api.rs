@@ -86,7 +86,7 @@ async fn node_with_pod() -> (Fixture, Authority, SocketAddr) {
     let tls = authority.tls();
     let fixture = Fixture::start_with(|config| {
         config.listen = address;
-        config.tls = Some(tls);
+        config.tls = Some(tokio::sync::watch::channel(tls).1);
     })
     .await;
     fixture.create_pod("p", one("present"));

@@ -19,6 +19,7 @@ fn service(change: impl FnOnce(&mut Service)) -> Service {
         internal_local: false,
         external_local: false,
         affinity: None,
+        health_check_port: None,
     };
     change(&mut service);
     service

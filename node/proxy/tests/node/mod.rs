@@ -78,6 +78,7 @@ impl Node {
             netns_path: namespace.clone(),
             pod_namespace: "default".to_owned(),
             pod_name: name.to_owned(),
+            pod_uid: String::new(),
             port_mappings: Vec::new(),
         };
         let IpAddr::V4(address) = self.network.setup(request).await.unwrap().ips[0] else { unreachable!() };

@@ -2,6 +2,13 @@
 //!
 //! Every operation may be repeated: what stands already as wanted is left as it is.
 
+mod addresses;
+mod overlay;
+mod routes;
+
+pub(crate) use overlay::{Forwarding, Neighbour};
+pub(crate) use routes::{Route, Way};
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -12,16 +19,13 @@ use rtnetlink::packet_route::link::{
     BridgePortState, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVeth, LinkAttribute, LinkInfo, LinkMessage,
     State,
 };
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope};
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use tracing::warn;
 
-use crate::cidr::Cidr;
 use crate::error::Error;
 
-/// The routing protocol number that marks routes as ours.
-pub(crate) const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(67);
 const DEFAULT_MTU: u32 = 1500;
 /// How long a new link may take to carry packets, and how often to look.
 const CARRIER: Duration = Duration::from_secs(2);
@@ -45,13 +49,6 @@ pub(crate) struct Link {
     pub forwarding: bool,
 }
 
-/// A route to the pods of another node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Route {
-    pub destination: Cidr,
-    pub via: Ipv4Addr,
-}
-
 /// One end of a veth pair, in a namespace.
 pub(crate) struct Peer<'a> {
     pub name: &'a str,
@@ -65,7 +62,7 @@ pub(crate) fn mac_of(address: Ipv4Addr) -> [u8; 6] {
     [0x0a, 0x58, a, b, c, d]
 }
 
-fn is_errno(error: &rtnetlink::Error, errno: nix::errno::Errno) -> bool {
+pub(super) fn is_errno(error: &rtnetlink::Error, errno: nix::errno::Errno) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -(errno as i32))
 }
 
@@ -86,7 +83,7 @@ impl Links {
         }
     }
 
-    async fn get(&self, name: &str) -> Result<Link, Error> {
+    pub(super) async fn get(&self, name: &str) -> Result<Link, Error> {
         self.find(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
     }
 
@@ -148,7 +145,8 @@ impl Links {
         self.get(name).await
     }
 
-    /// Makes a link a port of the bridge, in hairpin mode: a pod may reach itself through a Service.
+    /// Makes a link a port of the bridge, in hairpin mode: a pod may reach itself through a Service. Ports cannot be
+    /// isolated from each other: where the kernel has `br_netfilter`, it hands translated packets from port to port.
     pub async fn attach(&self, port: &Link, bridge: &Link) -> Result<(), Error> {
         let action = || format!("attach {} to {}", port.name, bridge.name);
         let change = LinkUnspec::new_with_index(port.index).controller(bridge.index).up().build();
@@ -223,40 +221,8 @@ impl Links {
         self.replace_route(route, format!("add default route via {gateway}")).await
     }
 
-    async fn replace_route(&self, route: RouteMessage, action: String) -> Result<(), Error> {
+    pub(super) async fn replace_route(&self, route: RouteMessage, action: String) -> Result<(), Error> {
         self.handle.route().add(route).replace().execute().await.map_err(Error::link(action))
-    }
-
-    /// `destination via node dev <the link that leads there> onlink proto corten`
-    pub async fn add_node_route(&self, route: &Route) -> Result<(), Error> {
-        let uplink = self.uplink_towards(route.via).await?;
-        self.replace_route(node_route(route, Some(uplink)), format!("add route {}", route.destination)).await
-    }
-
-    pub async fn delete_node_route(&self, route: &Route) -> Result<(), Error> {
-        match self.handle.route().del(node_route(route, None)).execute().await {
-            Err(error) if !is_errno(&error, nix::errno::Errno::ESRCH) => {
-                Err(Error::link(format!("delete route {}", route.destination))(error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The routes that we made.
-    pub async fn node_routes(&self) -> Result<Vec<Route>, Error> {
-        let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
-        let routes: Vec<RouteMessage> =
-            self.handle.route().get(all).execute().try_collect().await.map_err(Error::link("list routes"))?;
-        Ok(routes.iter().filter(|route| route.header.protocol == ROUTE_PROTOCOL).filter_map(our_route).collect())
-    }
-
-    /// The index of the link that packets to the address leave by.
-    async fn uplink_towards(&self, address: Ipv4Addr) -> Result<u32, Error> {
-        let question = RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(address, 32).build();
-        let answer: Result<Vec<RouteMessage>, _> = self.handle.route().get(question).execute().try_collect().await;
-        let no_route = || Error::NoRoute(address.into());
-        let answer = answer.map_err(|_| no_route())?;
-        answer.first().and_then(output_interface).ok_or_else(no_route)
     }
 
     /// The MTU of the link with the default route: pods must not send packets it cannot carry.
@@ -306,45 +272,9 @@ fn is_forwarding(info: &LinkInfo) -> bool {
     port.contains(&InfoBridgePort::State(BridgePortState::Forwarding))
 }
 
-fn output_interface(route: &RouteMessage) -> Option<u32> {
+pub(super) fn output_interface(route: &RouteMessage) -> Option<u32> {
     route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => Some(*index),
         _ => None,
     })
-}
-
-fn node_route(route: &Route, uplink: Option<u32>) -> RouteMessage {
-    let IpAddr::V4(network) = route.destination.address() else {
-        unreachable!("routes are made of IPv4 nodes only");
-    };
-    // A node may be a neighbour without an address of our subnet, as the first node of a machine
-    // is to the nodes in namespaces of it: hence onlink.
-    let builder = RouteMessageBuilder::<Ipv4Addr>::new()
-        .destination_prefix(network, route.destination.length())
-        .gateway(route.via)
-        .protocol(ROUTE_PROTOCOL)
-        .onlink();
-    match uplink {
-        Some(index) => builder.output_interface(index).build(),
-        None => builder.build(),
-    }
-}
-
-fn our_route(message: &RouteMessage) -> Option<Route> {
-    let address = |wanted: fn(&RouteAttribute) -> Option<&RouteAddress>| {
-        message.attributes.iter().find_map(wanted).and_then(|address| match address {
-            RouteAddress::Inet(address) => Some(*address),
-            _ => None,
-        })
-    };
-    let destination = address(|attribute| match attribute {
-        RouteAttribute::Destination(address) => Some(address),
-        _ => None,
-    })?;
-    let via = address(|attribute| match attribute {
-        RouteAttribute::Gateway(address) => Some(address),
-        _ => None,
-    })?;
-    let destination = Cidr::new(destination.into(), message.header.destination_prefix_length)?;
-    Some(Route { destination, via })
 }

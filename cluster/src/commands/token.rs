@@ -1,0 +1,202 @@
+//! `corten token`: the bootstrap tokens with which machines join, kept as Secrets in `kube-system`.
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use corten_client::{Client, DeleteOptions, ListOptions};
+use corten_meta::{Value, time};
+use jiff::{SignedDuration, Timestamp};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::json;
+
+use crate::cli::{Token, TokenAccess, TokenCreate};
+use crate::config::Place;
+use crate::join::discovery;
+
+const NAMESPACE: &str = "kube-system";
+const TYPE: &str = "bootstrap.kubernetes.io/token";
+const PREFIX: &str = "bootstrap-token-";
+const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+const GROUP_PREFIX: &str = "system:bootstrappers:";
+
+pub async fn run(command: Token) -> Result<()> {
+    match command {
+        Token::Create(flags) => create(&flags).await,
+        Token::List { access } => list(&client(&access)?).await,
+        Token::Delete { access, tokens } => delete(&client(&access)?, &tokens).await,
+        Token::Generate => {
+            println!("{}", generate()?);
+            Ok(())
+        }
+    }
+}
+
+fn client(access: &TokenAccess) -> Result<Client> {
+    let path = access.kubeconfig.clone().unwrap_or_else(|| Place::of(&access.place).kubeconfig("admin"));
+    Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))
+}
+
+async fn create(flags: &TokenCreate) -> Result<()> {
+    let token = match &flags.token {
+        Some(token) => token.clone(),
+        None => generate()?,
+    };
+    let secret = secret(&token, flags, time::now())?;
+    let client = client(&flags.access)?;
+    client.create(&Secret::from_value(secret)?).await.context("the token cannot be kept")?;
+    if flags.print_join_command {
+        println!("{}", join_command(&client, &token).await?);
+    } else {
+        println!("{token}");
+    }
+    Ok(())
+}
+
+/// The command that makes another machine a node.
+async fn join_command(client: &Client, token: &str) -> Result<String> {
+    let info: ConfigMap =
+        client.get("kube-public", "cluster-info").await.context("cluster-info is not published yet")?;
+    let content = info.data.and_then(|mut data| data.remove("kubeconfig")).context("cluster-info is empty")?;
+    let cluster = discovery::parse(&content)?;
+    let hash = discovery::hash(&cluster.authority)?;
+    Ok(format!("corten agent --server {} --token {token} --discovery-token-ca-cert-hash {hash}", cluster.server))
+}
+
+fn secret(token: &str, flags: &TokenCreate, now: Timestamp) -> Result<Value> {
+    let (id, secret) = parse(token)?;
+    let mut data = json!({"token-id": STANDARD.encode(id), "token-secret": STANDARD.encode(secret)});
+    let mut put = |key: &str, text: &str| data[key] = json!(STANDARD.encode(text));
+    if let Some(description) = &flags.description {
+        put("description", description);
+    }
+    if let Some(expiration) = expiration(&flags.ttl, now)? {
+        put("expiration", &expiration);
+    }
+    for usage in &flags.usages {
+        ensure!(
+            ["signing", "authentication"].contains(&usage.as_str()),
+            "--usages {usage:?}: signing or authentication"
+        );
+        put(&format!("usage-bootstrap-{usage}"), "true");
+    }
+    for group in &flags.groups {
+        ensure!(group.starts_with(GROUP_PREFIX), "--groups {group:?}: a group must begin with {GROUP_PREFIX}");
+    }
+    if flags.usages.iter().any(|usage| usage == "authentication") {
+        put("auth-extra-groups", &flags.groups.join(","));
+    }
+    let name = format!("{PREFIX}{id}");
+    Ok(json!({"apiVersion": "v1", "kind": "Secret", "type": TYPE,
+        "metadata": {"namespace": NAMESPACE, "name": name}, "data": data}))
+}
+
+/// When a token of this life expires; none for one that never does.
+fn expiration(ttl: &str, now: Timestamp) -> Result<Option<String>> {
+    if ttl == "0" {
+        return Ok(None);
+    }
+    let ttl: SignedDuration = ttl.parse().with_context(|| format!("--ttl {ttl:?}: a duration such as 24h or 30m"))?;
+    ensure!(ttl.is_positive() || ttl.is_zero(), "--ttl must not be negative");
+    if ttl.is_zero() {
+        return Ok(None);
+    }
+    Ok(Some(time::rfc3339(now + ttl)))
+}
+
+/// A new token: six characters to name it, sixteen to keep secret.
+fn generate() -> Result<String> {
+    let mut characters = String::with_capacity(23);
+    let random = SystemRandom::new();
+    while characters.len() < 22 {
+        let mut byte = [0u8];
+        random.fill(&mut byte).map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
+        // Every character is as likely as another: what does not divide evenly is thrown away.
+        if byte[0] < 252 {
+            characters.push(char::from(ALPHABET[usize::from(byte[0] % 36)]));
+        }
+    }
+    characters.insert(6, '.');
+    Ok(characters)
+}
+
+fn parse(token: &str) -> Result<(&str, &str)> {
+    let good = |text: &str, length: usize| text.len() == length && text.bytes().all(|byte| ALPHABET.contains(&byte));
+    match token.split_once('.') {
+        Some((id, secret)) if good(id, 6) && good(secret, 16) => Ok((id, secret)),
+        _ => bail!("{token:?} is no token: six and sixteen lower-case letters and digits with a dot between them"),
+    }
+}
+
+async fn list(client: &Client) -> Result<()> {
+    let options = ListOptions::fields(format!("type={TYPE}"));
+    let secrets = client.list::<Secret>(NAMESPACE, &options).await.context("the tokens cannot be listed")?;
+    let mut rows = vec![["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"].map(str::to_owned)];
+    rows.extend(secrets.items.iter().filter_map(|secret| row(secret, time::now())));
+    super::print_table(&rows);
+    Ok(())
+}
+
+fn row(secret: &Secret, now: Timestamp) -> Option<[String; 6]> {
+    let field = |name: &str| {
+        let bytes = secret.data.as_ref()?.get(name)?;
+        String::from_utf8(bytes.0.clone()).ok().filter(|text| !text.is_empty())
+    };
+    let or = |text: Option<String>, otherwise: &str| text.unwrap_or_else(|| otherwise.to_owned());
+    let expires = field("expiration");
+    let ttl = expires.as_deref().map(|text| match text.parse::<Timestamp>() {
+        Ok(at) if at > now => format!("{:#}", SignedDuration::from_secs(at.duration_since(now).as_secs())),
+        Ok(_) => "<expired>".to_owned(),
+        Err(_) => "<invalid>".to_owned(),
+    });
+    let usage = |name: &str| field(&format!("usage-bootstrap-{name}")).is_some_and(|text| text == "true");
+    let usages: Vec<&str> = ["authentication", "signing"].into_iter().filter(|name| usage(name)).collect();
+    Some([
+        format!("{}.{}", field("token-id")?, field("token-secret")?),
+        or(ttl, "<forever>"),
+        or(expires, "<never>"),
+        or(Some(usages.join(",")).filter(|text| !text.is_empty()), "<none>"),
+        or(field("description"), "<none>"),
+        or(field("auth-extra-groups"), "<none>"),
+    ])
+}
+
+/// Deletes tokens by their id or as a whole.
+async fn delete(client: &Client, tokens: &[String]) -> Result<()> {
+    for token in tokens {
+        let id = token.split_once('.').map_or(token.as_str(), |(id, _)| id);
+        let name = format!("{PREFIX}{id}");
+        client
+            .delete::<Secret>(NAMESPACE, &name, &DeleteOptions::default())
+            .await
+            .with_context(|| format!("the token {id} cannot be deleted"))?;
+        println!("bootstrap token {id:?} deleted");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_made_and_read() {
+        let token = generate().unwrap();
+        let (id, secret) = parse(&token).unwrap();
+        assert_eq!((id.len(), secret.len()), (6, 16));
+        assert_ne!(token, generate().unwrap());
+        for bad in ["", "abcdef", "abcdef.short", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcde-"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_life_becomes_a_date() {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        assert_eq!(expiration("24h", now).unwrap().as_deref(), Some("2026-01-03T03:04:05Z"));
+        assert_eq!(expiration("1h30m", now).unwrap().as_deref(), Some("2026-01-02T04:34:05Z"));
+        assert_eq!(expiration("0", now).unwrap(), None);
+        assert_eq!(expiration("0s", now).unwrap(), None);
+        assert!(expiration("soon", now).is_err() && expiration("-1h", now).is_err());
+    }
+}

@@ -1,0 +1,150 @@
+//! The certificates of a node that joined: the one it is a client with, and the one it serves its API with. Both are
+//! asked for again when four fifths of their life are over, and taken into use without a restart.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use corten_api::k8s_openapi::api::core::v1::Node as NodeObject;
+use corten_client::{Caches, Client, ListOptions};
+use corten_kubelet::Tls;
+use corten_meta::Key;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Node, Place};
+use crate::join::certificate::{self, Wanted};
+use crate::pki::{Identity, write_private};
+
+/// How long to wait after a request that failed.
+const PAUSE: Duration = Duration::from_secs(30);
+/// The longest sleep: clocks are set and machines suspended.
+const LONGEST: Duration = Duration::from_secs(60 * 60);
+
+/// Keeps the node's certificate as a client. Connections read the file anew, so nobody needs to be told.
+pub async fn client(node: Node, client: Client, shutdown: CancellationToken) -> Result<()> {
+    let path = certificate::client_path(&node.place);
+    while until_old(&path, &shutdown).await {
+        match certificate::request(&client, &Wanted::client(&node.name)).await {
+            Ok(identity) => {
+                write_private(&path, format!("{}{}", identity.certificate, identity.key).as_bytes())?;
+                tracing::info!("the node's client certificate was renewed");
+            }
+            Err(error) => pause("client", &error, &shutdown).await,
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the certificate of the node's API. The kubelet takes up what is sent.
+pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
+    let path = serving_path(&node.place);
+    while until_old(&path, &shutdown).await {
+        let renewed = async {
+            let names = names(&client, &node.name, &shutdown).await?;
+            certificate::request(&client, &Wanted::serving(&node.name, names)).await
+        };
+        match renewed.await {
+            Ok(Identity { certificate, key }) => {
+                write_private(&path, format!("{certificate}{key}").as_bytes())?;
+                tls.send_modify(|tls| (tls.certificate, tls.key) = (certificate, key));
+                tracing::info!("the node's serving certificate was renewed");
+            }
+            Err(_) if shutdown.is_cancelled() => {}
+            Err(error) => pause("serving", &error, &shutdown).await,
+        }
+    }
+    Ok(())
+}
+
+/// Where a node that joined keeps its serving certificate, and the key after it.
+pub fn serving_path(place: &Place) -> PathBuf {
+    place.pki().join("kubelet-server-current.pem")
+}
+
+/// What the node serves with at its start: what it has, or for the first moments a certificate of its own making.
+pub fn first_serving(place: &Place, name: &str) -> Result<Tls> {
+    let client_ca =
+        std::fs::read_to_string(place.pki().join("ca.crt")).context("the cluster's authority is missing")?;
+    let kept = std::fs::read_to_string(serving_path(place)).unwrap_or_default();
+    if certificate::expiry(kept.as_bytes()).is_some_and(|expiry| expiry > corten_meta::time::now()) {
+        return Ok(Tls { certificate: kept.clone(), key: kept, client_ca });
+    }
+    let key = rcgen::KeyPair::generate()?;
+    let certificate = rcgen::CertificateParams::new(vec![name.to_owned()])?.self_signed(&key)?;
+    Ok(Tls { certificate: certificate.pem(), key: key.serialize_pem(), client_ca })
+}
+
+/// Waits until a certificate is old or not there; false at the shutdown.
+async fn until_old(path: &std::path::Path, shutdown: &CancellationToken) -> bool {
+    loop {
+        let pem = std::fs::read(path).unwrap_or_default();
+        let wait = fresh_for(&pem, corten_meta::time::now());
+        if shutdown.is_cancelled() || wait.is_zero() {
+            return !shutdown.is_cancelled();
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait.min(LONGEST)) => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+}
+
+/// How long a certificate needs no successor.
+fn fresh_for(pem: &[u8], now: Timestamp) -> Duration {
+    let validity = || {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
+        let certificate = pem.parse_x509().ok()?;
+        let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).ok();
+        Some((at(certificate.validity().not_before)?, at(certificate.validity().not_after)?))
+    };
+    let Some((from, until)) = validity() else { return Duration::ZERO };
+    let old = from + SignedDuration::from_secs(until.duration_since(from).as_secs() / 5 * 4);
+    Duration::try_from(old.duration_since(now)).unwrap_or(Duration::ZERO)
+}
+
+async fn pause(which: &str, error: &anyhow::Error, shutdown: &CancellationToken) {
+    tracing::warn!("the node's {which} certificate cannot be renewed: {error:#}");
+    tokio::select! {
+        () = tokio::time::sleep(PAUSE) => {}
+        () = shutdown.cancelled() => {}
+    }
+}
+
+/// The names and addresses that the Node object has; waits until it has some.
+async fn names(client: &Client, name: &str, shutdown: &CancellationToken) -> Result<Vec<String>> {
+    let caches = Caches::new(client.clone(), shutdown.child_token());
+    let cache = caches.filtered::<NodeObject>(ListOptions::fields(format!("metadata.name={name}")));
+    let mut changes = cache.subscribe();
+    loop {
+        let node = cache.typed::<NodeObject>(&Key::new("", name));
+        let addresses = node.and_then(|node| node.status).and_then(|status| status.addresses).unwrap_or_default();
+        if !addresses.is_empty() {
+            let mut names: Vec<String> = addresses.into_iter().map(|address| address.address).collect();
+            names.sort();
+            names.dedup();
+            return Ok(names);
+        }
+        changes.next().await.context("the node cannot be watched")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_fresh_for_four_fifths_of_its_life() {
+        let mut params = rcgen::CertificateParams::new(vec!["n".to_owned()]).unwrap();
+        let day = Duration::from_secs(24 * 60 * 60);
+        let start = std::time::SystemTime::UNIX_EPOCH + day * 20_000;
+        (params.not_before, params.not_after) = (start.into(), (start + day * 10).into());
+        let pem = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+        let at = |days: i64| Timestamp::from_second(days * 24 * 60 * 60).unwrap();
+        assert_eq!(fresh_for(pem.as_bytes(), at(20_000)), day * 8);
+        assert_eq!(fresh_for(pem.as_bytes(), at(20_007)), day);
+        assert_eq!(fresh_for(pem.as_bytes(), at(20_009)), Duration::ZERO);
+        assert_eq!(fresh_for(b"", at(20_000)), Duration::ZERO);
+    }
+}

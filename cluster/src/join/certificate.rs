@@ -1,0 +1,112 @@
+//! Certificates by request: a key that never leaves the machine, and a CertificateSigningRequest that the cluster
+//! answers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use corten_client::{Caches, Client, ListOptions};
+use corten_meta::Key;
+use jiff::Timestamp;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Place;
+use crate::pki::Identity;
+
+/// How long the cluster may take to answer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A certificate to ask for.
+pub struct Wanted {
+    signer: &'static str,
+    common_name: String,
+    names: Vec<String>,
+    usages: &'static [&'static str],
+}
+
+impl Wanted {
+    /// The node as a client of the API.
+    pub fn client(node: &str) -> Wanted {
+        Wanted {
+            signer: "kubernetes.io/kube-apiserver-client-kubelet",
+            common_name: format!("system:node:{node}"),
+            names: Vec::new(),
+            usages: &["digital signature", "client auth"],
+        }
+    }
+
+    /// The node's own API, under the names and addresses that its Node object has.
+    pub fn serving(node: &str, names: Vec<String>) -> Wanted {
+        Wanted {
+            signer: "kubernetes.io/kubelet-serving",
+            names,
+            usages: &["digital signature", "server auth"],
+            ..Wanted::client(node)
+        }
+    }
+}
+
+/// Where the node keeps its certificate as a client, and the key after it.
+pub fn client_path(place: &Place) -> PathBuf {
+    place.pki().join("kubelet-client-current.pem")
+}
+
+/// When the first certificate of a PEM text expires.
+pub fn expiry(pem: &[u8]) -> Option<Timestamp> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
+    Timestamp::from_second(pem.parse_x509().ok()?.validity().not_after.timestamp()).ok()
+}
+
+/// Asks for a certificate and waits for it.
+pub async fn request(client: &Client, wanted: &Wanted) -> Result<Identity> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(wanted.names.clone()).context("a certificate name is not valid")?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, wanted.common_name.as_str());
+    let request = params.serialize_request(&key)?.pem()?;
+    let created = client.create(&CertificateSigningRequest::from_value(object(wanted, &request))?).await?;
+    let certificate = tokio::time::timeout(PATIENCE, answer(client, created.name())).await.with_context(|| {
+        format!("the request {} was not answered; approve it by hand and try again", created.name())
+    })??;
+    Ok(Identity { certificate, key: key.serialize_pem() })
+}
+
+fn object(wanted: &Wanted, request: &str) -> corten_meta::Value {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"generateName": if wanted.names.is_empty() { "node-csr-" } else { "csr-" }},
+        "spec": {"request": STANDARD.encode(request), "signerName": wanted.signer, "usages": wanted.usages},
+    })
+}
+
+/// Watches one request until it is answered.
+async fn answer(client: &Client, name: &str) -> Result<String> {
+    let done = CancellationToken::new();
+    let _end = done.clone().drop_guard();
+    let caches = Caches::new(client.clone(), done);
+    let cache = caches.filtered::<CertificateSigningRequest>(ListOptions::fields(format!("metadata.name={name}")));
+    let mut changes = cache.subscribe();
+    loop {
+        if let Some(request) = cache.typed::<CertificateSigningRequest>(&Key::new("", name)) {
+            let status = request.status.unwrap_or_default();
+            for condition in status.conditions.iter().flatten().filter(|one| one.type_ != "Approved") {
+                bail!(
+                    "the request {name} was {}: {}",
+                    condition.type_,
+                    condition.message.as_deref().unwrap_or_default()
+                );
+            }
+            if let Some(certificate) = status.certificate {
+                return Ok(String::from_utf8(certificate.0)?);
+            }
+        }
+        changes.next().await.context("the request cannot be watched")?;
+    }
+}

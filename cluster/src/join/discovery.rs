@@ -1,0 +1,147 @@
+//! Finding a cluster and believing that it is the right one.
+//!
+//! `cluster-info` is read from a server that is not trusted yet. Its signature proves that whoever wrote it knows the
+//! token; the pinned hash of the authority's key proves that it is the cluster that the administrator meant, and not
+//! somebody else who got hold of a token.
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use corten_client::{Client, HttpsConfig};
+use corten_meta::Value;
+use ring::{digest, hmac};
+
+use crate::cli;
+
+const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+
+/// A cluster that can be believed.
+pub struct Discovered {
+    pub server: String,
+    /// The authority's certificate in PEM.
+    pub authority: String,
+}
+
+/// Finds the cluster behind a server.
+pub async fn discover(server: &str, token: &str, flags: &cli::Join) -> Result<Discovered> {
+    let hashes = &flags.discovery_token_ca_cert_hash;
+    ensure!(
+        !hashes.is_empty() || flags.discovery_token_unsafe_skip_ca_verification,
+        "--discovery-token-ca-cert-hash is needed: it says which cluster is meant (`corten token create \
+         --print-join-command` prints it). --discovery-token-unsafe-skip-ca-verification joins whoever answers"
+    );
+    let untrusted = HttpsConfig { server: server.to_owned(), insecure_skip_tls_verify: true, ..HttpsConfig::default() };
+    let info = cluster_info(&Client::https(untrusted)?).await?;
+    let content = verified_content(&info, token)?;
+    let discovered = parse(content)?;
+    if !hashes.is_empty() {
+        ensure!(
+            is_pinned(&discovered.authority, hashes)?,
+            "the cluster behind {server} is not the one that was pinned: its authority is {}",
+            hash(&discovered.authority)?
+        );
+    }
+    // Again, over a connection that the authority vouches for: what was read before could have been anybody's.
+    let trusted = HttpsConfig {
+        server: server.to_owned(),
+        ca: Some(discovered.authority.as_str().into()),
+        ..HttpsConfig::default()
+    };
+    let again = cluster_info(&Client::https(trusted)?).await?;
+    ensure!(verified_content(&again, token)? == content, "{server} says different things with and without trust");
+    // The server that was asked for is known to be reachable from here.
+    Ok(Discovered { server: server.to_owned(), ..discovered })
+}
+
+async fn cluster_info(client: &Client) -> Result<Value> {
+    let bytes = client.get_raw(CLUSTER_INFO).await.context("the cluster's cluster-info cannot be read")?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// The kubeconfig of a cluster-info that the token has signed.
+fn verified_content<'a>(info: &'a Value, token: &str) -> Result<&'a str> {
+    let (id, secret) = token.split_once('.').context("the token is not of the form id.secret")?;
+    let data = |key: &str| info.pointer("/data").and_then(|data| data[key].as_str());
+    let content = data("kubeconfig").context("cluster-info holds no kubeconfig")?;
+    let Some(signature) = data(&format!("jws-kubeconfig-{id}")) else {
+        bail!("the cluster does not know the token {id}: it may have expired");
+    };
+    let (header, signature) = signature.split_once("..").context("cluster-info is not signed as it should be")?;
+    let algorithm: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header)?)?;
+    ensure!(algorithm["alg"] == "HS256" && algorithm["kid"] == id, "cluster-info is not signed as it should be");
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
+    hmac::verify(&key, signed.as_bytes(), &URL_SAFE_NO_PAD.decode(signature)?).map_err(|_| {
+        anyhow::anyhow!("cluster-info is not signed by the token {id}: the token is wrong, or the cluster")
+    })?;
+    Ok(content)
+}
+
+pub fn parse(content: &str) -> Result<Discovered> {
+    let config: Value = serde_saphyr::from_str(content).context("cluster-info holds no kubeconfig")?;
+    let field = |name: &str| config.pointer("/clusters/0/cluster").and_then(|cluster| cluster[name].as_str());
+    let authority = field("certificate-authority-data").context("cluster-info names no authority")?;
+    Ok(Discovered {
+        server: field("server").context("cluster-info names no server")?.to_owned(),
+        authority: String::from_utf8(STANDARD.decode(authority)?)?,
+    })
+}
+
+/// Whether an authority has one of the hashes.
+pub fn is_pinned(authority: &str, hashes: &[String]) -> Result<bool> {
+    let own = hash(authority)?;
+    for pinned in hashes {
+        ensure!(pinned.starts_with("sha256:"), "{pinned:?} is not of the form sha256:<hexadecimal digits>");
+    }
+    Ok(hashes.iter().any(|pinned| pinned.eq_ignore_ascii_case(&own)))
+}
+
+/// The hash of an authority's public key, as `--discovery-token-ca-cert-hash` takes it.
+pub fn hash(authority: &str) -> Result<String> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(authority.as_bytes()).context("the authority is no certificate")?;
+    let certificate = pem.parse_x509().context("the authority is no certificate")?;
+    let digest = digest::digest(&digest::SHA256, certificate.public_key().raw);
+    Ok(format!("sha256:{}", digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn info(content: &str, id: &str, secret: &str) -> Value {
+        let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+        let signature = hmac::sign(&key, format!("{header}.{}", URL_SAFE_NO_PAD.encode(content)).as_bytes());
+        let signature = format!("{header}..{}", URL_SAFE_NO_PAD.encode(signature));
+        json!({"data": {"kubeconfig": content, (format!("jws-kubeconfig-{id}")): signature}})
+    }
+
+    #[test]
+    fn only_what_the_token_signed_is_believed() {
+        let good = info("content", "abcdef", "0123456789abcdef");
+        assert_eq!(verified_content(&good, "abcdef.0123456789abcdef").unwrap(), "content");
+        for (token, why) in [
+            ("abcdef.0123456789abcdeX", "not signed by the token"),
+            ("ghijkl.0123456789abcdef", "does not know the token"),
+            ("nonsense", "not of the form"),
+        ] {
+            let refused = verified_content(&good, token).unwrap_err().to_string();
+            assert!(refused.contains(why), "{token}: {refused}");
+        }
+        let mut forged = good.clone();
+        forged["data"]["kubeconfig"] = json!("other content");
+        assert!(verified_content(&forged, "abcdef.0123456789abcdef").is_err());
+    }
+
+    #[test]
+    fn an_authority_is_pinned_by_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = crate::pki::Pki::open(dir.path()).unwrap().cluster.certificate;
+        let own = hash(&authority).unwrap();
+        assert!(own.starts_with("sha256:") && own.len() == 7 + 64, "{own}");
+        assert!(is_pinned(&authority, &["sha256:00".into(), own.to_uppercase().replace("SHA256", "sha256")]).unwrap());
+        assert!(!is_pinned(&authority, &["sha256:00".into()]).unwrap());
+        assert!(is_pinned(&authority, &["md5:00".into()]).is_err());
+    }
+}

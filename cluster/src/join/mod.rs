@@ -1,0 +1,113 @@
+//! How a machine becomes a node of a cluster whose API server is elsewhere.
+//!
+//! The steps are kubeadm's: discover the cluster by the ConfigMap `cluster-info`, believe its authority because it has
+//! the pinned hash, ask for the node's certificate with the bootstrap token, and go on as the node. A machine that has
+//! joined keeps its certificate, so after a reboot it needs no token.
+//!
+//! Must never: trust an authority that neither a hash nor the user's explicit word vouches for.
+
+pub mod certificate;
+pub mod discovery;
+pub mod settings;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use corten_client::{Client, HttpsConfig};
+
+use crate::cli;
+use crate::config::{Node, Place, node_name};
+use crate::kubeconfig;
+use crate::pki::write_private;
+use certificate::Wanted;
+use settings::Settings;
+
+/// What a node needs to run.
+pub struct Joined {
+    pub node: Node,
+    pub kubeconfig: PathBuf,
+    /// Whether the node asks for its certificates itself, and so must renew them.
+    pub renews: bool,
+}
+
+/// Makes the machine a node: by the kubeconfig it is given, by what an earlier join left, or by a token.
+pub async fn join(flags: &cli::Agent) -> Result<Joined> {
+    if let Some(path) = &flags.kubeconfig {
+        let node = Node::from_flags(flags, &Settings::default())?;
+        return Ok(Joined { node, kubeconfig: path.clone(), renews: false });
+    }
+    let place = Place::of(&flags.place);
+    let path = place.kubeconfig("kubelet");
+    if must_join(flags, &place)? {
+        join_by_token(flags, &place).await?;
+    }
+    let client = Client::from_kubeconfig(&path, None)
+        .with_context(|| format!("{} cannot be used; delete it and join again with a token", path.display()))?;
+    let node = Node::from_flags(flags, &settings::learn(&client, &place).await?)?;
+    Ok(Joined { node, kubeconfig: path, renews: true })
+}
+
+/// Whether what an earlier join left is missing, of another cluster, or too old.
+fn must_join(flags: &cli::Agent, place: &Place) -> Result<bool> {
+    let path = place.kubeconfig("kubelet");
+    let may_join = flags.join.server.is_some() && flags.join.token.is_some();
+    if !path.exists() {
+        if may_join {
+            return Ok(true);
+        }
+        bail!(
+            "this machine has not joined a cluster: give --server and --token (`corten token create \
+             --print-join-command` on the server prints them), or --kubeconfig"
+        );
+    }
+    let hashes = &flags.join.discovery_token_ca_cert_hash;
+    let same = hashes.is_empty() || discovery::is_pinned(&kubeconfig::authority(&path)?, hashes)?;
+    let certificate = std::fs::read(certificate::client_path(place)).unwrap_or_default();
+    let alive = certificate::expiry(&certificate).is_some_and(|expiry| expiry > corten_meta::time::now());
+    match (same, alive) {
+        (true, true) => Ok(false),
+        _ if may_join => Ok(true),
+        (false, _) => bail!("this machine belongs to another cluster; give --server and --token to join this one"),
+        (_, false) => bail!("the certificate of this node has expired; give --server and --token to join again"),
+    }
+}
+
+async fn join_by_token(flags: &cli::Agent, place: &Place) -> Result<()> {
+    let (Some(server), Some(token)) = (&flags.join.server, &flags.join.token) else {
+        bail!("--server and --token are needed to join");
+    };
+    let name = node_name(flags.node_name.as_deref())?;
+    let cluster = discovery::discover(server, token, &flags.join).await?;
+    tracing::info!(server = cluster.server, "the cluster is the one that was pinned");
+    let bootstrap = Client::https(HttpsConfig {
+        server: cluster.server.clone(),
+        ca: Some(cluster.authority.as_str().into()),
+        token: Some(token.clone()),
+        ..HttpsConfig::default()
+    })?;
+    refuse_taken_name(&bootstrap, &name).await?;
+    let identity = certificate::request(&bootstrap, &Wanted::client(&name))
+        .await
+        .context("the cluster gives this node no certificate")?;
+    let path = certificate::client_path(place);
+    write_private(&path, format!("{}{}", identity.certificate, identity.key).as_bytes())?;
+    write_private(&place.pki().join("ca.crt"), cluster.authority.as_bytes())?;
+    kubeconfig::write(&place.kubeconfig("kubelet"), &kubeconfig::by_files(&cluster.server, &cluster.authority, &path))?;
+    tracing::info!(node = name, "joined the cluster");
+    Ok(())
+}
+
+/// Two machines of one name would fight over one Node object. A node that is not Ready may be this very machine,
+/// installed anew.
+async fn refuse_taken_name(client: &Client, name: &str) -> Result<()> {
+    use corten_api::Typed;
+    use corten_api::k8s_openapi::api::core::v1::Node as NodeObject;
+    let node = client.find::<NodeObject>("", name).await.context("the bootstrap token is not accepted")?;
+    if node.is_some_and(|node| crate::components::readiness::is_ready(&node.to_value())) {
+        bail!(
+            "a Ready node of the name {name:?} exists in the cluster; delete it or give this machine another name by \
+             --node-name"
+        );
+    }
+    Ok(())
+}

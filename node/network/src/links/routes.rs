@@ -1,0 +1,118 @@
+//! Routes to the pods of other nodes. Ours carry a protocol number of their own; no other is read or touched.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use futures::TryStreamExt;
+use nix::errno::Errno;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol};
+
+use super::{Links, is_errno, output_interface};
+use crate::cidr::Cidr;
+use crate::error::Error;
+
+/// The routing protocol number that marks routes as ours.
+const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(67);
+
+/// How packets to another node's pods leave this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    /// By whichever link leads to the next hop.
+    Uplink,
+    /// By the link of this index.
+    Link(u32),
+}
+
+/// A route to the pods of another node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Route {
+    pub destination: Cidr,
+    pub via: IpAddr,
+    pub way: Way,
+}
+
+impl Links {
+    /// `destination via next-hop dev link onlink proto corten`
+    pub async fn add_node_route(&self, route: &Route) -> Result<(), Error> {
+        let index = match route.way {
+            Way::Uplink => self.uplink_towards(route.via).await?,
+            Way::Link(index) => index,
+        };
+        let message = message(route, Some(index))?;
+        self.replace_route(message, format!("add route {}", route.destination)).await
+    }
+
+    pub async fn delete_node_route(&self, route: &Route) -> Result<(), Error> {
+        match self.handle.route().del(message(route, None)?).execute().await {
+            Err(error) if !is_errno(&error, Errno::ESRCH) => {
+                Err(Error::link(format!("delete route {}", route.destination))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The routes that we made; those by the link `overlay` are told as such.
+    pub async fn node_routes(&self, overlay: Option<u32>) -> Result<Vec<Route>, Error> {
+        let ipv4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let ipv6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+        let mut found = Vec::new();
+        for all in [ipv4, ipv6] {
+            let routes: Vec<RouteMessage> =
+                self.handle.route().get(all).execute().try_collect().await.map_err(Error::link("list routes"))?;
+            let ours = routes.iter().filter(|route| route.header.protocol == ROUTE_PROTOCOL);
+            found.extend(ours.filter_map(|message| our_route(message, overlay)));
+        }
+        Ok(found)
+    }
+
+    /// The index of the link that packets to the address leave by.
+    async fn uplink_towards(&self, address: IpAddr) -> Result<u32, Error> {
+        let no_route = || Error::NoRoute(address);
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        let question =
+            RouteMessageBuilder::<IpAddr>::new().destination_prefix(address, length).map_err(|_| no_route())?.build();
+        let answer: Result<Vec<RouteMessage>, _> = self.handle.route().get(question).execute().try_collect().await;
+        let answer = answer.map_err(|_| no_route())?;
+        answer.first().and_then(output_interface).ok_or_else(no_route)
+    }
+}
+
+fn message(route: &Route, link: Option<u32>) -> Result<RouteMessage, Error> {
+    let mixed = |_| Error::NoRoute(route.via);
+    // A node may be a neighbour without an address of our subnet, as the first node of a machine
+    // is to the nodes in namespaces of it: hence onlink.
+    let builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(route.destination.address(), route.destination.length())
+        .and_then(|builder| builder.gateway(route.via))
+        .map_err(mixed)?
+        .protocol(ROUTE_PROTOCOL)
+        .onlink();
+    Ok(match link {
+        Some(index) => builder.output_interface(index).build(),
+        None => builder.build(),
+    })
+}
+
+fn our_route(message: &RouteMessage, overlay: Option<u32>) -> Option<Route> {
+    let address = |wanted: fn(&RouteAttribute) -> Option<&RouteAddress>| {
+        message.attributes.iter().find_map(wanted).and_then(|address| match address {
+            RouteAddress::Inet(address) => Some(IpAddr::from(*address)),
+            RouteAddress::Inet6(address) => Some(IpAddr::from(*address)),
+            _ => None,
+        })
+    };
+    let destination = address(|attribute| match attribute {
+        RouteAttribute::Destination(address) => Some(address),
+        _ => None,
+    })?;
+    let via = address(|attribute| match attribute {
+        RouteAttribute::Gateway(address) => Some(address),
+        _ => None,
+    })?;
+    let destination = Cidr::new(destination, message.header.destination_prefix_length)?;
+    let way = match output_interface(message) {
+        Some(index) if Some(index) == overlay => Way::Link(index),
+        _ => Way::Uplink,
+    };
+    Some(Route { destination, via, way })
+}

@@ -1,0 +1,74 @@
+//! NetworkPolicy, enforced for the pods of this node.
+//!
+//! What leaves a pod of this node and what enters one is judged here, in the node's forward hook,
+//! after Services have been translated; so policies see pods, not virtual addresses, within a node
+//! as well as between nodes. Probes and all else from the node itself always pass, and so does what
+//! a pod sends to its own node, except questions to cluster DNS: those are judged as if the DNS
+//! server were the pod that other clusters run it in (`k8s-app: kube-dns` in `kube-system`).
+//!
+//! Reading order: `objects` is what we keep of policies and pods; `members` keeps the sets of
+//! addresses that selectors stand for; `chains` turns policies into rules, purely; `enforcer`
+//! applies; [`run`] is the task, and [`Gate`] makes a new pod wait until its policies hold.
+//!
+//! Invariant: a pod is not given its network before the policies that select it are in the kernel.
+
+mod blocks;
+mod chains;
+mod enforcer;
+mod gate;
+mod members;
+mod objects;
+mod run;
+
+pub use gate::{Gate, LocalPod, Requests, gate};
+pub use run::run;
+
+use std::net::IpAddr;
+
+use crate::error::Error;
+use chains::Side;
+
+/// How policies are enforced on a node.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where cluster DNS answers the pods of this node: their gateways.
+    pub dns: Vec<IpAddr>,
+    /// The addresses' families that pods of this node have.
+    pub families: Families,
+    /// The nf_tables table, one a family. Default `corten-policy`.
+    pub table: String,
+}
+
+/// Which families pods have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    pub ipv4: bool,
+    pub ipv6: bool,
+}
+
+impl Config {
+    /// The defaults for a node whose pods have these gateways.
+    pub fn new(gateways: Vec<IpAddr>) -> Config {
+        let families =
+            Families { ipv4: gateways.iter().any(IpAddr::is_ipv4), ipv6: gateways.iter().any(IpAddr::is_ipv6) };
+        Config { dns: gateways, families, table: "corten-policy".to_owned() }
+    }
+
+    fn sides(&self) -> Vec<Side> {
+        let wanted = |side: &Side| if side.ipv4 { self.families.ipv4 } else { self.families.ipv6 };
+        [Side { ipv4: true }, Side { ipv4: false }].into_iter().filter(wanted).collect()
+    }
+
+    fn dns(&self, side: Side) -> Option<IpAddr> {
+        self.dns.iter().copied().find(|address| side.holds(*address))
+    }
+}
+
+/// Deletes what enforcement left in the kernel.
+pub fn cleanup(config: &Config) -> Result<(), Error> {
+    let mut batch = corten_nftables::Batch::new();
+    for side in [Side { ipv4: true }, Side { ipv4: false }] {
+        batch.destroy_table(&side.table(&config.table));
+    }
+    Ok(corten_nftables::Socket::open()?.apply(batch)?)
+}

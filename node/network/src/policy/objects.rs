@@ -1,0 +1,284 @@
+//! What enforcement keeps of NetworkPolicies and Pods.
+//!
+//! Projections of the API's objects and nothing else: whether a packet may pass is decided elsewhere.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use corten_meta::{Object, Selector};
+use corten_nftables::Protocol;
+use serde_json::Value;
+
+use crate::cidr::Cidr;
+
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// Mirror pods carry the uid of the static pod they stand for here.
+const STATIC_POD_UID: &str = "kubernetes.io/config.hash";
+
+/// Seen from the pod that a policy selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Direction {
+    Ingress,
+    Egress,
+}
+
+impl Direction {
+    pub const ALL: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        }
+    }
+}
+
+/// A NetworkPolicy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// The pods of its namespace that it isolates.
+    pub pods: Selector,
+    /// What may pass; none where the policy says nothing of the direction.
+    pub ingress: Option<Vec<Allowed>>,
+    pub egress: Option<Vec<Allowed>>,
+}
+
+/// One rule of a policy: traffic from or to any of the peers, on any of the ports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Allowed {
+    /// None for everybody.
+    pub peers: Option<Vec<Peer>>,
+    /// None for every port and protocol.
+    pub ports: Option<Vec<PortMatch>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Peer {
+    Pods(PodPeer),
+    Block { cidr: Cidr, except: Vec<Cidr> },
+}
+
+/// Pods by their labels and those of their namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PodPeer {
+    pub namespaces: Namespaces,
+    pub pods: Selector,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Namespaces {
+    Named(String),
+    Matching(Selector),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PortMatch {
+    Range { protocol: Protocol, first: u16, last: u16 },
+    Named(PortName),
+}
+
+/// A port by the name that the receiving pod gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PortName {
+    pub protocol: Protocol,
+    pub name: String,
+}
+
+impl Policy {
+    /// The projection of an object.
+    pub fn from_object(object: &Object) -> Policy {
+        let value = object.value();
+        let spec = &value["spec"];
+        let namespace = &object.header.namespace;
+        let rules = |field: &str, peers: &str| -> Vec<Allowed> {
+            list(&spec[field]).iter().map(|rule| allowed(rule, peers, namespace)).collect()
+        };
+        let types: Vec<&str> = list(&spec["policyTypes"]).iter().filter_map(Value::as_str).collect();
+        // The API server fills policyTypes in; objects from before that are read as it would.
+        let egress = types.contains(&"Egress") || (types.is_empty() && !spec["egress"].is_null());
+        let ingress = types.contains(&"Ingress") || types.is_empty();
+        Policy {
+            pods: selector(&spec["podSelector"]),
+            ingress: ingress.then(|| rules("ingress", "from")),
+            egress: egress.then(|| rules("egress", "to")),
+        }
+    }
+
+    pub fn rules(&self, direction: Direction) -> Option<&Vec<Allowed>> {
+        match direction {
+            Direction::Ingress => self.ingress.as_ref(),
+            Direction::Egress => self.egress.as_ref(),
+        }
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// An absent selector selects everything here, because its absence is looked at before.
+fn selector(value: &Value) -> Selector {
+    if value.is_null() {
+        return Selector::everything();
+    }
+    Selector::from_label_selector(value).unwrap_or_else(|_| Selector::nothing())
+}
+
+fn allowed(rule: &Value, peers: &str, namespace: &str) -> Allowed {
+    let some = |value: &[Value]| !value.is_empty();
+    let (from, ports) = (list(&rule[peers]), list(&rule["ports"]));
+    Allowed {
+        peers: some(from).then(|| from.iter().filter_map(|value| peer(value, namespace)).collect()),
+        ports: some(ports).then(|| ports.iter().filter_map(port).collect()),
+    }
+}
+
+fn peer(value: &Value, namespace: &str) -> Option<Peer> {
+    if let Some(cidr) = value.pointer("/ipBlock/cidr").and_then(Value::as_str) {
+        let except = list(&value["ipBlock"]["except"]).iter().filter_map(|text| text.as_str()?.parse().ok()).collect();
+        return Some(Peer::Block { cidr: cidr.parse().ok()?, except });
+    }
+    let namespaces = match &value["namespaceSelector"] {
+        Value::Null => Namespaces::Named(namespace.to_owned()),
+        matching => Namespaces::Matching(selector(matching)),
+    };
+    Some(Peer::Pods(PodPeer { namespaces, pods: selector(&value["podSelector"]) }))
+}
+
+/// A port that cannot be read matches nothing, which is the safe side.
+fn port(value: &Value) -> Option<PortMatch> {
+    let protocol = protocol(value["protocol"].as_str())?;
+    if let Some(name) = value["port"].as_str() {
+        return Some(PortMatch::Named(PortName { protocol, name: name.to_owned() }));
+    }
+    let number = |value: &Value| value.as_u64().and_then(|number| u16::try_from(number).ok());
+    let (first, last) = match &value["port"] {
+        Value::Null => (0, u16::MAX),
+        port => (number(port)?, number(&value["endPort"]).or_else(|| number(port))?),
+    };
+    Some(PortMatch::Range { protocol, first, last })
+}
+
+fn protocol(name: Option<&str>) -> Option<Protocol> {
+    match name.unwrap_or("TCP") {
+        "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    }
+}
+
+/// A pod, wherever it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pod {
+    pub uid: String,
+    pub labels: Labels,
+    /// Its addresses; none before it has one, after it has ended, and on the host's network, where
+    /// it cannot be told from its node.
+    pub addresses: Vec<IpAddr>,
+    pub ports: Vec<(PortName, u16)>,
+}
+
+impl Pod {
+    pub fn from_object(object: &Object) -> Pod {
+        let value = object.value();
+        let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let ended = matches!(text("/status/phase"), "Succeeded" | "Failed");
+        let host_network = value.pointer("/spec/hostNetwork").and_then(Value::as_bool).unwrap_or(false);
+        let addresses = value.pointer("/status/podIPs").map_or(&[][..], list).iter();
+        let addresses = addresses.filter_map(|entry| entry["ip"].as_str()?.parse().ok());
+        let uid = value.pointer("/metadata/annotations").and_then(|annotations| annotations[STATIC_POD_UID].as_str());
+        Pod {
+            uid: uid.unwrap_or(&object.header.uid).to_owned(),
+            labels: object.header.labels.clone(),
+            addresses: if ended || host_network { Vec::new() } else { addresses.collect() },
+            ports: named_ports(&value["spec"]),
+        }
+    }
+}
+
+fn named_ports(spec: &Value) -> Vec<(PortName, u16)> {
+    let sidecars = list(&spec["initContainers"]).iter().filter(|container| container["restartPolicy"] == "Always");
+    let containers = list(&spec["containers"]).iter().chain(sidecars);
+    let ports = containers.flat_map(|container| list(&container["ports"]));
+    ports
+        .filter_map(|port| {
+            let name =
+                PortName { protocol: protocol(port["protocol"].as_str())?, name: port["name"].as_str()?.to_owned() };
+            Some((name, u16::try_from(port["containerPort"].as_u64()?).ok()?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn policy(spec: Value) -> Policy {
+        let value = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": "p"}, "spec": spec});
+        Policy::from_object(&Object::from_value(&value, 1).unwrap())
+    }
+
+    #[test]
+    fn directions_that_a_policy_isolates() {
+        for (spec, ingress, egress) in [
+            (json!({"podSelector": {}}), true, false),
+            (json!({"podSelector": {}, "egress": []}), true, true),
+            (json!({"podSelector": {}, "policyTypes": ["Egress"]}), false, true),
+            (json!({"podSelector": {}, "policyTypes": ["Ingress"], "egress": [{}]}), true, false),
+        ] {
+            let policy = policy(spec.clone());
+            assert_eq!((policy.ingress.is_some(), policy.egress.is_some()), (ingress, egress), "{spec}");
+        }
+    }
+
+    #[test]
+    fn peers_and_ports_are_read_as_the_api_means_them() {
+        let policy = policy(json!({"podSelector": {}, "ingress": [
+            {},
+            {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}, {"namespaceSelector": {}},
+                      {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}],
+             "ports": [{"port": 80}, {"protocol": "UDP", "port": "dns"}, {"port": 8000, "endPort": 8010}, {"protocol": "SCTP"}]},
+        ]}));
+        let rules = policy.ingress.unwrap();
+        assert_eq!(rules[0], Allowed { peers: None, ports: None });
+        let web = Selector::from_label_selector(&json!({"matchLabels": {"app": "web"}})).unwrap();
+        let everything = Selector::everything();
+        assert_eq!(
+            rules[1].peers.as_deref().unwrap(),
+            [
+                Peer::Pods(PodPeer { namespaces: Namespaces::Named("shop".into()), pods: web }),
+                Peer::Pods(PodPeer { namespaces: Namespaces::Matching(everything.clone()), pods: everything }),
+                Peer::Block { cidr: "10.0.0.0/8".parse().unwrap(), except: vec!["10.1.0.0/16".parse().unwrap()] },
+            ]
+        );
+        let range = |protocol, first, last| PortMatch::Range { protocol, first, last };
+        assert_eq!(
+            rules[1].ports.as_deref().unwrap(),
+            [
+                range(Protocol::Tcp, 80, 80),
+                PortMatch::Named(PortName { protocol: Protocol::Udp, name: "dns".into() }),
+                range(Protocol::Tcp, 8000, 8010),
+                range(Protocol::Sctp, 0, u16::MAX),
+            ]
+        );
+    }
+
+    #[test]
+    fn pods_on_the_hosts_network_and_pods_that_ended_have_no_address() {
+        let pod = |spec: Value, phase: &str| {
+            let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "a"},
+                "spec": spec, "status": {"phase": phase, "podIPs": [{"ip": "10.244.0.2"}, {"ip": "fd00::2"}]}});
+            Pod::from_object(&Object::from_value(&value, 1).unwrap())
+        };
+        assert_eq!(pod(json!({}), "Running").addresses.len(), 2);
+        assert_eq!(pod(json!({"hostNetwork": true}), "Running").addresses.len(), 0);
+        assert_eq!(pod(json!({}), "Succeeded").addresses.len(), 0);
+        let ports = json!({"containers": [{"ports": [{"name": "web", "containerPort": 80}, {"containerPort": 81}]}]});
+        let web = PortName { protocol: Protocol::Tcp, name: "web".into() };
+        assert_eq!(pod(ports, "Running").ports, [(web, 80)]);
+    }
+}

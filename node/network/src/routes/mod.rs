@@ -1,0 +1,251 @@
+//! The way to the pods of the other nodes, by one of two backends.
+//!
+//! - [`Backend::HostGateway`]: nodes are neighbours (one subnet, or namespaces of one machine), so plain routes are
+//!   enough and no packet is wrapped.
+//! - [`Backend::Vxlan`]: packets travel in UDP between the nodes' addresses, over whatever network is between them.
+//!
+//! Both are a handful of entries a node, which follow from its Node object alone. What changes is told to the kernel
+//! entry by entry: one more node among thousands is one route, one neighbour and one forwarding entry. Only entries
+//! that we made are read, added or deleted.
+
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use corten_api::{Typed, decode_object};
+use corten_client::{Caches, Change, Client};
+use k8s_openapi::api::core::v1::Node;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::cidr::Cidr;
+use crate::error::Error;
+use crate::links::{Link, Links};
+use plan::{Entry, Peer};
+
+/// How long entries that could not be made wait for their repetition: links come and go without a
+/// word to us.
+const RETRY: Duration = Duration::from_secs(10);
+/// How often the kernel is looked at whether somebody else took an entry away.
+const CHECK: Duration = Duration::from_secs(60);
+/// The bytes that VXLAN puts before a packet: outer Ethernet, IPv6, UDP and VXLAN headers at most.
+const VXLAN_OVERHEAD: u32 = 70;
+const VXLAN_LINK: &str = "corten.vxlan";
+const VXLAN_NETWORK: u32 = 67;
+/// The port of VXLAN in the Linux kernel.
+const VXLAN_PORT: u16 = 8472;
+
+/// How packets travel between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Vxlan,
+    HostGateway,
+}
+
+impl Backend {
+    /// The bytes that it takes from the uplink's MTU.
+    pub fn overhead(self) -> u32 {
+        match self {
+            Backend::Vxlan => VXLAN_OVERHEAD,
+            Backend::HostGateway => 0,
+        }
+    }
+}
+
+/// Which node this is, and how it reaches the others.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub node_name: String,
+    pub backend: Backend,
+    /// The ranges of this node's own pods.
+    pub pod_cidrs: Vec<Cidr>,
+}
+
+/// Whether every wanted entry stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Whole,
+    Partial,
+}
+
+/// The other nodes, and what the kernel holds of them.
+struct Ways {
+    config: Config,
+    links: Links,
+    /// The link of the overlay, if the backend has one.
+    overlay: Option<Link>,
+    peers: BTreeMap<String, Peer>,
+    /// What the kernel holds; none if that is not known.
+    applied: Option<BTreeSet<Entry>>,
+}
+
+impl Ways {
+    async fn open(config: Config) -> Result<Ways, Error> {
+        let links = Links::open()?;
+        let overlay = match config.backend {
+            Backend::Vxlan => Some(vxlan_link(&links, &config.pod_cidrs).await?),
+            Backend::HostGateway => {
+                links.delete(VXLAN_LINK).await?;
+                None
+            }
+        };
+        Ok(Ways { config, links, overlay, peers: BTreeMap::new(), applied: None })
+    }
+
+    /// A node as it is now; says whether anything follows from it.
+    fn set(&mut self, name: &str, node: Option<&Node>) -> bool {
+        let peer = node.filter(|_| name != self.config.node_name).and_then(Peer::of);
+        if self.peers.get(name) == peer.as_ref() {
+            return false;
+        }
+        match peer {
+            Some(peer) => drop(self.peers.insert(name.to_owned(), peer)),
+            None => drop(self.peers.remove(name)),
+        }
+        true
+    }
+
+    /// Makes our entries stand as the nodes call for. A node that cannot be reached is told and passed over, so that
+    /// it does not cut off the others.
+    async fn apply(&mut self) -> Result<Outcome, Error> {
+        let wanted = plan::wanted(self.peers.values(), self.overlay.as_ref().map(|link| link.index));
+        let mut stands = match self.applied.take() {
+            Some(applied) => applied,
+            None => self.present().await?,
+        };
+        let mut outcome = Outcome::Whole;
+        for entry in wanted.difference(&stands.clone()) {
+            match self.add(entry).await {
+                Ok(()) => {
+                    info!("added {entry}");
+                    stands.retain(|other| !entry.replaces(other));
+                    stands.insert(entry.clone());
+                }
+                Err(error) => {
+                    warn!("cannot add {entry}: {error}");
+                    outcome = Outcome::Partial;
+                }
+            }
+        }
+        for entry in stands.clone().difference(&wanted) {
+            self.delete(entry).await?;
+            stands.remove(entry);
+            info!("deleted {entry}");
+        }
+        self.applied = (outcome == Outcome::Whole).then_some(stands);
+        Ok(outcome)
+    }
+
+    /// Has the kernel looked at anew with the next application; always true.
+    fn doubt(&mut self) -> bool {
+        self.applied = None;
+        true
+    }
+
+    async fn present(&self) -> Result<BTreeSet<Entry>, Error> {
+        let overlay = self.overlay.as_ref().map(|link| link.index);
+        let mut found: BTreeSet<Entry> = self.links.node_routes(overlay).await?.into_iter().map(Entry::Route).collect();
+        if let Some(link) = overlay {
+            found.extend(self.links.neighbours(link).await?.into_iter().map(Entry::Neighbour));
+            found.extend(self.links.forwardings(link).await?.into_iter().map(Entry::Forwarding));
+        }
+        Ok(found)
+    }
+
+    async fn add(&self, entry: &Entry) -> Result<(), Error> {
+        let link = self.overlay.as_ref().map_or(0, |link| link.index);
+        match entry {
+            Entry::Forwarding(forwarding) => self.links.add_forwarding(link, forwarding).await,
+            Entry::Neighbour(neighbour) => self.links.add_neighbour(link, neighbour).await,
+            Entry::Route(route) => self.links.add_node_route(route).await,
+        }
+    }
+
+    async fn delete(&self, entry: &Entry) -> Result<(), Error> {
+        let link = self.overlay.as_ref().map_or(0, |link| link.index);
+        match entry {
+            Entry::Forwarding(forwarding) => self.links.delete_forwarding(link, forwarding).await,
+            Entry::Neighbour(neighbour) => self.links.delete_neighbour(link, neighbour).await,
+            Entry::Route(route) => self.links.delete_node_route(route).await,
+        }
+    }
+}
+
+/// The VXLAN link of a node with these pods. Its addresses are those that the other nodes route to.
+async fn vxlan_link(links: &Links, pod_cidrs: &[Cidr]) -> Result<Link, Error> {
+    let Some(first) = pod_cidrs.first() else { return Err(Error::NoLink(VXLAN_LINK.to_owned())) };
+    let mtu = links.uplink_mtu().await?.saturating_sub(VXLAN_OVERHEAD);
+    let link = links.ensure_vxlan(VXLAN_LINK, VXLAN_NETWORK, VXLAN_PORT, plan::tunnel_mac(first), mtu).await?;
+    for cidr in pod_cidrs {
+        links.add_tunnel_address(link.index, plan::tunnel_address(cidr)).await?;
+    }
+    Ok(link)
+}
+
+/// Keeps the way to the pods of the other nodes until shutdown. It stays then, because pods do.
+pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
+    let caches = Caches::new(client, shutdown.clone());
+    let nodes = caches.of::<Node>();
+    nodes.synced().await;
+    let mut changes = nodes.subscribe();
+    let mut ways = Ways::open(config).await?;
+    let (mut outcome, mut dirty) = (Outcome::Partial, true);
+    let mut checks = tokio::time::interval_at(Instant::now() + CHECK, CHECK);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        while let Some(change) = changes.try_next() {
+            dirty |= tell(&mut ways, &change);
+        }
+        if shutdown.is_cancelled() {
+            return Ok(());
+        }
+        if dirty {
+            outcome = ways.apply().await.unwrap_or_else(|error| {
+                warn!("cannot keep the way to the other nodes' pods: {error}");
+                Outcome::Partial
+            });
+            dirty = false;
+        }
+        tokio::select! {
+            change = changes.next() => match change {
+                Some(change) => dirty |= tell(&mut ways, &change),
+                None => return Ok(()),
+            },
+            () = tokio::time::sleep(RETRY), if outcome == Outcome::Partial => dirty = ways.doubt(),
+            _ = checks.tick() => dirty = ways.doubt(),
+            () = shutdown.cancelled() => return Ok(()),
+        }
+    }
+}
+
+fn tell(ways: &mut Ways, change: &Change) -> bool {
+    let node: Option<Node> = change.new.as_ref().and_then(|object| decode_object(object).ok());
+    ways.set(&change.key.name, node.as_ref())
+}
+
+/// Makes the way to the pods of these nodes stand, once.
+pub async fn reconcile<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a Node>) -> Result<Outcome, Error> {
+    let mut ways = Ways::open(config.clone()).await?;
+    for node in nodes {
+        ways.set(node.name(), Some(node));
+    }
+    ways.apply().await
+}
+
+/// How many entries a reconciliation would add or delete.
+pub async fn pending<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a Node>) -> Result<usize, Error> {
+    let mut ways = Ways::open(config.clone()).await?;
+    for node in nodes {
+        ways.set(node.name(), Some(node));
+    }
+    let wanted = plan::wanted(ways.peers.values(), ways.overlay.as_ref().map(|link| link.index));
+    Ok(ways.present().await?.symmetric_difference(&wanted).count())
+}
+
+/// Deletes every route that we made, and the overlay's link with all it holds.
+pub async fn cleanup() -> Result<(), Error> {
+    let config = Config { node_name: String::new(), backend: Backend::HostGateway, pod_cidrs: Vec::new() };
+    Ways::open(config).await?.apply().await.map(drop)
+}

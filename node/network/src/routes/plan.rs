@@ -1,0 +1,172 @@
+//! What the Node objects call for, purely.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::cidr::Cidr;
+use crate::links::{Forwarding, Neighbour, Route, Way};
+
+/// What we keep of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// The ranges of its pods, one a family.
+    pub pod_cidrs: Vec<Cidr>,
+    /// Its own addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Peer {
+    /// None before the node has a range and an address.
+    pub fn of(node: &Node) -> Option<Peer> {
+        let spec = node.spec.as_ref()?;
+        let texts = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
+        let mut pod_cidrs: Vec<Cidr> = texts.filter_map(|cidr| cidr.parse().ok()).collect();
+        pod_cidrs.sort_unstable();
+        pod_cidrs.dedup();
+        let addresses = node.status.as_ref()?.addresses.iter().flatten();
+        let internal = addresses.filter(|address| address.type_ == "InternalIP");
+        let addresses: Vec<IpAddr> = internal.filter_map(|address| address.address.parse().ok()).collect();
+        (!pod_cidrs.is_empty() && !addresses.is_empty()).then_some(Peer { pod_cidrs, addresses })
+    }
+}
+
+/// Something that must stand in the kernel. Later variants build on earlier ones.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Entry {
+    Forwarding(Forwarding),
+    Neighbour(Neighbour),
+    Route(Route),
+}
+
+impl Entry {
+    /// Whether adding this one takes the place of the other.
+    pub fn replaces(&self, other: &Entry) -> bool {
+        match (self, other) {
+            (Entry::Forwarding(this), Entry::Forwarding(other)) => this.mac == other.mac,
+            (Entry::Neighbour(this), Entry::Neighbour(other)) => this.address == other.address,
+            (Entry::Route(this), Entry::Route(other)) => this.destination == other.destination,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Forwarding(entry) => write!(f, "the forwarding entry to node {}", entry.node),
+            Entry::Neighbour(entry) => write!(f, "the neighbour {}", entry.address),
+            Entry::Route(entry) => write!(f, "the route to {} via {}", entry.destination, entry.via),
+        }
+    }
+}
+
+/// The entries that the other nodes call for: through the overlay's link, or without one. Of two nodes that claim one
+/// range, which lasts only while a node is replaced, the later one by name has it.
+pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Option<u32>) -> BTreeSet<Entry> {
+    let mut by_range: BTreeMap<Cidr, &Peer> = BTreeMap::new();
+    for peer in peers {
+        by_range.extend(peer.pod_cidrs.iter().map(|cidr| (*cidr, peer)));
+    }
+    by_range
+        .into_iter()
+        .flat_map(|(destination, peer)| match overlay {
+            Some(link) => through_overlay(destination, peer, link),
+            None => direct(destination, peer),
+        })
+        .collect()
+}
+
+fn direct(destination: Cidr, peer: &Peer) -> Vec<Entry> {
+    let same_family = |address: &&IpAddr| address.is_ipv4() == destination.address().is_ipv4();
+    let via = peer.addresses.iter().find(same_family);
+    via.map(|via| Entry::Route(Route { destination, via: *via, way: Way::Uplink })).into_iter().collect()
+}
+
+fn through_overlay(destination: Cidr, peer: &Peer, link: u32) -> Vec<Entry> {
+    let (Some(first), Some(node)) = (peer.pod_cidrs.first(), peer.addresses.first()) else { return Vec::new() };
+    let (mac, address) = (tunnel_mac(first), tunnel_address(&destination));
+    vec![
+        Entry::Forwarding(Forwarding { mac, node: *node }),
+        Entry::Neighbour(Neighbour { address, mac }),
+        Entry::Route(Route { destination, via: address, way: Way::Link(link) }),
+    ]
+}
+
+/// The address of a node's end of the overlay: the first of its range, which no pod has.
+pub(crate) fn tunnel_address(pods: &Cidr) -> IpAddr {
+    pods.address()
+}
+
+/// The hardware address of a node's end of the overlay. It follows from its range, so that nodes need not tell it.
+pub(crate) fn tunnel_mac(pods: &Cidr) -> [u8; 6] {
+    let [a, b, c, d] = match pods.address() {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => {
+            let octets = address.octets();
+            [octets[4], octets[5], octets[6], octets[7]]
+        }
+    };
+    [0x0a, 0x59, a, b, c, d]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corten_api::Typed;
+    use serde_json::json;
+
+    fn node(cidrs: &[&str], addresses: &[&str]) -> Option<Peer> {
+        let addresses: Vec<_> = addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
+        let value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+            "spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}, "status": {"addresses": addresses}});
+        Peer::of(&Node::from_value(value).unwrap())
+    }
+
+    fn told(peers: &[Option<Peer>], overlay: Option<u32>) -> Vec<String> {
+        wanted(peers.iter().flatten(), overlay).iter().map(Entry::to_string).collect()
+    }
+
+    #[test]
+    fn nodes_with_range_and_address_are_routes() {
+        let peers = [
+            node(&["10.244.1.0/24"], &["192.0.2.2"]),
+            node(&[], &["192.0.2.3"]),
+            node(&["10.244.2.0/24"], &[]),
+            node(&["10.244.3.0/24", "fd00:3::/64"], &["192.0.2.4", "2001:db8::4"]),
+        ];
+        assert_eq!(
+            told(&peers, None),
+            [
+                "the route to 10.244.1.0/24 via 192.0.2.2",
+                "the route to 10.244.3.0/24 via 192.0.2.4",
+                "the route to fd00:3::/64 via 2001:db8::4",
+            ]
+        );
+    }
+
+    #[test]
+    fn through_the_overlay_a_node_is_a_route_a_neighbour_and_a_forwarding_entry() {
+        let peers = [node(&["10.244.1.0/24"], &["192.0.2.2"])];
+        assert_eq!(
+            told(&peers, Some(7)),
+            [
+                "the forwarding entry to node 192.0.2.2",
+                "the neighbour 10.244.1.0",
+                "the route to 10.244.1.0/24 via 10.244.1.0",
+            ]
+        );
+        let both = [node(&["10.244.1.0/24", "fd00:3::/64"], &["192.0.2.2"])];
+        assert_eq!(told(&both, Some(7)).len(), 5, "the families share the forwarding entry");
+    }
+
+    #[test]
+    fn a_new_entry_takes_the_place_of_the_one_with_its_key() {
+        let entry = |node: &str| Entry::Forwarding(Forwarding { mac: [1; 6], node: node.parse().unwrap() });
+        assert!(entry("192.0.2.1").replaces(&entry("192.0.2.2")));
+        let other = Entry::Neighbour(Neighbour { address: "192.0.2.1".parse().unwrap(), mac: [1; 6] });
+        assert!(!entry("192.0.2.1").replaces(&other));
+    }
+}

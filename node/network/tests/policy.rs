@@ -1,0 +1,269 @@
+//! Network policies in a real kernel: pods in namespaces of a node, policies from an API in memory.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../dns/tests/api/mod.rs"]
+mod api;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use api::Api;
+use corten_network::namespace_node::{pin_new_namespace, unpin};
+use corten_network::policy::{self, Gate};
+use corten_network::{Config, PodNetwork, SetupRequest, enter};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// How long a connection that must not be made is tried.
+const REFUSED: Duration = Duration::from_millis(300);
+/// How long a change may take to show.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// A node with an API, whose pods are subject to policies.
+struct Cluster {
+    directory: tempfile::TempDir,
+    api: Api,
+    network: PodNetwork,
+    shutdown: CancellationToken,
+}
+
+struct TestPod {
+    netns: PathBuf,
+    address: IpAddr,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        for entry in std::fs::read_dir(self.directory.path().join("pins")).into_iter().flatten().flatten() {
+            unpin(&entry.path()).unwrap();
+        }
+    }
+}
+
+impl Cluster {
+    async fn start() -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let (api, shutdown) = (Api::default(), CancellationToken::new());
+        let (gate, requests) = policy::gate();
+        let network = PodNetwork::start(config(directory.path(), Some(gate))).await.unwrap();
+        let policies = policy::Config::new(vec![network.gateway().into()]);
+        tokio::spawn(policy::run(policies, api.client(), requests, shutdown.clone()));
+        let cluster = Cluster { directory, api, network, shutdown };
+        cluster.namespace("shop", json!({"team": "a"}));
+        cluster.namespace("other", json!({"team": "b"}));
+        cluster
+    }
+
+    fn namespace(&self, name: &str, labels: Value) {
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        self.api.put("namespaces", &object.to_string());
+    }
+
+    fn policy(&self, name: &str, spec: Value) {
+        let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "shop", "name": name}, "spec": spec});
+        self.api.put("networkpolicies", &object.to_string());
+    }
+
+    fn pod_object(&self, namespace: &str, name: &str, labels: &Value, address: Option<IpAddr>) {
+        let addresses: Vec<Value> = address.iter().map(|address| json!({"ip": address.to_string()})).collect();
+        let object = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": namespace, "name": name, "uid": format!("uid-{name}"), "labels": labels},
+            "spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]},
+            "status": {"phase": "Running", "podIPs": addresses}});
+        self.api.put("pods", &object.to_string());
+    }
+
+    /// A pod with its object, its network and servers on ports 80 and 81.
+    async fn pod(&self, namespace: &str, name: &str, labels: Value) -> TestPod {
+        let netns = self.directory.path().join("pins").join(name);
+        pin_new_namespace(&netns).unwrap();
+        self.pod_object(namespace, name, &labels, None);
+        let request = SetupRequest {
+            sandbox_id: name.to_owned(),
+            netns_path: netns.clone(),
+            pod_namespace: namespace.to_owned(),
+            pod_name: name.to_owned(),
+            pod_uid: format!("uid-{name}"),
+            port_mappings: Vec::new(),
+        };
+        let address = self.network.setup(request).await.unwrap().ips[0];
+        self.pod_object(namespace, name, &labels, Some(address));
+        for port in [80, 81] {
+            let listener = enter(&netns, || TcpListener::bind(("0.0.0.0", port)).unwrap()).unwrap();
+            std::thread::spawn(move || echo(&listener));
+        }
+        TestPod { netns, address }
+    }
+}
+
+fn config(directory: &Path, policies: Option<Gate>) -> Config {
+    let config = Config::new("10.244.7.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap(), directory);
+    Config { policies, ..config }
+}
+
+/// Answers every byte until the test ends.
+fn echo(listener: &TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept() {
+        std::thread::spawn(move || {
+            let mut byte = [0];
+            while stream.read_exact(&mut byte).and_then(|()| stream.write_all(&byte)).is_ok() {}
+        });
+    }
+}
+
+fn connects(from: &TestPod, to: IpAddr, port: u16) -> bool {
+    enter(&from.netns, || TcpStream::connect_timeout(&SocketAddr::new(to, port), REFUSED).is_ok()).unwrap()
+}
+
+/// Waits until a connection can or cannot be made.
+async fn becomes(expected: bool, what: &str, attempt: impl Fn() -> bool) {
+    let deadline = Instant::now() + BOUND;
+    while attempt() != expected {
+        assert!(Instant::now() < deadline, "{what} should become {expected}");
+        tokio::task::yield_now().await;
+    }
+}
+
+fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+        // Enforcement works while the test blocks in a connection: it needs a thread of its own, and
+        // threads that the runtime starts from here belong to the node.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(test());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
+    on_node(|| async {
+        let cluster = Cluster::start().await;
+        let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
+        let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
+        let foreign = cluster.pod("other", "foreign", json!({"app": "client"})).await;
+        assert!(connects(&client, web.address, 80) && connects(&foreign, web.address, 81));
+
+        cluster.policy("deny", json!({"podSelector": {}, "policyTypes": ["Ingress"]}));
+        becomes(false, "default deny", || connects(&client, web.address, 80)).await;
+        assert!(connects(&web, foreign.address, 80), "a policy holds in its namespace only");
+        assert!(connects(&web, web.address, 80), "a pod reaches itself");
+        let probe = TcpStream::connect_timeout(&SocketAddr::new(web.address, 80), REFUSED);
+        assert!(probe.is_ok(), "the node always reaches its pods");
+
+        let from = json!({"podSelector": {"matchLabels": {"app": "client"}}});
+        let spec = json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [from], "ports": [{"port": "web"}]}]});
+        cluster.policy("allow", spec);
+        becomes(true, "a named port", || connects(&client, web.address, 80)).await;
+        assert!(!connects(&client, web.address, 81), "another port");
+        assert!(!connects(&foreign, web.address, 80), "the same labels in another namespace");
+
+        let from = json!({"namespaceSelector": {"matchLabels": {"team": "b"}}});
+        let ports = json!([{"port": 81, "endPort": 90}]);
+        cluster.policy(
+            "allow",
+            json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [from], "ports": ports}]}),
+        );
+        becomes(true, "a namespace and a range", || connects(&foreign, web.address, 81)).await;
+        assert!(!connects(&client, web.address, 81) && !connects(&foreign, web.address, 80));
+        cluster.namespace("other", json!({"team": "c"}));
+        becomes(false, "a namespace that lost its label", || connects(&foreign, web.address, 81)).await;
+
+        let block = json!({"ipBlock": {"cidr": "0.0.0.0/0", "except": [format!("{}/32", client.address)]}});
+        cluster.policy("allow", json!({"podSelector": {}, "ingress": [{"from": [block]}]}));
+        becomes(true, "an IP block", || connects(&foreign, web.address, 80)).await;
+        assert!(!connects(&client, web.address, 80), "an exception of it");
+        cluster.api.delete("networkpolicies", "shop", "allow");
+        cluster.api.delete("networkpolicies", "shop", "deny");
+        becomes(true, "no policy", || connects(&client, web.address, 80)).await;
+    });
+}
+
+#[test]
+fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
+    on_node(|| async {
+        let cluster = Cluster::start().await;
+        cluster.namespace("kube-system", json!({"kubernetes.io/metadata.name": "kube-system"}));
+        let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
+        let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
+        let gateway = IpAddr::from(cluster.network.gateway());
+        let dns = UdpSocket::bind((gateway, 53)).unwrap();
+        std::thread::spawn(move || {
+            let mut question = [0; 16];
+            while let Ok((length, from)) = dns.recv_from(&mut question) {
+                dns.send_to(&question[..length], from).unwrap();
+            }
+        });
+        let resolves = || {
+            enter(&client.netns, || {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                socket.set_read_timeout(Some(REFUSED)).unwrap();
+                socket.send_to(b"?", (gateway, 53)).is_ok() && socket.recv(&mut [0; 16]).is_ok()
+            })
+            .unwrap()
+        };
+        assert!(resolves());
+        let all = json!({"podSelector": {"matchLabels": {"app": "client"}}, "policyTypes": ["Egress"]});
+        cluster.policy("deny", all);
+        becomes(false, "default deny", || connects(&client, web.address, 80)).await;
+        assert!(!resolves(), "DNS is denied like any other peer");
+        assert!(connects(&web, client.address, 80), "the other direction is free, and its answers pass");
+
+        let to = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+                        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}});
+        let egress = json!([{"to": [to], "ports": [{"protocol": "UDP", "port": 53}]}]);
+        cluster.policy("dns", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}));
+        becomes(true, "DNS by its labels", resolves).await;
+        assert!(!connects(&client, web.address, 80));
+    });
+}
+
+#[test]
+fn a_policy_holds_before_the_first_packet_and_ends_connections_that_stand() {
+    on_node(|| async {
+        let cluster = Cluster::start().await;
+        let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
+        cluster.policy("deny", json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}));
+        let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
+        assert!(!connects(&client, web.address, 80), "the first packet already");
+
+        cluster.api.delete("networkpolicies", "shop", "deny");
+        becomes(true, "no policy", || connects(&client, web.address, 80)).await;
+        let to = SocketAddr::new(web.address, 80);
+        let mut standing = enter(&client.netns, || TcpStream::connect_timeout(&to, BOUND).unwrap()).unwrap();
+        standing.set_read_timeout(Some(REFUSED)).unwrap();
+        let mut echoes = move || standing.write_all(b"x").is_ok() && standing.read_exact(&mut [0]).is_ok();
+        assert!(echoes());
+        cluster.policy("deny", json!({"podSelector": {}, "policyTypes": ["Ingress"]}));
+        becomes(false, "a new connection", || connects(&client, web.address, 80)).await;
+        assert!(!echoes(), "the connection that stood");
+    });
+}
+
+#[test]
+fn a_pod_waits_while_policies_cannot_be_known() {
+    on_node(|| async {
+        let directory = tempfile::tempdir().unwrap();
+        let (gate, requests) = policy::gate();
+        let network = PodNetwork::start(config(directory.path(), Some(gate))).await.unwrap();
+        drop(requests);
+        let request = SetupRequest {
+            sandbox_id: "a".to_owned(),
+            netns_path: "/proc/self/ns/net".into(),
+            pod_namespace: "shop".to_owned(),
+            pod_name: "a".to_owned(),
+            pod_uid: String::new(),
+            port_mappings: Vec::new(),
+        };
+        let refused = network.setup(request).await.unwrap_err();
+        assert!(refused.to_string().contains("network policies"), "{refused}");
+    });
+}

@@ -1,0 +1,175 @@
+//! The health check ports of Services whose external traffic policy is Local: a load balancer asks there
+//! whether this node has an endpoint of the Service.
+//!
+//! One listener a Service, as upstream's proxy has it: any request is answered with the number of local
+//! endpoints, 200 if there is one and 503 if not.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::service::ServiceKey;
+
+/// How long a client may take to ask.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a port that is in use waits for its next attempt.
+const RETRY: Duration = Duration::from_secs(10);
+/// The longest request head that is read.
+const HEAD: usize = 8 * 1024;
+
+/// What a health check port tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    pub port: u16,
+    pub local_endpoints: usize,
+}
+
+pub(crate) type Checks = BTreeMap<ServiceKey, Check>;
+
+/// Serves the checks as they come and go until shutdown.
+pub(crate) async fn serve(mut checks: watch::Receiver<Checks>, shutdown: CancellationToken) {
+    let mut listening: BTreeMap<(ServiceKey, u16), CancellationToken> = BTreeMap::new();
+    let mut tasks = JoinSet::new();
+    loop {
+        let wanted: Vec<(ServiceKey, u16)> =
+            checks.borrow_and_update().iter().map(|(key, check)| (key.clone(), check.port)).collect();
+        listening.retain(|place, end| {
+            let stays = wanted.contains(place);
+            if !stays {
+                end.cancel();
+            }
+            stays
+        });
+        for place in wanted {
+            if !listening.contains_key(&place) {
+                let end = shutdown.child_token();
+                tasks.spawn(listen(place.clone(), checks.clone(), end.clone()));
+                listening.insert(place, end);
+            }
+        }
+        tokio::select! {
+            changed = checks.changed() => if changed.is_err() { break },
+            () = shutdown.cancelled() => break,
+        }
+    }
+    listening.into_values().for_each(|end| end.cancel());
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Listens on one port until it is no longer wanted.
+async fn listen((key, port): (ServiceKey, u16), checks: watch::Receiver<Checks>, end: CancellationToken) {
+    let work = async {
+        let listener = loop {
+            match bind(port).await {
+                Ok(listener) => break listener,
+                Err(error) => warn!(port, service = ?key, "cannot listen on a health check port: {error}"),
+            }
+            tokio::time::sleep(RETRY).await;
+        };
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => {
+                    let Ok((stream, _)) = accepted else { continue };
+                    let count = checks.borrow().get(&key).map_or(0, |check| check.local_endpoints);
+                    connections.spawn(tokio::time::timeout(PATIENCE, answer(stream, response(&key, count))));
+                }
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        () = end.cancelled() => {}
+    }
+}
+
+/// Both families where the kernel has both.
+async fn bind(port: u16) -> std::io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+    }
+}
+
+/// Reads the head of a request, whatever it asks, and answers.
+async fn answer(mut stream: TcpStream, response: String) {
+    let mut head = Vec::new();
+    let mut chunk = [0; 1024];
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < HEAD {
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return,
+            Ok(length) => head.extend_from_slice(&chunk[..length]),
+        }
+    }
+    let answered = async {
+        stream.write_all(response.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    if let Err(error) = answered.await {
+        debug!("a health check went away: {error}");
+    }
+}
+
+fn response(key: &ServiceKey, count: usize) -> String {
+    let status = if count > 0 { "200 OK" } else { "503 Service Unavailable" };
+    let body = format!(
+        "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{}\",\n\t\t\"name\": \"{}\"\n\t}},\n\t\"localEndpoints\": {count},\n\t\"serviceProxyHealthy\": true\n}}",
+        key.namespace, key.name
+    );
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
+         X-Load-Balancing-Endpoint-Weight: {count}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn ask(port: u16) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        Some(answer)
+    }
+
+    async fn until(port: u16, expected: impl Fn(&Option<String>) -> bool) -> Option<String> {
+        for _ in 0..10_000 {
+            let answer = ask(port).await;
+            if expected(&answer) {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("port {port} never answers as expected");
+    }
+
+    #[tokio::test]
+    async fn a_port_opens_tells_the_endpoints_and_closes() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let key = ServiceKey { namespace: "n".to_owned(), name: "web".to_owned() };
+        let checks = |count| Checks::from([(key.clone(), Check { port, local_endpoints: count })]);
+        let (sender, receiver) = watch::channel(checks(2));
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(serve(receiver, shutdown.clone()));
+        let answer = until(port, Option::is_some).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"localEndpoints\": 2"), "{answer}");
+        sender.send_replace(checks(0));
+        let empty = |answer: &Option<String>| answer.as_ref().is_some_and(|text| text.starts_with("HTTP/1.1 503 "));
+        until(port, empty).await;
+        sender.send_replace(Checks::new());
+        until(port, Option::is_none).await;
+        shutdown.cancel();
+        serving.await.unwrap();
+    }
+}
