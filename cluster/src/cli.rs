@@ -132,11 +132,42 @@ pub struct Server {
     /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) for the scheduler.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+    /// The AuthenticationConfiguration (apiserver.config.k8s.io) whose token issuers are trusted.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_config: Option<PathBuf>,
+    /// The kubeconfig file of a server that judges bearer tokens by TokenReview (authentication.k8s.io/v1).
+    #[arg(long, value_name = "FILE")]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub audit: Audit,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
     /// Where progress is written, as lines; `corten up` reads them.
     #[arg(long, hide = true)]
     pub progress_fd: Option<i32>,
+}
+
+/// What is written about the requests to the API server, and where to.
+#[derive(Debug, Clone, Args)]
+pub struct Audit {
+    /// The Policy (audit.k8s.io/v1) that says what is written about requests; nothing is without it.
+    #[arg(long, value_name = "FILE")]
+    pub audit_policy_file: Option<PathBuf>,
+    /// The file that audit events are written to, one a line; `-` is the log of the server.
+    #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
+    pub audit_log_path: Option<PathBuf>,
+    /// The file is put aside when it would grow beyond this; 0 is never.
+    #[arg(long, default_value_t = 0, value_name = "MEGABYTES")]
+    pub audit_log_maxsize: u64,
+    /// How many files that were put aside are kept; 0 is all.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub audit_log_maxbackup: usize,
+    /// How long they are kept; 0 is for ever.
+    #[arg(long, default_value_t = 0, value_name = "DAYS")]
+    pub audit_log_maxage: u64,
+    /// The kubeconfig file of a server that audit events are sent to.
+    #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
+    pub audit_webhook_config_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

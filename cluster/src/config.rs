@@ -122,6 +122,11 @@ pub struct Cluster {
     pub scheduler: corten_scheduler::Config,
     /// Where Services of type LoadBalancer get their addresses.
     pub load_balancer: Option<LoadBalancerAddresses>,
+    /// The file of the AuthenticationConfiguration.
+    pub authentication: Option<PathBuf>,
+    /// The kubeconfig file of the server that judges tokens.
+    pub token_webhook: Option<PathBuf>,
+    pub audit: cli::Audit,
 }
 
 impl Cluster {
@@ -154,6 +159,9 @@ impl Cluster {
             extra_names: flags.tls_san.clone(),
             scheduler: scheduler(flags.scheduler_config.as_deref())?,
             load_balancer: load_balancer(flags)?,
+            authentication: flags.authentication_config.clone(),
+            token_webhook: flags.authentication_token_webhook_config_file.clone(),
+            audit: flags.audit.clone(),
         })
     }
 

@@ -161,6 +161,23 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     if let Some(path) = &flags.scheduler_config {
         flag("--scheduler-config", absolute(path).into());
     }
+    let audit = &flags.audit;
+    for (name, path) in [
+        ("--authentication-config", &flags.authentication_config),
+        ("--authentication-token-webhook-config-file", &flags.authentication_token_webhook_config_file),
+        ("--audit-policy-file", &audit.audit_policy_file),
+        ("--audit-log-path", &audit.audit_log_path),
+        ("--audit-webhook-config-file", &audit.audit_webhook_config_file),
+    ] {
+        if let Some(path) = path {
+            let standard_output = path == std::path::Path::new("-");
+            let path = if standard_output { path.clone() } else { std::path::absolute(path).unwrap_or(path.clone()) };
+            flag(name, path.into());
+        }
+    }
+    flag("--audit-log-maxsize", audit.audit_log_maxsize.to_string().into());
+    flag("--audit-log-maxbackup", audit.audit_log_maxbackup.to_string().into());
+    flag("--audit-log-maxage", audit.audit_log_maxage.to_string().into());
     list.extend(flags.kubelet.arguments());
     list
 }

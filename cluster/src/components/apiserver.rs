@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use corten_apiserver::{KubeletClient, Server, User};
+use corten_apiserver::{KubeletClient, ProxyClient, Server, User};
 use corten_client::{Caches, Client, Transport};
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
@@ -89,6 +89,7 @@ pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> 
 
 fn config(cluster: &Cluster, pki: &Pki) -> Result<corten_apiserver::Config> {
     let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &["kubeadm:cluster-admins"]))?;
+    let front_proxy = pki.front_proxy.issue(&Leaf::client("front-proxy-client", &[]))?;
     let issuer = format!("https://kubernetes.default.svc.{}", cluster.node.cluster_domain);
     Ok(corten_apiserver::Config {
         advertise_address: cluster.node.address,
@@ -107,8 +108,16 @@ fn config(cluster: &Cluster, pki: &Pki) -> Result<corten_apiserver::Config> {
         }),
         encryption_key: Some(pki.secrets_key),
         trusted_roots: trusted_roots(),
+        authentication_configuration: cluster.authentication.as_deref().map(read).transpose()?,
+        token_webhook: cluster.token_webhook.as_deref().map(super::audit::remote_server).transpose()?,
+        audit: super::audit::config(&cluster.audit)?,
+        proxy_client: Some(ProxyClient { certificate: front_proxy.certificate, key: front_proxy.key }),
         ..corten_apiserver::Config::default()
     })
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// The authorities that this machine trusts, wherever its distribution keeps them; none if it keeps none.
@@ -143,8 +152,11 @@ fn tls(cluster: &Cluster, pki: &Pki) -> Result<Arc<ServerConfig>> {
     let leaf = Leaf { common_name: "kube-apiserver", organizations: &[], names: names(cluster) };
     let identity = pki.cluster.issue(&leaf)?;
     let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pki.cluster.certificate.as_bytes()) {
-        roots.add(certificate?)?;
+    // A front proxy has an authority of its own; the API server tells the two apart.
+    for authority in [&pki.cluster, &pki.front_proxy] {
+        for certificate in CertificateDer::pem_slice_iter(authority.certificate.as_bytes()) {
+            roots.add(certificate?)?;
+        }
     }
     let verifier = rustls::server::WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build()?;
     let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;

@@ -6,6 +6,7 @@ mod access;
 mod addons;
 pub mod alone;
 pub mod apiserver;
+mod audit;
 mod control;
 pub mod further_nodes;
 mod joining;

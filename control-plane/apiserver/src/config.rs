@@ -3,6 +3,7 @@
 //! Nothing here reads a file, a flag or the environment: the binary does, and hands over the contents.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Everything the API server must be told.
@@ -28,12 +29,22 @@ pub struct Config {
     pub serving_ca: String,
     /// PEM bundle of the CA of the front proxy; published for extension API servers.
     pub requestheader_ca: Option<String>,
+    /// The names that a front proxy's certificate may carry; any, if there are none.
+    pub requestheader_allowed_names: Vec<String>,
+    /// Who this server is towards aggregated API servers.
+    pub proxy_client: Option<ProxyClient>,
     /// PEM bundle of the authorities that this machine trusts: of webhooks that bring none of their own.
     pub trusted_roots: String,
     /// How to reach kubelets. Without it, logs, exec, attach, port-forward and proxy answer 503.
     pub kubelet: Option<KubeletClient>,
     /// AES-256 key that Secrets are encrypted with at rest. Without it they are stored in the clear.
     pub encryption_key: Option<[u8; 32]>,
+    /// An AuthenticationConfiguration of apiserver.config.k8s.io, in YAML: issuers of tokens that are trusted.
+    pub authentication_configuration: Option<String>,
+    /// A server that judges the tokens that nobody else knows.
+    pub token_webhook: Option<RemoteServer>,
+    /// What is written about requests, and where to. Without it, nothing is.
+    pub audit: Option<Audit>,
     /// How long an Event lives.
     pub event_ttl: Duration,
     /// The biggest request body that is read.
@@ -59,6 +70,54 @@ pub struct KubeletClient {
     pub key: String,
 }
 
+/// The audit log.
+#[derive(Clone, Debug)]
+pub struct Audit {
+    /// A Policy of audit.k8s.io/v1, in YAML.
+    pub policy: String,
+    pub log: Option<AuditLog>,
+    pub webhook: Option<AuditWebhook>,
+}
+
+/// A file of audit events, one a line.
+#[derive(Clone, Debug)]
+pub struct AuditLog {
+    /// `-` is standard output.
+    pub path: PathBuf,
+    /// A file that would grow beyond this is put aside; zero is never.
+    pub max_size_bytes: u64,
+    /// How many files that were put aside are kept; zero is all.
+    pub max_backups: usize,
+    /// How long they are kept; zero is for ever.
+    pub max_age: Duration,
+}
+
+/// A server that audit events are sent to.
+#[derive(Clone, Debug)]
+pub struct AuditWebhook {
+    pub server: RemoteServer,
+}
+
+/// A server that this one calls, as a kubeconfig file describes it.
+#[derive(Clone, Debug)]
+pub struct RemoteServer {
+    pub url: String,
+    /// PEM bundle that its certificate chains to.
+    pub ca: String,
+    /// Who this server is towards it.
+    pub identity: Option<ProxyClient>,
+    pub token: Option<String>,
+}
+
+/// The client identity towards aggregated API servers, signed by the front proxy's CA.
+#[derive(Clone, Debug)]
+pub struct ProxyClient {
+    /// PEM client certificate chain.
+    pub certificate: String,
+    /// PEM private key of the certificate.
+    pub key: String,
+}
+
 impl Default for Config {
     fn default() -> Self {
         let issuer = "https://kubernetes.default.svc.cluster.local".to_owned();
@@ -73,9 +132,14 @@ impl Default for Config {
             client_ca: String::new(),
             serving_ca: String::new(),
             requestheader_ca: None,
+            requestheader_allowed_names: vec!["front-proxy-client".to_owned()],
+            proxy_client: None,
             trusted_roots: String::new(),
             kubelet: None,
             encryption_key: None,
+            authentication_configuration: None,
+            token_webhook: None,
+            audit: None,
             event_ttl: Duration::from_secs(3600),
             max_body_bytes: 3 * 1024 * 1024,
             max_requests_inflight: 400,

@@ -11,6 +11,7 @@ use corten_meta::{Status, Value};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
+use crate::aggregation::Known;
 use crate::body::{Body, Reply};
 use crate::negotiation::View;
 use crate::pipeline::Context;
@@ -46,6 +47,8 @@ const GROUPS: &[&str] = &[
 struct Version {
     version: String,
     kinds: Vec<Arc<Kind>>,
+    /// The server that serves it, if it is not this one.
+    remote: Option<Known>,
 }
 
 /// All discovery documents.
@@ -60,8 +63,9 @@ struct Tagged {
 }
 
 impl Discovery {
-    pub fn new(resources: &[Arc<Resource>]) -> Discovery {
-        let groups = group(resources);
+    /// Of the resources served here, and of the group versions that other servers serve.
+    pub fn new(resources: &[Arc<Resource>], remote: &[Known]) -> Discovery {
+        let groups = group(resources, remote);
         let mut documents = BTreeMap::new();
         let server = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": "" }]);
         documents.insert(
@@ -84,7 +88,10 @@ impl Discovery {
                 } else {
                     format!("/apis/{name}/{}", version.version)
                 };
-                documents.insert(path, resource_list(name, version));
+                // What another server serves, it tells itself.
+                if version.remote.is_none() {
+                    documents.insert(path, resource_list(name, version));
+                }
             }
         }
         let aggregated = BTreeMap::from([
@@ -143,7 +150,7 @@ pub fn hash(bytes: &[u8]) -> String {
 }
 
 /// Groups in order, each with its versions, the preferred one first.
-fn group(resources: &[Arc<Resource>]) -> Vec<(String, Vec<Version>)> {
+fn group(resources: &[Arc<Resource>], remote: &[Known]) -> Vec<(String, Vec<Version>)> {
     let mut groups: Vec<(String, Vec<Version>)> = Vec::new();
     // A version that is only stored has no verbs, and is nobody's to see.
     for kind in resources.iter().map(|r| &r.kind).filter(|kind| !kind.verbs.is_empty()) {
@@ -154,16 +161,38 @@ fn group(resources: &[Arc<Resource>]) -> Vec<(String, Vec<Version>)> {
         let versions = &mut groups[at].1;
         match versions.iter_mut().find(|v| v.version == kind.version) {
             Some(version) => version.kinds.push(Arc::clone(kind)),
-            None => versions.push(Version { version: kind.version.clone(), kinds: vec![Arc::clone(kind)] }),
+            None => {
+                versions.push(Version { version: kind.version.clone(), kinds: vec![Arc::clone(kind)], remote: None })
+            }
         }
     }
+    let custom: Vec<String> = groups.iter().map(|(name, _)| name.clone()).collect();
+    for known in remote {
+        let (name, version) = known.remote.group_version();
+        let at = groups.iter().position(|(group, _)| *group == name).unwrap_or_else(|| {
+            groups.push((name, Vec::new()));
+            groups.len() - 1
+        });
+        groups[at].1.retain(|v| v.version != version);
+        groups[at].1.push(Version { version, kinds: Vec::new(), remote: Some(known.clone()) });
+    }
     for (_, versions) in &mut groups {
-        versions.sort_by_key(|v| std::cmp::Reverse(priority(&v.version)));
+        let of = |v: &Version| v.remote.as_ref().map_or(0, |known| known.remote.version_priority);
+        versions.sort_by_key(|v| std::cmp::Reverse((of(v), priority(&v.version))));
         for version in versions {
             version.kinds.sort_by(|a, b| a.plural.cmp(&b.plural));
         }
     }
-    groups.sort_by_key(|(name, _)| GROUPS.iter().position(|g| g == name).unwrap_or(GROUPS.len()));
+    // Groups of this server first, then those of others, by the priority that they ask for, then custom resources.
+    let rank = |(name, versions): &(String, Vec<Version>)| {
+        let asked = versions.iter().filter_map(|v| v.remote.as_ref().map(|known| known.remote.group_priority)).max();
+        let of_others = if custom.contains(name) { 1000 } else { asked.unwrap_or(1000) };
+        match GROUPS.iter().position(|g| g == name) {
+            Some(at) => (0, at as i64),
+            None => (1, -of_others),
+        }
+    };
+    groups.sort_by_key(rank);
     groups
 }
 
@@ -245,8 +274,12 @@ fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Va
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|v| {
-                    let resources: Vec<Value> = v.kinds.iter().map(|kind| aggregated_resource(kind)).collect();
-                    json!({ "version": v.version, "resources": resources, "freshness": "Current" })
+                    let (resources, freshness) = match &v.remote {
+                        None => (v.kinds.iter().map(|kind| aggregated_resource(kind)).collect(), "Current"),
+                        Some(known) if known.available => (known.documents.resources.clone(), "Current"),
+                        Some(known) => (known.documents.resources.clone(), "Stale"),
+                    };
+                    json!({ "version": v.version, "resources": resources, "freshness": freshness })
                 })
                 .collect();
             let metadata = if name.is_empty() { json!({}) } else { json!({ "name": name }) };

@@ -7,7 +7,9 @@
 //! is an admission plugin, a subresource role or a virtual resource, each in its own file.
 
 mod admission;
+mod aggregation;
 mod allocation;
+mod audit;
 mod authentication;
 mod authorization;
 mod body;
@@ -21,6 +23,7 @@ mod discovery;
 mod encryption;
 mod error;
 mod fields;
+mod flow_control;
 mod handlers;
 mod health;
 mod metrics;
@@ -42,7 +45,7 @@ mod virtual_resources;
 
 pub use authentication::{Identity, Peer, User};
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch, WatchEvent};
-pub use config::{Config, KubeletClient};
+pub use config::{Audit, AuditLog, AuditWebhook, Config, KubeletClient, ProxyClient, RemoteServer};
 pub use error::Error;
 pub use serve::tls_config;
 pub use server::{InProcess, Server};

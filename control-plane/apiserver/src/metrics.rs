@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::request::RequestInfo;
@@ -99,9 +99,20 @@ impl Metrics {
         header(&mut out, "apiserver_current_inflight_requests", "gauge", "Requests being served, by kind.");
         line(&mut out, "apiserver_current_inflight_requests", r#"request_kind="readOnly""#, reading as f64);
         line(&mut out, "apiserver_current_inflight_requests", r#"request_kind="mutating""#, writing as f64);
+        let levels = server.flow_control.current();
+        let executing = "apiserver_flowcontrol_current_executing_seats";
+        header(&mut out, executing, "gauge", "Seats taken, by priority level.");
+        for (level, seats, _) in &levels {
+            line(&mut out, executing, &format!(r#"priority_level="{level}""#), f64::from(*seats));
+        }
+        let waiting = "apiserver_flowcontrol_current_inqueue_requests";
+        header(&mut out, waiting, "gauge", "Requests that wait, by priority level.");
+        for (level, _, requests) in &levels {
+            line(&mut out, waiting, &format!(r#"priority_level="{level}""#), *requests as f64);
+        }
         header(&mut out, "apiserver_storage_objects", "gauge", "Stored objects, by resource.");
         for resource in &server.registry.resources().ordered {
-            if let Some(stored) = resource.stored.as_ref().filter(|_| !resource.is_converted()) {
+            if let Some(stored) = resource.stored.as_ref().filter(|s| Arc::ptr_eq(&s.hub, &resource.kind)) {
                 let kind = &resource.kind;
                 let name =
                     if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };

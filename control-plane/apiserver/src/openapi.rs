@@ -15,6 +15,7 @@ use corten_meta::Value;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::json;
 
+use crate::aggregation::{Documents, Known};
 use crate::body::{Body, Reply};
 use crate::discovery::hash;
 use crate::pipeline::Context;
@@ -26,6 +27,10 @@ use crate::serve::{accepts_gzip, gunzip, gzip};
 const ASKED_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const JSON: &str = "application/json";
+
+/// The definitions that this server has itself, by the beginnings of their names.
+const OWN: &[&str] =
+    &["io.k8s.api.", "io.k8s.apimachinery.", "io.k8s.apiextensions-apiserver.", "io.k8s.kube-aggregator."];
 
 /// A document and its hash.
 struct Document {
@@ -53,6 +58,8 @@ pub struct OpenApi {
 #[derive(Default)]
 struct Custom {
     kinds: Vec<Arc<Kind>>,
+    /// The documents of other servers, by their paths.
+    remote_v3: BTreeMap<String, Arc<Documents>>,
     v3: OnceLock<BTreeMap<String, Document>>,
     /// The whole document, in which the custom kinds are joined with the built-in ones.
     v2: OnceLock<Version2>,
@@ -78,8 +85,19 @@ impl OpenApi {
 
     /// Publishes these custom kinds from now on.
     pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
-        let kinds = kinds.iter().filter(|kind| !kind.verbs.is_empty()).cloned().collect();
-        self.custom.store(Arc::new(Custom { kinds, ..Custom::default() }));
+        let kinds: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !kind.verbs.is_empty()).cloned().collect();
+        self.custom.rcu(|custom| {
+            Arc::new(Custom { kinds: kinds.clone(), remote_v3: custom.remote_v3.clone(), ..Custom::default() })
+        });
+    }
+
+    /// Publishes what other servers say of themselves from now on.
+    pub fn set_remote(&self, known: &[Known]) {
+        let path = |known: &Known| known.remote.path().trim_start_matches('/').to_owned();
+        let remote: BTreeMap<_, _> = known.iter().map(|k| (path(k), Arc::clone(&k.documents))).collect();
+        self.custom.rcu(|custom| {
+            Arc::new(Custom { kinds: custom.kinds.clone(), remote_v3: remote.clone(), ..Custom::default() })
+        });
     }
 
     /// Answers an OpenAPI path, if it is one.
@@ -88,7 +106,7 @@ impl OpenApi {
         let custom = self.custom.load_full();
         self.make(&custom, path == "v2").await;
         if path == "v2" {
-            let documents = if custom.kinds.is_empty() { self.v2.get()? } else { custom.v2.get()? };
+            let documents = if custom.is_empty() { self.v2.get()? } else { custom.v2.get()? };
             let document = if wants_protobuf(&context.headers) { &documents.protobuf } else { &documents.json };
             return Some(document.reply(context));
         }
@@ -109,7 +127,7 @@ impl OpenApi {
     /// Makes the documents that are asked for, if nobody has yet.
     async fn make(self: &Arc<Self>, custom: &Arc<Custom>, v2: bool) {
         let made = if v2 {
-            self.v2.get().is_some() && (custom.kinds.is_empty() || custom.v2.get().is_some())
+            self.v2.get().is_some() && (custom.is_empty() || custom.v2.get().is_some())
         } else {
             self.v3.get().is_some() && custom.v3.get().is_some()
         };
@@ -120,12 +138,12 @@ impl OpenApi {
         let making = tokio::task::spawn_blocking(move || {
             if v2 {
                 let built_in = this.v2.get_or_init(make_v2);
-                if !custom.kinds.is_empty() {
-                    custom.v2.get_or_init(|| join_v2(built_in, &custom.kinds));
+                if !custom.is_empty() {
+                    custom.v2.get_or_init(|| join_v2(built_in, &custom));
                 }
             } else {
                 this.v3.get_or_init(|| make_v3(&this.paths));
-                custom.v3.get_or_init(|| make_custom_v3(&custom.kinds));
+                custom.v3.get_or_init(|| make_custom_v3(&custom));
             }
         });
         if let Err(e) = making.await {
@@ -134,23 +152,44 @@ impl OpenApi {
     }
 }
 
-fn make_custom_v3(kinds: &[Arc<Kind>]) -> BTreeMap<String, Document> {
+impl Custom {
+    fn is_empty(&self) -> bool {
+        self.kinds.is_empty() && self.remote_v3.values().all(|documents| documents.openapi_v2.is_none())
+    }
+}
+
+fn make_custom_v3(custom: &Custom) -> BTreeMap<String, Document> {
+    let kinds = &custom.kinds;
+    let remote = custom.remote_v3.iter();
+    let mut made: BTreeMap<String, Document> = remote
+        .filter_map(|(path, documents)| Some((path.clone(), Document::json(documents.openapi_v3.as_ref()?))))
+        .collect();
     if kinds.is_empty() {
-        return BTreeMap::new();
+        return made;
     }
     let descriptions = Descriptions::load();
     let kinds: Vec<&Kind> = kinds.iter().map(AsRef::as_ref).collect();
     let paths: BTreeMap<String, String> = kinds.iter().map(|kind| path_of(kind)).collect();
     let document = |version: &str| custom_v3(version, &kinds, &|of, field| descriptions.get(of, field));
-    paths.into_iter().filter_map(|(path, version)| Some((path, Document::json(&document(&version)?)))).collect()
+    made.extend(paths.into_iter().filter_map(|(path, version)| Some((path, Document::json(&document(&version)?)))));
+    made
 }
 
 /// The version 2 document with custom kinds. The built-in part is not made again: text is joined with text, and
 /// protobuf messages that follow each other are one message.
-fn join_v2(built_in: &Version2, kinds: &[Arc<Kind>]) -> Version2 {
+fn join_v2(built_in: &Version2, more: &Custom) -> Version2 {
     let descriptions = Descriptions::load();
-    let kinds: Vec<&Kind> = kinds.iter().map(AsRef::as_ref).collect();
-    let custom = custom_v2(&kinds, &|of, field| descriptions.get(of, field));
+    let kinds: Vec<&Kind> = more.kinds.iter().map(AsRef::as_ref).collect();
+    let mut custom = custom_v2(&kinds, &|of, field| descriptions.get(of, field));
+    for document in more.remote_v3.values().filter_map(|documents| documents.openapi_v2.as_ref()) {
+        for part in ["paths", "definitions"] {
+            let Some(own) = document[part].as_object() else { continue };
+            let known = |name: &str| part == "definitions" && OWN.iter().any(|prefix| name.starts_with(prefix));
+            for (name, value) in own.iter().filter(|(name, _)| !known(name)) {
+                custom[part][name] = value.clone();
+            }
+        }
+    }
     let mut protobuf = gunzip(&built_in.protobuf.gzip);
     protobuf.extend_from_slice(&encode_v2(&custom));
     let text = gunzip(&built_in.json.gzip);

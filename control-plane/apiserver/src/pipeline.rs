@@ -9,10 +9,13 @@ use corten_meta::Status;
 use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, header};
 
+use crate::aggregation;
+use crate::audit::Record;
 use crate::authentication::{Peer, User, authenticate, impersonate};
 use crate::authorization::{Attributes, authorize, forbidden};
 use crate::body::{Body, Reply, RequestBody};
 use crate::config::Config;
+use crate::flow_control::{Classified, Seat};
 use crate::handlers;
 use crate::negotiation::Accept;
 use crate::request::RequestInfo;
@@ -25,13 +28,18 @@ pub struct Context {
     pub user: User,
     pub headers: HeaderMap,
     pub method: http::Method,
-    /// The query as it was sent, for requests that are passed on.
+    /// Path and query as they were sent, for requests that are passed on.
+    pub raw_path: String,
     pub raw_query: String,
     pub accept: Accept,
     pub now: jiff::Timestamp,
     pub warnings: Mutex<Vec<String>>,
+    /// What the audit log is to know of this request.
+    pub audit: Record,
     /// What admission wants to be written into the audit log.
     pub annotations: Mutex<std::collections::BTreeMap<String, String>>,
+    /// How priority and fairness see the request.
+    pub classified: Option<Classified>,
     /// The HTTP upgrade of the connection, if it may be upgraded.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
 }
@@ -69,13 +77,16 @@ impl Server {
         let (mut parts, body) = request.into_parts();
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
         let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"));
-        let context = Context {
+        let mut context = Context {
             user: User::anonymous(),
             accept: negotiated.clone().unwrap_or_default(),
             now: jiff::Timestamp::now(),
             warnings: Mutex::default(),
+            audit: Record::new(&parts.headers, &peer),
             annotations: Mutex::default(),
+            classified: None,
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
+            raw_path: parts.uri.path().to_owned(),
             raw_query: parts.uri.query().unwrap_or_default().to_owned(),
             headers: parts.headers,
             method: parts.method,
@@ -84,8 +95,10 @@ impl Server {
         let labels = crate::metrics::Labels::of(&context.info);
         let accept = context.accept;
         let is_resource = context.info.is_resource;
-        let answered = AssertUnwindSafe(self.answer(context, negotiated.err().filter(|_| is_resource), body, &peer));
-        let mut reply = match answered.catch_unwind().await {
+        let refused = negotiated.err().filter(|_| is_resource);
+        let answered = AssertUnwindSafe(self.answer(&mut context, refused, body, &peer)).catch_unwind().await;
+        let panicked = answered.is_err();
+        let mut reply = match answered {
             Ok(Ok(reply)) => reply,
             Ok(Err(status)) => response::status(accept, &status),
             Err(_) => {
@@ -93,7 +106,10 @@ impl Server {
                 response::status(accept, &Status::internal("this request caused a panic".to_owned()))
             }
         };
-        finish_headers(&mut reply);
+        write_warnings(&context, &mut reply);
+        finish_headers(&context, &mut reply);
+        let events = self.audit.ended(&context, &reply, panicked);
+        self.audit.send(events).await;
         self.metrics.observe(labels, reply.status().as_u16(), started.elapsed());
         reply
     }
@@ -101,47 +117,70 @@ impl Server {
     /// The steps of a request, in order.
     async fn answer(
         &self,
-        mut context: Context,
+        context: &mut Context,
         refused: Option<Status>,
         body: RequestBody,
         peer: &Peer,
     ) -> Result<Reply, Status> {
         context.user = authenticate(self, &context.headers, peer).await?;
-        context.user = impersonate(self, context.user, &context.headers)?;
-        if let Err(status) = self.authorize(&context) {
+        let acting = impersonate(self, context.user.clone(), &context.headers)?;
+        if acting != context.user {
+            context.audit.impersonator = Some(std::mem::replace(&mut context.user, acting));
+        }
+        self.audit.begin(context).await;
+        if let Err(status) = self.authorize(context) {
             let mut reply = response::status(context.accept, &status);
             reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             return Ok(reply);
         }
-        let _in_flight = self.limits.enter(&context)?;
+        let seat = self.seat(context).await?;
+        let _in_flight = self.limits.enter(context)?;
+        if let Some(remote) = self.aggregation.route(&context.info.path) {
+            // The other server has seats of its own, and may ask this one something before it answers.
+            drop(seat);
+            return aggregation::forward(self, context, &remote, body).await;
+        }
         if let Some(not_acceptable) = refused {
             return Err(not_acceptable);
         }
-        let answered = if context.info.is_resource {
+        if context.info.is_resource {
             // From here: decode → admit → validate → store → encode, in the handler of the verb.
-            handlers::dispatch(self, &context, body).await
+            handlers::dispatch(self, context, body).await
         } else {
-            handlers::paths::serve(self, &context).await
-        };
-        // What a client is warned of may be the very reason of its failure, so failures carry warnings too.
-        let mut reply = answered.unwrap_or_else(|status| response::status(context.accept, &status));
-        write_warnings(&context, &mut reply);
-        Ok(reply)
+            handlers::paths::serve(self, context).await
+        }
     }
 
-    fn authorize(&self, context: &Context) -> Result<(), Status> {
-        let attributes = Attributes::of_request(&context.user, &context.info);
-        match authorize(self, &attributes) {
-            Ok(_) => Ok(()),
-            Err(reason) => Err(forbidden(&attributes, &reason)),
+    /// Waits for a place among the requests of the same priority. Streams that last would hold theirs for ever; a
+    /// watch gives it back as soon as it has begun.
+    async fn seat(&self, context: &mut Context) -> Result<Option<Seat>, Status> {
+        if context.info.is_long_running() && context.info.verb != "watch" {
+            return Ok(None);
         }
+        let (classified, admission) = self.flow_control.classify(context);
+        context.classified = Some(classified);
+        admission.enter(self, context).await
+    }
+
+    fn authorize(&self, context: &mut Context) -> Result<(), Status> {
+        let attributes = Attributes::of_request(&context.user, &context.info);
+        let (decision, refused) = match authorize(self, &attributes) {
+            Ok(reason) => (("allow", reason), None),
+            Err(reason) => (("forbid", reason.clone()), Some(forbidden(&attributes, &reason))),
+        };
+        context.audit.decision = Some(decision);
+        refused.map_or(Ok(()), Err)
     }
 }
 
-fn finish_headers(reply: &mut Reply) {
+fn finish_headers(context: &Context, reply: &mut Reply) {
     let headers = reply.headers_mut();
+    if let Some(classified) = &context.classified {
+        headers.insert("x-kubernetes-pf-flowschema-uid", classified.flow_schema.clone());
+        headers.insert("x-kubernetes-pf-prioritylevel-uid", classified.priority_level.clone());
+    }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
+    if let Ok(id) = HeaderValue::from_str(&context.audit.id) {
         headers.insert("audit-id", id);
     }
     if matches!(reply.body(), Body::Full(bytes) if bytes.is_empty()) {
@@ -159,7 +198,10 @@ fn write_warnings(context: &Context, reply: &mut Reply) {
     }
 }
 
-/// The requests that may be in flight at once.
+/// How many times the limits must be passed before the last guard refuses.
+const GUARD: usize = 4;
+
+/// The requests that may be in flight at once: the last guard, behind priority and fairness.
 pub struct Limits {
     reading: AtomicUsize,
     writing: AtomicUsize,
@@ -207,7 +249,8 @@ impl Limits {
             (&self.reading, self.max_reading)
         };
         let place = InFlight(Some(counter));
-        if counter.fetch_add(1, Ordering::AcqRel) >= max {
+        // Priority and fairness has let it in; this only keeps a mistake there from taking the server down.
+        if counter.fetch_add(1, Ordering::AcqRel) >= max * GUARD {
             return Err(Status::too_many_requests("Too many requests, please try again later.", 1));
         }
         Ok(place)

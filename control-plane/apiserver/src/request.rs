@@ -103,7 +103,8 @@ impl RequestInfo {
             ..RequestInfo::default()
         };
         let decoded = info.path.clone();
-        let mut parts: Vec<&str> = decoded.split('/').filter(|p| !p.is_empty()).collect();
+        // An empty part is no separator more: `//` leads nowhere, as upstream.
+        let mut parts: Vec<&str> = decoded.trim_matches('/').split('/').collect();
         let grouped = match parts.first() {
             Some(&"api") if parts.len() >= 3 => false,
             Some(&"apis") if parts.len() >= 4 => true,

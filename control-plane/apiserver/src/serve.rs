@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authentication::{Identity, Peer, user_of_certificate};
+use crate::authentication::Peer;
 use crate::body::{Body, HttpBody, RequestBody};
 use crate::error::Error;
 use crate::server::Server;
@@ -75,11 +75,8 @@ impl Server {
         let address = stream.peer_addr().ok();
         let _ = stream.set_nodelay(true);
         let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };
-        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let identity = match certificate.and_then(|der| user_of_certificate(der)) {
-            Some(user) => Identity::Certificate(user),
-            None => Identity::None,
-        };
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let identity = self.client_certificates.identify(chain);
         let peer = Peer { identity, address };
         let server = Arc::clone(&self);
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {

@@ -9,7 +9,12 @@ use corten_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Chain;
+use crate::aggregation::{self, Aggregation};
+use crate::audit::Audit;
+use crate::authentication::front_proxy::ClientCertificates;
+use crate::authentication::oidc::Issuers;
 use crate::authentication::token::Tokens;
+use crate::authentication::webhook::TokenWebhook;
 use crate::authentication::{Identity, Peer, User};
 use crate::authorization::rbac::Rbac;
 use crate::body::{Reply, RequestBody};
@@ -19,6 +24,7 @@ use crate::custom_resources;
 use crate::discovery::Discovery;
 use crate::encryption::Transformer;
 use crate::error::Error;
+use crate::flow_control::{self, FlowControl};
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::openapi::OpenApi;
@@ -39,6 +45,12 @@ pub struct Server {
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
     pub(crate) limits: Limits,
+    pub(crate) flow_control: FlowControl,
+    pub(crate) aggregation: Aggregation,
+    pub(crate) audit: Audit,
+    pub(crate) issuers: Issuers,
+    pub(crate) token_webhook: Option<TokenWebhook>,
+    pub(crate) client_certificates: ClientCertificates,
     pub(crate) kubelets: Kubelets,
     pub(crate) gatherer: Gatherer,
     pub(crate) shutdown: CancellationToken,
@@ -55,11 +67,17 @@ impl Server {
             tokens: Tokens::new(&config)?,
             rbac: Rbac::new(rbac_caches(&registry)?),
             admission: Chain::new(),
-            discovery: ArcSwap::from_pointee(Discovery::new(&registry.resources().ordered)),
+            discovery: ArcSwap::from_pointee(Discovery::new(&registry.resources().ordered, &[])),
             openapi: Arc::new(OpenApi::new(&registry.resources().ordered)),
             health: Health::default(),
             metrics: Metrics::default(),
             limits: Limits::new(&config),
+            flow_control: FlowControl::new(config.max_requests_inflight + config.max_mutating_requests_inflight),
+            aggregation: Aggregation::default(),
+            issuers: Issuers::new(&config)?,
+            token_webhook: config.token_webhook.as_ref().map(TokenWebhook::new).transpose()?,
+            audit: Audit::start(config.audit.as_ref(), shutdown.clone())?,
+            client_certificates: ClientCertificates::new(&config)?,
             kubelets: Kubelets::new(config.kubelet.as_ref())?,
             gatherer: Gatherer::default(),
             registry,
@@ -68,7 +86,14 @@ impl Server {
         });
         bootstrap::run(&server).await?;
         custom_resources::reconcile(&server).await.map_err(|status| Error::Bootstrap(status.message))?;
-        tokio::spawn(custom_resources::run(Arc::downgrade(&server), server.shutdown.clone()));
+        flow_control::reconcile(&server).await;
+        let task = || (Arc::downgrade(&server), server.shutdown.clone());
+        let (weak, shutdown) = task();
+        tokio::spawn(custom_resources::run(weak, shutdown));
+        let (weak, shutdown) = task();
+        tokio::spawn(flow_control::run(weak, shutdown));
+        let (weak, shutdown) = task();
+        tokio::spawn(aggregation::run(weak, shutdown));
         server.health.mark_ready();
         Ok(server)
     }
@@ -81,6 +106,12 @@ impl Server {
     /// A way to call this server as `user`, without a socket and through the same pipeline.
     pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
         InProcess { server: Arc::clone(self), user: user.authenticated() }
+    }
+
+    /// Makes the discovery documents anew, of what is served here and elsewhere.
+    pub(crate) fn publish_discovery(&self) {
+        let discovery = Discovery::new(&self.registry.resources().ordered, &self.aggregation.known());
+        self.discovery.store(Arc::new(discovery));
     }
 
     /// An object of the cache, in its stored version.

@@ -325,3 +325,42 @@ async fn a_hanging_webhook_does_not_stop_others() {
     assert!(!stuck.is_finished());
     stuck.abort();
 }
+
+#[tokio::test]
+async fn conditions_decide_whether_a_webhook_is_called() {
+    let server = TestServer::start().await;
+    let hook = Hook::start(|_, request| allow(request)).await;
+    let rules = json!([rule(&["CREATE"], "", "v1", "configmaps")]);
+    let with = |name: &str, expressions: &[&str], policy: &str| {
+        let mut one = webhook(&format!("{name}.hook.test"), hook.client(&format!("/{name}")), rules.clone());
+        let named = |(at, expression): (usize, &&str)| json!({ "name": format!("c{at}"), "expression": expression });
+        one["matchConditions"] = expressions.iter().enumerate().map(named).collect();
+        one["failurePolicy"] = policy.into();
+        one
+    };
+    let refused =
+        json!({ "metadata": { "name": "bad" }, "webhooks": [with("bad", &["... [] bad expression"], "Fail")] });
+    let message = server.post(&format!("{GROUP}/validatingwebhookconfigurations"), refused).await.message(422);
+    assert!(message.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{message}");
+    assert!(message.contains("compilation failed: ERROR: <input>:1:"), "{message}");
+    let hooks = vec![
+        with("named", &["object.metadata.name != 'skip-me'"], "Fail"),
+        with("mine", &["request.userInfo.username == 'admin'", "request.operation == 'CREATE'"], "Fail"),
+        with("rights", &["authorizer.group('').resource('secrets').check('get').allowed()"], "Fail"),
+        with("open", &["object.data.none == 'x'"], "Ignore"),
+        with("never", &["object.data.none == 'x'", "false"], "Fail"),
+    ];
+    register(&server, "Validating", "v", hooks).await;
+    let called = || {
+        let mut paths: Vec<String> = hook.calls().into_iter().map(|(path, _)| path).collect();
+        paths.sort();
+        paths.join(" ")
+    };
+    server.post(CONFIGMAPS, configmap("x")).await.expect(201);
+    assert_eq!(called(), "/mine /named /rights");
+    server.post(CONFIGMAPS, configmap("skip-me")).await.expect(201);
+    assert_eq!(called(), "/mine /rights");
+    register(&server, "Mutating", "closed", vec![with("closed", &["object.data.none == 'x'"], "Fail")]).await;
+    let message = server.post(CONFIGMAPS, configmap("y")).await.message(403);
+    assert!(message.contains("expression 'object.data.none == 'x'' resulted in error: no such key: none"), "{message}");
+}

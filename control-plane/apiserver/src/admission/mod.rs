@@ -7,6 +7,7 @@
 mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
+mod expressions;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;

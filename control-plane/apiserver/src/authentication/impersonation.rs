@@ -25,7 +25,17 @@ pub fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<U
         return Err(Status::bad_request(without_name(uid, &groups, &extra)));
     }
     let mut target = User { name: name.to_owned(), uid: uid.to_owned(), groups, ..User::default() };
-    check_user(server, &user, &target)?;
+    let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    if let Some((namespace, account)) = account
+        && target.groups.is_empty()
+    {
+        // A ServiceAccount is in its groups without anybody saying so.
+        let itself = User::service_account(namespace, account);
+        check_user(server, &user, &target)?;
+        target.groups = itself.groups;
+    } else {
+        check_user(server, &user, &target)?;
+    }
     for (key, values) in extra {
         for value in &values {
             let attributes = Attributes {

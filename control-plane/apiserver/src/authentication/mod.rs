@@ -5,9 +5,12 @@
 
 mod bootstrap_token;
 mod certificate;
+pub mod front_proxy;
 mod impersonation;
 pub mod keys;
+pub mod oidc;
 pub mod token;
+pub mod webhook;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -96,6 +99,8 @@ pub enum Identity {
     None,
     /// From a client certificate that TLS verified.
     Certificate(User),
+    /// A front proxy, which says in headers for whom it asks; and who it is itself, if its certificate says that too.
+    FrontProxy(Option<User>),
     /// A component of this process.
     InProcess(User),
 }
@@ -107,6 +112,11 @@ pub async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> 
     }
     if let Identity::Certificate(user) = &peer.identity {
         return Ok(user.clone());
+    }
+    if let Identity::FrontProxy(own) = &peer.identity
+        && let Some(user) = front_proxy::user_of_headers(headers).or_else(|| own.clone())
+    {
+        return Ok(user);
     }
     match bearer_token(headers) {
         Some(token) => match server.tokens.authenticate(server, token, &server.config.audiences).await {

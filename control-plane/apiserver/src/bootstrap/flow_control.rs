@@ -1,6 +1,7 @@
 //! The flow schemas and priority levels that upstream's API server always has.
 //!
-//! They are served as objects; this server limits requests in flight by number (see `pipeline::Limits`).
+//! The exempt and the catch-all ones are mandatory: whatever is done to their specs is undone. The others follow this
+//! program as long as their annotation says that they do.
 
 use corten_meta::Value;
 use serde_json::json;
@@ -42,12 +43,43 @@ pub fn wanted() -> Vec<Wanted> {
     wanted
 }
 
+/// What must be there for every request to find its place.
+pub fn mandatory() -> Vec<Wanted> {
+    wanted().into_iter().filter(|w| matches!(corten_meta::name(&w.object), "exempt" | "catch-all")).collect()
+}
+
+/// A spec that this program looks after is brought back to what it says.
+fn repair(present: &Value, wanted: &Value) -> Option<Value> {
+    let mandatory = matches!(corten_meta::name(wanted), "exempt" | "catch-all");
+    let followed = corten_meta::annotations(present).get(AUTOUPDATE).is_some_and(|value| value == "true");
+    if !(mandatory || followed) || covers(&present["spec"], &wanted["spec"]) {
+        return None;
+    }
+    let mut object = present.clone();
+    object["spec"] = wanted["spec"].clone();
+    Some(object)
+}
+
+/// Whether a value says all that another says; defaults may have been added to it.
+fn covers(present: &Value, wanted: &Value) -> bool {
+    match (present, wanted) {
+        (Value::Object(present), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| present.get(key).is_some_and(|p| covers(p, value)))
+        }
+        (Value::Array(present), Value::Array(wanted)) => {
+            present.len() == wanted.len() && present.iter().zip(wanted).all(|(p, w)| covers(p, w))
+        }
+        (present, wanted) => present == wanted,
+    }
+}
+
 fn metadata(name: &str) -> Value {
     json!({ "name": name, "annotations": { AUTOUPDATE: "true" } })
 }
 
 fn level(name: &str, spec: Value) -> Wanted {
     Wanted::new(GROUP, "v1", "prioritylevelconfigurations", json!({ "metadata": metadata(name), "spec": spec }))
+        .repaired_by(repair)
 }
 
 fn group(name: &str) -> Value {
@@ -83,6 +115,7 @@ fn schema(name: &str, level: &str, precedence: i64, distinguisher: Option<&str>,
                             "lastTransitionTime": corten_meta::time::rfc3339(jiff::Timestamp::now()) });
     let status = json!({ "conditions": [condition] });
     Wanted::new(GROUP, "v1", "flowschemas", json!({ "metadata": metadata(name), "spec": spec, "status": status }))
+        .repaired_by(repair)
 }
 
 fn rule(subjects: Vec<Value>, resource_rules: Vec<Value>, urls: Option<(&[&str], &[&str])>) -> Value {

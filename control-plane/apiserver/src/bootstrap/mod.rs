@@ -59,6 +59,17 @@ pub async fn run(server: &Server) -> Result<(), Error> {
     Err(Error::Bootstrap("another server keeps changing the same objects".to_owned()))
 }
 
+/// Writes the objects again without which no request could be classified, if somebody took or changed them.
+pub async fn restore_mandatory(server: &Server) -> Result<(), Error> {
+    let status = |status: Status| Error::Bootstrap(status.message);
+    let operations = operations(server, flow_control::mandatory()).await.map_err(status)?;
+    if !operations.is_empty() {
+        // If somebody else was faster, that is a change that leads here again.
+        server.registry.store.commit(operations).await?;
+    }
+    Ok(())
+}
+
 async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
     let mut wanted = objects::wanted(&server.config);
     wanted.extend(rbac::wanted());
@@ -66,6 +77,11 @@ async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
     wanted.extend(api_services::wanted(&server.registry.resources().ordered));
     wanted.extend(crate::resource_metrics::wanted(server));
     wanted.extend(kubernetes_service::wanted(&server.config)?);
+    operations(server, wanted).await
+}
+
+/// The writes that make the store hold these objects.
+async fn operations(server: &Server, wanted: Vec<Wanted>) -> Result<Vec<Op>, Status> {
     let now = jiff::Timestamp::now();
     let mut operations = Vec::new();
     for wanted in wanted {

@@ -69,7 +69,7 @@ fn extension_authentication(config: &Config) -> Value {
     }
     if let Some(ca) = &config.requestheader_ca {
         data["requestheader-client-ca-file"] = ca.clone().into();
-        data["requestheader-allowed-names"] = "[\"front-proxy-client\"]".into();
+        data["requestheader-allowed-names"] = json!(config.requestheader_allowed_names).to_string().into();
         data["requestheader-username-headers"] = "[\"X-Remote-User\"]".into();
         data["requestheader-uid-headers"] = "[\"X-Remote-Uid\"]".into();
         data["requestheader-group-headers"] = "[\"X-Remote-Group\"]".into();

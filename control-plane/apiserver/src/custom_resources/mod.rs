@@ -20,7 +20,6 @@ use corten_store::{Expect, Op, Range};
 use tokio_util::sync::CancellationToken;
 
 use self::definition::Taken;
-use crate::discovery::Discovery;
 use crate::registry::{Resource, Written, store_status};
 use crate::server::Server;
 
@@ -85,7 +84,8 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
     let kinds: Vec<Arc<Kind>> = kinds.into_values().chain(crate::resource_metrics::kinds(server)).collect();
     server.openapi.set_custom(&kinds);
     server.registry.set_custom(kinds).await?;
-    server.discovery.store(Arc::new(Discovery::new(&server.registry.resources().ordered)));
+    server.publish_discovery();
+    server.aggregation.registrations.notify_one();
     Ok(())
 }
 

@@ -79,6 +79,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
             return virtual_resources::read(&target).await;
         }
         let bytes = body.read(server.config.max_body_bytes).await?;
+        context.audit.keep_request(&bytes);
         return virtual_resources::create(&target, &bytes).await;
     }
     match info.verb.as_str() {
@@ -87,6 +88,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         "watch" => watch::watch(&target).await,
         verb => {
             let bytes = body.read(server.config.max_body_bytes).await?;
+            context.audit.keep_request(&bytes);
             match verb {
                 "create" => create::create(&target, &bytes).await,
                 "update" => update::update(&target, &bytes).await,

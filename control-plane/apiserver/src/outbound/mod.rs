@@ -4,6 +4,7 @@
 //! where no proxy makes cluster addresses work. Every call has a deadline and every answer a limit: a server that
 //! hangs or floods costs its caller a request, never this process its memory.
 
+mod caller;
 mod services;
 mod target;
 mod trust;
@@ -23,7 +24,9 @@ use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+pub use caller::Caller;
 pub use target::ClientConfig;
+pub use trust::{Identity, client_config, unverified_config, words};
 
 use crate::cache::{Caches, ResourceCache};
 use crate::config::Config;
@@ -161,7 +164,7 @@ impl Outbound {
             places.clear();
         }
         let roots = if to.ca_bundle.is_empty() { &self.roots } else { &to.ca_bundle };
-        let tls = Arc::new(trust::client_config(roots, None).map_err(|e| e.to_string())?);
+        let tls = Arc::new(client_config(roots, None).map_err(|e| e.to_string())?);
         places.insert(to.clone(), Kept { tls: Arc::clone(&tls), idle: Vec::new() });
         Ok(tls)
     }

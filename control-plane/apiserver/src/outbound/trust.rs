@@ -42,6 +42,20 @@ pub fn client_config(bundle: &str, identity: Option<&Identity<'_>>) -> Result<ru
         Some(builder.build().map_err(|e| tls(&e))?)
     };
     let verifier = Arc::new(Verifier { verifier, pinned, provider: Arc::clone(&provider) });
+    with_verifier(verifier, provider, identity)
+}
+
+/// A TLS client that takes any certificate whose key the server holds: only where an object asks for it.
+pub fn unverified_config(identity: Option<&Identity<'_>>) -> Result<rustls::ClientConfig, Error> {
+    with_verifier(crate::proxy::any_certificate(), Arc::new(rustls::crypto::ring::default_provider()), identity)
+}
+
+fn with_verifier(
+    verifier: Arc<dyn ServerCertVerifier>,
+    provider: Arc<rustls::crypto::CryptoProvider>,
+    identity: Option<&Identity<'_>>,
+) -> Result<rustls::ClientConfig, Error> {
+    let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| tls(&e))?

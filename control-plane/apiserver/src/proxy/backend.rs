@@ -13,6 +13,8 @@ use hyper_util::rt::TokioIo;
 use super::locate::Backend;
 use crate::body::{Body, Reply, RequestBody};
 use crate::handlers::Target;
+use crate::pipeline::Context;
+use crate::server::Server;
 
 /// Headers that belong to one connection or to this server's own trust, and are not passed on.
 const NOT_PASSED: &[&str] = &[
@@ -48,7 +50,7 @@ pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: Re
     let request = request(target, &backend, body, upgrade)?;
     let response = sender.send_request(request).await.map_err(broken)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return join(target, response);
+        return join(target.server, target.context, response);
     }
     // The errors of a stream or a proxied page are the client's to read as they are.
     if role == Role::Log && !response.status().is_success() {
@@ -109,17 +111,21 @@ fn request(
     builder.body(body).map_err(|e| Status::bad_request(format!("the request cannot be passed on: {e}")))
 }
 
+/// Whether a header of a request is for whom it is passed on to.
+pub fn is_passed_on(name: &HeaderName) -> bool {
+    !NOT_PASSED.contains(&name.as_str()) && !name.as_str().starts_with("impersonate-extra-")
+}
+
 fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
     for (name, value) in from {
-        let kept = !NOT_PASSED.contains(&name.as_str()) && !name.as_str().starts_with("impersonate-extra-");
-        if kept {
+        if is_passed_on(name) {
             to.append(name.clone(), value.clone());
         }
     }
 }
 
 /// The backend's answer, its body still to come.
-fn passed(response: Response<Incoming>) -> Reply {
+pub fn passed(response: Response<Incoming>) -> Reply {
     let (parts, body) = response.into_parts();
     let stream = BodyStream::new(body).filter_map(|frame| async move {
         match frame {
@@ -135,8 +141,8 @@ fn passed(response: Response<Incoming>) -> Reply {
 }
 
 /// Both sides agreed to change protocols: from here on only bytes are passed, until one side is done.
-fn join(target: &Target<'_>, response: Response<Incoming>) -> Result<Reply, Status> {
-    let client = target.context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+pub fn join(server: &Server, context: &Context, response: Response<Incoming>) -> Result<Reply, Status> {
+    let client = context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let client = client.ok_or_else(|| Status::bad_request("Upgrade request required"))?;
     let mut headers = HeaderMap::new();
     copy_headers(response.headers(), &mut headers);
@@ -145,7 +151,7 @@ fn join(target: &Target<'_>, response: Response<Incoming>) -> Result<Reply, Stat
             headers.insert(name, value.clone());
         }
     }
-    let shutdown = target.server.shutdown.clone();
+    let shutdown = server.shutdown.clone();
     tokio::spawn(async move {
         let (client, backend) = match tokio::join!(client, hyper::upgrade::on(response)) {
             (Ok(client), Ok(backend)) => (client, backend),

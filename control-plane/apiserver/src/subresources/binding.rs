@@ -15,17 +15,23 @@ use crate::response;
 const BINDING: Expected<'static> =
     Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding", custom: None };
 
-/// Binds the object of the path, or the one that the body names.
+/// Binds the object of the path.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let binding = object(target.context, bytes, &BINDING)?;
     let name = corten_meta::name(&binding);
     if !target.name.is_empty() && name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
+    let binding = target.server.admission.pass(target, Operation::Create, binding).await?;
+    carry_out(target, &binding).await
+}
+
+/// Carries out a binding that was admitted.
+pub async fn carry_out(target: &Target<'_>, binding: &Value) -> Result<Reply, Status> {
+    let name = if target.name.is_empty() { corten_meta::name(binding) } else { target.name };
     let target = Target { name, ..*target };
-    let binding = target.server.admission.pass(&target, Operation::Create, binding.clone()).await?;
-    check_target(&binding)?;
-    let transform = |pod: &Value| bind(&target, pod, &binding);
+    check_target(binding)?;
+    let transform = |pod: &Value| bind(&target, pod, binding);
     Change::new(Part::Decision, &transform).carry_out(&target).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
 }

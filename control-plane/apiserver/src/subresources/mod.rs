@@ -40,6 +40,7 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
         return proxy::connect(target, subresource.role, body).await;
     }
     let bytes = body.read(target.server.config.max_body_bytes).await?;
+    target.context.audit.keep_request(&bytes);
     if verb == "create" {
         check_options(target.context, Write::Create)?;
     }

@@ -34,9 +34,10 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
     check_options(target.context, Write::Create)?;
     let plural = target.resource.kind.plural.as_str();
     if plural == "bindings" {
+        let binding = target.server.admission.pass(target, Operation::Create, target.decode(bytes)?).await?;
         let pods = target.server.resource("", "v1", "pods")?;
         let pod = Target { resource: &pods, name: "", ..*target };
-        return subresources::binding::create(&pod, bytes).await;
+        return subresources::binding::carry_out(&pod, &binding).await;
     }
     let mut review = target.decode(bytes)?;
     if target.resource.kind.namespaced {

@@ -42,7 +42,8 @@ impl Answer {
     }
 }
 
-fn config() -> Config {
+/// The settings of a test server.
+pub fn config() -> Config {
     Config {
         service_account_keys: vec![rcgen::KeyPair::generate().unwrap().serialize_pem()],
         encryption_key: Some([3; 32]),
@@ -52,12 +53,13 @@ fn config() -> Config {
 
 impl TestServer {
     pub async fn start() -> TestServer {
-        TestServer::open(tempfile::tempdir().unwrap()).await
+        TestServer::with(config()).await
     }
 
-    async fn open(directory: tempfile::TempDir) -> TestServer {
+    pub async fn with(config: Config) -> TestServer {
+        let directory = tempfile::tempdir().unwrap();
         let store = corten_store::Embedded::open(corten_store::Config::new(directory.path())).unwrap();
-        let server = Server::new(config(), store).await.unwrap();
+        let server = Server::new(config, store).await.unwrap();
         let admin = server.in_process(User::new("admin", &["system:masters"]));
         TestServer { server, admin, directory }
     }

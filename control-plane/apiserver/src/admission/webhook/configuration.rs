@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use corten_meta::{Selector, Value};
 
+use super::conditions::{self, Condition};
 use crate::admission::rules::Rule;
 use crate::outbound::ClientConfig;
 use crate::server::Server;
@@ -33,8 +34,8 @@ pub struct Webhook {
     pub review_version: Option<&'static str>,
     /// Whether it wants to see the object again after later changes.
     pub reinvoke: bool,
-    /// Names and CEL expressions that must all hold.
-    pub conditions: Vec<(String, String)>,
+    /// What must hold for it to be called.
+    pub conditions: Vec<Condition>,
 }
 
 impl Webhook {
@@ -51,9 +52,6 @@ impl Webhook {
             "v1beta1" => Some("v1beta1"),
             _ => None,
         });
-        let condition = |c: &Value| {
-            (c["name"].as_str().unwrap_or_default().to_owned(), c["expression"].as_str().unwrap_or_default().to_owned())
-        };
         Webhook {
             configuration: configuration.to_owned(),
             name: text("name").to_owned(),
@@ -68,7 +66,7 @@ impl Webhook {
             dry_run: matches!(text("sideEffects"), "None" | "NoneOnDryRun"),
             review_version: spoken,
             reinvoke: text("reinvocationPolicy") == "IfNeeded",
-            conditions: list("matchConditions").iter().map(condition).collect(),
+            conditions: conditions::read(hook),
         }
     }
 }
@@ -131,6 +129,6 @@ mod tests {
         assert!(hook.fail_open && hook.reinvoke && !hook.equivalent && !hook.dry_run);
         assert!(hook.namespaces.unwrap().is_empty() && !hook.objects.unwrap().is_empty());
         assert_eq!(hook.timeout, Duration::from_secs(3));
-        assert_eq!(hook.conditions, [("n".to_owned(), "true".to_owned())]);
+        assert!(matches!(hook.conditions.as_slice(), [(name, Ok(_))] if name == "n"));
     }
 }

@@ -51,6 +51,19 @@ impl Plugin for MutatingAdmissionWebhook {
         "MutatingAdmissionWebhook"
     }
 
+    /// Configurations are never shown to a webhook, but what they say must make sense.
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let kind = &a.target.resource.kind;
+            let is_configuration = kind.group == configuration::GROUP && kind.plural.ends_with("webhookconfigurations");
+            if is_configuration && a.operation != Operation::Delete {
+                conditions::check_configuration(a)
+            } else {
+                Ok(())
+            }
+        })
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let hooks = self.0.current(a.target.server);

@@ -1,0 +1,119 @@
+//! What a remote server says about itself: its resources and their schemas, for the documents that this server joins.
+
+use std::sync::Arc;
+
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+use super::Remote;
+use crate::server::Server;
+
+/// The documents of one remote group version.
+#[derive(Debug, Default, PartialEq)]
+pub struct Documents {
+    /// Its resources, in the form of aggregated discovery.
+    pub resources: Vec<Value>,
+    /// Its OpenAPI document, version 3.
+    pub openapi_v3: Option<Value>,
+    /// Its part of the OpenAPI document, version 2: paths and definitions.
+    pub openapi_v2: Option<Value>,
+}
+
+/// Fetches the documents; `last` is returned itself if they say the same.
+pub async fn fetch(server: &Server, remote: &Remote, last: Arc<Documents>) -> Arc<Documents> {
+    let json = async |path: &str| {
+        let fetched = remote.fetch(server, path).await;
+        let parsed = fetched.and_then(|(_, body)| serde_json::from_slice::<Value>(&body).map_err(|e| e.to_string()));
+        parsed.inspect_err(|e| tracing::debug!(path, error = e, "an aggregated API server did not tell")).ok()
+    };
+    let path = remote.path();
+    let (list, v3, v2) = (json(&path).await, json(&format!("/openapi/v3{path}")).await, json("/openapi/v2").await);
+    let documents = Documents {
+        resources: list.map(|list| resources(&list, &remote.group, &remote.version)).unwrap_or_default(),
+        openapi_v3: v3.filter(|v| v.get("openapi").is_some()),
+        openapi_v2: v2.map(|document| part_of(&document, &path)),
+    };
+    if documents == *last { last } else { Arc::new(documents) }
+}
+
+/// The resources of an APIResourceList as aggregated discovery shows them.
+fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
+    let all = list["resources"].as_array().cloned().unwrap_or_default();
+    let text = |resource: &Value, key: &str| resource[key].as_str().unwrap_or_default().to_owned();
+    let response_kind = |resource: &Value| {
+        let or = |own: String, default: &str| if own.is_empty() { default.to_owned() } else { own };
+        json!({ "group": or(text(resource, "group"), group), "version": or(text(resource, "version"), version),
+                "kind": text(resource, "kind") })
+    };
+    let of = |name: &str| {
+        let prefix = format!("{name}/");
+        let below = all.iter().filter_map(|sub| Some((text(sub, "name").strip_prefix(&prefix)?.to_owned(), sub)));
+        below
+            .map(
+                |(name, sub)| json!({ "subresource": name, "responseKind": response_kind(sub), "verbs": sub["verbs"] }),
+            )
+            .collect::<Vec<_>>()
+    };
+    let top = all.iter().filter(|resource| !text(resource, "name").contains('/'));
+    top.map(|resource| {
+        let scope = if resource["namespaced"] == true { "Namespaced" } else { "Cluster" };
+        let mut entry = json!({
+            "resource": resource["name"], "responseKind": response_kind(resource), "scope": scope,
+            "singularResource": text(resource, "singularName"), "verbs": resource["verbs"],
+        });
+        for key in ["shortNames", "categories"] {
+            if resource[key].is_array() {
+                entry[key] = resource[key].clone();
+            }
+        }
+        let subresources = of(&text(resource, "name"));
+        if !subresources.is_empty() {
+            entry["subresources"] = json!(subresources);
+        }
+        entry
+    })
+    .collect()
+}
+
+/// The paths below a prefix, and the definitions.
+fn part_of(document: &Value, prefix: &str) -> Value {
+    let empty = Map::new();
+    let paths = document["paths"].as_object().unwrap_or(&empty);
+    let group = prefix.rsplit_once('/').map_or(prefix, |(group, _)| group);
+    let is_own = |path: &str| {
+        [prefix, group].iter().any(|own| path.trim_end_matches('/') == *own) || path.starts_with(&format!("{prefix}/"))
+    };
+    let own: Map<String, Value> =
+        paths.iter().filter(|(path, _)| is_own(path)).map(|(path, item)| (path.clone(), item.clone())).collect();
+    json!({ "paths": own, "definitions": document["definitions"] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_resources_becomes_a_tree() {
+        let list = json!({ "resources": [
+            { "name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"] },
+            { "name": "flunders/status", "namespaced": true, "kind": "Flunder", "verbs": ["update"] },
+            { "name": "flunders/scale", "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get"] },
+        ] });
+        let tree = resources(&list, "wardle.example.com", "v1");
+        assert_eq!(tree.len(), 1);
+        assert_eq!(tree[0]["subresources"][1]["responseKind"]["group"], "autoscaling");
+        assert_eq!(
+            tree[0]["responseKind"],
+            json!({ "group": "wardle.example.com", "version": "v1", "kind": "Flunder" })
+        );
+    }
+
+    #[test]
+    fn only_its_own_paths_are_taken() {
+        let document = json!({ "paths": { "/apis/g/": 1, "/apis/g/v1/": 2, "/apis/g/v1/things": 3, "/apis/g/v2/things": 4,
+                                          "/healthz": 5 }, "definitions": { "d": {} } });
+        let part = part_of(&document, "/apis/g/v1");
+        assert_eq!(part["paths"], json!({ "/apis/g/": 1, "/apis/g/v1/": 2, "/apis/g/v1/things": 3 }));
+        assert_eq!(part["definitions"], json!({ "d": {} }));
+    }
+}

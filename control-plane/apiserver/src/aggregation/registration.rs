@@ -1,0 +1,71 @@
+//! One APIService for each group version of custom resources, as long as it is served.
+
+use std::collections::BTreeSet;
+
+use corten_meta::{Object, Status, Value};
+use corten_store::{Expect, Op};
+use serde_json::json;
+
+use super::{GROUP, PLURAL};
+use crate::server::Server;
+
+const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// Registers what is served and takes away what is no more.
+pub async fn reconcile(server: &Server) -> Result<(), Status> {
+    let resource = server.resource(GROUP, "v1", PLURAL)?;
+    let served: BTreeSet<(String, String)> = server
+        .registry
+        .resources()
+        .ordered
+        .iter()
+        .filter(|r| r.kind.schema.is_empty() && !r.kind.verbs.is_empty())
+        .map(|r| (r.kind.group.clone(), r.kind.version.clone()))
+        .collect();
+    let mut operations: Vec<Op> = Vec::new();
+    for (group, version) in &served {
+        if server.cached(GROUP, "v1", PLURAL, "", &format!("{version}.{group}")).is_none() {
+            let object = api_service(group, version);
+            operations.push(server.registry.put(&resource, &object, Expect::Absent).await?.0);
+        }
+    }
+    for object in server.cached_list(GROUP, "v1", PLURAL, "") {
+        if is_stale(&object, &served) {
+            let name = &object.header.name;
+            operations.push(server.registry.remove(&resource, "", name, Expect::ModRevision(object.revision))?);
+        }
+    }
+    // One by one: another server may have been first, which is as good.
+    for operation in operations {
+        server.registry.store.commit(vec![operation]).await.map_err(crate::registry::store_status)?;
+    }
+    server.registry.caches.fresh().await?;
+    Ok(())
+}
+
+/// Whether it was made here for a group version that nobody serves any more.
+fn is_stale(object: &Object, served: &BTreeSet<(String, String)>) -> bool {
+    if object.header.labels.get(MANAGED).map(String::as_str) != Some("true") {
+        return false;
+    }
+    let value = object.value();
+    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    !served.contains(&(text("/spec/group"), text("/spec/version")))
+}
+
+fn api_service(group: &str, version: &str) -> Value {
+    let now = corten_meta::time::rfc3339(jiff::Timestamp::now());
+    json!({
+        "apiVersion": format!("{GROUP}/v1"),
+        "kind": "APIService",
+        "metadata": {
+            "name": format!("{version}.{group}"), "labels": { MANAGED: "true" },
+            "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": now,
+        },
+        "spec": { "group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 100 },
+        "status": { "conditions": [{
+            "type": "Available", "status": "True", "reason": "Local",
+            "message": "Local APIServices are always available", "lastTransitionTime": now,
+        }] },
+    })
+}

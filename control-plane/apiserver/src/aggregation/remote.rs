@@ -1,0 +1,219 @@
+//! One remote API server: how it is reached, and as whom.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use bytes::Bytes;
+use corten_meta::{Status, Value};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+
+use crate::authentication::User;
+use crate::outbound::{self, Identity};
+use crate::server::Server;
+
+/// How long a server may take to be connected to.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take to say something about itself.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest document that is fetched.
+const MAX_DOCUMENT: usize = 32 * 1024 * 1024;
+
+pub type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// A remote API server as its APIService describes it.
+pub struct Remote {
+    pub group: String,
+    pub version: String,
+    pub group_priority: i64,
+    pub version_priority: i64,
+    pub namespace: String,
+    pub service: String,
+    pub port: u16,
+    spec: Value,
+    tls: Result<Arc<rustls::ClientConfig>, String>,
+}
+
+impl Remote {
+    pub fn new(server: &Server, api_service: &Value) -> Remote {
+        let spec = &api_service["spec"];
+        let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let number = |pointer: &str| spec.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+        Remote {
+            group: text("/group"),
+            version: text("/version"),
+            group_priority: number("/groupPriorityMinimum"),
+            version_priority: number("/versionPriority"),
+            namespace: text("/service/namespace"),
+            service: text("/service/name"),
+            port: u16::try_from(number("/service/port")).ok().filter(|port| *port != 0).unwrap_or(443),
+            spec: spec.clone(),
+            tls: tls(server, spec).map(Arc::new),
+        }
+    }
+
+    pub fn group_version_of(api_service: &Value) -> (String, String) {
+        let text = |pointer: &str| api_service.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        (text("/spec/group"), text("/spec/version"))
+    }
+
+    pub fn group_version(&self) -> (String, String) {
+        (self.group.clone(), self.version.clone())
+    }
+
+    /// Whether this is still what the APIService says.
+    pub fn is_of(&self, api_service: &Value) -> bool {
+        self.spec == api_service["spec"]
+    }
+
+    /// `/apis/group/version`.
+    pub fn path(&self) -> String {
+        format!("/apis/{}/{}", self.group, self.version)
+    }
+
+    /// Connects to an endpoint of the Service; also says which.
+    pub async fn connect(&self, server: &Server) -> Result<(SendRequest<OutBody>, String), Status> {
+        let (host, port) = server.registry.outbound.resolve(&self.namespace, &self.service, self.port)?;
+        let unreachable = |e: String| Status::service_unavailable(format!("error trying to reach service: {e}"));
+        let tls = self.tls.as_ref().map_err(Status::internal)?;
+        let connecting = async {
+            let stream = outbound::dial(&host, port).await?;
+            let name = format!("{}.{}.svc", self.service, self.namespace);
+            let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
+            let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
+            let stream = connector.connect(name, stream).await.map_err(|e| outbound::words(&e))?;
+            handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())
+        };
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
+        let connected = connected.unwrap_or_else(|_| Err(format!("dial tcp {host}:{port}: i/o timeout")));
+        let (sender, connection) = connected.map_err(unreachable)?;
+        // The connection drives itself until both sides are done with it.
+        tokio::spawn(async move {
+            if let Err(e) = connection.with_upgrades().await {
+                tracing::debug!(error = %e, "a connection to an aggregated API server ended");
+            }
+        });
+        Ok((sender, format!("{host}:{port}")))
+    }
+
+    /// Asks the server for a document, as the aggregator itself. Errors are worded as upstream's.
+    pub async fn fetch(&self, server: &Server, path: &str) -> Result<(StatusCode, Bytes), String> {
+        let fetching = async {
+            let (mut sender, host) = self.connect(server).await.map_err(|status| status.message)?;
+            let url = format!("https://{host}{path}");
+            let failing =
+                |e: &dyn std::fmt::Display| format!("failing or missing response from {url}: Get {url:?}: {e}");
+            let nothing = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
+            let mut request = Request::get(path).header(header::HOST, &host).header(header::ACCEPT, "application/json");
+            if let Some(headers) = request.headers_mut() {
+                let aggregator = User {
+                    name: "system:kube-aggregator".to_owned(),
+                    groups: vec!["system:masters".to_owned()],
+                    ..User::default()
+                };
+                set_user(headers, &aggregator);
+            }
+            let request = request.body(nothing).map_err(|e| e.to_string())?;
+            let response = sender.send_request(request).await.map_err(|e| failing(&e))?;
+            let code = response.status();
+            let body = Limited::new(response.into_body(), MAX_DOCUMENT).collect().await.map_err(|e| failing(&e))?;
+            if !code.is_success() {
+                return Err(format!(
+                    "failing or missing response from {url}: bad status from {url}: {}",
+                    code.as_u16()
+                ));
+            }
+            Ok((code, body.to_bytes()))
+        };
+        match tokio::time::timeout(FETCH_TIMEOUT, fetching).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err(format!("timed out waiting for https://{}.{}.svc{path}", self.service, self.namespace)),
+        }
+    }
+}
+
+fn tls(server: &Server, spec: &Value) -> Result<rustls::ClientConfig, String> {
+    let config = &server.config;
+    let identity = config.proxy_client.as_ref().map(|c| Identity { certificate: &c.certificate, key: &c.key });
+    if spec["insecureSkipTLSVerify"] == true {
+        return outbound::unverified_config(identity.as_ref()).map_err(|e| e.to_string());
+    }
+    let bundle = spec["caBundle"].as_str().and_then(|b| base64::engine::general_purpose::STANDARD.decode(b).ok());
+    let bundle = bundle.and_then(|pem| String::from_utf8(pem).ok()).filter(|pem| !pem.is_empty());
+    let bundle = bundle.unwrap_or_else(|| config.trusted_roots.clone());
+    outbound::client_config(&bundle, identity.as_ref()).map_err(|e| e.to_string())
+}
+
+const USER: HeaderName = HeaderName::from_static("x-remote-user");
+const UID: HeaderName = HeaderName::from_static("x-remote-uid");
+const GROUPS: HeaderName = HeaderName::from_static("x-remote-group");
+const EXTRA: &str = "x-remote-extra-";
+
+/// Whether a header says who the user is. Such headers are only ever written by this server.
+pub fn names_a_user(name: &HeaderName) -> bool {
+    [USER, UID, GROUPS].contains(name) || name.as_str().starts_with(EXTRA)
+}
+
+/// Writes the user into the headers that a remote server believes us.
+pub fn set_user(headers: &mut HeaderMap, user: &User) {
+    let stale: Vec<HeaderName> = headers.keys().filter(|name| names_a_user(name)).cloned().collect();
+    for name in stale {
+        headers.remove(name);
+    }
+    let mut put = |name: HeaderName, value: &str| {
+        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+            headers.append(name, value);
+        }
+    };
+    put(USER, &user.name);
+    if !user.uid.is_empty() {
+        put(UID, &user.uid);
+    }
+    user.groups.iter().for_each(|group| put(GROUPS, group));
+    for (key, values) in &user.extra {
+        let Ok(name) = HeaderName::try_from(format!("{EXTRA}{}", escaped(key))) else { continue };
+        values.iter().for_each(|value| put(name.clone(), value));
+    }
+}
+
+/// A key of extra information as part of a header's name: lower case, and what a name cannot hold percent-encoded.
+fn escaped(key: &str) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.to_ascii_lowercase().bytes() {
+        let legal = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
+        if legal {
+            out.push(byte as char);
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_is_written_and_nobody_elses_word_stays() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", HeaderValue::from_static("root"));
+        headers.insert("x-remote-group", HeaderValue::from_static("system:masters"));
+        headers.insert("x-remote-extra-scopes", HeaderValue::from_static("all"));
+        headers.insert("accept", HeaderValue::from_static("*/*"));
+        let mut user = User::new("jane", &["dev"]);
+        user.extra.insert("example.org/Key".to_owned(), vec!["v".to_owned()]);
+        set_user(&mut headers, &user);
+        let all = |name: &str| headers.get_all(name).iter().map(|v| v.to_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(all("x-remote-user"), ["jane"]);
+        assert_eq!(all("x-remote-group"), ["dev", "system:authenticated"]);
+        assert_eq!(all("x-remote-extra-scopes"), Vec::<&str>::new());
+        assert_eq!(all("x-remote-extra-example.org%2fkey"), ["v"]);
+        assert_eq!(all("accept"), ["*/*"]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Audit: what was asked of the server, by whom, and what came of it, as the policy says.
+//!
+//! The pipeline tells this module of the stages of a request; the policy decides whether and how much is written; a
+//! task of its own writes. A request waits for room in the task's queue, never for a disk or a network, and what is
+//! secret by kind is the policy's to leave out, as upstream.
+
+mod event;
+mod policy;
+mod sink;
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub use policy::Level;
+
+use crate::authentication::Peer;
+use crate::body::{Body, Reply};
+use crate::config;
+use crate::error::Error;
+use crate::pipeline::Context;
+use policy::Policy;
+
+/// How many events may wait to be written.
+const QUEUE: usize = 4096;
+
+/// What audit knows of one request.
+#[derive(Default)]
+pub struct Record {
+    pub id: String,
+    level: Level,
+    omit_stages: Vec<String>,
+    omit_managed_fields: bool,
+    source: Vec<String>,
+    /// The body of the request, if the policy wants it.
+    request: Mutex<Option<Bytes>>,
+    /// Who asked, when that is not in whose name: the user before impersonation.
+    pub impersonator: Option<crate::authentication::User>,
+    pub decision: Option<(&'static str, String)>,
+}
+
+impl Record {
+    pub fn new(headers: &http::HeaderMap, peer: &Peer) -> Record {
+        let given = headers.get("audit-id").and_then(|v| v.to_str().ok()).filter(|id| !id.is_empty() && id.len() <= 64);
+        let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+        Record { id, source: event::source(headers, peer), ..Record::default() }
+    }
+
+    /// Keeps the body, if it will be written.
+    pub fn keep_request(&self, body: &Bytes) {
+        if self.level >= Level::Request {
+            *self.request.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(body.clone());
+        }
+    }
+}
+
+/// The policy and the way to the writers; nothing at all if no policy is configured.
+pub struct Audit {
+    policy: Option<Policy>,
+    sender: mpsc::Sender<String>,
+}
+
+impl Audit {
+    /// Reads the policy and starts the writers.
+    pub fn start(config: Option<&config::Audit>, shutdown: CancellationToken) -> Result<Audit, Error> {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let policy = match config {
+            None => None,
+            Some(config) => {
+                let policy = Policy::parse(&config.policy).map_err(|e| Error::Config(format!("audit policy: {e}")))?;
+                sink::start(config, receiver, shutdown)?;
+                Some(policy)
+            }
+        };
+        Ok(Audit { policy, sender })
+    }
+
+    /// The user is known: how much is to be written of this request. Also the first stage.
+    pub async fn begin(&self, context: &mut Context) {
+        let Some(policy) = &self.policy else { return };
+        let wanted = policy.level(&context.user, &context.info);
+        context.audit.level = wanted.level;
+        context.audit.omit_stages = wanted.omit_stages;
+        context.audit.omit_managed_fields = wanted.omit_managed_fields;
+        let event = self.event(context, "RequestReceived", None);
+        self.send(event).await;
+    }
+
+    /// What there is to write when the answer is there. A stream has only begun; what it says is not written.
+    pub fn ended(&self, context: &Context, reply: &Reply, panicked: bool) -> Vec<String> {
+        if self.policy.is_none() || context.audit.level == Level::None {
+            return Vec::new();
+        }
+        let stream = matches!(reply.body(), Body::Watch(_) | Body::Stream(_));
+        let started = stream.then_some("ResponseStarted");
+        let stage = if panicked { "Panic" } else { "ResponseComplete" };
+        let complete = (!stream || context.info.verb != "watch").then_some(stage);
+        started.into_iter().chain(complete).filter_map(|stage| self.event(context, stage, Some(reply))).collect()
+    }
+
+    fn event(&self, context: &Context, stage: &str, reply: Option<&Reply>) -> Option<String> {
+        let record = &context.audit;
+        if record.level == Level::None || record.omit_stages.iter().any(|omitted| omitted == stage) {
+            return None;
+        }
+        let request = record.request.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let mut event = event::event(context, stage, reply);
+        if stage != "RequestReceived" {
+            event::add_objects(&mut event, record.level, request.as_ref(), reply, record.omit_managed_fields);
+        }
+        Some(event.to_string())
+    }
+
+    /// Hands events to the writers, which are gone only when the server is going.
+    pub async fn send(&self, events: impl IntoIterator<Item = String, IntoIter: Send>) {
+        for event in events {
+            let _ = self.sender.send(event).await;
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Whose client certificate this is: a user's, or that of a front proxy that speaks for users.
+//!
+//! TLS takes certificates of both authorities; here they are told apart. A certificate of the front proxy's authority
+//! never says who a user is, whatever its subject, and headers are believed only on such a connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::{Identity, User, user_of_certificate};
+use crate::config::Config;
+use crate::error::Error;
+use crate::request::percent_decode;
+
+/// The authorities of client certificates.
+pub struct ClientCertificates {
+    users: Option<Arc<dyn ClientCertVerifier>>,
+    front_proxies: Option<Arc<dyn ClientCertVerifier>>,
+    allowed_names: Vec<String>,
+}
+
+impl ClientCertificates {
+    pub fn new(config: &Config) -> Result<ClientCertificates, Error> {
+        Ok(ClientCertificates {
+            users: verifier(&config.client_ca)?,
+            front_proxies: config.requestheader_ca.as_deref().map_or(Ok(None), verifier)?,
+            allowed_names: config.requestheader_allowed_names.clone(),
+        })
+    }
+
+    /// What a chain that TLS accepted proves.
+    pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Identity {
+        let Some((end_entity, intermediates)) = chain.split_first() else { return Identity::None };
+        let is_of = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
+            let verified = verifier.as_ref().map(|v| v.verify_client_cert(end_entity, intermediates, UnixTime::now()));
+            verified.is_some_and(|result| result.is_ok())
+        };
+        let Some(subject) = user_of_certificate(end_entity) else { return Identity::None };
+        let named = self.allowed_names.is_empty() || self.allowed_names.contains(&subject.name);
+        if named && is_of(&self.front_proxies) {
+            let user = is_of(&self.users).then_some(subject);
+            return Identity::FrontProxy(user);
+        }
+        if is_of(&self.users) { Identity::Certificate(subject) } else { Identity::None }
+    }
+}
+
+fn verifier(bundle: &str) -> Result<Option<Arc<dyn ClientCertVerifier>>, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+        let added = certificate.map_err(|e| e.to_string()).and_then(|c| roots.add(c).map_err(|e| e.to_string()));
+        added.map_err(Error::Tls)?;
+    }
+    if roots.is_empty() {
+        return Ok(None);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    Ok(Some(verifier.map_err(|e| Error::Tls(e.to_string()))?))
+}
+
+/// The user that a front proxy speaks for, if it names one.
+pub fn user_of_headers(headers: &HeaderMap) -> Option<User> {
+    const EXTRA: &str = "x-remote-extra-";
+    let all = |name: &str| -> Vec<String> {
+        headers.get_all(name).iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect()
+    };
+    let name = all("x-remote-user").into_iter().next().filter(|name| !name.is_empty())?;
+    let uid = all("x-remote-uid").into_iter().next().unwrap_or_default();
+    let keys = headers.keys().filter_map(|name| Some((name, name.as_str().strip_prefix(EXTRA)?)));
+    let extra: BTreeMap<String, Vec<String>> =
+        keys.map(|(name, key)| (percent_decode(key, false), all(name.as_str()))).collect();
+    Some(User { name, uid, groups: all("x-remote-group"), extra }.authenticated())
+}

@@ -1,0 +1,312 @@
+//! One priority level: its seats, who sits on them, and who waits.
+
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::Instant;
+
+use corten_meta::Value;
+use tokio::sync::oneshot;
+
+use super::allocation::Demand;
+use super::queues::{Queues, Waiting};
+
+/// What a PriorityLevelConfiguration says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub exempt: bool,
+    pub shares: u32,
+    lendable_percent: u32,
+    borrowing_percent: Option<u32>,
+    /// Queues, hand size and the longest queue; none if who has no seat is refused.
+    queuing: Option<(usize, usize, usize)>,
+    demand: Demand,
+}
+
+impl Settings {
+    /// A level that refuses what it has no seat for.
+    pub fn reject(seats: u32) -> Settings {
+        let demand = Demand { nominal: seats, least: seats, most: seats, wanted: 0 };
+        Settings { exempt: false, shares: 0, lendable_percent: 0, borrowing_percent: None, queuing: None, demand }
+    }
+
+    pub fn from_value(level: &Value) -> Settings {
+        let exempt = level.pointer("/spec/type").and_then(Value::as_str) == Some("Exempt");
+        let part = if exempt { "/spec/exempt" } else { "/spec/limited" };
+        let number = |pointer: &str| {
+            let value = level.pointer(&format!("{part}{pointer}")).and_then(Value::as_u64);
+            value.map(|n| u32::try_from(n).unwrap_or(u32::MAX))
+        };
+        let queuing =
+            |key: &str, default: u32| number(&format!("/limitResponse/queuing/{key}")).unwrap_or(default) as usize;
+        let queues = level.pointer("/spec/limited/limitResponse/type").and_then(Value::as_str) == Some("Queue");
+        Settings {
+            exempt,
+            shares: number("/nominalConcurrencyShares").unwrap_or(if exempt { 0 } else { 30 }),
+            lendable_percent: number("/lendablePercent").unwrap_or(0).min(100),
+            borrowing_percent: number("/borrowingLimitPercent"),
+            queuing: queues.then(|| (queuing("queues", 64), queuing("handSize", 8), queuing("queueLengthLimit", 50))),
+            demand: Demand::default(),
+        }
+    }
+
+    /// Works out the seats of its share.
+    pub fn share_of(&mut self, total: u32, shares: u32) {
+        let nominal = (u64::from(total) * u64::from(self.shares)).div_ceil(u64::from(shares.max(1)));
+        let nominal = u32::try_from(nominal).unwrap_or(total);
+        let percent = |percent: u32| u32::try_from(u64::from(nominal) * u64::from(percent) / 100).unwrap_or(u32::MAX);
+        let most = self.borrowing_percent.map_or(total, |p| nominal.saturating_add(percent(p)));
+        self.demand = Demand { nominal, least: nominal - percent(self.lendable_percent), most, wanted: 0 };
+    }
+}
+
+struct State {
+    settings: Settings,
+    /// The seats of now: its own, less what it lends, more what it borrows.
+    limit: u32,
+    executing: u32,
+    /// The most seats that were wanted at once since it was last asked.
+    peak: u32,
+    queues: Queues<oneshot::Sender<usize>>,
+    next_id: u64,
+}
+
+impl State {
+    fn note_demand(&mut self) {
+        self.peak = self.peak.max(self.executing + self.queues.waiting_seats());
+    }
+
+    fn free(&self) -> u32 {
+        self.limit.saturating_sub(self.executing)
+    }
+
+    /// Gives free seats to those who wait.
+    fn dispatch(&mut self) {
+        loop {
+            // A request that is wider than the level must not wait for ever.
+            let free = if self.executing == 0 { u32::MAX } else { self.free() };
+            let Some((queue, waiting)) = self.queues.pop(free) else { return };
+            if waiting.ticket.send(queue).is_ok() {
+                self.executing += waiting.seats;
+            } else {
+                self.queues.done(queue, waiting.seats, 0.0);
+            }
+        }
+    }
+}
+
+/// A priority level.
+pub struct Level {
+    uid: RwLock<String>,
+    state: Mutex<State>,
+}
+
+impl Level {
+    pub fn new(uid: &str, settings: Settings) -> Level {
+        let (queues, hand, length) = settings.queuing.unwrap_or((1, 1, 0));
+        let state = State {
+            limit: settings.demand.nominal.max(1),
+            settings,
+            executing: 0,
+            peak: 0,
+            queues: Queues::new(queues, hand, length),
+            next_id: 0,
+        };
+        Level { uid: RwLock::new(uid.to_owned()), state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub fn uid(&self) -> String {
+        self.uid.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Takes over new settings; who waits or executes stays.
+    pub fn change(&self, uid: &str, settings: Settings) {
+        *self.uid.write().unwrap_or_else(std::sync::PoisonError::into_inner) = uid.to_owned();
+        let mut state = self.state();
+        if state.settings == settings {
+            return;
+        }
+        let (queues, hand, length) = settings.queuing.unwrap_or((1, 1, 0));
+        state.queues.resize(queues, hand, length);
+        state.limit = settings.demand.nominal.max(1);
+        state.settings = settings;
+        state.dispatch();
+    }
+
+    pub fn is_exempt(&self) -> bool {
+        self.state().settings.exempt
+    }
+
+    /// The most seats that one request may take: not so many that it has the level for itself.
+    pub fn widest(&self) -> u32 {
+        (self.state().settings.demand.nominal * 15 / 100).max(1)
+    }
+
+    /// Seats taken and requests waiting.
+    pub fn current(&self) -> (u32, usize) {
+        let state = self.state();
+        (state.executing, state.queues.waiting())
+    }
+
+    /// What it has and wanted since this was last asked.
+    pub fn take_demand(&self) -> Demand {
+        let mut state = self.state();
+        let wanted = state.peak;
+        state.peak = state.executing + state.queues.waiting_seats();
+        Demand { wanted, ..state.settings.demand }
+    }
+
+    pub fn set_limit(&self, seats: u32) {
+        let mut state = self.state();
+        state.limit = seats.max(1);
+        state.dispatch();
+    }
+
+    /// Waits for seats; `None` if there is not even room to wait. A caller that gives up leaves no trace.
+    pub async fn enter(self: &Arc<Self>, flow: u64, seats: u32) -> Option<Seat> {
+        let mut wait = {
+            let mut state = self.state();
+            let (sender, receiver) = oneshot::channel();
+            if state.queues.waiting() == 0 && (seats <= state.free() || state.executing == 0) {
+                state.executing += seats;
+                state.note_demand();
+                return Some(Seat { level: Arc::clone(self), seats, queue: None, started: Instant::now() });
+            }
+            state.settings.queuing?;
+            state.next_id += 1;
+            let id = state.next_id;
+            state.queues.push(flow, Waiting { id, seats, ticket: sender }).ok()?;
+            state.note_demand();
+            state.dispatch();
+            Wait { level: Arc::clone(self), id, seats, receiver: Some(receiver) }
+        };
+        wait.granted().await
+    }
+
+    fn finish(&self, seats: u32, queue: Option<usize>, seconds: f64) {
+        let mut state = self.state();
+        state.executing = state.executing.saturating_sub(seats);
+        if let Some(queue) = queue {
+            state.queues.done(queue, seats, seconds);
+        }
+        state.dispatch();
+    }
+}
+
+/// A request that waits. Dropping it takes it out of its queue, or gives back the seats that it got meanwhile.
+struct Wait {
+    level: Arc<Level>,
+    id: u64,
+    seats: u32,
+    receiver: Option<oneshot::Receiver<usize>>,
+}
+
+impl Wait {
+    async fn granted(&mut self) -> Option<Seat> {
+        let queue = self.receiver.as_mut()?.await.ok()?;
+        self.receiver = None;
+        let level = Arc::clone(&self.level);
+        Some(Seat { level, seats: self.seats, queue: Some(queue), started: Instant::now() })
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        if self.level.state().queues.remove(self.id) {
+            return;
+        }
+        if let Ok(queue) = receiver.try_recv() {
+            self.level.finish(self.seats, Some(queue), 0.0);
+        }
+    }
+}
+
+/// Seats of a level; dropping them gives them to the next.
+pub struct Seat {
+    level: Arc<Level>,
+    seats: u32,
+    queue: Option<usize>,
+    started: Instant,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.level.finish(self.seats, self.queue, self.started.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::Duration;
+
+    fn level(seats: u32, queue: bool) -> Arc<Level> {
+        let response = if queue {
+            json!({ "type": "Queue", "queuing": { "queues": 8, "handSize": 2, "queueLengthLimit": 4 } })
+        } else {
+            json!({ "type": "Reject" })
+        };
+        let mut settings = Settings::from_value(&json!({ "spec": { "type": "Limited", "limited": {
+            "nominalConcurrencyShares": 10, "lendablePercent": 50, "limitResponse": response } } }));
+        settings.share_of(seats, 10);
+        Arc::new(Level::new("u", settings))
+    }
+
+    #[tokio::test]
+    async fn who_has_no_seat_waits_for_one() {
+        let level = level(1, true);
+        let seat = level.enter(1, 1).await.unwrap();
+        let other = Arc::clone(&level);
+        let waiting = tokio::spawn(async move { other.enter(2, 1).await.is_some() });
+        while level.current() != (1, 1) {
+            tokio::task::yield_now().await;
+        }
+        drop(seat);
+        assert!(waiting.await.unwrap());
+        assert_eq!(level.current(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_leaves_no_trace() {
+        let level = level(1, true);
+        let seat = level.enter(1, 1).await.unwrap();
+        let gave_up = tokio::time::timeout(Duration::from_millis(5), level.enter(2, 1)).await;
+        assert!(gave_up.is_err());
+        assert_eq!(level.current(), (1, 0));
+        drop(seat);
+        assert_eq!(level.current(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_level_without_queues_refuses() {
+        let level = level(1, false);
+        let _seat = level.enter(1, 1).await.unwrap();
+        assert!(level.enter(2, 1).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_wide_request_does_not_wait_for_ever() {
+        let level = level(2, true);
+        let seat = level.enter(1, 1).await.unwrap();
+        let other = Arc::clone(&level);
+        let wide = tokio::spawn(async move { other.enter(2, 5).await.is_some() });
+        while level.current().1 == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(seat);
+        assert!(wide.await.unwrap());
+    }
+
+    #[test]
+    fn settings_are_read() {
+        let level = level(100, true);
+        let demand = level.take_demand();
+        assert_eq!((demand.nominal, demand.least, demand.most), (100, 50, 100));
+        let exempt = Settings::from_value(&json!({ "spec": { "type": "Exempt", "exempt": {} } }));
+        assert!(exempt.exempt && exempt.shares == 0);
+    }
+}

@@ -1,0 +1,99 @@
+//! A server that the configuration of this one names, such as the receiver of audit events: one POST a connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+
+use super::trust::{Identity, client_config};
+use super::{dial, trust};
+use crate::config::RemoteServer;
+use crate::error::Error;
+
+/// The biggest answer.
+const MAX_ANSWER: usize = 1024 * 1024;
+
+/// The way to a configured server.
+pub struct Caller {
+    uri: http::Uri,
+    tls: Option<Arc<rustls::ClientConfig>>,
+    token: Option<String>,
+}
+
+impl Caller {
+    pub fn new(server: &RemoteServer) -> Result<Caller, Error> {
+        let wrong = |e: &dyn std::fmt::Display| Error::Config(format!("{}: {e}", server.url));
+        let uri: http::Uri = server.url.parse().map_err(|e| wrong(&e))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => None,
+            Some("https") => {
+                let identity = server.identity.as_ref();
+                let identity = identity.map(|i| Identity { certificate: &i.certificate, key: &i.key });
+                Some(Arc::new(client_config(&server.ca, identity.as_ref())?))
+            }
+            _ => return Err(wrong(&"it is neither http nor https")),
+        };
+        Ok(Caller { uri, tls, token: server.token.clone() })
+    }
+
+    /// Posts JSON; the body of a successful answer.
+    pub async fn post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, String> {
+        let posted = tokio::time::timeout(timeout, self.exchange(Method::POST, body)).await;
+        posted.unwrap_or_else(|_| Err(format!("Post {:?}: context deadline exceeded", self.uri.to_string())))
+    }
+
+    /// The body of a successful answer to a GET.
+    pub async fn get(&self, timeout: Duration) -> Result<Bytes, String> {
+        let got = tokio::time::timeout(timeout, self.exchange(Method::GET, Bytes::new())).await;
+        got.unwrap_or_else(|_| Err(format!("Get {:?}: context deadline exceeded", self.uri.to_string())))
+    }
+
+    async fn exchange(&self, method: Method, body: Bytes) -> Result<Bytes, String> {
+        let host = self.uri.host().unwrap_or_default();
+        let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let path = self.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let authority = self.uri.authority().map(ToString::to_string).unwrap_or_default();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, authority)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(body)).map_err(|e| e.to_string())?;
+        let stream = dial(host, port).await?;
+        let response = match &self.tls {
+            None => send(stream, request).await?,
+            Some(tls) => {
+                let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+                let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
+                let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
+                send(connector.connect(name, stream).await.map_err(|e| trust::words(&e))?, request).await?
+            }
+        };
+        let code = response.status();
+        let answer = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|e| e.to_string())?;
+        if code.is_success() { Ok(answer.to_bytes()) } else { Err(format!("{} answered {code}", self.uri)) }
+    }
+}
+
+async fn send(
+    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<http::Response<hyper::body::Incoming>, String> {
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    // It ends with the answer.
+    tokio::spawn(async move {
+        if let Err(e) = connection.await {
+            tracing::debug!(error = %e, "a connection to a configured server ended");
+        }
+    });
+    sender.send_request(request).await.map_err(|e| e.to_string())
+}

@@ -1,0 +1,150 @@
+//! What an attacker would try, and the refusal it gets.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use corten_apiserver::InProcess;
+use serde_json::{Value, json};
+use server::{Answer, TestServer, call, send};
+
+const DEFAULT: &str = "/api/v1/namespaces/default";
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+async fn post(who: &InProcess, path: &str, body: Value) -> Answer {
+    call(who, "POST", path, Some(body), "application/json").await
+}
+
+async fn get(who: &InProcess, path: &str) -> Answer {
+    call(who, "GET", path, None, "").await
+}
+
+async fn account(server: &TestServer, name: &str) {
+    server.post(&format!("{DEFAULT}/serviceaccounts"), json!({ "metadata": { "name": name } })).await.expect(201);
+}
+
+fn pod(name: &str, account: &str, secret: &str) -> Value {
+    json!({ "metadata": { "name": name }, "spec": {
+        "serviceAccountName": account, "containers": [{ "name": "c", "image": "i" }],
+        "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } })
+}
+
+async fn run_on(server: &TestServer, pod: &str, node: &str) {
+    let binding = json!({ "metadata": { "name": pod }, "target": { "kind": "Node", "name": node } });
+    server.post(&format!("{DEFAULT}/pods/{pod}/binding"), binding).await.expect(201);
+}
+
+#[tokio::test]
+async fn a_token_dies_with_what_it_is_bound_to() {
+    let server = TestServer::start().await;
+    account(&server, "robot").await;
+    let reviewed = async |token: &Value| {
+        let review = json!({ "spec": { "token": token } });
+        let review = server.post("/apis/authentication.k8s.io/v1/tokenreviews", review).await.expect(201);
+        review["status"]["authenticated"] == true
+    };
+    let token = async |bound: Value| {
+        let request = json!({ "spec": { "boundObjectRef": bound } });
+        let answer = server.post(&format!("{DEFAULT}/serviceaccounts/robot/token"), request).await.expect(201);
+        answer["status"]["token"].clone()
+    };
+    let made = server.post(&format!("{DEFAULT}/pods"), pod("p", "robot", "none")).await.expect(201);
+    let of_pod = token(json!({ "kind": "Pod", "apiVersion": "v1", "name": "p", "uid": made["metadata"]["uid"] })).await;
+    let of_account = token(Value::Null).await;
+    assert!(reviewed(&of_pod).await && reviewed(&of_account).await);
+    server.delete(&format!("{DEFAULT}/pods/p"), None).await.expect(200);
+    assert!(!reviewed(&of_pod).await, "the pod is gone");
+    server.post(&format!("{DEFAULT}/pods"), pod("p", "robot", "none")).await.expect(201);
+    assert!(!reviewed(&of_pod).await, "a pod of the same name is another pod");
+    assert!(reviewed(&of_account).await);
+    server.delete(&format!("{DEFAULT}/serviceaccounts/robot"), None).await.expect(200);
+    account(&server, "robot").await;
+    assert!(!reviewed(&of_account).await, "an account of the same name is another account");
+    // A token whose claims were changed is nobody's.
+    let text = of_account.as_str().unwrap();
+    let mut parts: Vec<&str> = text.split('.').collect();
+    parts[1] = "eyJzdWIiOiJhZG1pbiJ9";
+    assert!(!reviewed(&parts.join(".").into()).await);
+}
+
+#[tokio::test]
+async fn nobody_grants_what_they_do_not_have() {
+    let server = TestServer::start().await;
+    let group = "rbac.authorization.k8s.io";
+    let editor = json!({ "metadata": { "name": "role-editor" }, "rules": [
+        { "apiGroups": [group], "resources": ["roles", "rolebindings", "clusterroles", "clusterrolebindings"], "verbs": ["*"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] },
+    ] });
+    // `*` holds `escalate` and `bind` too, so the verbs are spelled out.
+    let mut editor = editor;
+    editor["rules"][0]["verbs"] = json!(["get", "list", "create", "update", "patch"]);
+    server.post(&format!("{RBAC}/clusterroles"), editor).await.expect(201);
+    let binding = json!({ "metadata": { "name": "mallory" },
+        "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": "role-editor" },
+        "subjects": [{ "apiGroup": group, "kind": "User", "name": "mallory" }] });
+    server.post(&format!("{RBAC}/clusterrolebindings"), binding).await.expect(201);
+    server.get(&format!("{RBAC}/clusterrolebindings")).await.expect(200);
+    let mallory = server.user("mallory", &[]);
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let role = |resource: &str| json!({ "metadata": { "name": resource }, "rules": [{ "apiGroups": [""], "resources": [resource], "verbs": ["get"] }] });
+    post(&mallory, &roles, role("configmaps")).await.expect(201);
+    let message = post(&mallory, &roles, role("secrets")).await.message(403);
+    assert!(message.contains("is attempting to grant RBAC permissions not currently held"), "{message}");
+    let patch = json!({ "rules": [{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }] });
+    let path = format!("{roles}/configmaps");
+    call(&mallory, "PATCH", &path, Some(patch), "application/merge-patch+json").await.expect(403);
+    let all = json!({ "metadata": { "name": "all" }, "aggregationRule": { "clusterRoleSelectors": [{}] } });
+    post(&mallory, &format!("{RBAC}/clusterroles"), all).await.expect(403);
+    for (kind, path) in [
+        ("ClusterRole", format!("{RBAC}/clusterrolebindings")),
+        ("ClusterRole", format!("{RBAC}/namespaces/default/rolebindings")),
+    ] {
+        let binding = json!({ "metadata": { "name": "up" },
+            "roleRef": { "apiGroup": group, "kind": kind, "name": "cluster-admin" },
+            "subjects": [{ "apiGroup": group, "kind": "User", "name": "mallory" }] });
+        post(&mallory, &path, binding).await.expect(403);
+    }
+    // Nor does a name help that is not one's own.
+    for header in [("impersonate-user", "admin"), ("impersonate-group", "system:masters"), ("impersonate-uid", "0")] {
+        let headers = [("impersonate-user", "mallory"), header];
+        let answer = send(&mallory, "GET", &format!("{DEFAULT}/configmaps/x"), bytes::Bytes::new(), &headers).await;
+        assert_eq!(answer.code, 403, "{header:?}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn a_node_reads_and_writes_only_what_is_its_own() {
+    let server = TestServer::start().await;
+    for (name, node) in [("mine", "a"), ("theirs", "b")] {
+        account(&server, name).await;
+        let secret = json!({ "metadata": { "name": name }, "stringData": { "k": "v" } });
+        server.post(&format!("{DEFAULT}/secrets"), secret).await.expect(201);
+        server.post(&format!("{DEFAULT}/pods"), pod(name, name, name)).await.expect(201);
+        run_on(&server, name, node).await;
+        server.post("/api/v1/nodes", json!({ "metadata": { "name": node } })).await.expect(201);
+    }
+    server.get(&format!("{DEFAULT}/pods")).await.expect(200);
+    let node = server.user("system:node:a", &["system:nodes"]);
+    get(&node, &format!("{DEFAULT}/secrets/mine")).await.expect(200);
+    for path in ["secrets/theirs", "secrets", "secrets?watch=1", "configmaps"] {
+        get(&node, &format!("{DEFAULT}/{path}")).await.expect(403);
+    }
+    get(&node, "/api/v1/secrets").await.expect(403);
+    let token = |account: &str| format!("{DEFAULT}/serviceaccounts/{account}/token");
+    let uid = server.get(&format!("{DEFAULT}/pods/mine")).await.expect(200)["metadata"]["uid"].clone();
+    let bound =
+        json!({ "spec": { "boundObjectRef": { "kind": "Pod", "apiVersion": "v1", "name": "mine", "uid": uid } } });
+    post(&node, &token("mine"), bound).await.expect(201);
+    post(&node, &token("theirs"), json!({ "spec": {} })).await.expect(403);
+    let merge = "application/merge-patch+json";
+    let label = json!({ "metadata": { "labels": { "x": "y" } } });
+    call(&node, "PATCH", "/api/v1/nodes/b", Some(label), merge).await.expect(403);
+    let restricted = json!({ "metadata": { "labels": { "node-restriction.kubernetes.io/team": "x" } } });
+    call(&node, "PATCH", "/api/v1/nodes/a", Some(restricted), merge).await.expect(403);
+    post(&node, &format!("{DEFAULT}/pods"), pod("forged", "mine", "theirs")).await.expect(403);
+    call(&node, "DELETE", &format!("{DEFAULT}/pods/theirs"), None, "").await.expect(403);
+    let evict = |name: &str| json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name } });
+    post(&node, &format!("{DEFAULT}/pods/theirs/eviction"), evict("theirs")).await.expect(403);
+    post(&node, &format!("{DEFAULT}/pods/mine/eviction"), evict("mine")).await.expect(201);
+}

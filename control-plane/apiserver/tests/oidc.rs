@@ -1,0 +1,89 @@
+//! Tokens of an OpenID Connect issuer, and tokens that only look like them.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod hook;
+mod server;
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
+use corten_apiserver::Config;
+use hook::{Act, Hook};
+use ring::signature::{EcdsaKeyPair, KeyPair};
+use serde_json::{Value, json};
+use server::TestServer;
+
+struct Issuer {
+    pair: EcdsaKeyPair,
+}
+
+impl Issuer {
+    fn new() -> Issuer {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let random = ring::rand::SystemRandom::new();
+        let algorithm = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+        Issuer { pair: EcdsaKeyPair::from_pkcs8(algorithm, &key.serialize_der(), &random).unwrap() }
+    }
+
+    fn jwk(&self) -> Value {
+        let point = self.pair.public_key().as_ref();
+        json!({ "kty": "EC", "crv": "P-256", "kid": "k", "x": BASE64URL.encode(&point[1..33]), "y": BASE64URL.encode(&point[33..]) })
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        let header = json!({ "alg": "ES256", "kid": "k" });
+        let message = format!("{}.{}", BASE64URL.encode(header.to_string()), BASE64URL.encode(claims.to_string()));
+        let signed = self.pair.sign(&ring::rand::SystemRandom::new(), message.as_bytes()).unwrap();
+        format!("{message}.{}", BASE64URL.encode(signed))
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_reviewed() {
+    let issuer = Arc::new(Issuer::new());
+    let address: Arc<std::sync::OnceLock<String>> = Arc::default();
+    let (keys, url) = (Arc::clone(&issuer), Arc::clone(&address));
+    let hook = Hook::start(move |path, _| match path {
+        "/.well-known/openid-configuration" => {
+            let url = url.get().unwrap();
+            Act::Answer(json!({ "issuer": url, "jwks_uri": format!("{url}/keys") }))
+        }
+        _ => Act::Answer(json!({ "keys": [keys.jwk()] })),
+    })
+    .await;
+    let url = hook.client("")["url"].as_str().unwrap().to_owned();
+    address.set(url.clone()).unwrap();
+    let pem = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(hook.ca()).unwrap()).unwrap();
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+        "jwt": [{ "issuer": { "url": url, "audiences": ["corten"], "certificateAuthority": pem },
+                  "claimMappings": { "username": { "claim": "sub", "prefix": "oidc:" }, "groups": { "claim": "groups", "prefix": "" } } }],
+    });
+    let config = Config { authentication_configuration: Some(configuration.to_string()), ..server::config() };
+    let server = TestServer::with(config).await;
+    let review = async |token: String| {
+        let body = json!({ "spec": { "token": token } });
+        server.post("/apis/authentication.k8s.io/v1/tokenreviews", body).await.expect(201)["status"].clone()
+    };
+    let good = json!({ "iss": url, "aud": "corten", "exp": 4_000_000_000_u64, "sub": "jane", "groups": ["dev"] });
+    let status = review(issuer.token(&good)).await;
+    assert_eq!(status["user"]["username"], "oidc:jane", "{status}");
+    assert_eq!(status["user"]["groups"], json!(["dev", "system:authenticated"]));
+    let with = |key: &str, value: Value| {
+        let mut claims = good.clone();
+        claims[key] = value;
+        claims
+    };
+    for token in [
+        Issuer::new().token(&good),
+        issuer.token(&with("exp", json!(1))),
+        issuer.token(&with("aud", json!("other"))),
+        issuer.token(&with("iss", json!("https://elsewhere"))),
+        format!("{}.{}.", BASE64URL.encode(r#"{"alg":"none"}"#), BASE64URL.encode(good.to_string())),
+    ] {
+        assert_ne!(review(token.clone()).await["authenticated"], true, "{token}");
+    }
+}
