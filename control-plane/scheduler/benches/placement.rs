@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use corten_api::k8s_openapi::api::scheduling::v1::PriorityClass;
-use corten_client::{Caches, Client, DeleteOptions};
+use corten_client::{Caches, Client, DeleteOptions, Patch};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use testkit::control_plane::ControlPlane;
@@ -176,6 +176,7 @@ async fn prepare(admin: &Client, workload: &Workload, nodes: usize, scale: usize
         "metadata": {"name": "important"}, "value": 1000});
     create::<PriorityClass>(admin, std::iter::once(important)).await;
     create::<Node>(admin, (0..nodes).map(node)).await;
+    untaint(admin, nodes).await;
     let before = workload.before.0 / scale;
     create::<Pod>(admin, (0..before).map(|number| workload.before.1(number, nodes))).await;
     create::<Pod>(admin, (0..pods).map(workload.pods.1)).await;
@@ -192,6 +193,21 @@ fn node(number: usize) -> Value {
     let resources = json!({"cpu": "4", "memory": "32Gi", "pods": "110", "ephemeral-storage": "100Gi"});
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
         "status": {"capacity": resources, "allocatable": resources, "phase": "Running"}})
+}
+
+/// New nodes are tainted as not ready until somebody says otherwise.
+async fn untaint(admin: &Client, nodes: usize) {
+    let patches = (0..nodes).map(|number| {
+        let admin = admin.clone();
+        async move {
+            let patch = Patch::Merge(json!({"spec": {"taints": null}}));
+            admin.patch::<Node>("", &format!("node-{number}"), &patch, None).await.map(drop)
+        }
+    });
+    let mut patched = futures::stream::iter(patches).buffer_unordered(CONCURRENT);
+    while let Some(result) = patched.next().await {
+        result.unwrap();
+    }
 }
 
 async fn create<K: Typed>(admin: &Client, objects: impl Iterator<Item = Value>) {

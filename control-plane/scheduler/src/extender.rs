@@ -268,7 +268,7 @@ impl Extender {
     }
 
     /// Binds in the scheduler's stead.
-    pub async fn bind(&self, _: &Client, pod: &PodRow) -> Result<(), Error> {
+    pub async fn bind(&self, pod: &PodRow) -> Result<(), Error> {
         let body = json!({"podName": pod.name, "podNamespace": pod.namespace(), "podUID": &*pod.uid,
             "node": pod.node_name});
         let answer = self.post(&self.spec.bind_verb, &body).await?;

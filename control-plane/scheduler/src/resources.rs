@@ -87,23 +87,58 @@ fn amount(name: &str, quantity: &Quantity) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// What the node must have left for the pod; and the same with a share for containers that ask for nothing, so that
-/// they too spread over nodes.
-pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> (Resources, Resources) {
+/// What a pod takes of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Demands {
+    /// What the node must have left for it.
+    pub requests: Resources,
+    /// What its containers ask for, with a share for those that ask for nothing, so that they too spread over nodes.
+    /// What the pod asks for as a whole does not count here, as it does not upstream.
+    pub scoring: Resources,
+    /// The same once it is placed: what the pod asks for as a whole counts, and then nothing of it is shared out.
+    pub placed_scoring: Resources,
+}
+
+pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> Demands {
     let held = |container: &Container| held(container, status);
-    let scored = |container: &Container| {
+    let scored = |container: &Container, defaults: [bool; 2]| {
         let mut amount = held(container);
         let asks = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let missing = |name: &str| asks.is_none_or(|list| !list.contains_key(name));
-        if missing("cpu") {
+        if defaults[0] && missing("cpu") {
             amount.milli_cpu = amount.milli_cpu.max(DEFAULT_MILLI_CPU);
         }
-        if missing("memory") {
+        if defaults[1] && missing("memory") {
             amount.memory = amount.memory.max(DEFAULT_MEMORY);
         }
         amount
     };
-    (total(spec, held), total(spec, scored))
+    let scoring = total(spec, false, |container| scored(container, [true; 2]));
+    let asks_as_a_whole = whole(spec).any(|list| list.keys().any(|name| counts_for_the_whole(name)));
+    let placed_scoring = match asks_as_a_whole {
+        false => scoring.clone(),
+        true => {
+            let defaults = ["cpu", "memory"].map(|name| !mentions(spec, name));
+            total(spec, true, |container| scored(container, defaults))
+        }
+    };
+    Demands { requests: total(spec, true, held), scoring, placed_scoring }
+}
+
+/// The requests of the pod itself.
+fn whole(spec: &PodSpec) -> impl Iterator<Item = &ResourceList> {
+    spec.resources.iter().filter_map(|resources| resources.requests.as_ref())
+}
+
+fn counts_for_the_whole(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+}
+
+/// Whether anything of the pod asks for a resource.
+fn mentions(spec: &PodSpec, name: &str) -> bool {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let lists = containers.filter_map(|container| container.resources.as_ref()?.requests.as_ref());
+    lists.chain(whole(spec)).chain(&spec.overhead).any(|list| list.contains_key(name))
 }
 
 /// What a container asks for; while it is being resized also what it still has, whichever is more. A resize that the
@@ -126,8 +161,9 @@ fn held(container: &Container, status: Option<&PodStatus>) -> Resources {
 }
 
 /// Containers and sidecars run together; before that init containers run one by one beside the sidecars started so
-/// far. The pod needs the larger of both, and its overhead. Requests of the pod itself stand for those of its parts.
-fn total(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
+/// far. The pod needs the larger of both, and its overhead. With `as_a_whole`, requests of the pod itself stand for those
+/// of its parts.
+fn total(spec: &PodSpec, as_a_whole: bool, of: impl Fn(&Container) -> Resources) -> Resources {
     let mut running = Resources::default();
     spec.containers.iter().for_each(|container| running.add(&of(container)));
     let (mut sidecars, mut starting) = (Resources::default(), Resources::default());
@@ -143,10 +179,8 @@ fn total(spec: &PodSpec, of: impl Fn(&Container) -> Resources) -> Resources {
         starting.max(&peak);
     }
     running.max(&starting);
-    for (name, quantity) in spec.resources.iter().filter_map(|resources| resources.requests.as_ref()).flatten() {
-        if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
-            running.set(name, amount(name, quantity));
-        }
+    for (name, quantity) in whole(spec).flatten().filter(|(name, _)| as_a_whole && counts_for_the_whole(name)) {
+        running.set(name, amount(name, quantity));
     }
     running.add(&Resources::from_list(spec.overhead.as_ref()));
     running
@@ -160,7 +194,7 @@ mod tests {
     use serde_json::json;
 
     fn cpu(spec: serde_json::Value) -> i64 {
-        of_pod(&pod_spec(spec), None).0.milli_cpu
+        of_pod(&pod_spec(spec), None).requests.milli_cpu
     }
 
     fn container(name: &str, cpu: &str) -> serde_json::Value {
@@ -201,8 +235,22 @@ mod tests {
     #[test]
     fn memory_is_rounded_up_and_scalars_are_kept() {
         let spec = json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "100m", "example.com/gpu": "2"}}}]});
-        let (requests, _) = of_pod(&pod_spec(spec), None);
+        let requests = of_pod(&pod_spec(spec), None).requests;
         assert_eq!((requests.memory, requests.get("example.com/gpu")), (1, 2));
+    }
+
+    #[test]
+    fn a_placed_pod_that_asks_as_a_whole_gets_no_share_of_what_it_asks_for() {
+        let spec = json!({"containers": [{"name": "a"}, container("b", "100m")],
+            "resources": {"requests": {"cpu": "1"}}});
+        let demands = of_pod(&pod_spec(spec), None);
+        assert_eq!((demands.scoring.milli_cpu, demands.placed_scoring.milli_cpu), (200, 1000));
+        assert_eq!(demands.placed_scoring.memory, 2 * DEFAULT_MEMORY, "nobody asks for memory");
+        let spec = json!({"containers": [{"name": "a"}, {"name": "b", "resources": {"requests": {"memory": "1Gi"}}}],
+            "resources": {"requests": {"cpu": "1"}}});
+        let demands = of_pod(&pod_spec(spec), None);
+        assert_eq!(demands.scoring.memory, DEFAULT_MEMORY + (1 << 30));
+        assert_eq!(demands.placed_scoring.memory, 1 << 30);
     }
 
     #[test]
@@ -215,7 +263,7 @@ mod tests {
             let spec = json!({"containers": [container("a", "2")]});
             let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec, "status": status});
             let pod = corten_api::k8s_openapi::api::core::v1::Pod::from_value(pod).unwrap();
-            of_pod(pod.spec.as_ref().unwrap(), pod.status.as_ref()).0.milli_cpu
+            of_pod(pod.spec.as_ref().unwrap(), pod.status.as_ref()).requests.milli_cpu
         };
         assert_eq!(pod(json!({})), 2000);
         let refused = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);

@@ -16,7 +16,7 @@ use corten_meta::{Selector, Value};
 use serde_json::json;
 
 use super::node::NodeRow;
-use crate::resources::{self, Resources};
+use crate::resources::{self, Demands, Resources};
 
 /// A port of the host: protocol, address, number.
 pub type HostPort = (String, String, i32);
@@ -28,6 +28,7 @@ pub struct Demand {
     pub never_preempts: bool,
     pub requests: Resources,
     pub scoring: Resources,
+    pub placed_scoring: Resources,
     pub host_ports: Vec<HostPort>,
     pub tolerations: Tolerations,
     pub nodes: NodeDemand,
@@ -221,13 +222,14 @@ impl Demand {
         let Some(spec) = &pod.spec else { return Demand::default() };
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let (requests, scoring) = resources::of_pod(spec, pod.status.as_ref());
+        let Demands { requests, scoring, placed_scoring } = resources::of_pod(spec, pod.status.as_ref());
         let affinity = spec.affinity.as_ref();
         Demand {
             scheduler_name: spec.scheduler_name.clone().unwrap_or_else(|| "default-scheduler".to_owned()),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             requests,
             scoring,
+            placed_scoring,
             host_ports: spec.containers.iter().chain(sidecars(spec)).flat_map(host_ports).collect(),
             tolerations: Tolerations(spec.tolerations.clone().unwrap_or_default()),
             nodes: node_demand(spec),

@@ -74,7 +74,7 @@ impl NodeRow {
 
     pub fn add(&mut self, pod: Arc<PodRow>) {
         self.requested.add(&pod.demand.requests);
-        self.scoring.add(&pod.demand.scoring);
+        self.scoring.add(&pod.demand.placed_scoring);
         self.with_ports += usize::from(!pod.demand.host_ports.is_empty());
         self.with_disks += usize::from(!pod.demand.volumes.is_empty());
         self.pods.push(pod);
@@ -84,7 +84,7 @@ impl NodeRow {
         let at = self.pods.iter().position(|pod| *pod.uid == *uid)?;
         let pod = self.pods.swap_remove(at);
         self.requested.subtract(&pod.demand.requests);
-        self.scoring.subtract(&pod.demand.scoring);
+        self.scoring.subtract(&pod.demand.placed_scoring);
         self.with_ports -= usize::from(!pod.demand.host_ports.is_empty());
         self.with_disks -= usize::from(!pod.demand.volumes.is_empty());
         Some(pod)

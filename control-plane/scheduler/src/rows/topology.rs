@@ -3,7 +3,7 @@
 //!
 //! A question ([`Query`]) gets its tally at the first asking; who asks holds its number for one scheduling cycle.
 //! Terms that placed pods themselves carry are counted as long as a pod carries them ([`Carrier`]).
-//! Invariant: a tally equals what counting all pods of all nodes would give. Checked by property in `topology_tests`.
+//! Invariant: a tally equals what counting all pods of all nodes would give. Checked by property in `tests`.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -38,7 +38,7 @@ struct Status<'a> {
 /// says what it holds.
 pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
     let header = &object.header;
-    if header.generation > 2
+    if header.generation > 1
         || header.deletion_timestamp.is_some() != known.terminating
         || header.labels != *known.labels()
         || *header.uid != *known.uid
@@ -78,7 +78,7 @@ mod tests {
             (json!({"status": {"phase": "Failed"}}), false),
             (json!({"metadata": {"labels": {"a": "c"}}}), false),
             (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), false),
-            (json!({"metadata": {"generation": 3}}), false),
+            (json!({"metadata": {"generation": 2}}), false),
             (json!({"spec": {"nodeName": "m"}}), false),
         ] {
             assert_eq!(unchanged(&known, &object(change.clone())), expected, "{change}");

@@ -213,10 +213,10 @@ impl Task {
 
     fn bind(&mut self, placed: Placed) {
         let Some(outcomes) = self.outcomes.get(&placed.row.demand.scheduler_name).cloned() else { return };
-        let (extenders, client) = (self.extenders.clone(), self.client.clone());
+        let extenders = self.extenders.clone();
         self.in_flight.spawn(async move {
             let bound = match extenders.binder(&placed.row) {
-                Some(extender) => extender.bind(&client, &placed.row).await,
+                Some(extender) => extender.bind(&placed.row).await,
                 None => outcomes.bind(&placed.row).await,
             };
             match bound {
