@@ -219,7 +219,10 @@ impl Transport for InProcess {
 fn body(body: corten_apiserver::Body) -> corten_client::Body {
     match body {
         corten_apiserver::Body::Full(bytes) => corten_client::Body::Full(bytes),
-        corten_apiserver::Body::Watch(watch) => corten_client::Body::Events(watch.events.map(|e| Ok(event(e))).boxed()),
+        corten_apiserver::Body::List(list) => corten_client::Body::Full(list.join()),
+        corten_apiserver::Body::Watch(watch) => {
+            corten_client::Body::Events(watch.events().map(|e| Ok(event(e))).boxed())
+        }
         corten_apiserver::Body::Stream(stream) => corten_client::Body::Stream(
             stream.map(|chunk| chunk.map_err(|error| corten_client::Error::Transport(error.to_string()))).boxed(),
         ),

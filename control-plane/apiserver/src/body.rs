@@ -1,19 +1,29 @@
 //! Bodies of requests and responses, inside the process and at the HTTP edge.
 //!
 //! A watch stays a stream of shared objects until it is known that it leaves the process: in-process
-//! callers take the events as they are, and only the HTTP edge turns them into text frames.
+//! callers take the events as they are, and only the HTTP edge turns them into text frames. A list stays
+//! shared objects likewise, and is joined piece by piece while it is sent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use corten_meta::{Object, Status};
 use futures::stream::{BoxStream, StreamExt};
 use http_body_util::BodyExt;
 
-/// How many times the limit is read of a body that is too large before its connection is given up.
-const FORGET_FACTOR: usize = 8;
-/// How long it is read.
-const FORGET_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+use crate::cache::{Change, ResourceCache};
+use crate::metrics::LongRunning;
+
+/// How long the whole body of a request may take to arrive.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How much of a body that is too large is read and thrown away, so that its sender comes to read the answer.
+const DRAIN_BYTES: usize = 16 << 20;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pieces that a list is joined in: few enough to send, small enough to stay in the processor's cache.
+pub const LIST_CHUNK: usize = 64 * 1024;
+/// The most events of a watch that leave in one piece.
+const WATCH_CHUNK: usize = 64;
 
 /// The response of the pipeline.
 pub type Reply = http::Response<Body>;
@@ -32,31 +42,36 @@ impl RequestBody {
         let bytes = match self {
             RequestBody::Full(bytes) if bytes.len() <= limit => bytes,
             RequestBody::Full(_) => return Err(too_large(limit)),
-            RequestBody::Incoming(incoming) => read_incoming(incoming, limit).await?,
+            RequestBody::Incoming(incoming) => {
+                let read = tokio::time::timeout(READ_TIMEOUT, read_incoming(incoming, limit)).await;
+                read.map_err(|_| Status::timeout("request did not complete within the allotted timeout", 0))??
+            }
         };
         Ok(bytes)
     }
 }
 
-/// Reads a body from the network. Of one that is too large the rest is read and forgotten, within bounds: a client
-/// that is still sending would take an early answer for a broken connection.
 async fn read_incoming(mut incoming: hyper::body::Incoming, limit: usize) -> Result<Bytes, Status> {
-    let mut bytes = BytesMut::new();
-    let mut forgotten = 0;
-    let deadline = tokio::time::Instant::now() + FORGET_TIMEOUT;
-    while let Some(frame) = incoming.frame().await {
-        let frame = frame.map_err(|e| Status::bad_request(format!("unable to read the request body: {e}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if forgotten == 0 && bytes.len() + data.len() <= limit {
-            bytes.extend_from_slice(&data);
-            continue;
+    let limited = http_body_util::Limited::new(&mut incoming, limit);
+    match limited.collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(e) if e.is::<http_body_util::LengthLimitError>() => {
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain(incoming)).await;
+            Err(too_large(limit))
         }
-        forgotten += data.len();
-        if forgotten > limit.saturating_mul(FORGET_FACTOR) || tokio::time::Instant::now() > deadline {
-            break;
+        Err(e) => Err(Status::bad_request(format!("unable to read the request body: {e}"))),
+    }
+}
+
+/// A client that is still sending does not read: closing under it would lose the answer.
+async fn drain(mut incoming: hyper::body::Incoming) {
+    let mut left = DRAIN_BYTES;
+    while let Some(Ok(frame)) = incoming.frame().await {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        if left == 0 {
+            return;
         }
     }
-    if forgotten > 0 { Err(too_large(limit)) } else { Ok(bytes.freeze()) }
 }
 
 fn too_large(limit: usize) -> Status {
@@ -73,18 +88,115 @@ pub enum WatchEvent {
     Error(Status),
 }
 
+/// An event on its way to one watcher.
+pub struct Delivery {
+    pub event: WatchEvent,
+    /// The change that the event tells, if it tells it as it happened: then its frame is the same for all.
+    pub change: Option<Arc<Change>>,
+}
+
+impl From<WatchEvent> for Delivery {
+    fn from(event: WatchEvent) -> Delivery {
+        Delivery { event, change: None }
+    }
+}
+
 /// Turns one event into its frame, newline included.
-pub type EventEncoder = Arc<dyn Fn(&WatchEvent) -> Vec<u8> + Send + Sync>;
+pub type EventEncoder = Arc<dyn Fn(&Delivery) -> Bytes + Send + Sync>;
 
 /// A running watch.
 pub struct Watch {
-    pub events: BoxStream<'static, WatchEvent>,
-    pub encode: EventEncoder,
+    pub(crate) deliveries: BoxStream<'static, Delivery>,
+    pub(crate) encode: EventEncoder,
+    /// Where the events that leave the process are counted.
+    pub(crate) cache: Arc<ResourceCache>,
+    /// Keeps the watch among the long requests under way.
+    pub(crate) under_way: Option<LongRunning>,
+}
+
+impl Watch {
+    /// The events as they are, for callers of the same process.
+    pub fn events(self) -> BoxStream<'static, WatchEvent> {
+        let under_way = self.under_way;
+        let event = move |delivery: Delivery| {
+            let _under_way = &under_way;
+            delivery.event
+        };
+        self.deliveries.map(event).boxed()
+    }
+
+    /// The events as text. Those that are ready together leave in one piece: fewer, fuller packets.
+    fn frames(self) -> impl futures::Stream<Item = Bytes> + Send + 'static {
+        let Watch { deliveries, encode, cache, under_way } = self;
+        deliveries.ready_chunks(WATCH_CHUNK).map(move |deliveries| {
+            let _under_way = &under_way;
+            let mut frames: Vec<Bytes> = deliveries.iter().map(|delivery| encode(delivery)).collect();
+            cache.storage.watches.observe(frames.iter().map(Bytes::len));
+            if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat().into() }
+        })
+    }
+}
+
+/// A list whose objects are joined when it is sent.
+pub struct List {
+    /// Everything up to and including the bracket that opens the items.
+    pub(crate) head: Vec<u8>,
+    pub(crate) objects: Vec<Arc<Object>>,
+    /// Whether each item says its kind; those of built-in kinds leave that to the list.
+    pub(crate) typed_items: bool,
+}
+
+impl List {
+    const TAIL: &'static [u8] = b"]}\n";
+
+    /// About how many bytes the list takes.
+    pub(crate) fn size(&self) -> usize {
+        self.head.len() + self.objects.iter().map(|object| object.bytes.len() + 40).sum::<usize>()
+    }
+
+    /// The whole list at once.
+    pub fn join(self) -> Bytes {
+        let size = self.size();
+        let mut chunks = self.chunks(size);
+        chunks.next().unwrap_or_default()
+    }
+
+    /// The list in pieces of about this size.
+    pub(crate) fn chunks(self, size: usize) -> impl Iterator<Item = Bytes> + Send + 'static {
+        let List { head, objects, typed_items } = self;
+        let (count, mut next) = (objects.len(), 0);
+        let mut begun = Some(head);
+        let mut ended = false;
+        std::iter::from_fn(move || {
+            if ended {
+                return None;
+            }
+            let mut piece = Vec::with_capacity(size + 4096);
+            piece.extend(begun.take().unwrap_or_default());
+            while next < count && piece.len() < size {
+                if next > 0 {
+                    piece.push(b',');
+                }
+                if typed_items {
+                    objects[next].write_wire(&mut piece);
+                } else {
+                    objects[next].write_item(&mut piece);
+                }
+                next += 1;
+            }
+            if next == count {
+                piece.extend_from_slice(List::TAIL);
+                ended = true;
+            }
+            Some(piece.into())
+        })
+    }
 }
 
 /// What a response carries.
 pub enum Body {
     Full(Bytes),
+    List(List),
     Watch(Watch),
     Stream(BoxStream<'static, Result<Bytes, std::io::Error>>),
 }
@@ -98,24 +210,31 @@ impl Body {
         Body::Full(Bytes::new())
     }
 
+    /// About how many bytes it has, if that is known.
+    pub(crate) fn size(&self) -> Option<usize> {
+        match self {
+            Body::Full(bytes) => Some(bytes.len()),
+            Body::List(list) => Some(list.size()),
+            Body::Watch(_) | Body::Stream(_) => None,
+        }
+    }
+
+    /// The same body, a list joined: for callers that want its bytes.
+    pub fn joined(self) -> Body {
+        match self {
+            Body::List(list) => Body::Full(list.join()),
+            other => other,
+        }
+    }
+
     /// Turns the body into what goes over the network; watches become text here and only here.
     pub fn into_http(self) -> HttpBody {
         let stream = match self {
             Body::Full(bytes) => {
                 return http_body_util::Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
             }
-            Body::Watch(watch) => {
-                let encode = watch.encode;
-                // Events that are ready together leave in one frame: fewer, fuller packets.
-                let frames = watch.events.ready_chunks(64).map(move |events| {
-                    let mut frame = Vec::new();
-                    for event in &events {
-                        frame.extend_from_slice(&encode(event));
-                    }
-                    Ok(Bytes::from(frame))
-                });
-                frames.boxed()
-            }
+            Body::List(list) => futures::stream::iter(list.chunks(LIST_CHUNK)).map(Ok).boxed(),
+            Body::Watch(watch) => watch.frames().map(Ok).boxed(),
             Body::Stream(stream) => stream,
         };
         http_body_util::StreamBody::new(stream.map(|r| r.map(http_body::Frame::data))).boxed_unsync()
@@ -126,6 +245,7 @@ impl std::fmt::Debug for Body {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Body::Full(bytes) => write!(f, "Full({} bytes)", bytes.len()),
+            Body::List(list) => write!(f, "List({} objects)", list.objects.len()),
             Body::Watch(_) => f.write_str("Watch"),
             Body::Stream(_) => f.write_str("Stream"),
         }

@@ -17,11 +17,11 @@ use serde_json::json;
 
 use crate::aggregation::{Documents, Known};
 use crate::body::{Body, Reply};
+use crate::compression::{accepts_gzip, gunzip, gzip};
 use crate::discovery::hash;
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::response;
-use crate::serve::{accepts_gzip, gunzip, gzip};
 
 /// The version 2 document as protobuf: what client-go asks for, what others may ask for, and what both get.
 const ASKED_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";

@@ -1,8 +1,8 @@
 //! The request path, as one function of named steps. Everything that the server answers comes through here.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use corten_meta::Status;
@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::flow_control::{Classified, Seat};
 use crate::handlers;
 use crate::negotiation::Accept;
+use crate::registry::Resource;
 use crate::request::RequestInfo;
 use crate::response::{self, IncludeObject};
 use crate::server::Server;
@@ -25,6 +26,8 @@ use crate::server::Server;
 /// A request after it was let in: who, what, and in which form to answer.
 pub struct Context {
     pub info: RequestInfo,
+    /// The resource that is asked for, if there is such a one.
+    pub resource: Option<Arc<Resource>>,
     pub user: User,
     pub headers: HeaderMap,
     pub method: http::Method,
@@ -77,7 +80,12 @@ impl Server {
         let (mut parts, body) = request.into_parts();
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
         let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"));
+        let resource = match info.is_resource {
+            true => self.registry.resource(&info.group, &info.version, &info.resource),
+            false => None,
+        };
         let mut context = Context {
+            resource,
             user: User::anonymous(),
             accept: negotiated.clone().unwrap_or_default(),
             now: jiff::Timestamp::now(),
@@ -92,7 +100,7 @@ impl Server {
             method: parts.method,
             info,
         };
-        let labels = crate::metrics::Labels::of(&context.info);
+        let series = self.metrics.requests.series(&context);
         let accept = context.accept;
         let is_resource = context.info.is_resource;
         let refused = negotiated.err().filter(|_| is_resource);
@@ -102,7 +110,7 @@ impl Server {
             Ok(Ok(reply)) => reply,
             Ok(Err(status)) => response::status(accept, &status),
             Err(_) => {
-                tracing::error!(?labels, "a request panicked");
+                tracing::error!("a request panicked");
                 response::status(accept, &Status::internal("this request caused a panic".to_owned()))
             }
         };
@@ -110,7 +118,10 @@ impl Server {
         finish_headers(&context, &mut reply);
         let events = self.audit.ended(&context, &reply, panicked);
         self.audit.send(events).await;
-        self.metrics.observe(labels, reply.status().as_u16(), started.elapsed());
+        series.observe(reply.status().as_u16(), started.elapsed(), reply.body().size());
+        if let Body::Watch(watch) = reply.body_mut() {
+            watch.under_way = Some(series.begin());
+        }
         reply
     }
 
@@ -122,7 +133,9 @@ impl Server {
         body: RequestBody,
         peer: &Peer,
     ) -> Result<Reply, Status> {
-        context.user = authenticate(self, &context.headers, peer).await?;
+        let authenticated = authenticate(self, &context.headers, peer).await;
+        self.metrics.authenticated.count(authenticated.is_ok());
+        context.user = authenticated?;
         let acting = impersonate(self, context.user.clone(), &context.headers)?;
         if acting != context.user {
             context.audit.impersonator = Some(std::mem::replace(&mut context.user, acting));
@@ -169,6 +182,7 @@ impl Server {
             Err(reason) => (("forbid", reason.clone()), Some(forbidden(&attributes, &reason))),
         };
         context.audit.decision = Some(decision);
+        self.metrics.authorized.count(refused.is_none());
         refused.map_or(Ok(()), Err)
     }
 }

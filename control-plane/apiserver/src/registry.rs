@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::conversion::ConversionWebhook;
 use crate::encryption::Transformer;
 use crate::error::Error;
+use crate::metrics::StorageOperation;
 use crate::outbound::Outbound;
 
 /// One served resource of one version.
@@ -71,7 +72,8 @@ pub enum Written {
 /// The table of resources at a moment.
 #[derive(Default)]
 pub struct Resources {
-    by_path: HashMap<(String, String, String), Arc<Resource>>,
+    /// By plural; the same word may belong to several groups and versions.
+    by_plural: HashMap<String, Vec<Arc<Resource>>>,
     /// In the order of the kind table, custom resources last.
     pub ordered: Vec<Arc<Resource>>,
 }
@@ -96,6 +98,9 @@ struct EventLease {
     minute: AtomicI64,
 }
 
+/// The biggest object that is stored: what etcd takes by default, so that every object can move there.
+const MAX_OBJECT_BYTES: usize = 1536 * 1024;
+
 /// The prefix whose objects expire.
 const EXPIRING_PREFIX: &str = "/registry/events";
 
@@ -118,8 +123,9 @@ impl Registry {
     }
 
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
-        let path = (group.to_owned(), version.to_owned(), plural.to_owned());
-        self.resources.load().by_path.get(&path).cloned()
+        let resources = self.resources.load();
+        let is_it = |resource: &&Arc<Resource>| resource.kind.group == group && resource.kind.version == version;
+        resources.by_plural.get(plural)?.iter().find(is_it).cloned()
     }
 
     /// All resources of this moment.
@@ -161,8 +167,14 @@ impl Registry {
     /// The object as the store has it now, in its stored version.
     pub async fn read(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status> {
         let stored = resource.storage()?;
+        // Once the caches have reached the store's revision, they show what the store would, already decoded.
+        if self.caches.is_fresh() {
+            return Ok(stored.cache.get(namespace, name));
+        }
+        let began = Instant::now();
         let key = Self::key(stored, namespace, name);
         let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        stored.cache.storage.observe(StorageOperation::Get, began);
         entry.map(|entry| self.decode(&entry).map(Arc::new)).transpose()
     }
 
@@ -203,7 +215,9 @@ impl Registry {
         if let Some(start) = start {
             range = range.from(format!("{base}{start}"));
         }
+        let began = Instant::now();
         let result = self.store.range(range).await?;
+        stored.cache.storage.observe(StorageOperation::List, began);
         let objects = result.entries.iter().filter_map(|entry| {
             let key = std::str::from_utf8(&entry.key).ok()?.strip_prefix(&base)?.to_owned();
             self.decode(entry).ok().map(|object| (key, object))
@@ -220,6 +234,9 @@ impl Registry {
         } else {
             corten_meta::encode_object(value)
         };
+        if bytes.len() > MAX_OBJECT_BYTES {
+            return Err(Status::request_too_large(&format!("limit is {MAX_OBJECT_BYTES}")));
+        }
         let sealed = self.transformer.encrypt(&key, bytes.clone()).map_err(Status::internal)?;
         let lease = if stored.prefix == EXPIRING_PREFIX { self.lease().await? } else { NO_LEASE };
         Ok((Op::Put { key, value: sealed, lease, expect }, bytes))
@@ -241,7 +258,8 @@ impl Registry {
     ) -> Result<Written, Status> {
         let (op, bytes) = self.put(resource, value, expect).await?;
         let ops = std::iter::once(op).chain(companions).collect();
-        match self.store.commit(ops).await.map_err(store_status)? {
+        let operation = if expect == Expect::Absent { StorageOperation::Create } else { StorageOperation::Update };
+        match self.commit(resource, operation, ops).await? {
             Outcome::Conflict { op, .. } if op > 0 => Ok(Written::CompanionConflict),
             Outcome::Conflict { .. } => Ok(Written::Conflict),
             Outcome::Committed { revision, .. } => {
@@ -262,10 +280,17 @@ impl Registry {
     ) -> Result<Option<Revision>, Status> {
         let op = self.remove(resource, namespace, name, Expect::ModRevision(revision))?;
         let ops = std::iter::once(op).chain(companions).collect();
-        match self.store.commit(ops).await.map_err(store_status)? {
+        match self.commit(resource, StorageOperation::Delete, ops).await? {
             Outcome::Conflict { .. } => Ok(None),
             Outcome::Committed { revision, .. } => Ok(Some(revision)),
         }
+    }
+
+    async fn commit(&self, resource: &Resource, operation: StorageOperation, ops: Vec<Op>) -> Result<Outcome, Status> {
+        let began = Instant::now();
+        let outcome = self.store.commit(ops).await.map_err(store_status)?;
+        resource.storage()?.cache.storage.observe(operation, began);
+        Ok(outcome)
     }
 
     /// A lease that outlives the TTL by at most a minute; a new one is made each minute that needs one.
@@ -321,9 +346,11 @@ fn table(
         let webhook = ConversionWebhook::of(kind, outbound).filter(|_| has_versions);
         ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored, has_versions, webhook }));
     }
-    let path = |r: &Arc<Resource>| (r.kind.group.clone(), r.kind.version.clone(), r.kind.plural.clone());
-    let by_path = ordered.iter().map(|r| (path(r), Arc::clone(r))).collect();
-    Ok(Resources { by_path, ordered })
+    let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
+    for resource in &ordered {
+        by_plural.entry(resource.kind.plural.clone()).or_default().push(Arc::clone(resource));
+    }
+    Ok(Resources { by_plural, ordered })
 }
 
 /// The answer for a store that cannot.

@@ -10,7 +10,7 @@ use corten_meta::{Object, Status, Value};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
-use crate::body::{Body, EventEncoder, Reply, WatchEvent};
+use crate::body::{Body, Delivery, EventEncoder, List, Reply, WatchEvent};
 use crate::negotiation::{Accept, Format, View};
 use crate::registry::Resource;
 use crate::table;
@@ -122,10 +122,10 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
 }
 
 /// A response with a list, in the negotiated view.
-pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: &[Arc<Object>], meta: &ListMeta) -> Reply {
+pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Arc<Object>>, meta: &ListMeta) -> Reply {
     let code = StatusCode::OK;
     match accept.view {
-        View::Table => value(accept, code, &table::render(kind, objects, include, meta, true)),
+        View::Table => value(accept, code, &table::render(kind, &objects, include, meta, true)),
         View::PartialMetadata => {
             let items: Vec<Value> = objects.iter().map(|o| partial(o.value())).collect();
             let items = if items.is_empty() { Value::Null } else { items.into() };
@@ -134,7 +134,15 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: &[Arc<
             value(accept, code, &list)
         }
         _ if accept.format == Format::Json && !accept.pretty => {
-            full(code, "application/json", join(kind, objects, meta).into())
+            let head = format!(
+                r#"{{"kind":"{}","apiVersion":"{}","metadata":{},"items":["#,
+                kind.list_kind,
+                kind.api_version(),
+                meta.to_value()
+            );
+            let mut reply = full(code, "application/json", Bytes::new());
+            *reply.body_mut() = Body::List(List { head: head.into_bytes(), objects, typed_items: kind.is_custom() });
+            reply
         }
         _ => {
             let items: Vec<Value> = objects.iter().map(|o| item(kind, o.value())).collect();
@@ -154,31 +162,6 @@ fn item(kind: &Kind, mut object: Value) -> Value {
     object
 }
 
-/// A list as bytes, joined from the objects' own.
-fn join(kind: &Kind, objects: &[Arc<Object>], meta: &ListMeta) -> Vec<u8> {
-    let size: usize = objects.iter().map(|o| o.bytes.len() + 40).sum();
-    let mut out = Vec::with_capacity(size + 256);
-    let head = format!(
-        r#"{{"kind":"{}","apiVersion":"{}","metadata":{},"items":["#,
-        kind.list_kind,
-        kind.api_version(),
-        meta.to_value()
-    );
-    out.extend_from_slice(head.as_bytes());
-    for (index, object) in objects.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        if kind.is_custom() {
-            object.write_wire(&mut out);
-        } else {
-            object.write_item(&mut out);
-        }
-    }
-    out.extend_from_slice(b"]}\n");
-    out
-}
-
 /// An object reduced to its metadata.
 pub fn partial(object: Value) -> Value {
     let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
@@ -191,7 +174,7 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
         View::Table => {
             // Only the first event of a table watch carries the column definitions.
             let first = std::sync::atomic::AtomicBool::new(true);
-            Arc::new(move |event| {
+            Arc::new(move |Delivery { event, .. }| {
                 let Some((word, object)) = object_of(event) else { return plain_event(&resource.kind, event) };
                 let columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
                 let meta = ListMeta { resource_version: object.revision, ..ListMeta::default() };
@@ -199,7 +182,7 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
                 frame(word, &table)
             })
         }
-        View::PartialMetadata => Arc::new(move |event| match (object_of(event), event) {
+        View::PartialMetadata => Arc::new(move |Delivery { event, .. }| match (object_of(event), event) {
             (Some((word, object)), _) => frame(word, &partial(object.value())),
             (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
                 let mut object = bookmark(&resource.kind, *revision, *initial_events_end);
@@ -209,7 +192,10 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
             }
             _ => plain_event(&resource.kind, event),
         }),
-        _ => Arc::new(move |event| plain_event(&resource.kind, event)),
+        _ => Arc::new(move |delivery| match &delivery.change {
+            Some(change) => change.frame(|| plain_event(&resource.kind, &delivery.event)),
+            None => plain_event(&resource.kind, &delivery.event),
+        }),
     }
 }
 
@@ -222,7 +208,7 @@ fn object_of(event: &WatchEvent) -> Option<(&'static str, &Arc<Object>)> {
     }
 }
 
-fn plain_event(kind: &Kind, event: &WatchEvent) -> Vec<u8> {
+fn plain_event(kind: &Kind, event: &WatchEvent) -> Bytes {
     match event {
         WatchEvent::Bookmark { revision, initial_events_end } => {
             frame("BOOKMARK", &bookmark(kind, *revision, *initial_events_end))
@@ -234,7 +220,7 @@ fn plain_event(kind: &Kind, event: &WatchEvent) -> Vec<u8> {
             out.extend_from_slice(format!(r#"{{"type":"{word}","object":"#).as_bytes());
             object.write_wire(&mut out);
             out.extend_from_slice(b"}\n");
-            out
+            out.into()
         }
     }
 }
@@ -247,6 +233,6 @@ fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
     json!({ "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata })
 }
 
-fn frame(word: &str, object: &Value) -> Vec<u8> {
-    format!("{{\"type\":\"{word}\",\"object\":{object}}}\n").into_bytes()
+fn frame(word: &str, object: &Value) -> Bytes {
+    format!("{{\"type\":\"{word}\",\"object\":{object}}}\n").into()
 }

@@ -3,11 +3,12 @@
 //! What a connection proves about its peer (a verified client certificate) is read here and nowhere else.
 
 use std::convert::Infallible;
-use std::io::{Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,20 +19,30 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::authentication::Peer;
-use crate::body::{Body, HttpBody, RequestBody};
+use crate::body::{Body, HttpBody, LIST_CHUNK, RequestBody};
+use crate::compression::{self, accepts_gzip};
 use crate::error::Error;
 use crate::server::Server;
+use crate::stall::WriteTimeout;
 
-/// Answers at least this big are compressed for clients that accept it.
-const GZIP_THRESHOLD: usize = 128 * 1024;
 /// How long a client may take for its TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take for the head of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// How long a client may leave unread what it is sent.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How often a quiet HTTP/2 connection is asked whether it is still there.
 const PING_PERIOD: Duration = Duration::from_secs(60);
 /// How long connections may finish what they are doing at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The requests of one HTTP/2 connection at once, as upstream has it.
+const MAX_STREAMS: u32 = 100;
+/// What a request may send before it is read: more than nearly every object takes.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The biggest head of a request on HTTP/2; on HTTP/1 a hundred headers are the most, and are parsed without a heap.
+const MAX_HEAD: u32 = 256 * 1024;
+/// What one HTTP/2 stream may have waiting to be sent.
+const SEND_BUFFER: usize = 256 * 1024;
 
 impl Server {
     /// Serves the API on `listener` until `shutdown`. The TLS configuration may be swapped while it runs.
@@ -74,7 +85,11 @@ impl Server {
     ) {
         let address = stream.peer_addr().ok();
         let _ = stream.set_nodelay(true);
-        let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };
+        let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
+        let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {
+            self.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let identity = self.client_certificates.identify(chain);
         let peer = Peer { identity, address };
@@ -87,7 +102,9 @@ impl Server {
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         // Pings find out about clients that are gone without a word, which would hold their watches for ever.
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_PERIOD);
-        builder.http2().max_concurrent_streams(250).initial_stream_window_size(256 * 1024);
+        builder.http2().max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD);
+        builder.http2().initial_stream_window_size(STREAM_WINDOW).max_send_buf_size(SEND_BUFFER);
+        builder.http2().initial_connection_window_size(STREAM_WINDOW * 16);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);
         tokio::select! {
@@ -103,39 +120,28 @@ impl Server {
         let gzip = accepts_gzip(request.headers());
         let reply = self.handle(request.map(RequestBody::Incoming), peer).await;
         let (mut parts, body) = reply.into_parts();
-        let body = match body {
-            Body::Full(bytes)
-                if gzip && bytes.len() >= GZIP_THRESHOLD && !parts.headers.contains_key(header::CONTENT_ENCODING) =>
-            {
-                parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-                parts.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-                Body::Full(self::gzip(&bytes).into())
-            }
-            body => body,
+        let body = if gzip && !parts.headers.contains_key(header::CONTENT_ENCODING) {
+            compress(&mut parts.headers, body)
+        } else {
+            body
         };
         http::Response::from_parts(parts, body.into_http())
     }
 }
 
-/// Whether the client takes gzip.
-pub fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let value = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    value.split(',').any(|e| e.trim().split(';').next() == Some("gzip"))
-}
-
-/// Compresses quickly rather than well.
-pub fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 6), flate2::Compression::new(1));
-    // Writing into a vector cannot fail.
-    let _ = encoder.write_all(bytes);
-    encoder.finish().unwrap_or_default()
-}
-
-/// The opposite of `gzip`, for what was compressed here.
-pub fn gunzip(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let _ = flate2::read::GzDecoder::new(bytes).read_to_end(&mut out);
-    out
+/// Compresses an answer that is big enough.
+fn compress(headers: &mut HeaderMap, body: Body) -> Body {
+    let compressed = match body {
+        Body::Full(bytes) if bytes.len() >= compression::THRESHOLD => Body::Full(compression::gzip(&bytes).into()),
+        Body::List(list) if list.size() >= compression::THRESHOLD => {
+            let pieces = compression::gzip_pieces(list.chunks(LIST_CHUNK));
+            Body::Stream(futures::stream::iter(pieces.map(Ok)).boxed())
+        }
+        small => return small,
+    };
+    headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    compressed
 }
 
 /// A TLS configuration for the API: TLS 1.2 or later, HTTP/2 and HTTP/1.1, client certificates of `client_ca`

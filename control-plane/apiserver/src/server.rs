@@ -17,7 +17,7 @@ use crate::authentication::token::Tokens;
 use crate::authentication::webhook::TokenWebhook;
 use crate::authentication::{Identity, Peer, User};
 use crate::authorization::rbac::Rbac;
-use crate::body::{Reply, RequestBody};
+use crate::body::{Body, Reply, RequestBody};
 use crate::bootstrap;
 use crate::config::Config;
 use crate::custom_resources;
@@ -172,6 +172,6 @@ impl InProcess {
     /// Sends one request through the pipeline.
     pub async fn call(&self, request: http::Request<Bytes>) -> Reply {
         let peer = Peer { identity: Identity::InProcess(self.user.clone()), address: None };
-        self.server.handle(request.map(RequestBody::Full), peer).await
+        self.server.handle(request.map(RequestBody::Full), peer).await.map(Body::joined)
     }
 }

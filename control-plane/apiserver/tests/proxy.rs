@@ -147,6 +147,7 @@ async fn call(server: &Arc<Server>, method: &str, path: &str, body: Value) -> (u
     let bytes: Vec<u8> = match reply.into_body() {
         Body::Full(bytes) => bytes.to_vec(),
         Body::Stream(stream) => stream.try_collect::<Vec<Bytes>>().await.unwrap().concat(),
+        Body::List(list) => list.join().to_vec(),
         Body::Watch(_) => panic!("a watch"),
     };
     (code, String::from_utf8(bytes).unwrap())

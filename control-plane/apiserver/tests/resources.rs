@@ -334,8 +334,14 @@ async fn everything_is_there_after_a_restart() {
     assert_eq!(s.get(&format!("{MAPS}/a")).await.expect(200), before);
     assert_eq!(s.get("/api/v1/namespaces/default/secrets/s").await.expect(200)["data"]["k"], "dg==");
     assert_eq!(s.get("/api/v1/secrets").await.expect(200)["items"].as_array().unwrap().len(), 1);
-    // The window of changes began with this start, so nobody can go on from before it.
-    let expired = s.get(&format!("{MAPS}?watch=1&resourceVersion=2")).await;
+    // Who watched before goes on where it was, as far back as the store remembers.
+    let revision: u64 = before["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let mut events = s.watch(&format!("{MAPS}?watch=1&resourceVersion={}", revision - 1)).await;
+    assert_eq!(next(&mut events).await, "ADDED a");
+    drop(events);
+    s.compact(revision).await.unwrap();
+    let s = s.restart().await;
+    let expired = s.get(&format!("{MAPS}?watch=1&resourceVersion={}", revision - 1)).await;
     assert_eq!((expired.code, &expired.body["reason"]), (410, &json!("Expired")));
 }
 

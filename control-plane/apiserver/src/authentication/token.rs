@@ -3,6 +3,9 @@
 //! A token is good only while the objects it is bound to are alive: its ServiceAccount always, its Pod,
 //! Secret or Node if it names one. That is looked up in the live caches on every request.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use corten_meta::Value;
@@ -41,12 +44,16 @@ pub struct Authenticated {
 pub struct Tokens {
     keys: Vec<Key>,
     issuer: String,
+    verified: Mutex<HashMap<[u8; 32], Arc<Value>>>,
 }
+
+/// The most tokens whose signatures are remembered.
+const MOST_VERIFIED: usize = 4096;
 
 impl Tokens {
     pub fn new(config: &Config) -> Result<Tokens, Error> {
         let keys = config.service_account_keys.iter().map(|pem| Key::from_pem(pem)).collect::<Result<_, _>>()?;
-        Ok(Tokens { keys, issuer: config.issuer.clone() })
+        Ok(Tokens { keys, issuer: config.issuer.clone(), verified: Mutex::default() })
     }
 
     /// Signs a token.
@@ -92,7 +99,7 @@ impl Tokens {
         if let Some(result) = server.issuers.authenticate(token).await {
             return result.map(|found| Authenticated { audiences: audiences.to_vec(), ..found });
         }
-        let claims = match (self.verify(token), &server.token_webhook) {
+        let claims = match (self.claims(token), &server.token_webhook) {
             (Ok(claims), _) => claims,
             (Err(_), Some(webhook)) => {
                 let user = webhook.authenticate(token, audiences).await?;
@@ -106,6 +113,24 @@ impl Tokens {
         server.registry.caches.fresh().await.map_err(|s| s.message)?;
         let user = check_bindings(server, &claims)?;
         Ok(Authenticated { user, audiences: accepted })
+    }
+
+    /// The claims of a token with a good signature. A signature stays good, so it is checked once: what can change,
+    /// the time and the objects that the token is bound to, is looked at with every request.
+    fn claims(&self, token: &str) -> Result<Arc<Value>, String> {
+        let mut digest = [0; 32];
+        digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref());
+        let verified = || self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(claims) = verified().get(&digest) {
+            return Ok(Arc::clone(claims));
+        }
+        let claims = Arc::new(self.verify(token)?);
+        let mut verified = verified();
+        if verified.len() >= MOST_VERIFIED {
+            verified.clear();
+        }
+        verified.insert(digest, Arc::clone(&claims));
+        Ok(claims)
     }
 
     fn verify(&self, token: &str) -> Result<Value, String> {

@@ -6,6 +6,7 @@
 //! Invariant: a resource's changes are applied whole, in order of revision, and `progress` is raised only
 //! after every resource holds the changes of that revision. The cache never writes.
 
+mod pacer;
 mod resource;
 mod watcher;
 
@@ -17,8 +18,10 @@ use corten_api::Kind;
 use corten_meta::{Object, Status};
 use corten_store::{Entry, EventKind, Range, Revision, Store};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use pacer::Pacer;
 pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache};
 pub use watcher::{Watcher, WatcherOptions};
 
@@ -27,6 +30,9 @@ use crate::error::Error;
 
 /// The prefix that everything of the API lives under.
 pub const REGISTRY: &str = "/registry/";
+
+/// The revision of a store in which nothing ever happened.
+const EMPTY_STORE: Revision = 1;
 
 /// How long a read waits for the feed before it answers that the server is too busy.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -61,6 +67,7 @@ impl Caches {
         let caches = Arc::new(Caches { by_prefix, additions, progress: watch::Sender::new(0), store, transformer });
         let revision = caches.load().await?;
         tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown));
+        caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
         Ok(caches)
     }
 
@@ -105,6 +112,13 @@ impl Caches {
         *self.progress.borrow()
     }
 
+    /// Whether the caches show all that the store had acknowledged when this was called.
+    pub fn is_fresh(&self) -> bool {
+        // The store first: what it holds at this moment must be in the caches at the next.
+        let revision = self.store.revision();
+        self.revision() >= revision
+    }
+
     /// Waits until the caches show the store's present state.
     pub async fn fresh(&self) -> Result<Revision, Status> {
         self.reach(self.store.revision()).await
@@ -112,6 +126,10 @@ impl Caches {
 
     /// Waits until the caches have reached `revision`.
     pub async fn reach(&self, revision: Revision) -> Result<Revision, Status> {
+        let at = self.revision();
+        if at >= revision {
+            return Ok(at);
+        }
         let mut progress = self.progress.subscribe();
         let reached = tokio::time::timeout(FRESH_TIMEOUT, progress.wait_for(|at| *at >= revision)).await;
         match reached {
@@ -120,8 +138,16 @@ impl Caches {
         }
     }
 
+    /// Fills the caches with a state that lies as far back as a window reaches: the feed then replays what
+    /// happened since, so that clients can go on from a revision that they had before a restart.
     async fn load(&self) -> Result<Revision, Error> {
-        let all = self.store.range(Range::prefix(REGISTRY.as_bytes())).await?;
+        let oldest = self.store.revision().saturating_sub(resource::WINDOW as Revision);
+        let from = oldest.max(self.store.compacted()).max(EMPTY_STORE);
+        let all = match self.store.range(Range::prefix(REGISTRY.as_bytes()).at(from)).await {
+            // Somebody compacted just now; the present is always there.
+            Err(corten_store::Error::Compacted { .. }) => self.store.range(Range::prefix(REGISTRY.as_bytes())).await?,
+            other => other?,
+        };
         for entry in &all.entries {
             self.apply(entry.mod_revision, EventKind::Put, entry);
         }
@@ -139,10 +165,11 @@ impl Caches {
         mut additions: mpsc::Receiver<Addition>,
         shutdown: CancellationToken,
     ) {
+        let mut pacer = Pacer::default();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                ended = self.follow(&mut revision, &mut additions) => {
+                ended = self.follow(&mut revision, &mut additions, &mut pacer) => {
                     tracing::warn!(revision, error = %ended, "the store's watch ended; resuming");
                     if matches!(ended, corten_store::Error::Compacted { .. }) {
                         revision = self.reload(revision).await;
@@ -157,7 +184,12 @@ impl Caches {
         }
     }
 
-    async fn follow(&self, revision: &mut Revision, additions: &mut mpsc::Receiver<Addition>) -> corten_store::Error {
+    async fn follow(
+        &self,
+        revision: &mut Revision,
+        additions: &mut mpsc::Receiver<Addition>,
+        pacer: &mut Pacer,
+    ) -> corten_store::Error {
         let mut watch = match self.store.watch(REGISTRY.as_bytes(), *revision + 1).await {
             Ok(watch) => watch,
             Err(e) => return e,
@@ -170,6 +202,10 @@ impl Caches {
                     }
                     continue;
                 }
+                () = pacer.due() => {
+                    pacer.wake_due(Instant::now());
+                    continue;
+                }
                 batch = watch.next() => batch,
             };
             let batch = match batch {
@@ -177,11 +213,12 @@ impl Caches {
                 Some(Err(e)) => return e,
                 None => return corten_store::Error::Closed,
             };
-            for event in batch.events.iter() {
-                self.apply(batch.revision, event.kind, &event.entry);
-            }
+            let touched: Vec<Arc<ResourceCache>> =
+                batch.events.iter().filter_map(|event| self.apply(batch.revision, event.kind, &event.entry)).collect();
             *revision = batch.revision;
             self.progress.send_replace(batch.revision);
+            let now = Instant::now();
+            touched.iter().for_each(|cache| pacer.changed(cache, now));
         }
     }
 
@@ -217,19 +254,21 @@ impl Caches {
         }
     }
 
-    fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) {
-        let Some((cache, name)) = self.route(&entry.key) else { return };
+    /// Applies one change to the cache it belongs to, and returns that.
+    fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) -> Option<Arc<ResourceCache>> {
+        let (cache, name) = self.route(&entry.key)?;
         let item = match kind {
             EventKind::Delete => None,
             EventKind::Put => match self.decode(entry) {
                 Ok(object) => Some(Arc::new(Item::new(object))),
                 Err(e) => {
                     tracing::error!(error = %e, "a stored object cannot be read; it is left out");
-                    return;
+                    return None;
                 }
             },
         };
         cache.apply(revision, name, item);
+        Some(cache)
     }
 
     fn decode(&self, entry: &Entry) -> Result<Object, Error> {

@@ -5,16 +5,21 @@
 //! any of them, and one that falls out of the window is told so and ends.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
+use bytes::Bytes;
 use corten_api::Kind;
 use corten_meta::{FieldSelector, Object, Selector};
 use corten_store::Revision;
 use imbl::OrdMap;
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::metrics::StorageSeries;
 
 /// The most changes a window holds.
-const WINDOW: usize = 4096;
+pub const WINDOW: usize = 4096;
 /// The most bytes that the objects of a window take, once it holds a few changes.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 const WINDOW_MIN: usize = 128;
@@ -61,6 +66,18 @@ pub struct Change {
     /// The object after the change; of a deletion, its last state under the deletion's revision.
     pub item: Arc<Item>,
     pub previous: Option<Arc<Item>>,
+    frame: OnceLock<Bytes>,
+}
+
+impl Change {
+    fn new(revision: Revision, kind: ChangeKind, item: Arc<Item>, previous: Option<Arc<Item>>) -> Change {
+        Change { revision, kind, item, previous, frame: OnceLock::new() }
+    }
+
+    /// The change as text, encoded for the first watcher and shared with the others.
+    pub fn frame(&self, encode: impl FnOnce() -> Bytes) -> Bytes {
+        self.frame.get_or_init(encode).clone()
+    }
 }
 
 /// Which objects a reader wants.
@@ -105,6 +122,8 @@ impl Snapshot {
 #[derive(Default)]
 struct State {
     items: OrdMap<String, Arc<Item>>,
+    /// The bytes of the items' objects.
+    bytes: usize,
     window: VecDeque<Arc<Change>>,
     window_bytes: usize,
     /// Every change after this revision is in the window.
@@ -142,11 +161,16 @@ pub struct ResourceCache {
     pub kind: Arc<Kind>,
     state: RwLock<State>,
     changed: watch::Sender<Revision>,
+    /// What is counted for this resource.
+    pub storage: StorageSeries,
+    /// When the watchers were last woken; only the feed writes it.
+    woken: Mutex<Option<Instant>>,
 }
 
 impl ResourceCache {
     pub fn new(kind: Arc<Kind>) -> ResourceCache {
-        ResourceCache { kind, state: RwLock::default(), changed: watch::Sender::new(0) }
+        let (state, changed) = (RwLock::default(), watch::Sender::new(0));
+        ResourceCache { kind, state, changed, storage: StorageSeries::default(), woken: Mutex::default() }
     }
 
     /// The key of an object inside this resource.
@@ -184,6 +208,11 @@ impl ResourceCache {
         self.read().items.len()
     }
 
+    /// How many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.read().bytes
+    }
+
     /// The revision of the last change of this resource.
     pub fn revision(&self) -> Revision {
         self.read().revision
@@ -214,21 +243,39 @@ impl ResourceCache {
         let change = match item {
             Some(item) => {
                 let previous = state.items.insert(key.to_owned(), Arc::clone(&item));
+                state.bytes += item.object.bytes.len();
+                state.bytes -= previous.as_ref().map_or(0, |previous| previous.object.bytes.len());
                 let kind = if previous.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
-                Change { revision, kind, item, previous }
+                Change::new(revision, kind, item, previous)
             }
             None => {
                 let Some(previous) = state.items.remove(key) else { return };
+                state.bytes -= previous.object.bytes.len();
                 let last =
                     Object { bytes: previous.object.bytes.clone(), revision, header: previous.object.header.clone() };
                 let item = Arc::new(Item { object: Arc::new(last), fields: previous.fields.clone() });
-                Change { revision, kind: ChangeKind::Deleted, item, previous: Some(previous) }
+                Change::new(revision, ChangeKind::Deleted, item, Some(previous))
             }
         };
         state.revision = revision;
         state.push(change);
-        drop(state);
-        self.changed.send_replace(revision);
+        self.storage.events_received.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many watchers wait for changes.
+    pub fn watchers(&self) -> usize {
+        self.changed.receiver_count()
+    }
+
+    /// Wakes the watchers. Only the feed calls this, after it has applied changes.
+    pub(super) fn wake(&self, now: Instant) {
+        *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(now);
+        self.changed.send_replace(self.revision());
+    }
+
+    /// When the watchers were last woken.
+    pub(super) fn woken(&self) -> Option<Instant> {
+        *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// After a (re)load: what is there is the state, not a series of changes.

@@ -5,19 +5,21 @@
 //! selection is ADDED, one that leaves it is DELETED. A watcher that cannot keep up ends.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use corten_meta::{Object, Status};
 use corten_store::Revision;
 use futures::stream::{BoxStream, StreamExt};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::resource::Window;
 use super::{Caches, Change, ChangeKind, Filter, ResourceCache};
-use crate::body::WatchEvent;
+use crate::body::{Delivery, WatchEvent};
 
 /// How often a quiet watcher that asked for bookmarks gets one.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -42,10 +44,12 @@ pub struct Watcher {
     after: Revision,
     generation: u64,
     changed: watch::Receiver<Revision>,
-    pending: VecDeque<WatchEvent>,
+    pending: VecDeque<Delivery>,
     bookmarks: bool,
     next_bookmark: Instant,
     deadline: Instant,
+    /// Set to whatever comes first: the next bookmark or the end.
+    timer: Pin<Box<Sleep>>,
     shutdown: CancellationToken,
     ended: bool,
 }
@@ -58,17 +62,19 @@ impl Watcher {
         filter: Filter,
         options: WatcherOptions,
         shutdown: CancellationToken,
-    ) -> Result<BoxStream<'static, WatchEvent>, Status> {
+    ) -> Result<BoxStream<'static, Delivery>, Status> {
         let changed = cache.changes();
         if let Window::TooOld { oldest } = cache.since(options.after) {
             return Err(too_old(options.after, oldest));
         }
-        let mut pending: VecDeque<WatchEvent> = options.initial.into_iter().flatten().map(WatchEvent::Added).collect();
+        let initial = options.initial.into_iter().flatten();
+        let mut pending: VecDeque<Delivery> = initial.map(|object| WatchEvent::Added(object).into()).collect();
         if options.mark_initial_end {
-            pending.push_back(WatchEvent::Bookmark { revision: options.after, initial_events_end: true });
+            let end = WatchEvent::Bookmark { revision: options.after, initial_events_end: true };
+            pending.push_back(end.into());
         }
         let now = Instant::now();
-        let watcher = Watcher {
+        let mut watcher = Watcher {
             generation: cache.generation(),
             caches,
             cache,
@@ -79,16 +85,23 @@ impl Watcher {
             bookmarks: options.bookmarks,
             next_bookmark: now + BOOKMARK_PERIOD,
             deadline: now + options.timeout,
+            timer: Box::pin(tokio::time::sleep_until(now)),
             shutdown,
             ended: false,
         };
+        watcher.set_timer();
         Ok(futures::stream::unfold(watcher, |mut w| async move { w.next().await.map(|event| (event, w)) }).boxed())
     }
 
-    async fn next(&mut self) -> Option<WatchEvent> {
+    fn set_timer(&mut self) {
+        let next = if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
+        self.timer.as_mut().reset(next);
+    }
+
+    async fn next(&mut self) -> Option<Delivery> {
         loop {
-            if let Some(event) = self.pending.pop_front() {
-                return Some(event);
+            if let Some(delivery) = self.pending.pop_front() {
+                return Some(delivery);
             }
             if self.ended {
                 return None;
@@ -99,29 +112,38 @@ impl Watcher {
             }
             tokio::select! {
                 changed = self.changed.changed() => if changed.is_err() { return None },
-                () = tokio::time::sleep_until(self.next_bookmark), if self.bookmarks => self.bookmark(),
-                () = tokio::time::sleep_until(self.deadline) => self.ended = true,
+                () = self.timer.as_mut() => self.on_timer(),
                 () = self.shutdown.cancelled() => return None,
             }
+        }
+    }
+
+    fn on_timer(&mut self) {
+        if Instant::now() >= self.deadline {
+            self.ended = true;
+        } else {
+            self.bookmark();
+            self.set_timer();
         }
     }
 
     /// Takes what is new in the window. Returns whether there is something to send or the watch ended.
     fn collect(&mut self) -> bool {
         if self.cache.generation() != self.generation {
-            self.pending.push_back(WatchEvent::Error(too_old(self.after, self.caches.revision())));
+            self.pending.push_back(WatchEvent::Error(too_old(self.after, self.caches.revision())).into());
             self.ended = true;
             return true;
         }
         match self.cache.since(self.after) {
             Window::TooOld { oldest } => {
-                self.pending.push_back(WatchEvent::Error(too_old(self.after, oldest)));
+                self.cache.storage.terminated_watchers.fetch_add(1, Ordering::Relaxed);
+                self.pending.push_back(WatchEvent::Error(too_old(self.after, oldest)).into());
                 self.ended = true;
             }
             Window::Changes(changes) => {
                 for change in changes {
                     self.after = change.revision;
-                    self.pending.extend(select(&self.filter, &self.cache, &change));
+                    self.pending.extend(select(&self.filter, &self.cache, change));
                 }
             }
         }
@@ -133,31 +155,33 @@ impl Watcher {
         // The progress is read before the window, so nothing up to it can still be missing below.
         let revision = self.caches.revision();
         self.collect();
+        if self.ended {
+            return;
+        }
         self.after = self.after.max(revision);
-        self.pending.push_back(WatchEvent::Bookmark { revision: self.after, initial_events_end: false });
+        let bookmark = WatchEvent::Bookmark { revision: self.after, initial_events_end: false };
+        self.pending.push_back(bookmark.into());
     }
 }
 
 /// The event of a change for a filter, if it has one.
-fn select(filter: &Filter, cache: &ResourceCache, change: &Change) -> Option<WatchEvent> {
+fn select(filter: &Filter, cache: &ResourceCache, change: Arc<Change>) -> Option<Delivery> {
     let now = change.kind != ChangeKind::Deleted && filter.matches(&cache.kind, &change.item);
     let before = change.previous.as_ref().is_some_and(|previous| filter.matches(&cache.kind, previous));
-    let object = || Arc::clone(&change.item.object);
-    match (before, now) {
-        (false, true) => Some(WatchEvent::Added(object())),
-        (true, true) => Some(WatchEvent::Modified(object())),
-        (true, false) if change.kind == ChangeKind::Deleted => Some(WatchEvent::Deleted(object())),
+    let object = Arc::clone(&change.item.object);
+    let (event, as_it_happened) = match (before, now) {
+        (false, true) => (WatchEvent::Added(object), change.kind == ChangeKind::Added),
+        (true, true) => (WatchEvent::Modified(object), true),
+        (true, false) if change.kind == ChangeKind::Deleted => (WatchEvent::Deleted(object), true),
         // The client sees the object as it last matched, under the revision of the change.
-        (true, false) => change.previous.as_ref().map(|previous| {
-            let object = Object {
-                bytes: previous.object.bytes.clone(),
-                revision: change.revision,
-                header: previous.object.header.clone(),
-            };
-            WatchEvent::Deleted(Arc::new(object))
-        }),
-        (false, false) => None,
-    }
+        (true, false) => {
+            let previous = &change.previous.as_ref()?.object;
+            let (bytes, header) = (previous.bytes.clone(), previous.header.clone());
+            (WatchEvent::Deleted(Arc::new(Object { bytes, revision: change.revision, header })), false)
+        }
+        (false, false) => return None,
+    };
+    Some(Delivery { event, change: as_it_happened.then_some(change) })
 }
 
 fn too_old(asked: Revision, oldest: Revision) -> Status {

@@ -172,7 +172,7 @@ pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Res
     let deleted: Vec<Arc<Object>> = results.into_iter().flatten().collect();
     let meta = ListMeta { remaining: None, ..page.meta };
     let context = target.context;
-    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, &deleted, &meta))
+    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, deleted, &meta))
 }
 
 /// Plans and carries out one deletion.

@@ -69,7 +69,7 @@ impl Continue {
 pub async fn list(target: &Target<'_>) -> Result<Reply, Status> {
     let page = page(target).await?;
     let context = target.context;
-    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, &page.objects, &page.meta))
+    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &page.meta))
 }
 
 /// The page that the query asks for, in the served version.

@@ -56,7 +56,7 @@ impl Target<'_> {
 /// Finds the resource and hands the request to the verb's handler.
 pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
     let info = &context.info;
-    let Some(resource) = server.registry.resource(&info.group, &info.version, &info.resource) else {
+    let Some(resource) = &context.resource else {
         return unknown_resource(server, context);
     };
     let kind = &resource.kind;
@@ -65,7 +65,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         return Err(Status::path_not_found());
     }
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
-    let target = Target { server, context, resource: &resource, namespace, name: &info.name };
+    let target = Target { server, context, resource, namespace, name: &info.name };
     if !info.subresource.is_empty() {
         let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
         return subresources::dispatch(&target, subresource, body).await;

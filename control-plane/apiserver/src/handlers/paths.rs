@@ -94,7 +94,8 @@ fn index(server: &Server) -> serde_json::Value {
     json!({ "paths": paths })
 }
 
-fn version(server: &Server) -> serde_json::Value {
+/// The document of `/version`.
+pub fn version(server: &Server) -> serde_json::Value {
     let config = &server.config;
     let mut numbers = config.git_version.trim_start_matches('v').split('.');
     let mut next = || numbers.next().unwrap_or_default().to_owned();

@@ -10,7 +10,7 @@ use http::{HeaderValue, header};
 use super::Target;
 use super::list::{filter, number, revision};
 use super::options::check_list_options;
-use crate::body::{Body, Reply, Watch, WatchEvent};
+use crate::body::{Body, Delivery, Reply, Watch, WatchEvent};
 use crate::cache::{Watcher, WatcherOptions};
 use crate::registry::Resource;
 use crate::response;
@@ -58,16 +58,18 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
         timeout: timeout(number(query, "timeoutSeconds")?),
     };
     let shutdown = target.server.shutdown.clone();
-    let events = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), filter, options, shutdown)?;
+    let deliveries = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), filter, options, shutdown)?;
     let resource = Arc::clone(target.resource);
-    let events = if resource.is_converted() {
+    let deliveries = if resource.is_converted() {
         let resource = Arc::clone(&resource);
-        events.then(move |event| convert(Arc::clone(&resource), event)).boxed()
+        let convert = move |delivery: Delivery| convert(Arc::clone(&resource), delivery.event);
+        deliveries.then(convert).map(Into::into).boxed()
     } else {
-        events
+        deliveries
     };
     let encode = response::event_encoder(context.accept, context.include_object(), resource);
-    let mut reply = Reply::new(Body::Watch(Watch { events, encode }));
+    let cache = Arc::clone(&stored.cache);
+    let mut reply = Reply::new(Body::Watch(Watch { deliveries, encode, cache, under_way: None }));
     let content_type = "application/json";
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(reply)

@@ -21,7 +21,7 @@ pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
     };
     if context.info.verb == "list" {
         let objects: Vec<Arc<Object>> = COMPONENTS.iter().map(component).collect::<Result<_, _>>()?;
-        return Ok(response::list(context.accept, context.include_object(), kind, &objects, &ListMeta::default()));
+        return Ok(response::list(context.accept, context.include_object(), kind, objects, &ListMeta::default()));
     }
     let name = COMPONENTS.iter().find(|name| **name == target.name).ok_or_else(|| target.not_found())?;
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &component(name)?))

@@ -3,9 +3,10 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use corten_apiserver::{Body, Config, InProcess, Server, User, WatchEvent};
+use corten_store::{Embedded, Store};
 use futures::StreamExt;
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ use serde_json::Value;
 pub struct TestServer {
     pub server: Arc<Server>,
     admin: InProcess,
+    /// The server's store, which must not outlive it.
+    store: Weak<Embedded>,
     directory: tempfile::TempDir,
 }
 
@@ -58,31 +61,42 @@ impl TestServer {
 
     pub async fn with(config: Config) -> TestServer {
         let directory = tempfile::tempdir().unwrap();
-        let store = corten_store::Embedded::open(corten_store::Config::new(directory.path())).unwrap();
+        let store = Embedded::open(corten_store::Config::new(directory.path())).unwrap();
+        TestServer::over(config, store, directory).await
+    }
+
+    async fn over(config: Config, store: Arc<Embedded>, directory: tempfile::TempDir) -> TestServer {
+        let weak = Arc::downgrade(&store);
         let server = Server::new(config, store).await.unwrap();
         let admin = server.in_process(User::new("admin", &["system:masters"]));
-        TestServer { server, admin, directory }
+        TestServer { server, admin, store: weak, directory }
     }
 
     /// Stops the server and opens the same store again.
     pub async fn restart(self) -> TestServer {
-        let TestServer { server, admin, directory } = self;
+        let TestServer { server, admin, directory, .. } = self;
         drop(admin);
         server.shut_down();
         let mut server = Some(server);
         // The feed of the caches holds the store until it has seen the shutdown.
         for _ in 0..200 {
             drop(server.take());
-            match corten_store::Embedded::open(corten_store::Config::new(directory.path())) {
-                Ok(store) => {
-                    let server = Server::new(config(), store).await.unwrap();
-                    let admin = server.in_process(User::new("admin", &["system:masters"]));
-                    return TestServer { server, admin, directory };
-                }
+            match Embedded::open(corten_store::Config::new(directory.path())) {
+                Ok(store) => return TestServer::over(config(), store, directory).await,
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             }
         }
         panic!("the store stays locked");
+    }
+
+    /// Forgets the history before a revision.
+    pub async fn compact(&self, revision: u64) -> Result<(), corten_store::Error> {
+        self.store.upgrade().unwrap().compact(revision).await
+    }
+
+    /// The revision before which history is gone.
+    pub fn compacted(&self) -> u64 {
+        self.store.upgrade().unwrap().compacted()
     }
 
     /// A caller with another identity.
@@ -119,9 +133,18 @@ impl TestServer {
 
     /// The events of a watch as they come.
     pub async fn watch(&self, path: &str) -> futures::stream::BoxStream<'static, WatchEvent> {
+        self.try_watch(path).await.expect("the history is there")
+    }
+
+    /// The same, or nothing if the history that it needs is gone.
+    pub async fn try_watch(&self, path: &str) -> Option<futures::stream::BoxStream<'static, WatchEvent>> {
         let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
-        match self.admin.call(request).await.into_body() {
-            Body::Watch(watch) => watch.events,
+        let reply = self.admin.call(request).await;
+        if reply.status() == 410 {
+            return None;
+        }
+        match reply.into_body() {
+            Body::Watch(watch) => Some(watch.events()),
             other => panic!("not a watch: {other:?}"),
         }
     }

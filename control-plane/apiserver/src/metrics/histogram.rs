@@ -1,0 +1,73 @@
+//! A histogram that many threads add to: one atomic number a bucket, made cumulative only when it is read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Exposition;
+
+/// Counts of values up to each of `N` bounds, which the caller keeps.
+pub struct Histogram<const N: usize> {
+    buckets: [AtomicU64; N],
+    beyond: AtomicU64,
+    /// The sum in millionths, which atomics can add.
+    sum: AtomicU64,
+}
+
+impl<const N: usize> Default for Histogram<N> {
+    fn default() -> Histogram<N> {
+        Histogram { buckets: [const { AtomicU64::new(0) }; N], beyond: AtomicU64::new(0), sum: AtomicU64::new(0) }
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    /// Adds one value.
+    pub fn observe(&self, value: f64, bounds: &[f64]) {
+        self.add(value, 1, value, bounds);
+    }
+
+    /// Adds `count` values that fall where `value` does and are `sum` together.
+    pub fn add(&self, value: f64, count: u64, sum: f64, bounds: &[f64]) {
+        let bucket = bounds.iter().position(|bound| value <= *bound).and_then(|at| self.buckets.get(at));
+        bucket.unwrap_or(&self.beyond).fetch_add(count, Ordering::Relaxed);
+        self.sum.fetch_add((sum * 1e6) as u64, Ordering::Relaxed);
+    }
+
+    pub fn count(&self) -> u64 {
+        let within: u64 = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
+        within + self.beyond.load(Ordering::Relaxed)
+    }
+
+    /// Writes the samples of a histogram family.
+    pub fn render(&self, out: &mut Exposition, name: &str, labels: &[(&str, &str)], bounds: &[f64]) {
+        let bucket = format!("{name}_bucket");
+        let mut total = 0;
+        let beyond = std::iter::once((&self.beyond, "+Inf".to_owned()));
+        let within = self.buckets.iter().zip(bounds.iter().map(f64::to_string));
+        for (count, bound) in within.chain(beyond) {
+            total += count.load(Ordering::Relaxed);
+            let mut labels = labels.to_vec();
+            labels.push(("le", &bound));
+            out.sample(&bucket, &labels, total as f64);
+        }
+        out.sample(&format!("{name}_sum"), labels, self.sum.load(Ordering::Relaxed) as f64 / 1e6);
+        out.sample(&format!("{name}_count"), labels, total as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_cumulative_and_include_their_bound() {
+        const BOUNDS: &[f64] = &[1.0, 2.0];
+        let histogram: Histogram<2> = Histogram::default();
+        for value in [0.5, 1.0, 1.5, 9.0] {
+            histogram.observe(value, BOUNDS);
+        }
+        let mut out = Exposition::default();
+        histogram.render(&mut out, "h", &[("a", "b")], BOUNDS);
+        let expected = "h_bucket{a=\"b\",le=\"1\"} 2\nh_bucket{a=\"b\",le=\"2\"} 3\nh_bucket{a=\"b\",le=\"+Inf\"} 4\n\
+                        h_sum{a=\"b\"} 12\nh_count{a=\"b\"} 4\n";
+        assert_eq!(out.finish(), expected);
+    }
+}

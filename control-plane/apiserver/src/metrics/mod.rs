@@ -1,0 +1,212 @@
+//! `/metrics`: what the server counts, under upstream's names, in the Prometheus text format.
+//!
+//! Counting must cost next to nothing: a request finds its series once and adds to atomic numbers. Labels come from
+//! the table of resources and never from what a client made up, so that their number is bounded.
+
+mod exposition;
+mod histogram;
+mod process;
+mod requests;
+mod watches;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use exposition::Exposition;
+pub use histogram::Histogram;
+pub use requests::{LongRunning, Requests};
+pub use watches::WatchSeries;
+
+use crate::registry::{Resource, Resources, Stored};
+use crate::server::Server;
+
+/// The bounds of durations that upstream gives its requests, in seconds.
+pub const SECONDS: &[f64] = &[
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+
+/// All that is counted; gauges are read when they are asked for.
+#[derive(Default)]
+pub struct Metrics {
+    pub requests: Requests,
+    pub authenticated: Attempts,
+    pub authorized: Attempts,
+    pub tls_handshake_errors: AtomicU64,
+}
+
+/// How often something succeeded and failed.
+#[derive(Default)]
+pub struct Attempts {
+    succeeded: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Attempts {
+    pub fn count(&self, success: bool) {
+        let counter = if success { &self.succeeded } else { &self.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn render(&self, out: &mut Exposition, name: &str, help: &str, [success, failure]: [&str; 2]) {
+        out.family(name, "counter", help);
+        out.sample(name, &[("result", success)], self.succeeded.load(Ordering::Relaxed) as f64);
+        out.sample(name, &[("result", failure)], self.failed.load(Ordering::Relaxed) as f64);
+    }
+}
+
+/// What the storage of one resource counts.
+#[derive(Default)]
+pub struct StorageSeries {
+    operations: [Histogram<{ SECONDS.len() }>; OPERATIONS.len()],
+    pub events_received: AtomicU64,
+    pub terminated_watchers: AtomicU64,
+    pub watches: WatchSeries,
+}
+
+/// What is done with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageOperation {
+    Create,
+    Update,
+    Delete,
+    Get,
+    List,
+}
+
+const OPERATIONS: [(StorageOperation, &str); 5] = [
+    (StorageOperation::Create, "create"),
+    (StorageOperation::Update, "update"),
+    (StorageOperation::Delete, "delete"),
+    (StorageOperation::Get, "get"),
+    (StorageOperation::List, "list"),
+];
+
+impl StorageSeries {
+    /// Counts one operation that began at `began`.
+    pub fn observe(&self, operation: StorageOperation, began: std::time::Instant) {
+        self.operations[operation as usize].observe(began.elapsed().as_secs_f64(), SECONDS);
+    }
+}
+
+impl Metrics {
+    /// The whole exposition.
+    pub fn render(&self, server: &Server) -> String {
+        let mut out = Exposition::default();
+        self.requests.render(&mut out);
+        let (reading, writing) = server.limits.current();
+        let name = "apiserver_current_inflight_requests";
+        out.family(name, "gauge", "Requests that are being served, by kind.");
+        out.sample(name, &[("request_kind", "mutating")], writing as f64);
+        out.sample(name, &[("request_kind", "readOnly")], reading as f64);
+        let levels = server.flow_control.current();
+        let name = "apiserver_flowcontrol_current_executing_seats";
+        out.family(name, "gauge", "Seats that are taken, by priority level.");
+        for (level, seats, _) in &levels {
+            out.sample(name, &[("priority_level", level)], f64::from(*seats));
+        }
+        let name = "apiserver_flowcontrol_current_inqueue_requests";
+        out.family(name, "gauge", "Requests that wait, by priority level.");
+        for (level, _, requests) in &levels {
+            out.sample(name, &[("priority_level", level)], *requests as f64);
+        }
+        let name = "apiserver_tls_handshake_errors_total";
+        out.family(name, "counter", "TLS handshakes that failed.");
+        out.sample(name, &[], self.tls_handshake_errors.load(Ordering::Relaxed) as f64);
+        let help = "Authentications, by how they ended.";
+        self.authenticated.render(&mut out, "authentication_attempts", help, ["success", "failure"]);
+        let help = "Authorizations, by how they ended.";
+        self.authorized.render(&mut out, "authorization_attempts_total", help, ["allowed", "denied"]);
+        let resources = server.registry.resources();
+        storage(&mut out, &resources);
+        watches::render(&mut out, &resources);
+        let name = "apiserver_storage_revision";
+        out.family(name, "gauge", "The store's revision.");
+        out.sample(name, &[], server.registry.store.revision() as f64);
+        build_info(&mut out, server);
+        process::render(&mut out);
+        out.finish()
+    }
+}
+
+/// The resources that are stored as themselves.
+fn stored(resources: &Resources) -> impl Iterator<Item = (&Resource, &Stored)> {
+    let all = resources.ordered.iter().filter_map(|resource| Some((resource.as_ref(), resource.stored.as_ref()?)));
+    all.filter(|(resource, stored)| Arc::ptr_eq(&stored.hub, &resource.kind))
+}
+
+fn storage(out: &mut Exposition, resources: &Resources) {
+    gauge(out, resources, "apiserver_resource_objects", "Stored objects, by resource.", |s| s.cache.count() as f64);
+    let name = "apiserver_storage_objects";
+    out.family(name, "gauge", "Stored objects, by resource and group in one name.");
+    for (resource, stored) in stored(resources) {
+        let kind = &resource.kind;
+        let full = if kind.group.is_empty() { kind.plural.clone() } else { format!("{}.{}", kind.plural, kind.group) };
+        out.sample(name, &[("resource", &full)], stored.cache.count() as f64);
+    }
+    let help = "The bytes that stored objects take, by resource.";
+    gauge(out, resources, "apiserver_resource_size_estimate_bytes", help, |s| s.cache.bytes() as f64);
+    let help = "The revision that the cache of a resource has reached.";
+    gauge(out, resources, "apiserver_watch_cache_resource_version", help, |s| s.cache.revision() as f64);
+    let help = "Changes that came from the store, by resource.";
+    counter(out, resources, "apiserver_storage_events_received_total", help, |s| &s.cache.storage.events_received);
+    let help = "Watches that were ended because they were too slow, by resource.";
+    counter(out, resources, "apiserver_terminated_watchers_total", help, |s| &s.cache.storage.terminated_watchers);
+    let name = "etcd_request_duration_seconds";
+    out.family(name, "histogram", "How long the store took, by operation and resource.");
+    each_operation(resources, |labels, histogram| histogram.render(out, name, labels, SECONDS));
+    let name = "etcd_requests_total";
+    out.family(name, "counter", "Requests to the store, by operation and resource.");
+    each_operation(resources, |labels, histogram| out.sample(name, labels, histogram.count() as f64));
+}
+
+fn each_operation(resources: &Resources, mut each: impl FnMut(&[(&str, &str)], &Histogram<{ SECONDS.len() }>)) {
+    for (resource, stored) in stored(resources) {
+        for (operation, word) in OPERATIONS {
+            let histogram = &stored.cache.storage.operations[operation as usize];
+            if histogram.count() > 0 {
+                let (group, plural) = (&resource.kind.group, &resource.kind.plural);
+                each(&[("group", group), ("operation", word), ("resource", plural)], histogram);
+            }
+        }
+    }
+}
+
+fn gauge(out: &mut Exposition, resources: &Resources, name: &str, help: &str, value: impl Fn(&Stored) -> f64) {
+    out.family(name, "gauge", help);
+    for (resource, stored) in stored(resources) {
+        let labels = [("group", resource.kind.group.as_str()), ("resource", resource.kind.plural.as_str())];
+        out.sample(name, &labels, value(stored));
+    }
+}
+
+/// A counter of each resource; those that never counted are left out.
+fn counter(out: &mut Exposition, resources: &Resources, name: &str, help: &str, value: impl Fn(&Stored) -> &AtomicU64) {
+    out.family(name, "counter", help);
+    for (resource, stored) in stored(resources) {
+        let count = value(stored).load(Ordering::Relaxed);
+        if count > 0 {
+            let labels = [("group", resource.kind.group.as_str()), ("resource", resource.kind.plural.as_str())];
+            out.sample(name, &labels, count as f64);
+        }
+    }
+}
+
+fn build_info(out: &mut Exposition, server: &Server) {
+    let version = crate::handlers::paths::version(server);
+    let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
+    let labels = [
+        ("build_date", text("buildDate")),
+        ("compiler", text("compiler")),
+        ("git_commit", text("gitCommit")),
+        ("git_tree_state", text("gitTreeState")),
+        ("git_version", text("gitVersion")),
+        ("go_version", text("goVersion")),
+        ("major", text("major")),
+        ("minor", text("minor")),
+        ("platform", text("platform")),
+    ];
+    let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    out.family("kubernetes_build_info", "gauge", "What this server was built from; always 1.");
+    out.sample("kubernetes_build_info", &labels, 1.0);
+}

@@ -1,0 +1,56 @@
+//! What the process itself uses, as every Prometheus client library reports it.
+
+use super::Exposition;
+
+pub fn render(out: &mut Exposition) {
+    let mut gauge = |name: &str, kind: &str, help: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            out.family(name, kind, help);
+            out.sample(name, &[], value);
+        }
+    };
+    let usage = Usage::read();
+    gauge("process_cpu_seconds_total", "counter", "User and system CPU time in seconds.", usage.cpu_seconds);
+    gauge("process_max_fds", "gauge", "How many files may be open.", usage.max_fds);
+    gauge("process_open_fds", "gauge", "How many files are open.", usage.open_fds);
+    gauge("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", usage.resident);
+    gauge("process_start_time_seconds", "gauge", "When the process started, in Unix seconds.", usage.started);
+    gauge("process_virtual_memory_bytes", "gauge", "Virtual memory in bytes.", usage.virtual_memory);
+}
+
+struct Usage {
+    cpu_seconds: Option<f64>,
+    max_fds: Option<f64>,
+    open_fds: Option<f64>,
+    resident: Option<f64>,
+    started: Option<f64>,
+    virtual_memory: Option<f64>,
+}
+
+/// The kernel's clock ticks a second in /proc, on every architecture that Linux has a stable interface for.
+const TICKS: f64 = 100.0;
+
+impl Usage {
+    fn read() -> Usage {
+        let text = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
+        let (stat, status, limits, system) =
+            (text("self/stat"), text("self/status"), text("self/limits"), text("stat"));
+        // The name of the process, in parentheses, may hold anything.
+        let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+        let field = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
+        let kib = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
+        };
+        let booted = system.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
+        let most = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+        Usage {
+            cpu_seconds: field(11).zip(field(12)).map(|(user, system)| (user + system) / TICKS),
+            max_fds: most.and_then(|line| line.split_whitespace().next()?.parse().ok()),
+            open_fds: std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64),
+            resident: kib("VmRSS:"),
+            started: field(19).zip(booted).map(|(ticks, booted)| booted + ticks / TICKS),
+            virtual_memory: kib("VmSize:"),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Requests by verb, resource and code, with their durations and the sizes of what they read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use http::Method;
+
+use super::{Exposition, Histogram, SECONDS};
+use crate::negotiation::media_type;
+use crate::pipeline::Context;
+
+/// The bounds of request durations without what the server does not answer for.
+const SLI_SECONDS: &[f64] =
+    &[0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0];
+/// The bounds of response sizes, in bytes.
+const SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+/// Subresources that connect the client with something else.
+const CONNECTS: &[&str] = &["log", "exec", "portforward", "attach", "proxy"];
+
+/// All series of requests, by their labels.
+#[derive(Default)]
+pub struct Requests(RwLock<HashMap<String, Arc<Series>>>);
+
+/// The numbers of requests with the same labels.
+pub struct Series {
+    labels: Labels,
+    codes: Mutex<BTreeMap<u16, u64>>,
+    durations: Histogram<{ SECONDS.len() }>,
+    sli: Histogram<{ SLI_SECONDS.len() }>,
+    sizes: Histogram<{ SIZES.len() }>,
+    long_running: AtomicI64,
+}
+
+/// What requests are told apart by, as upstream does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Labels {
+    verb: &'static str,
+    dry_run: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+}
+
+impl Requests {
+    /// The series that a request counts for.
+    pub fn series(&self, context: &Context) -> Arc<Series> {
+        let labels = Borrowed::of(context);
+        let mut key = String::with_capacity(96);
+        for part in [labels.verb, labels.dry_run, labels.scope, labels.group, labels.version, labels.resource] {
+            key.push_str(part);
+            key.push('\n');
+        }
+        key.push_str(labels.subresource);
+        let known = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner).get(&key).cloned();
+        known.unwrap_or_else(|| {
+            let mut all = self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            Arc::clone(all.entry(key).or_insert_with(|| Arc::new(Series::new(labels.to_owned()))))
+        })
+    }
+
+    pub fn render(&self, out: &mut Exposition) {
+        let all = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut series: Vec<(&String, &Arc<Series>)> = all.iter().collect();
+        series.sort_by_key(|(key, _)| *key);
+        let series: Vec<&Series> = series.into_iter().map(|(_, series)| series.as_ref()).collect();
+        let name = "apiserver_request_total";
+        out.family(name, "counter", "Requests, by verb, resource and code of the answer.");
+        for one in &series {
+            for (code, count) in one.codes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter() {
+                let code = code.to_string();
+                let mut labels = vec![("code", code.as_str())];
+                labels.extend(one.labels.with_dry_run());
+                out.sample(name, &labels, *count as f64);
+            }
+        }
+        let name = "apiserver_request_duration_seconds";
+        out.family(name, "histogram", "How long requests took, by verb and resource.");
+        let counted = |one: &&&Series| one.durations.count() > 0;
+        for one in series.iter().filter(counted) {
+            one.durations.render(out, name, &one.labels.with_dry_run(), SECONDS);
+        }
+        let name = "apiserver_request_sli_duration_seconds";
+        out.family(name, "histogram", "How long requests took that were not dry runs, by verb and resource.");
+        for one in series.iter().filter(|one| one.sli.count() > 0) {
+            one.sli.render(out, name, &one.labels.plain(), SLI_SECONDS);
+        }
+        let name = "apiserver_response_sizes";
+        out.family(name, "histogram", "How many bytes reading requests were answered with, by resource.");
+        for one in series.iter().filter(|one| one.sizes.count() > 0) {
+            one.sizes.render(out, name, &one.labels.plain(), SIZES);
+        }
+        let name = "apiserver_longrunning_requests";
+        out.family(name, "gauge", "Watches and other long requests that are under way, by resource.");
+        for one in &series {
+            let count = one.long_running.load(Ordering::Relaxed);
+            if count > 0 || one.labels.is_long_running() {
+                out.sample(name, &one.labels.plain(), count as f64);
+            }
+        }
+    }
+}
+
+impl Series {
+    fn new(labels: Labels) -> Series {
+        Series {
+            labels,
+            codes: Mutex::default(),
+            durations: Histogram::default(),
+            sli: Histogram::default(),
+            sizes: Histogram::default(),
+            long_running: AtomicI64::new(0),
+        }
+    }
+
+    /// Counts one answer; of reading requests also its size, if that is known.
+    pub fn observe(&self, code: u16, took: Duration, size: Option<usize>) {
+        *self.codes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry(code).or_default() += 1;
+        if self.labels.is_long_running() {
+            return;
+        }
+        self.durations.observe(took.as_secs_f64(), SECONDS);
+        if self.labels.dry_run.is_empty() {
+            self.sli.observe(took.as_secs_f64(), SLI_SECONDS);
+        }
+        if let Some(size) = size.filter(|_| matches!(self.labels.verb, "GET" | "LIST")) {
+            self.sizes.observe(size as f64, SIZES);
+        }
+    }
+
+    /// Counts a long request as under way until the guard is dropped.
+    pub fn begin(self: &Arc<Self>) -> LongRunning {
+        self.long_running.fetch_add(1, Ordering::Relaxed);
+        LongRunning(Arc::clone(self))
+    }
+}
+
+/// A long request under way.
+pub struct LongRunning(Arc<Series>);
+
+impl Drop for LongRunning {
+    fn drop(&mut self) {
+        self.0.long_running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Labels {
+    fn is_long_running(&self) -> bool {
+        matches!(self.verb, "WATCH" | "CONNECT")
+    }
+
+    /// In the order of their names.
+    fn plain(&self) -> Vec<(&'static str, &str)> {
+        vec![
+            ("component", "apiserver"),
+            ("group", &self.group),
+            ("resource", &self.resource),
+            ("scope", self.scope),
+            ("subresource", &self.subresource),
+            ("verb", self.verb),
+            ("version", &self.version),
+        ]
+    }
+
+    fn with_dry_run(&self) -> Vec<(&'static str, &str)> {
+        let mut labels = self.plain();
+        labels.insert(1, ("dry_run", self.dry_run));
+        labels
+    }
+}
+
+/// The labels of one request, before they are known to be new.
+struct Borrowed<'a> {
+    verb: &'static str,
+    dry_run: &'static str,
+    group: &'a str,
+    version: &'a str,
+    resource: &'a str,
+    subresource: &'a str,
+    scope: &'static str,
+}
+
+impl<'a> Borrowed<'a> {
+    fn of(context: &'a Context) -> Borrowed<'a> {
+        let info = &context.info;
+        let scope = match info {
+            _ if !info.is_resource => "",
+            _ if !info.name.is_empty() || info.verb == "create" => "resource",
+            _ if !info.namespace.is_empty() => "namespace",
+            _ => "cluster",
+        };
+        // What a client asks for is a label only if the server has it.
+        let known = context.resource.as_ref().map(|resource| &resource.kind);
+        let subresource = known.and_then(|kind| kind.subresource(&info.subresource)).map_or("", |_| &info.subresource);
+        let (group, version, resource) = match known {
+            Some(_) => (info.group.as_str(), info.version.as_str(), info.resource.as_str()),
+            None => ("", "", ""),
+        };
+        let (verb, dry_run) = (verb(context, scope), dry_run(context));
+        Borrowed { verb, dry_run, group, version, resource, subresource, scope }
+    }
+
+    fn to_owned(&self) -> Labels {
+        Labels {
+            verb: self.verb,
+            dry_run: self.dry_run,
+            group: self.group.to_owned(),
+            version: self.version.to_owned(),
+            resource: self.resource.to_owned(),
+            subresource: self.subresource.to_owned(),
+            scope: self.scope,
+        }
+    }
+}
+
+fn verb(context: &Context, scope: &str) -> &'static str {
+    let info = &context.info;
+    if info.is_resource && CONNECTS.contains(&info.subresource.as_str()) {
+        return "CONNECT";
+    }
+    match context.method {
+        _ if info.verb == "watch" => "WATCH",
+        Method::GET | Method::HEAD if matches!(scope, "namespace" | "cluster") => "LIST",
+        Method::GET | Method::HEAD => "GET",
+        Method::PATCH if media_type(&context.headers) == "application/apply-patch+yaml" => "APPLY",
+        Method::PATCH => "PATCH",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
+
+fn dry_run(context: &Context) -> &'static str {
+    let mut values = context.info.query.all("dryRun");
+    match values.next() {
+        None => "",
+        Some("All") if values.all(|value| value == "All") => "All",
+        Some(_) => "invalid",
+    }
+}

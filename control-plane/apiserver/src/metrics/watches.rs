@@ -1,0 +1,90 @@
+//! Events that watches were sent: how many, and how big.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Exposition, Histogram, stored};
+use crate::registry::Resources;
+
+/// The bounds of the sizes of events, in bytes.
+const SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
+
+/// What the watches of one resource counted.
+#[derive(Default)]
+pub struct WatchSeries {
+    events: AtomicU64,
+    sizes: Histogram<{ SIZES.len() }>,
+}
+
+impl WatchSeries {
+    /// Counts events that leave together, by their sizes.
+    pub fn observe(&self, sizes: impl Iterator<Item = usize>) {
+        let mut run: Option<(usize, u64, usize)> = None;
+        // Neighbours of about the same size are added at once: every watcher adds to the same numbers.
+        for size in sizes {
+            run = match run {
+                Some((first, count, sum)) if bucket(first) == bucket(size) => Some((first, count + 1, sum + size)),
+                before => {
+                    self.add(before);
+                    Some((size, 1, size))
+                }
+            };
+        }
+        self.add(run);
+    }
+
+    fn add(&self, run: Option<(usize, u64, usize)>) {
+        if let Some((size, count, sum)) = run {
+            self.events.fetch_add(count, Ordering::Relaxed);
+            self.sizes.add(size as f64, count, sum as f64, SIZES);
+        }
+    }
+}
+
+fn bucket(size: usize) -> usize {
+    SIZES.partition_point(|bound| *bound < size as f64)
+}
+
+pub fn render(out: &mut Exposition, resources: &Resources) {
+    let all = || {
+        stored(resources).filter(|(_, stored)| stored.cache.storage.watches.events.load(Ordering::Relaxed) > 0).map(
+            |(resource, stored)| {
+                let kind = &resource.kind;
+                let labels = [
+                    ("group", kind.group.as_str()),
+                    ("resource", kind.plural.as_str()),
+                    ("version", kind.version.as_str()),
+                ];
+                (labels, &stored.cache.storage.watches)
+            },
+        )
+    };
+    let name = "apiserver_watch_events_total";
+    out.family(name, "counter", "Events that watches were sent, by resource.");
+    for (labels, series) in all() {
+        out.sample(name, &labels, series.events.load(Ordering::Relaxed) as f64);
+    }
+    let name = "apiserver_watch_events_sizes";
+    out.family(name, "histogram", "How big the events of watches were in bytes, by resource.");
+    for (labels, series) in all() {
+        series.sizes.render(out, name, &labels, SIZES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_leave_together_count_one_by_one() {
+        let series = WatchSeries::default();
+        series.observe([100, 200, 5000, 300, 1 << 20].into_iter());
+        series.observe(std::iter::empty());
+        assert_eq!(series.events.load(Ordering::Relaxed), 5);
+        assert_eq!(series.sizes.count(), 5);
+        let mut out = Exposition::default();
+        series.sizes.render(&mut out, "s", &[], SIZES);
+        let text = out.finish();
+        assert!(text.starts_with("s_bucket{le=\"1024\"} 3\n"), "{text}");
+        assert!(text.contains("s_bucket{le=\"131072\"} 4\n"), "{text}");
+    }
+}

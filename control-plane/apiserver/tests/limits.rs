@@ -1,0 +1,214 @@
+//! What a client may not do to the server: too much, too deep, too slow. Each is answered clearly, and the server
+//! goes on.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod network;
+mod server;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use network::{Listening, PATIENCE, read_until};
+use serde_json::{Value, json};
+use server::{TestServer, next, send};
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const LIMIT: usize = 3 * 1024 * 1024;
+
+/// The server still answers.
+async fn check_alive(listening: &Listening) {
+    let answer = listening.server.get("/api/v1/namespaces/default").await;
+    assert_eq!(answer.code, 200);
+}
+
+fn check_too_large(status: &Value) {
+    assert_eq!(status["code"], 413);
+    assert_eq!(status["reason"], "RequestEntityTooLarge");
+    assert_eq!(status["message"], format!("Request entity too large: limit is {LIMIT}"));
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413_on_http_1() {
+    let listening = Listening::start().await;
+    let mut stream = listening.connect("http/1.1").await;
+    let body = vec![b' '; LIMIT + 1024 * 1024];
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The whole body is sent before the answer is read, as curl does.
+    stream.write_all(&body).await.unwrap();
+    let answer = read_until(&mut stream, |text| text.ends_with("}\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    check_too_large(&serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap());
+    check_alive(&listening).await;
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413_on_http_2() {
+    let listening = Listening::start().await;
+    let mut sender = listening.http2().await;
+    let body = Bytes::from(vec![b' '; LIMIT + 1024 * 1024]);
+    let sent = sender.send_request(listening.request("POST", MAPS, body));
+    let answer = timeout(PATIENCE, sent).await.unwrap().unwrap();
+    assert_eq!(answer.status(), 413);
+    let bytes = timeout(PATIENCE, answer.into_body().collect()).await.unwrap().unwrap().to_bytes();
+    check_too_large(&serde_json::from_slice(&bytes).unwrap());
+    // The connection is still good.
+    let again = sender.send_request(listening.request("GET", MAPS, Bytes::new()));
+    assert_eq!(timeout(PATIENCE, again).await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn an_object_over_the_limit_is_413() {
+    let server = TestServer::start().await;
+    let template = json!({
+        "metadata": { "name": "big" },
+        "template": { "spec": { "containers": [{ "name": "a", "image": "b", "args": ["x".repeat(1_600_000)] }] } },
+    });
+    let answer = server.post("/api/v1/namespaces/default/podtemplates", template).await;
+    assert_eq!(answer.body["reason"], "RequestEntityTooLarge", "{}", answer.body["message"]);
+    answer.expect(413);
+}
+
+#[tokio::test]
+async fn deep_and_swelling_documents_are_refused() {
+    let server = TestServer::start().await;
+    let admin = server.user("admin", &["system:masters"]);
+    let deep_json = format!(r#"{{"metadata":{{"name":"a"}},"data":{}{}}}"#, "[".repeat(500_000), "]".repeat(500_000));
+    let deep_map = format!("{}1{}", r#"{"a":"#.repeat(200_000), "}".repeat(200_000));
+    let deep_yaml = format!("metadata: {{name: a}}\ndata: {}{}\n", "[".repeat(200_000), "]".repeat(200_000));
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..30 {
+        let references = vec![format!("*a{}", level - 1); 10].join(", ");
+        bomb.push_str(&format!("a{level}: &a{level} [{references}]\n"));
+    }
+    for (content_type, body) in [
+        ("application/json", deep_json),
+        ("application/json", deep_map),
+        ("application/yaml", deep_yaml),
+        ("application/yaml", bomb),
+    ] {
+        let headers = [("content-type", content_type)];
+        let asked = send(&admin, "POST", MAPS, body.into(), &headers);
+        let answer = timeout(PATIENCE, asked).await.expect("an answer comes soon");
+        assert_eq!(answer.code, 400, "{content_type}: {}", answer.body);
+    }
+    assert_eq!(server.get(MAPS).await.code, 200);
+}
+
+#[tokio::test]
+async fn floods_of_headers_are_431() {
+    let listening = Listening::start().await;
+    let many: String = (0..5000).map(|n| format!("x-{n}: y\r\n")).collect();
+    let huge = format!("x-huge: {}\r\n", "y".repeat(2 << 20));
+    for flood in [many, huge] {
+        let mut stream = listening.connect("http/1.1").await;
+        // The server may close before it has read all of it.
+        let _ = stream.write_all(format!("GET {MAPS} HTTP/1.1\r\nhost: x\r\n{flood}\r\n").as_bytes()).await;
+        let answer = read_until(&mut stream, |text| text.contains("\r\n\r\n")).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    }
+    let mut sender = listening.http2().await;
+    let mut request = listening.request("GET", MAPS, Bytes::new());
+    for number in 0..50 {
+        let name: http::HeaderName = format!("x-{number}").parse().unwrap();
+        request.headers_mut().insert(name, "y".repeat(8 * 1024).parse().unwrap());
+    }
+    let answer = timeout(PATIENCE, sender.send_request(request)).await.unwrap();
+    assert!(answer.as_ref().is_ok_and(|answer| answer.status() == 431) || answer.is_err(), "{answer:?}");
+    check_alive(&listening).await;
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_in_is_given_up() {
+    let listening = Listening::start().await;
+    let mut stream = listening.connect("http/1.1").await;
+    stream.write_all(format!("GET {MAPS} HTTP/1.1\r\nhost: x\r\nx-slow:").as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    // The server must have begun to read before its time runs.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let answer = read_until(&mut stream, |_| false).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert!(began.elapsed() <= Duration::from_secs(33), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_given_up() {
+    let listening = Listening::start().await;
+    let mut stream = listening.connect("http/1.1").await;
+    let head =
+        format!("POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let answer = read_until(&mut stream, |text| text.ends_with("}\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    assert!(answer.contains("request did not complete within the allotted timeout"), "{answer}");
+    assert!(began.elapsed() <= Duration::from_secs(61), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_quiet_watch_outlives_the_timeouts_of_slow_clients() {
+    let listening = Listening::start().await;
+    let mut stream = listening.connect("http/1.1").await;
+    let head = format!("GET {MAPS}?watch=1&resourceVersion=0&timeoutSeconds=1200 HTTP/1.1\r\nhost: x\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = read_until(&mut stream, |text| text.contains("\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(600)).await;
+    tokio::time::resume();
+    listening.server.post(MAPS, json!({ "metadata": { "name": "late" } })).await.expect(201);
+    let event = read_until(&mut stream, |text| text.contains("\"late\"")).await;
+    assert!(event.contains("ADDED"), "{event}");
+}
+
+#[tokio::test]
+async fn a_watch_that_falls_behind_ends_with_410() {
+    let server = TestServer::start().await;
+    server.post(MAPS, json!({ "metadata": { "name": "a" }, "data": { "n": "" } })).await.expect(201);
+    let mut events = server.watch(&format!("{MAPS}?watch=1&resourceVersion=0")).await;
+    let mut seen = next(&mut events).await;
+    while seen != "ADDED a" {
+        seen = next(&mut events).await;
+    }
+    // More than the window holds, while nobody reads.
+    for round in 0..200 {
+        let data = json!({ "n": round.to_string().repeat(16 * 1024) });
+        server.put(&format!("{MAPS}/a"), json!({ "metadata": { "name": "a" }, "data": data })).await.expect(200);
+    }
+    assert_eq!(next(&mut events).await, "ERROR 410");
+    assert_eq!(next(&mut events).await, "END");
+}
+
+#[tokio::test]
+async fn one_connection_has_a_hundred_streams_and_no_more() {
+    let listening = Listening::start().await;
+    let mut sender = listening.http2().await;
+    let watch = format!("{MAPS}?watch=1&resourceVersion=0");
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        let answer = sender.send_request(listening.request("GET", &watch, Bytes::new()));
+        open.push(timeout(PATIENCE, answer).await.unwrap().unwrap());
+    }
+    let one_more = sender.send_request(listening.request("GET", &watch, Bytes::new()));
+    tokio::pin!(one_more);
+    assert!(timeout(Duration::from_millis(300), one_more.as_mut()).await.is_err(), "it must wait for a place");
+    // Others are not concerned.
+    let mut other = listening.http2().await;
+    let answer = other.send_request(listening.request("GET", MAPS, Bytes::new()));
+    assert_eq!(timeout(PATIENCE, answer).await.unwrap().unwrap().status(), 200);
+    drop(open);
+    assert_eq!(timeout(PATIENCE, one_more).await.unwrap().unwrap().status(), 200);
+}

@@ -1,0 +1,189 @@
+//! `/metrics` as a strict reader of the text format sees it, and that what happens is counted.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use server::{TestServer, call};
+
+/// A sample: its name, its labels in order, its value.
+type Sample = (String, Vec<(String, String)>, f64);
+
+/// The families of an exposition: kind and samples, by name.
+type Families = BTreeMap<String, (String, Vec<Sample>)>;
+
+fn is_name(text: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_' || c == ':';
+    text.starts_with(letter) && text.chars().all(|c| letter(c) || c.is_ascii_digit())
+}
+
+/// Reads the labels between braces, escapes undone.
+fn labels(mut text: &str) -> Vec<(String, String)> {
+    let mut labels = Vec::new();
+    while !text.is_empty() {
+        let (name, rest) = text.split_once("=\"").expect("a label has a value");
+        assert!(is_name(name), "label {name:?}");
+        let mut value = String::new();
+        let mut letters = rest.char_indices();
+        let end = loop {
+            match letters.next().expect("a value ends with a quote") {
+                (at, '"') => break at,
+                (_, '\\') => value.push(match letters.next().unwrap().1 {
+                    'n' => '\n',
+                    other @ ('\\' | '"') => other,
+                    other => panic!("escape {other:?}"),
+                }),
+                (_, '\n') => panic!("a line break in a value"),
+                (_, other) => value.push(other),
+            }
+        };
+        labels.push((name.to_owned(), value));
+        text = &rest[end + 1..];
+        text = text.strip_prefix(',').unwrap_or(text);
+    }
+    labels
+}
+
+fn sample(line: &str) -> Sample {
+    let (series, value) = line.rsplit_once(' ').expect("a sample has a value");
+    let value = value.parse().expect("a value is a number");
+    match series.split_once('{') {
+        None => (series.to_owned(), Vec::new(), value),
+        Some((name, rest)) => (name.to_owned(), labels(rest.strip_suffix('}').expect("braces close")), value),
+    }
+}
+
+/// Reads an exposition, and refuses what Prometheus would.
+fn parse(text: &str) -> Families {
+    assert!(text.ends_with('\n'));
+    let mut families = Families::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            current = help.split(' ').next().unwrap().to_owned();
+            assert!(is_name(&current), "{line}");
+            let new = families.insert(current.clone(), (String::new(), Vec::new())).is_none();
+            assert!(new, "{current} begins twice");
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert_eq!(name, current, "TYPE follows HELP");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            families.get_mut(name).unwrap().0 = kind.to_owned();
+        } else {
+            let (name, labels, value) = sample(line);
+            let (kind, samples) = families.get_mut(&current).expect("a sample belongs to a family");
+            let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(suffixes.iter().any(|suffix| name == format!("{current}{suffix}")), "{line} is not of {current}");
+            samples.push((name, labels, value));
+        }
+    }
+    families
+}
+
+/// No series twice, no label twice, labels in order; histograms rise to their count.
+fn check(families: &Families) {
+    for (family, (kind, samples)) in families {
+        let mut seen = BTreeSet::new();
+        for (name, labels, value) in samples {
+            assert!(seen.insert((name, labels)), "{name} {labels:?} comes twice");
+            assert!(labels.iter().map(|(name, _)| name).is_sorted_by(|a, b| a < b || *b == "le"), "{name} {labels:?}");
+            assert!(value.is_finite() && (kind == "gauge" || *value >= 0.0), "{name} {value}");
+        }
+        if kind == "histogram" {
+            check_histograms(family, samples);
+        }
+    }
+}
+
+fn check_histograms(family: &str, samples: &[Sample]) {
+    let mut last: BTreeMap<Vec<(String, String)>, (f64, f64)> = BTreeMap::new();
+    for (name, labels, value) in samples {
+        if *name == format!("{family}_bucket") {
+            let mut labels = labels.clone();
+            let bound: f64 = labels.pop().filter(|(name, _)| name == "le").unwrap().1.parse().unwrap();
+            let (before, count) = last.insert(labels, (bound, *value)).unwrap_or((f64::NEG_INFINITY, 0.0));
+            assert!(bound > before && *value >= count, "{family} does not rise");
+        } else if *name == format!("{family}_count") {
+            assert_eq!(last[labels], (f64::INFINITY, *value), "{family} {labels:?}");
+        }
+    }
+}
+
+async fn scrape(server: &TestServer) -> Families {
+    let Value::String(text) = server.get("/metrics").await.expect(200) else { panic!("not a text") };
+    let families = parse(&text);
+    check(&families);
+    families
+}
+
+/// The value of the series that has these labels among its own.
+fn value(families: &Families, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
+    let family = name.strip_suffix("_count").filter(|family| families.contains_key(*family)).unwrap_or(name);
+    let has = |labels: &[(String, String)]| wanted.iter().all(|(n, v)| labels.iter().any(|(a, b)| a == n && b == v));
+    let mut found = families.get(family)?.1.iter().filter(|(sample, labels, _)| sample == name && has(labels));
+    let first = found.next().map(|(_, _, value)| *value);
+    assert!(found.next().is_none(), "{name} {wanted:?} is not one series");
+    first
+}
+
+#[tokio::test]
+async fn the_exposition_is_well_formed_and_counts() {
+    let server = TestServer::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for name in ["a", "b"] {
+        server.post(maps, json!({ "metadata": { "name": name } })).await.expect(201);
+    }
+    server.post(&format!("{maps}?dryRun=All"), json!({ "metadata": { "name": "c" } })).await.expect(201);
+    server.get(&format!("{maps}/a")).await.expect(200);
+    server.get(maps).await.expect(200);
+    let events = server.watch(&format!("{maps}?watch=1&resourceVersion=0")).await;
+    let families = scrape(&server).await;
+    let maps_of = |verb: &'static str, scope: &'static str| {
+        [("group", ""), ("version", "v1"), ("resource", "configmaps"), ("verb", verb), ("scope", scope)]
+    };
+    let with = |labels: &[(&'static str, &'static str)], more: &[(&'static str, &'static str)]| {
+        let all: Vec<(&str, &str)> = labels.iter().chain(more).copied().collect();
+        all
+    };
+    let posted = maps_of("POST", "resource");
+    let total = "apiserver_request_total";
+    assert_eq!(value(&families, total, &with(&posted, &[("code", "201"), ("dry_run", "")])), Some(2.0));
+    assert_eq!(value(&families, total, &with(&posted, &[("code", "201"), ("dry_run", "All")])), Some(1.0));
+    let listed = maps_of("LIST", "namespace");
+    assert_eq!(value(&families, total, &with(&listed, &[("code", "200")])), Some(1.0));
+    assert_eq!(value(&families, "apiserver_request_duration_seconds_count", &listed), Some(1.0));
+    assert_eq!(value(&families, "apiserver_response_sizes_count", &listed), Some(1.0));
+    let watched = maps_of("WATCH", "namespace");
+    assert_eq!(value(&families, "apiserver_longrunning_requests", &watched), Some(1.0));
+    let stored = [("group", ""), ("resource", "configmaps")];
+    assert!(value(&families, "apiserver_resource_objects", &stored).unwrap() >= 2.0);
+    let created = [("group", ""), ("operation", "create"), ("resource", "configmaps")];
+    assert!(value(&families, "etcd_request_duration_seconds_count", &created).unwrap() >= 2.0);
+    for name in ["process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"] {
+        assert!(value(&families, name, &[]).is_some(), "{name}");
+    }
+    drop(events);
+    let families = scrape(&server).await;
+    assert_eq!(value(&families, "apiserver_longrunning_requests", &watched), Some(0.0));
+}
+
+#[tokio::test]
+async fn clients_cannot_make_up_labels() {
+    let server = TestServer::start().await;
+    let nobody = server.user("nobody", &[]);
+    for number in 0..50 {
+        for path in [format!("/apis/g{number}/v1/things"), format!("/api/v1/things{number}"), format!("/x{number}")] {
+            call(&nobody, "GET", &path, None, "").await;
+            server.get(&path).await;
+        }
+        call(&nobody, &format!("X{number}"), "/api/v1/pods", None, "").await;
+        server.get(&format!("/api/v1/namespaces/default/pods/a/made{number}")).await;
+    }
+    let families = scrape(&server).await;
+    let series = families["apiserver_request_total"].1.len();
+    assert!(series < 40, "{series} series");
+}
