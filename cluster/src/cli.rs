@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use corten_network::routes::Backend;
 
 use crate::kubelet_options::KubeletOptions;
@@ -42,6 +42,9 @@ pub enum Command {
     /// Import, pull, list and remove container images.
     #[command(subcommand)]
     Image(Image),
+    /// Measure a running cluster, of this or any other Kubernetes.
+    #[command(subcommand)]
+    Bench(Bench),
     /// Run the API server alone, with its embedded store.
     Apiserver(Server),
     /// Run the controllers alone.
@@ -506,4 +509,81 @@ pub enum Image {
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
     },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Bench {
+    /// Measure an API server: creates, gets, lists and watches over TLS, in a namespace that is removed afterwards.
+    Api(BenchApi),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchApi {
+    /// The server, as https://host:port; that of the kubeconfig if absent.
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// How to reach the server, and as whom.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// A bearer token to use instead of a client certificate.
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// Who may have signed the server's certificate; without this and a kubeconfig it is not verified.
+    #[arg(long, value_name = "FILE")]
+    pub certificate_authority: Option<PathBuf>,
+    /// What to measure.
+    #[arg(long, value_enum, default_value_t = Scenario::All)]
+    pub scenario: Scenario,
+    /// How many connections send requests at once.
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub connections: u16,
+    /// How long each scenario sends requests.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub duration: u16,
+    /// End a scenario after this many requests, if that comes first.
+    #[arg(long, value_name = "N")]
+    pub requests: Option<u64>,
+    /// The HTTP version; watches share connections only with 2.
+    #[arg(long, value_enum, default_value_t = HttpVersion::Http1)]
+    pub http: HttpVersion,
+    /// How many objects of 1 KiB a list finds.
+    #[arg(long, default_value_t = 5000, value_name = "N")]
+    pub objects: u32,
+    /// How many watches there are on one resource.
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub watchers: u32,
+    /// How many writes a second the watches follow.
+    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub writes: u32,
+    /// A process of the server, whose CPU time and memory count; repeat it for etcd.
+    #[arg(long, value_name = "PID")]
+    pub server_pid: Vec<u32>,
+    /// How the figures are printed.
+    #[arg(long, value_enum, default_value_t = BenchOutput::Table)]
+    pub output: BenchOutput,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    Create,
+    Get,
+    List,
+    Watch,
+    All,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HttpVersion {
+    #[value(name = "1.1")]
+    Http1,
+    #[value(name = "2")]
+    Http2,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchOutput {
+    /// Columns for people.
+    Table,
+    /// Lines of figure, value and unit, separated by tabs.
+    Tsv,
 }

@@ -7,12 +7,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-const BENCHES: [(&str, &str); 5] = [
+const BENCHES: [(&str, &str); 6] = [
     ("corten-store", "commit"),
     ("corten-scheduler", "placement"),
     ("corten-proxy", "services"),
     ("corten-dns", "answers"),
     ("corten", "cluster"),
+    ("corten", "api"),
 ];
 
 pub fn run(flags: &[&str]) -> Result<()> {

@@ -13,10 +13,10 @@ use std::future::Future;
 use anyhow::{Context, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Bench, Cli, Command};
 use crate::config::{Cluster, Place};
 use crate::progress::Progress;
-use crate::{components, instance, preflight};
+use crate::{bench, components, instance, preflight};
 
 /// Runs one command to its end.
 pub fn run(cli: Cli) -> Result<()> {
@@ -42,6 +42,10 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
+        Command::Bench(Bench::Api(flags)) => {
+            raise_open_files();
+            block_on(bench::run(&flags))
+        }
         Command::Server(flags) => {
             log_to_stderr(&cli.log)?;
             let progress = Progress::new(flags.progress_fd);
@@ -56,6 +60,7 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::Apiserver(flags) => {
             log_to_stderr(&cli.log)?;
+            raise_open_files();
             let cluster = Cluster::from_flags(&flags)?;
             preflight::data_directory(&cluster.node.place)?;
             let _lock = instance::acquire(&cluster.node.place)?;
@@ -97,9 +102,22 @@ fn end_with_the_reader() {
 fn server(cluster: &Result<Cluster>, progress: &Progress) -> Result<()> {
     let cluster = cluster.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
     preflight::root()?;
+    raise_open_files();
     let _lock = instance::acquire(&cluster.node.place)?;
     preflight::server(cluster)?;
     until_signal(|shutdown| components::server(cluster.clone(), progress.clone(), shutdown))
+}
+
+/// Lets the process have as many open files as it may: a thousand watches are a thousand connections.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| match soft < hard {
+        true => setrlimit(Resource::RLIMIT_NOFILE, hard, hard),
+        false => Ok(()),
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// Runs components until they end, or until a signal asks them to.

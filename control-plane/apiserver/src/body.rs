@@ -138,6 +138,7 @@ impl Watch {
 }
 
 /// A list whose objects are joined when it is sent.
+#[derive(Clone)]
 pub struct List {
     /// Everything up to and including the bracket that opens the items.
     pub(crate) head: Vec<u8>,
@@ -215,6 +216,15 @@ impl Body {
         match self {
             Body::Full(bytes) => Some(bytes.len()),
             Body::List(list) => Some(list.size()),
+            Body::Watch(_) | Body::Stream(_) => None,
+        }
+    }
+
+    /// The bytes of a body that is there as a whole.
+    pub(crate) fn bytes(&self) -> Option<Bytes> {
+        match self {
+            Body::Full(bytes) => Some(bytes.clone()),
+            Body::List(list) => Some(list.clone().join()),
             Body::Watch(_) | Body::Stream(_) => None,
         }
     }

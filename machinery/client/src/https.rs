@@ -16,7 +16,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::PathBuf;
@@ -40,6 +40,13 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 /// Received but unread data that one watch, and one connection, may hold.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
+
+/// The ciphers that a client offers first.
+const AES_128: [CipherSuite; 3] = [
+    CipherSuite::TLS13_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+];
 
 /// PEM text, or the file that holds it.
 #[derive(Clone, PartialEq, Eq)]
@@ -100,6 +107,13 @@ pub struct HttpsConfig {
     pub tls_server_name: Option<String>,
     /// Accepts any certificate. Only a user may ask for this.
     pub insecure_skip_tls_verify: bool,
+}
+
+impl HttpsConfig {
+    /// The TLS side of this configuration, for who makes connections of its own. Files are read now.
+    pub async fn tls(&self) -> Result<ClientConfig, Error> {
+        tls_config(self).await
+    }
 }
 
 /// See [`crate::Client::https`].
@@ -305,7 +319,10 @@ fn transport(error: hyper::Error) -> Error {
 
 async fn tls_config(config: &HttpsConfig) -> Result<ClientConfig, Error> {
     let invalid = |what: &str, e: &dyn std::fmt::Display| Error::Config(format!("{what}: {e}"));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut provider = rustls::crypto::ring::default_provider();
+    // As Go's clients order them where the processor has AES instructions: the shorter key costs a third less.
+    provider.cipher_suites.sort_by_key(|suite| !AES_128.contains(&suite.suite()));
+    let provider = Arc::new(provider);
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|e| invalid("TLS", &e))?;

@@ -110,8 +110,8 @@ pub fn add_objects(
         event["requestObject"] = object;
     }
     if level >= Level::RequestResponse
-        && let Some(Body::Full(bytes)) = reply.map(Reply::body)
-        && let Some(object) = object(bytes, omit_managed)
+        && let Some(bytes) = reply.and_then(|reply| reply.body().bytes())
+        && let Some(object) = object(&bytes, omit_managed)
     {
         event["responseObject"] = object;
     }

@@ -1,0 +1,23 @@
+//! Gets: consistent reads of single objects of 1 KiB.
+
+use anyhow::Result;
+use bytes::Bytes;
+use http::Method;
+
+use super::Run;
+use super::measure::Report;
+
+/// How many objects are read in turn.
+const OBJECTS: u64 = 1000;
+
+pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
+    run.namespace.fill("get", OBJECTS).await?;
+    let load = run
+        .load(run.flags.connections.into(), async |connection, number| {
+            let path = run.namespace.config_map(&format!("get-{}", number % OBJECTS));
+            connection.call(Method::GET, &path, Bytes::new()).await.map(drop)
+        })
+        .await?;
+    report.requests("get", load.latencies, &load.cost, &run.processes);
+    run.namespace.empty("get", OBJECTS).await
+}

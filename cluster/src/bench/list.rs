@@ -1,0 +1,34 @@
+//! Lists: the whole collection at once, consistent (without a resourceVersion) and from the server's cache (with 0).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Result;
+use bytes::Bytes;
+use http::Method;
+
+use super::Run;
+use super::measure::Report;
+
+/// Lists are big, so that few connections are enough to keep a server busy.
+const CONNECTIONS: usize = 4;
+
+pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
+    let objects = u64::from(run.flags.objects);
+    run.namespace.fill("list", objects).await?;
+    report.memory("objects to list", &run.processes);
+    let size = AtomicUsize::new(0);
+    for (name, query) in [("list", ""), ("list, resourceVersion=0", "?resourceVersion=0")] {
+        let path = format!("{}{query}", run.namespace.config_maps());
+        let load = run
+            .load(CONNECTIONS, async |connection, _| {
+                let read = connection.call(Method::GET, &path, Bytes::new()).await?;
+                size.store(read, Ordering::Relaxed);
+                Ok(())
+            })
+            .await?;
+        report.requests(name, load.latencies, &load.cost, &run.processes);
+    }
+    report.add("list, size", size.load(Ordering::Relaxed) as f64 / 1e6, "MB");
+    report.memory("list", &run.processes);
+    run.namespace.empty("list", objects).await
+}

@@ -1,0 +1,185 @@
+//! The API server under test, and connections to it.
+//!
+//! Each connection is its own TCP and TLS connection, as that of a separate client, and speaks the HTTP version that
+//! was asked for. Nothing is retried: a request that fails is a failure of the run.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use corten_client::{HttpsConfig, Kubeconfig, Pem};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::ServerName;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::cli::{BenchApi, HttpVersion};
+
+/// What one stream and one connection of HTTP/2 may have in flight towards us; a client must not be the brake.
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// Where to send requests, and as whom.
+pub struct Target {
+    address: String,
+    authority: String,
+    server_name: ServerName<'static>,
+    tls: TlsConnector,
+    authorization: Option<HeaderValue>,
+    version: HttpVersion,
+}
+
+impl Target {
+    pub async fn new(flags: &BenchApi) -> Result<Target> {
+        let config = https_config(flags)?;
+        let uri: Uri = config.server.parse().with_context(|| format!("--server {:?} is not a URL", config.server))?;
+        ensure!(uri.scheme_str() == Some("https"), "--server {:?}: only https is measured", config.server);
+        let host = uri.host().context("--server has no host")?.trim_matches(['[', ']']).to_owned();
+        let name = config.tls_server_name.clone().unwrap_or_else(|| host.clone());
+        let mut tls = config.tls().await?;
+        tls.alpn_protocols = match flags.http {
+            HttpVersion::Http1 => vec![b"http/1.1".to_vec()],
+            HttpVersion::Http2 => vec![b"h2".to_vec()],
+        };
+        let token = config.token.as_deref().map(|token| HeaderValue::from_str(&format!("Bearer {token}")));
+        Ok(Target {
+            address: format!("{}:{}", uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(443)),
+            authority: uri.authority().context("--server has no host")?.to_string(),
+            server_name: ServerName::try_from(name).context("--server has no usable host name")?,
+            tls: TlsConnector::from(Arc::new(tls)),
+            authorization: token.transpose().context("--token")?,
+            version: flags.http,
+        })
+    }
+
+    pub async fn connect(&self) -> Result<Connection<'_>> {
+        let failed = || format!("cannot connect to {}", self.address);
+        let stream = TcpStream::connect(&self.address).await.with_context(failed)?;
+        stream.set_nodelay(true)?;
+        let stream = self.tls.connect(self.server_name.clone(), stream).await.with_context(failed)?;
+        let sender = match self.version {
+            HttpVersion::Http1 => {
+                let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+                tokio::spawn(connection);
+                Sender::Http1(sender)
+            }
+            HttpVersion::Http2 => {
+                ensure!(stream.get_ref().1.alpn_protocol() == Some(b"h2"), "{} does not speak HTTP/2", self.address);
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+                let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+                tokio::spawn(connection);
+                Sender::Http2(sender)
+            }
+        };
+        Ok(Connection { target: self, sender })
+    }
+
+    /// Connections for `count` workers.
+    pub async fn connections(&self, count: usize) -> Result<Vec<Connection<'_>>> {
+        futures::future::try_join_all((0..count).map(|_| self.connect())).await
+    }
+
+    fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>> {
+        let mut request = Request::builder()
+            .method(method)
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, concat!("corten-bench/", env!("CARGO_PKG_VERSION")));
+        request = match self.version {
+            HttpVersion::Http1 => request.uri(path).header(HOST, &self.authority),
+            HttpVersion::Http2 => request.uri(format!("https://{}{path}", self.authority)),
+        };
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if let Some(token) = &self.authorization {
+            request = request.header(AUTHORIZATION, token.clone());
+        }
+        Ok(request.body(Full::new(body))?)
+    }
+}
+
+/// From a kubeconfig, or from the flags alone.
+fn https_config(flags: &BenchApi) -> Result<HttpsConfig> {
+    let mut config = match (&flags.kubeconfig, &flags.server) {
+        (Some(file), _) => Kubeconfig::load(file)?.https_config(None)?,
+        (None, Some(_)) => HttpsConfig::default(),
+        (None, None) => bail!("either --kubeconfig or --server is needed"),
+    };
+    if let Some(server) = &flags.server {
+        config.server.clone_from(server);
+    }
+    if let Some(token) = &flags.token {
+        config.token = Some(token.clone());
+        (config.client_certificate, config.client_key) = (None, None);
+    }
+    if let Some(file) = &flags.certificate_authority {
+        config.ca = Some(Pem::File(file.clone()));
+    }
+    if config.ca.is_none() && !config.insecure_skip_tls_verify {
+        eprintln!("the server's certificate is not verified: there is no --certificate-authority");
+        config.insecure_skip_tls_verify = true;
+    }
+    Ok(config)
+}
+
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+/// One connection, for one request at a time (HTTP/2 streams that stay open, such as watches, do not count).
+pub struct Connection<'t> {
+    target: &'t Target,
+    sender: Sender,
+}
+
+impl Connection<'_> {
+    /// Sends a request; the answer's body is still to be read.
+    pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>> {
+        let request = self.target.request(method, path, body)?;
+        Ok(match &mut self.sender {
+            Sender::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await?
+            }
+            Sender::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await?
+            }
+        })
+    }
+
+    /// Sends a request that must succeed, and counts the bytes of the answer.
+    pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<usize> {
+        let response = self.send(method, path, body).await?;
+        let status = response.status();
+        let mut body = response.into_body();
+        let mut read = 0;
+        let mut refusal = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            read += data.len();
+            if !status.is_success() {
+                refusal.extend_from_slice(&data);
+            }
+        }
+        ensure!(status.is_success(), "{path}: {status}: {}", String::from_utf8_lossy(&refusal));
+        Ok(read)
+    }
+
+    /// Sends a request and reads the answer, whatever it says.
+    pub async fn json(&mut self, method: Method, path: &str, body: &Value) -> Result<(StatusCode, Value)> {
+        let bytes = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let response = self.send(method, path, bytes).await?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await?.to_bytes();
+        Ok((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
+    }
+}
