@@ -8,7 +8,7 @@ use corten_meta::Object;
 use corten_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::Chain;
+use crate::admission::{Chain, follow_policies};
 use crate::aggregation::{self, Aggregation};
 use crate::audit::Audit;
 use crate::authentication::front_proxy::ClientCertificates;
@@ -40,6 +40,7 @@ pub struct Server {
     pub(crate) tokens: Tokens,
     pub(crate) rbac: Rbac,
     pub(crate) admission: Chain,
+    pub(crate) custom_kinds: custom_resources::Kinds,
     pub(crate) discovery: ArcSwap<Discovery>,
     pub(crate) openapi: Arc<OpenApi>,
     pub(crate) health: Health,
@@ -67,6 +68,7 @@ impl Server {
             tokens: Tokens::new(&config)?,
             rbac: Rbac::new(rbac_caches(&registry)?),
             admission: Chain::new(),
+            custom_kinds: custom_resources::Kinds::default(),
             discovery: ArcSwap::from_pointee(Discovery::new(&registry.resources().ordered, &[])),
             openapi: Arc::new(OpenApi::new(&registry.resources().ordered)),
             health: Health::default(),
@@ -94,6 +96,8 @@ impl Server {
         tokio::spawn(flow_control::run(weak, shutdown));
         let (weak, shutdown) = task();
         tokio::spawn(aggregation::run(weak, shutdown));
+        let (weak, shutdown) = task();
+        tokio::spawn(follow_policies(weak, shutdown));
         server.health.mark_ready();
         Ok(server)
     }

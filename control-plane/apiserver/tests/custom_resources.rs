@@ -145,3 +145,37 @@ async fn definitions_are_published() {
     until(&s, WIDGETS, 404).await;
     assert_eq!(s.get("/openapi/v2").await.expect(200)["definitions"].get(name), None);
 }
+
+/// The definition with rules on its spec.
+fn with_rules(rules: Value) -> Value {
+    let mut definition = definition();
+    for version in definition["spec"]["versions"].as_array_mut().unwrap() {
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] = rules.clone();
+        version["selectableFields"] = json!([{ "jsonPath": ".spec.color" }]);
+    }
+    definition
+}
+
+#[tokio::test]
+async fn rules_judge_objects() {
+    let s = TestServer::start().await;
+    let wrong = with_rules(json!([{ "rule": "self.sise < 10" }]));
+    let message = s.post(DEFINITIONS, wrong).await.message(422);
+    assert!(message.contains("undefined field 'sise'"), "{message}");
+    let rules = json!([{ "rule": "self.size < 10", "messageExpression": "'size is %d'.format([self.size])" },
+                       { "rule": "self.color == oldSelf.color", "message": "color is immutable", "fieldPath": ".color" }]);
+    s.post(DEFINITIONS, with_rules(rules)).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let widget = |size: i64| json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" }, "spec": { "size": size } });
+    let message = s.post(WIDGETS, widget(10)).await.message(422);
+    assert_eq!(message, "Widget.example.com \"w\" is invalid: spec: Invalid value: size is 10");
+    s.post(WIDGETS, widget(9)).await.expect(201);
+    let path = format!("{WIDGETS}/w");
+    let message = s.patch(&path, "merge", json!({ "spec": { "color": "blue" } })).await.message(422);
+    assert_eq!(message, "Widget.example.com \"w\" is invalid: spec.color: Invalid value: color is immutable");
+    s.patch(&path, "merge", json!({ "spec": { "size": 8 } })).await.expect(200);
+    let selected = s.get(&format!("{WIDGETS}?fieldSelector=spec.color%3Dred")).await.expect(200);
+    assert_eq!(selected["items"].as_array().unwrap().len(), 1);
+    let selected = s.get(&format!("{WIDGETS}?fieldSelector=spec.color%3Dblue")).await.expect(200);
+    assert_eq!(selected["items"].as_array().unwrap().len(), 0);
+}

@@ -45,6 +45,11 @@ impl Notes {
         self.type_names.get(&expr.id)
     }
 
+    /// The variable that a node is, its name perhaps with dots in it.
+    pub fn variable(&self, expr: &Expr) -> Option<&Arc<str>> {
+        self.variables.get(&expr.id)
+    }
+
     /// Whether the expression speaks of a variable.
     pub fn uses(&self, name: &str) -> bool {
         self.variables.values().any(|used| &**used == name)

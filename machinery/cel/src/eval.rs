@@ -63,6 +63,10 @@ impl<'a> Evaluator<'_, 'a> {
         if !test && let Some(name) = self.notes.type_name(expr) {
             return Ok(Value::Type(Arc::clone(name)));
         }
+        if !test && let Some(name) = self.notes.variable(expr) {
+            self.meter.charge(1)?;
+            return self.activation.variable(name).ok_or_else(|| Error::NoSuchAttribute(name.to_string()));
+        }
         let operand = self.operand(operand)?;
         if test {
             let held = match &operand {

@@ -14,7 +14,7 @@ pub trait Activation<'a> {
 }
 
 /// Variables in a list; few enough to be searched.
-impl<'a> Activation<'a> for [(&str, Value<'a>)] {
+impl<'a> Activation<'a> for &[(&str, Value<'a>)] {
     fn variable(&self, name: &str) -> Option<Value<'a>> {
         self.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
     }

@@ -4,6 +4,7 @@
 //! `validate` only refuses. A plugin never writes to the store itself: what must be stored together with the
 //! object is handed over as companions of the write.
 
+mod custom_resource_rules;
 mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
@@ -12,6 +13,7 @@ mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_security;
+mod policy;
 mod priority;
 mod rbac_escalation;
 mod reinvocation;
@@ -25,6 +27,7 @@ mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
 mod webhook;
 
+pub use policy::follow_policies;
 pub use service_allocation::ip_address as service_allocation_ip_address;
 
 use corten_meta::{Status, Value};
@@ -229,8 +232,12 @@ impl Chain {
             Box::new(runtime_class::RuntimeClass),
             Box::new(signing_request::SigningRequest),
             Box::new(default_ingress_class::DefaultIngressClass),
+            Box::new(policy::MutatingAdmissionPolicy::new()),
             Box::new(webhook::MutatingAdmissionWebhook::new()),
+            Box::new(policy::ValidatingAdmissionPolicy::new()),
             Box::new(webhook::ValidatingAdmissionWebhook::new()),
+            Box::new(custom_resource_rules::CustomResourceRules),
+            Box::new(policy::Expressions),
             Box::new(rbac_escalation::RbacEscalation),
             Box::new(service_allocation::ServiceAllocation),
             Box::new(resource_quota::ResourceQuota),

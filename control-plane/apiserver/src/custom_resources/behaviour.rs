@@ -1,9 +1,12 @@
 //! The logic of a custom resource: its schema prunes, defaults and validates; its columns are paths into it.
 
+use std::sync::OnceLock;
+
 use corten_api::{Behaviour, Column, ScalePaths};
 use corten_meta::{FieldError, Path, Value};
 use jiff::Timestamp;
 
+use super::rules::Rules;
 use super::{schema, validation};
 
 /// A column and where its value is.
@@ -88,6 +91,23 @@ pub struct CustomResource {
     pub has_status: bool,
     /// `spec.conversion.webhook` of the definition, if it converts by one.
     pub conversion: Option<Value>,
+    /// Compiled when the first object is written: most definitions see none for long.
+    pub rules: OnceLock<Option<Rules>>,
+}
+
+impl CustomResource {
+    /// What schema and rules say against an object that replaces `old`.
+    fn errors(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        validation::validate(&self.schema, object, old, None, &mut errors);
+        let Some(rules) = self.rules.get_or_init(|| Rules::compile(&self.schema)) else { return errors };
+        if errors.is_empty() {
+            return rules.check(object, old);
+        }
+        let unchecked = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        errors.push(FieldError::invalid(&Path::default(), Value::Null, unchecked));
+        errors
+    }
 }
 
 impl Behaviour for CustomResource {
@@ -104,18 +124,24 @@ impl Behaviour for CustomResource {
         }
     }
 
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        validation::validate(&self.schema, object, None, &mut errors);
-        errors
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+        self.errors(object, None)
     }
 
-    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        if let (Some(schema), Some(status)) = (self.schema.pointer("/properties/status"), new.get("status")) {
-            validation::validate(schema, status, Some(Path::root("status")), &mut errors);
-        }
-        errors
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        self.errors(new, Some(old))
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        self.errors(new, Some(old))
+    }
+
+    fn fields(&self, object: &Value, field: &str) -> Option<String> {
+        Some(match find(object, &format!(".{field}")) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        })
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

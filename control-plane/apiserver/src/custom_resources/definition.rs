@@ -1,7 +1,7 @@
 //! From a CustomResourceDefinition to the kinds it defines. Pure.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use corten_api::{Column, Kind, NameRule, ScalePaths};
 use corten_meta::Value;
@@ -172,10 +172,14 @@ fn kind(definition: &Value, version: &Value, stored: &str) -> Kind {
     kind.rules.allow_unconditional_update = false;
     kind.rules.name_rule = NameRule::Subdomain;
     let schema = version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or(Value::Null);
+    let selectable = version["selectableFields"].as_array().into_iter().flatten();
+    let selectable = selectable.filter_map(|field| field["jsonPath"].as_str());
+    kind.selectable_fields = selectable.map(|path| path.trim_start_matches('.').to_owned()).collect();
     let has_status = kind.rules.has_status;
     let by_webhook = text(definition, "/spec/conversion/strategy") == "Webhook";
     let conversion = definition.pointer("/spec/conversion/webhook").filter(|_| by_webhook).cloned();
-    kind.behaviour = Arc::new(CustomResource { schema, columns, scale, has_status, conversion });
+    kind.behaviour =
+        Arc::new(CustomResource { schema, columns, scale, has_status, conversion, rules: OnceLock::new() });
     kind
 }
 

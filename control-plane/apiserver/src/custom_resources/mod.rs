@@ -5,13 +5,18 @@
 
 mod behaviour;
 mod definition;
+mod expressions;
+mod rules;
 mod schema;
+mod structural;
 mod validation;
 
+pub use expressions::validate as validate_expressions;
+pub use rules::usable_message;
 pub use schema::unknown_fields;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use corten_api::Kind;
@@ -25,6 +30,29 @@ use crate::server::Server;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
+
+/// The kinds of definitions that did not change: among a thousand of them, one that does costs its own.
+#[derive(Default)]
+pub struct Kinds(Mutex<HashMap<String, (u64, Vec<Arc<Kind>>)>>);
+
+impl Kinds {
+    fn of(&self, object: &Object, definition: &Value) -> Vec<Arc<Kind>> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match made.get(&object.header.name) {
+            Some((revision, kinds)) if *revision == object.revision => kinds.clone(),
+            _ => {
+                let kinds: Vec<Arc<Kind>> = definition::kinds(definition).into_iter().map(Arc::new).collect();
+                made.insert(object.header.name.clone(), (object.revision, kinds.clone()));
+                kinds
+            }
+        }
+    }
+
+    fn forget_others(&self, definitions: &[(Arc<Object>, Value)]) {
+        let names: HashSet<&str> = definitions.iter().map(|(object, _)| object.header.name.as_str()).collect();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name.as_str()));
+    }
+}
 
 /// Follows the definitions until shutdown.
 pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
@@ -76,10 +104,11 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
         if !definition::is_established(accepted.as_ref().unwrap_or(definition)) {
             continue;
         }
-        for kind in definition::kinds(definition) {
-            kinds.insert(format!("{}/{}/{}", kind.group, kind.version, kind.plural), Arc::new(kind));
+        for kind in server.custom_kinds.of(object, definition) {
+            kinds.insert(format!("{}/{}/{}", kind.group, kind.version, kind.plural), kind);
         }
     }
+    server.custom_kinds.forget_others(&definitions);
     // Measured kinds come and go like custom ones, and are published with them.
     let kinds: Vec<Arc<Kind>> = kinds.into_values().chain(crate::resource_metrics::kinds(server)).collect();
     server.openapi.set_custom(&kinds);

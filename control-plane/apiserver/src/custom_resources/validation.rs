@@ -2,18 +2,17 @@
 //!
 //! Pure, on JSON. `metadata`, `apiVersion` and `kind` of the root are checked elsewhere.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-
+use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
-use regex::Regex;
 use serde_json::Map;
 
+use super::rules::correlated;
 use super::schema::ALWAYS;
 
-/// Checks a value; `path` is `None` at the root.
-pub fn validate(schema: &Value, value: &Value, path: Option<Path>, errors: &mut Vec<FieldError>) {
-    if !schema.is_object() {
+/// Checks a value that replaces `old`; `path` is `None` at the root. What did not change is not refused: a schema may
+/// be tightened under objects that would no longer pass.
+pub fn validate(schema: &Value, value: &Value, old: Option<&Value>, path: Option<Path>, errors: &mut Vec<FieldError>) {
+    if !schema.is_object() || (old == Some(value) && path.is_some()) {
         return;
     }
     let here = || path.clone().unwrap_or_else(|| Path::root(""));
@@ -35,18 +34,32 @@ pub fn validate(schema: &Value, value: &Value, path: Option<Path>, errors: &mut 
     check_text(schema, value, &here(), errors);
     check_junctors(schema, value, path.as_ref(), errors);
     match value {
-        Value::Object(map) => validate_map(schema, map, path, errors),
+        Value::Object(map) => validate_map(schema, map, old, path, errors),
         Value::Array(items) => {
             check_unique(schema, items, &here(), errors);
+            let keys = list_keys(schema);
             for (index, item) in items.iter().enumerate() {
-                validate(&schema["items"], item, Some(here().index(index)), errors);
+                let before = correlated(&keys, item, old);
+                validate(&schema["items"], item, before, Some(here().index(index)), errors);
             }
         }
         _ => {}
     }
 }
 
-fn validate_map(schema: &Value, map: &Map<String, Value>, path: Option<Path>, errors: &mut Vec<FieldError>) {
+/// The keys of a list that is a map of items.
+fn list_keys(schema: &Value) -> Vec<String> {
+    let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
+    keys.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn validate_map(
+    schema: &Value,
+    map: &Map<String, Value>,
+    old: Option<&Value>,
+    path: Option<Path>,
+    errors: &mut Vec<FieldError>,
+) {
     let child = |name: &str| path.as_ref().map_or_else(|| Path::root(name), |p| p.child(name));
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !map.contains_key(name) {
@@ -57,10 +70,8 @@ fn validate_map(schema: &Value, map: &Map<String, Value>, path: Option<Path>, er
         if path.is_none() && ALWAYS.contains(&name.as_str()) {
             continue;
         }
-        match schema["properties"].get(name) {
-            Some(schema) => validate(schema, value, Some(child(name)), errors),
-            None => validate(&schema["additionalProperties"], value, Some(child(name)), errors),
-        }
+        let schema = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+        validate(schema, value, old.and_then(|old| old.get(name)), Some(child(name)), errors);
     }
 }
 
@@ -149,27 +160,11 @@ fn check_bounds(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<Fie
     }
 }
 
-/// Compiled patterns: definitions have few of them, and every object is checked against them.
-fn compiled(pattern: &str) -> Option<Arc<Regex>> {
-    const MAX_KEPT: usize = 1000;
-    static KEPT: LazyLock<Mutex<HashMap<String, Option<Arc<Regex>>>>> = LazyLock::new(Mutex::default);
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = kept.get(pattern) {
-        return found.clone();
-    }
-    if kept.len() >= MAX_KEPT {
-        kept.clear();
-    }
-    let made = Regex::new(pattern).ok().map(Arc::new);
-    kept.insert(pattern.to_owned(), made.clone());
-    made
-}
-
 /// `pattern` and `format` of a text.
 fn check_text(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let Some(text) = value.as_str() else { return };
     if let Some(pattern) = schema["pattern"].as_str()
-        && compiled(pattern).is_some_and(|regex| !regex.is_match(text))
+        && compile(pattern).is_ok_and(|regex| !regex.is_match(text))
     {
         errors.push(FieldError::invalid(path, text, format!("{path} in body should match '{pattern}'")));
     }
@@ -243,7 +238,7 @@ fn check_junctors(schema: &Value, value: &Value, path: Option<&Path>, errors: &m
         |why: String| errors.push(FieldError::invalid(&Path::root("<nil>"), "", format!("{name:?} must {why}")));
     let found = |schema: &Value| {
         let mut errors = Vec::new();
-        validate(schema, value, path.cloned(), &mut errors);
+        validate(schema, value, None, path.cloned(), &mut errors);
         errors
     };
     let branches = |key: &str| schema[key].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -291,7 +286,7 @@ mod tests {
     fn demands_are_checked() {
         let check = |spec: Value| {
             let mut errors = Vec::new();
-            validate(&schema(), &json!({ "metadata": 5, "spec": spec }), None, &mut errors);
+            validate(&schema(), &json!({ "metadata": 5, "spec": spec }), None, None, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         assert_eq!(check(json!({ "size": 1 })), "");
@@ -310,7 +305,7 @@ mod tests {
             let mut errors = Vec::new();
             let mut spec = json!({ "size": 1 });
             spec[field] = value;
-            validate(&schema(), &json!({ "spec": spec }), None, &mut errors);
+            validate(&schema(), &json!({ "spec": spec }), None, None, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         for (field, good, bad, message) in [

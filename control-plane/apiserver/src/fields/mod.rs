@@ -22,6 +22,7 @@ pub use compare::compare;
 pub use conflict::conflict_status;
 pub use extract::{check, extract};
 pub use managers::{Entry, Fields, Identity, Managers, Operation, is_reset};
+pub use merge::merge;
 pub use ownership::{Versions, apply, update};
 pub use set::{Element, Filter, Set};
 pub use types::{Type, zero};

@@ -262,7 +262,8 @@ impl<'a> ResourceVersions<'a> {
     }
 }
 
-fn type_of(kind: &Kind) -> Type<'_> {
+/// How the fields of a kind are owned.
+pub fn type_of(kind: &Kind) -> Type<'_> {
     match Type::table(&kind.schema) {
         Some(of) => of,
         None => kind.behaviour.structural_schema().map_or(Type::Deduced, Type::CustomResource),

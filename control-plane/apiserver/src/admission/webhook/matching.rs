@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corten_meta::{Status, Value};
+use corten_meta::{Selector, Status, Value};
 
 use super::Webhook;
 use super::conditions::matches_conditions;
@@ -67,15 +67,15 @@ fn check(schema: &str, object: &mut Value) -> Result<(), Status> {
 
 /// Decides whether the webhook is called. An error of a selector counts only if the rules match.
 pub async fn invocation<'a>(hook: &'a Webhook, a: &Attributes<'_>) -> Result<Option<Invocation<'a>>, Status> {
-    let namespace = matches_namespace(hook, a).await;
+    let namespace = matches_namespace(&hook.namespaces, a).await;
     if matches!(namespace, Ok(false)) {
         return Ok(None);
     }
-    let object = matches_object(hook, a);
+    let object = matches_object(&hook.objects, a);
     if matches!(object, Ok(false)) {
         return Ok(None);
     }
-    let Some(resource) = matching_version(hook, a) else { return Ok(None) };
+    let Some(resource) = matching_version(&hook.rules, hook.equivalent, a) else { return Ok(None) };
     namespace?;
     object?;
     let invocation = Invocation { hook, resource };
@@ -86,7 +86,7 @@ pub async fn invocation<'a>(hook: &'a Webhook, a: &Attributes<'_>) -> Result<Opt
 }
 
 /// The resource in the version of the first rule that matches: its own, or an equivalent one.
-fn matching_version(hook: &Webhook, a: &Attributes<'_>) -> Option<Arc<Resource>> {
+pub fn matching_version(rules: &[Rule], equivalent: bool, a: &Attributes<'_>) -> Option<Arc<Resource>> {
     let own = a.target.resource;
     let matches = |rule: &Rule, resource: &Resource| {
         let question = Question {
@@ -100,23 +100,24 @@ fn matching_version(hook: &Webhook, a: &Attributes<'_>) -> Option<Arc<Resource>>
         };
         rule.matches(&question)
     };
-    if hook.rules.iter().any(|rule| matches(rule, own)) {
+    if rules.iter().any(|rule| matches(rule, own)) {
         return Some(Arc::clone(own));
     }
-    if !hook.equivalent {
+    if !equivalent {
         return None;
     }
     let others = a.target.server.registry.equivalents(own);
-    hook.rules.iter().find_map(|rule| others.iter().find(|other| matches(rule, other)).cloned())
+    rules.iter().find_map(|rule| others.iter().find(|other| matches(rule, other)).cloned())
 }
 
-async fn matches_namespace(hook: &Webhook, a: &Attributes<'_>) -> Result<bool, Status> {
+/// Whether the namespace of a write is selected; what is in none always is.
+pub async fn matches_namespace(selector: &Result<Selector, String>, a: &Attributes<'_>) -> Result<bool, Status> {
     let is_namespace = a.target.resource.kind.group.is_empty() && a.target.resource.kind.plural == "namespaces";
     let namespace = a.namespace();
     if namespace.is_empty() && !is_namespace {
         return Ok(true);
     }
-    let selector = hook.namespaces.as_ref().map_err(Status::internal)?;
+    let selector = selector.as_ref().map_err(Status::internal)?;
     if selector.is_empty() {
         return Ok(true);
     }
@@ -134,8 +135,9 @@ async fn matches_namespace(hook: &Webhook, a: &Attributes<'_>) -> Result<bool, S
     Ok(selector.matches(&labels))
 }
 
-fn matches_object(hook: &Webhook, a: &Attributes<'_>) -> Result<bool, Status> {
-    let selector = hook.objects.as_ref().map_err(Status::internal)?;
+/// Whether the object of a write, as it is or as it was, is selected.
+pub fn matches_object(selector: &Result<Selector, String>, a: &Attributes<'_>) -> Result<bool, Status> {
+    let selector = selector.as_ref().map_err(Status::internal)?;
     if selector.is_empty() {
         return Ok(true);
     }

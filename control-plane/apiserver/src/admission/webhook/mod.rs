@@ -10,7 +10,7 @@
 mod call;
 mod conditions;
 mod configuration;
-mod matching;
+pub(super) mod matching;
 mod review;
 
 use corten_meta::{Status, Value};

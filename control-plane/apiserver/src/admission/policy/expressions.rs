@@ -1,0 +1,76 @@
+//! The expressions of policies: one that does not compile is refused when it is written.
+//! This stands among the plugins because the kind table, which validates the rest, knows no expressions.
+
+use corten_meta::{FieldError, Path, Status, Value};
+use futures::future::BoxFuture;
+
+use super::definition::{Form, GROUP, Policy};
+use crate::admission::{Attributes, Operation, Plugin};
+
+/// The plugin.
+pub struct Expressions;
+
+impl Plugin for Expressions {
+    fn name(&self) -> &'static str {
+        "Expressions"
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let kind = &a.target.resource.kind;
+            let writes = matches!(a.operation, Operation::Create | Operation::Update);
+            if !writes || kind.group != GROUP || !a.subresource().is_empty() {
+                return Ok(());
+            }
+            // What is stored stays good when it does not change.
+            if a.old.as_ref().is_some_and(|old| old["spec"] == a.object["spec"]) {
+                return Ok(());
+            }
+            let errors = match kind.plural.as_str() {
+                "validatingadmissionpolicies" | "mutatingadmissionpolicies" => policy_errors(&a.object),
+                _ => return Ok(()),
+            };
+            if errors.is_empty() {
+                return Ok(());
+            }
+            Err(Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), errors))
+        })
+    }
+}
+
+/// What is wrong with the expressions of a policy, each at its place.
+fn policy_errors(policy: &Value) -> Vec<FieldError> {
+    let compiled = Policy::from_value(corten_meta::name(policy), policy);
+    let spec = Path::root("spec");
+    let mut errors = Vec::new();
+    let mut add = |list: &str, index: usize, field: &str, problem: Option<&String>| {
+        let Some(problem) = problem else { return };
+        let path = spec.child(list).index(index);
+        let path = field.split('.').fold(path, |path, step| path.child(step));
+        let pointer = format!("/spec/{list}/{index}/{}", field.replace('.', "/"));
+        let value = policy.pointer(&pointer).cloned().unwrap_or_default();
+        errors.push(FieldError::invalid(&path, value, problem.clone()));
+    };
+    for (index, (_, variable)) in compiled.variables.iter().enumerate() {
+        add("variables", index, "expression", variable.as_ref().err());
+    }
+    for (index, (_, condition)) in compiled.conditions.iter().enumerate() {
+        add("matchConditions", index, "expression", condition.as_ref().err());
+    }
+    for (index, validation) in compiled.validations.iter().enumerate() {
+        add("validations", index, "expression", validation.compiled.as_ref().err());
+        let message = validation.message_expression.as_ref().and_then(|compiled| compiled.as_ref().err());
+        add("validations", index, "messageExpression", message);
+    }
+    for (index, (_, annotation)) in compiled.annotations.iter().enumerate() {
+        add("auditAnnotations", index, "valueExpression", annotation.as_ref().err());
+    }
+    for (index, mutation) in compiled.mutations.iter().enumerate() {
+        let field = match mutation.form {
+            Form::ApplyConfiguration => "applyConfiguration.expression",
+            Form::JsonPatch => "jsonPatch.expression",
+        };
+        add("mutations", index, field, mutation.compiled.as_ref().err());
+    }
+    errors
+}

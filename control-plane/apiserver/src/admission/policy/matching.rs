@@ -1,0 +1,43 @@
+//! Which writes a policy is for, and in which version of the resource it sees them.
+
+use std::sync::Arc;
+
+use corten_meta::{Status, Value};
+
+use super::definition::MatchResources;
+use super::scope::Input;
+use crate::admission::Attributes;
+use crate::admission::webhook::matching::{matches_namespace, matches_object, matching_version};
+use crate::registry::Resource;
+
+/// The resource in the version in which the write matches; none if it does not.
+pub async fn matches(constraints: &MatchResources, a: &Attributes<'_>) -> Result<Option<Arc<Resource>>, Status> {
+    // A binding without rules is for everything that its policy is for.
+    let resource = if constraints.rules.is_empty() {
+        Some(Arc::clone(a.target.resource))
+    } else {
+        matching_version(&constraints.rules, constraints.equivalent, a)
+    };
+    let Some(resource) = resource else { return Ok(None) };
+    if matching_version(&constraints.excluded, constraints.equivalent, a).is_some() {
+        return Ok(None);
+    }
+    let selected = matches_object(&constraints.objects, a)? && matches_namespace(&constraints.namespaces, a).await?;
+    Ok(selected.then_some(resource))
+}
+
+/// What expressions see of the write in that version.
+pub async fn input(a: &Attributes<'_>, resource: &Arc<Resource>) -> Result<Input, Status> {
+    let own = a.target.resource;
+    let converted = resource.kind.api_version() != own.kind.api_version() && a.is_about_the_object();
+    let old = a.old.clone().unwrap_or_default();
+    if !converted {
+        return Ok(Input::new(a, resource, a.object.clone(), old));
+    }
+    let show = async |object: &Value| match object.is_null() {
+        true => Ok(Value::Null),
+        false => own.convert(object.clone(), resource).await,
+    };
+    let (object, old) = (show(&a.object).await?, show(&old).await?);
+    Ok(Input::new(a, resource, object, old))
+}

@@ -1,0 +1,52 @@
+//! Admission policies: rules about writes in CEL, kept in the cluster and evaluated in this process.
+//!
+//! A policy says what; a binding says where, and with which parameters. The steps of both kinds of policy: match the
+//! policy, match each binding, find the parameters, evaluate. An error on the way is the failure policy's to decide.
+//!
+//! Invariant: a write of a policy, a binding or a webhook configuration is never judged by a policy, so that a wrong
+//! one can always be taken away.
+
+mod definition;
+mod expressions;
+mod matching;
+mod mutating;
+mod params;
+pub mod scope;
+mod status;
+mod type_checking;
+mod validating;
+
+pub use expressions::Expressions;
+pub use mutating::MutatingAdmissionPolicy;
+pub use status::run as follow_policies;
+pub use validating::ValidatingAdmissionPolicy;
+
+use corten_cel::{MATCH_CONDITIONS_BUDGET, Value as Cel};
+
+use self::definition::Policy;
+use self::scope::Scope;
+use super::Attributes;
+
+/// Kinds that decide about admission themselves.
+fn is_exempt(a: &Attributes<'_>) -> bool {
+    a.target.resource.kind.group == definition::GROUP
+}
+
+/// Whether all match conditions of a policy hold; the error is a sentence.
+fn conditions_hold(policy: &Policy, scope: &Scope<'_>) -> Result<bool, String> {
+    let mut budget = MATCH_CONDITIONS_BUDGET;
+    let mut failed = None;
+    for (name, compiled) in &policy.conditions {
+        let value = match compiled {
+            Ok(program) => scope.eval(program, &mut budget).map_err(|error| error.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        match value {
+            Ok(Cel::Bool(true)) => {}
+            // One that does not hold decides, whatever went wrong with others.
+            Ok(_) => return Ok(false),
+            Err(error) => failed = failed.or(Some(format!("matchCondition {name:?}: {error}"))),
+        }
+    }
+    failed.map_or(Ok(true), Err)
+}

@@ -1,0 +1,183 @@
+//! MutatingAdmissionPolicy: expressions that make a write into another one, by a configuration that is applied to the
+//! object or by a JSON patch.
+//!
+//! Policies run one after the other. When one changes the object, earlier ones that ask for it run once more (see
+//! `Reinvocation`).
+
+use std::sync::Arc;
+
+use corten_cel::value::to_json;
+use corten_cel::{RUNTIME_BUDGET, Value as Cel};
+use corten_meta::{Status, Value};
+use futures::future::BoxFuture;
+
+use super::definition::{Binding, Form, Mutation, Policies, Policy};
+use super::matching::{input, matches};
+use super::params::params;
+use super::scope::{Input, RequestAuthorizer, Scope};
+use super::{conditions_hold, is_exempt};
+use crate::admission::{Attributes, Operation, Plugin};
+use crate::fields::merge;
+use crate::handlers::ownership::{managers_are_valid, restore_managers, type_of};
+use crate::registry::Resource;
+
+/// The plugin.
+pub struct MutatingAdmissionPolicy(Policies);
+
+const PLUGIN: &str = "MutatingAdmissionPolicy";
+
+impl MutatingAdmissionPolicy {
+    pub fn new() -> MutatingAdmissionPolicy {
+        MutatingAdmissionPolicy(Policies::new("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"))
+    }
+}
+
+impl Plugin for MutatingAdmissionPolicy {
+    fn name(&self) -> &'static str {
+        PLUGIN
+    }
+
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let policies = self.0.current(a.target.server);
+            let writes = matches!(a.operation, Operation::Create | Operation::Update);
+            if policies.is_empty() || is_exempt(a) || !writes {
+                return Ok(());
+            }
+            a.reinvocation.begin(PLUGIN, &a.object);
+            for bound in policies.iter() {
+                for binding in &bound.bindings {
+                    run(a, &bound.policy, binding).await?;
+                }
+            }
+            a.reinvocation.end(PLUGIN, &a.object);
+            Ok(())
+        })
+    }
+}
+
+/// One policy under one binding.
+async fn run(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding) -> Result<(), Status> {
+    let id = format!("{}/{}", policy.name, binding.name);
+    if a.reinvocation.again && !a.reinvocation.may_call_again(PLUGIN, &id) {
+        return Ok(());
+    }
+    let before = a.object.clone();
+    match bound_policy(a, policy, binding).await {
+        Ok(()) => {}
+        Err(why) if policy.fail_open => {
+            tracing::warn!(policy = policy.name, why, "a policy could not be evaluated; going on without it");
+            a.object = before.clone();
+        }
+        Err(why) => return Err(denied(a, policy, binding, &why)),
+    }
+    if policy.reinvoke {
+        a.reinvocation.remember(PLUGIN, &id);
+    }
+    if a.object != before {
+        a.reinvocation.changed(PLUGIN);
+    }
+    Ok(())
+}
+
+fn denied(a: &Attributes<'_>, policy: &Policy, binding: &Binding, why: &str) -> Status {
+    let mut status =
+        a.forbidden(format!("policy '{}' with binding '{}' denied request: {why}", policy.name, binding.name));
+    (status.reason, status.code) = ("Invalid".to_owned(), 422);
+    status
+}
+
+async fn bound_policy(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding) -> Result<(), String> {
+    let message = |status: Status| status.message;
+    let Some(resource) = matches(&policy.constraints, a).await.map_err(message)? else { return Ok(()) };
+    if let Some(constraints) = &binding.constraints
+        && matches(constraints, a).await.map_err(message)?.is_none()
+    {
+        return Ok(());
+    }
+    for one in params(policy, binding, a).await? {
+        for (index, mutation) in policy.mutations.iter().enumerate() {
+            // Each mutation sees what the ones before it made.
+            let mut input = input(a, &resource).await.map_err(message)?;
+            input.params = one.clone();
+            let authorizer = RequestAuthorizer::new(a, &resource);
+            let Some(object) = mutate(policy, mutation, index == 0, &input, &authorizer, &resource)? else {
+                return Ok(());
+            };
+            a.object = read(a, &resource, object).await.map_err(message)?;
+        }
+    }
+    Ok(())
+}
+
+/// The object in the version of the request, with its defaults and with managers that are well formed.
+async fn read(a: &Attributes<'_>, resource: &Arc<Resource>, object: Value) -> Result<Value, Status> {
+    let own = a.target.resource;
+    let mut object = object;
+    if resource.kind.api_version() != own.kind.api_version() {
+        resource.kind.default(&mut object);
+        object = resource.convert(object, own).await?;
+    }
+    own.kind.default(&mut object);
+    if !managers_are_valid(&object) {
+        restore_managers(&mut object, &a.object);
+    }
+    Ok(object)
+}
+
+/// What a mutation makes of the object; none if the policy is not for it.
+fn mutate<'a>(
+    policy: &'a Policy,
+    mutation: &'a Mutation,
+    first: bool,
+    input: &'a Input,
+    authorizer: &'a RequestAuthorizer<'a>,
+    resource: &Resource,
+) -> Result<Option<Value>, String> {
+    let scope = Scope::new(input, authorizer, &policy.variables);
+    if first && !conditions_hold(policy, &scope)? {
+        return Ok(None);
+    }
+    let program = mutation.compiled.as_ref().map_err(Clone::clone)?;
+    let mut budget = RUNTIME_BUDGET;
+    let value = scope.eval(program, &mut budget).map_err(|error| error.to_string())?;
+    match mutation.form {
+        Form::ApplyConfiguration => apply(&value, &input.object, resource).map(Some),
+        Form::JsonPatch => {
+            let mut object = input.object.clone();
+            let patch = patch(&value)?;
+            corten_meta::patch::json_patch(&mut object, &patch).map_err(|error| format!("JSON Patch: {error}"))?;
+            Ok(Some(object))
+        }
+    }
+}
+
+/// Writes a configuration over the object, as an apply would.
+fn apply(value: &Cel<'_>, object: &Value, resource: &Resource) -> Result<Value, String> {
+    let mut config = to_json(value).map_err(|error| format!("type mismatch: {error}"))?;
+    if !config.is_object() {
+        return Err("unsupported return type from ApplyConfiguration expression".to_owned());
+    }
+    for field in ["apiVersion", "kind"] {
+        config[field] = object[field].clone();
+    }
+    Ok(merge(type_of(&resource.kind), object, &config))
+}
+
+/// The operations of a patch; those without a value have none.
+fn patch(value: &Cel<'_>) -> Result<Value, String> {
+    let Cel::List(list) = value else {
+        return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned());
+    };
+    let mut operations = Vec::new();
+    for item in list.iter() {
+        let item = item.map_err(|error| error.to_string())?;
+        if !matches!(&item, Cel::Message(message) if &*message.0 == "JSONPatch") {
+            return Err("type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch".to_owned());
+        }
+        operations.push(to_json(&item).map_err(|error| {
+            format!("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {error}")
+        })?);
+    }
+    Ok(Value::Array(operations))
+}

@@ -1,0 +1,60 @@
+//! The parameters of a binding: objects of the kind that its policy names.
+
+use std::sync::Arc;
+
+use corten_meta::{Object, Selector, Value};
+
+use super::definition::{Binding, Policy};
+use crate::admission::Attributes;
+use crate::registry::Resource;
+
+/// The parameters to evaluate with, one evaluation each. Without parameters there is one, with null.
+pub async fn params(policy: &Policy, binding: &Binding, a: &Attributes<'_>) -> Result<Vec<Value>, String> {
+    let (Some((api_version, kind)), true) = (&policy.param_kind, binding.params.is_object()) else {
+        return Ok(vec![Value::Null]);
+    };
+    let reference = &binding.params;
+    let text = |key: &str| reference[key].as_str().unwrap_or_default();
+    let resource = resource(a, api_version, kind)
+        .ok_or_else(|| format!("paramKind kind `{api_version}, Kind={kind}` not known"))?;
+    let namespace = match (resource.kind.namespaced, text("namespace"), a.target.namespace) {
+        (false, "", _) => "",
+        (false, ..) => {
+            return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned());
+        }
+        (true, "", "") => {
+            return Err(
+                "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned()
+            );
+        }
+        (true, "", of_request) => of_request,
+        (true, given, _) => given,
+    };
+    let found = find(&resource, namespace, text("name"), &reference["selector"])?;
+    if found.is_empty() && text("parameterNotFoundAction") != "Allow" {
+        return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
+    }
+    let mut values = Vec::new();
+    for object in found {
+        values.push(resource.serve(&object).await.map_err(|status| status.message)?.value());
+    }
+    Ok(values)
+}
+
+fn resource(a: &Attributes<'_>, api_version: &str, kind: &str) -> Option<Arc<Resource>> {
+    let resources = a.target.server.registry.resources();
+    resources.ordered.iter().find(|r| r.kind.kind == kind && r.kind.api_version() == api_version).cloned()
+}
+
+fn find(resource: &Resource, namespace: &str, name: &str, selector: &Value) -> Result<Vec<Arc<Object>>, String> {
+    let Some(stored) = &resource.stored else { return Ok(Vec::new()) };
+    if !name.is_empty() {
+        return Ok(stored.cache.get(namespace, name).into_iter().collect());
+    }
+    if !selector.is_object() {
+        return Err("one of name or selector must be provided".to_owned());
+    }
+    let selector = Selector::from_label_selector(selector).map_err(|error| error.to_string())?;
+    let objects = stored.cache.list(namespace).into_iter();
+    Ok(objects.filter(|object| selector.matches(&object.header.labels)).collect())
+}

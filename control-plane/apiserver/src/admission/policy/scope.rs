@@ -1,0 +1,289 @@
+//! What the expressions of admission may speak of: `object`, `oldObject`, `request`, `params`, `namespaceObject`,
+//! `authorizer` and the policy's own `variables`, which are evaluated when they are first asked for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::LazyLock;
+
+use corten_cel::library::authorizer::Authorization;
+use corten_cel::value::Fields;
+use corten_cel::{Activation, Authorizer, Check, Decision, Env, Error, Program, Type, Value as Cel};
+use corten_meta::Value;
+use serde_json::json;
+
+use super::definition::compile;
+use crate::admission::Attributes;
+use crate::authentication::User;
+use crate::authorization;
+use crate::registry::Resource;
+use crate::server::Server;
+
+/// The type of `variables`.
+pub const VARIABLES: &str = "kubernetes.variables";
+
+/// The environment of admission, without `params` and `variables`.
+static BASE: LazyLock<Env> = LazyLock::new(|| {
+    let text = || Type::String;
+    let fields = |fields: &[(&str, Type)]| -> BTreeMap<String, Type> {
+        fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect()
+    };
+    let texts = Type::list(Type::String);
+    let labels = Type::map(Type::String, Type::String);
+    let kind = Type::named("kubernetes.GroupVersionKind");
+    let resource = Type::named("kubernetes.GroupVersionResource");
+    Env::new()
+        .variable("object", Type::Dyn)
+        .variable("oldObject", Type::Dyn)
+        .variable("request", Type::named("kubernetes.AdmissionRequest"))
+        .message("kubernetes.GroupVersionKind", fields(&[("group", text()), ("version", text()), ("kind", text())]))
+        .message(
+            "kubernetes.GroupVersionResource",
+            fields(&[("group", text()), ("version", text()), ("resource", text())]),
+        )
+        .message(
+            "kubernetes.UserInfo",
+            fields(&[
+                ("username", text()),
+                ("uid", text()),
+                ("groups", texts.clone()),
+                ("extra", Type::map(Type::String, texts.clone())),
+            ]),
+        )
+        .message(
+            "kubernetes.AdmissionRequest",
+            fields(&[
+                ("kind", kind.clone()),
+                ("resource", resource.clone()),
+                ("subResource", text()),
+                ("requestKind", kind),
+                ("requestResource", resource),
+                ("requestSubResource", text()),
+                ("name", text()),
+                ("namespace", text()),
+                ("operation", text()),
+                ("userInfo", Type::named("kubernetes.UserInfo")),
+                ("dryRun", Type::Bool),
+                ("options", Type::Dyn),
+            ]),
+        )
+        .variable("namespaceObject", Type::named("kubernetes.Namespace"))
+        .message(
+            "kubernetes.NamespaceMetadata",
+            fields(&[
+                ("name", text()),
+                ("generateName", text()),
+                ("namespace", text()),
+                ("labels", labels.clone()),
+                ("annotations", labels),
+                ("UID", text()),
+                ("creationTimestamp", Type::Timestamp),
+                ("deletionGracePeriodSeconds", Type::Int),
+                ("deletionTimestamp", Type::Timestamp),
+                ("generation", Type::Int),
+                ("resourceVersion", text()),
+                ("finalizers", texts.clone()),
+            ]),
+        )
+        .message("kubernetes.NamespaceSpec", fields(&[("finalizers", texts)]))
+        .message("kubernetes.NamespaceStatus", fields(&[("phase", text())]))
+        .message(
+            "kubernetes.Namespace",
+            fields(&[
+                ("metadata", Type::named("kubernetes.NamespaceMetadata")),
+                ("spec", Type::named("kubernetes.NamespaceSpec")),
+                ("status", Type::named("kubernetes.NamespaceStatus")),
+            ]),
+        )
+});
+
+/// The environment of one kind of expression.
+pub fn env(params: bool, authorizer: bool) -> Env {
+    let mut env = BASE.clone();
+    if params {
+        env = env.variable("params", Type::Dyn);
+    }
+    if authorizer {
+        env = env
+            .variable("authorizer", Type::named("kubernetes.authorization.Authorizer"))
+            .variable("authorizer.requestResource", Type::named("kubernetes.authorization.ResourceCheck"));
+    }
+    env
+}
+
+/// A policy's variables, in their order, each with its expression.
+pub type Variables = [(String, Result<Program, String>)];
+
+/// What a request is, as expressions see it. Owned, so that expressions can borrow from it.
+pub struct Input {
+    pub object: Value,
+    pub old: Value,
+    pub request: Value,
+    pub namespace: Value,
+    pub params: Value,
+}
+
+impl Input {
+    /// The request as it is for a version of the resource.
+    pub fn new(a: &Attributes<'_>, resource: &Resource, object: Value, old: Value) -> Input {
+        let kind = |(group, version, kind): (String, String, String)| json!({ "group": group, "version": version, "kind": kind });
+        let of =
+            |kind: &corten_api::Kind| json!({ "group": kind.group, "version": kind.version, "resource": kind.plural });
+        let own = a.target.resource;
+        let request = json!({
+            "kind": kind(a.kind_in(resource)),
+            "resource": of(&resource.kind),
+            "subResource": a.subresource(),
+            "requestKind": kind(a.kind_in(own)),
+            "requestResource": of(&own.kind),
+            "requestSubResource": a.subresource(),
+            "name": a.name(),
+            "namespace": a.namespace(),
+            "operation": a.operation.word(),
+            "userInfo": a.target.context.user.to_value(),
+            "dryRun": a.dry_run,
+            "options": a.options(),
+        });
+        let namespace = match a.target.resource.kind.namespaced {
+            true => a.target.server.cached("", "v1", "namespaces", "", a.target.namespace).map(|object| object.value()),
+            false => None,
+        };
+        Input { object, old, request, namespace: namespace.unwrap_or_default(), params: Value::Null }
+    }
+}
+
+/// Answers the questions of an expression for the user of the request.
+pub struct RequestAuthorizer<'a> {
+    server: &'a Server,
+    user: &'a User,
+    /// The question about the request itself.
+    request: Check,
+}
+
+impl<'a> RequestAuthorizer<'a> {
+    pub fn new(a: &Attributes<'a>, resource: &Resource) -> RequestAuthorizer<'a> {
+        let kind = &resource.kind;
+        let request = Check {
+            group: kind.group.clone(),
+            resource: kind.plural.clone(),
+            subresource: a.subresource().to_owned(),
+            namespace: a.target.namespace.to_owned(),
+            name: a.name().to_owned(),
+            ..Check::default()
+        };
+        RequestAuthorizer { server: a.target.server, user: &a.target.context.user, request }
+    }
+}
+
+impl Authorizer for RequestAuthorizer<'_> {
+    fn authorize(&self, check: &Check) -> Decision {
+        let account = check.service_account.as_ref().map(|(namespace, name)| User::service_account(namespace, name));
+        let user = account.as_ref().unwrap_or(self.user);
+        let asked = authorization::Attributes::resource(user, &check.verb);
+        let attributes = match &check.path {
+            Some(path) => authorization::Attributes { is_resource: false, path, ..asked },
+            None => authorization::Attributes {
+                group: &check.group,
+                resource: &check.resource,
+                subresource: &check.subresource,
+                namespace: &check.namespace,
+                name: &check.name,
+                ..asked
+            },
+        };
+        match authorization::authorize(self.server, &attributes) {
+            Ok(reason) => Decision { allowed: true, reason, error: None },
+            Err(reason) => Decision { allowed: false, reason, error: None },
+        }
+    }
+}
+
+/// The variables of one evaluation after the other; what was found out about the policy's own is kept.
+#[derive(Clone)]
+pub struct Scope<'a>(Rc<Inner<'a>>);
+
+struct Inner<'a> {
+    input: &'a Input,
+    authorizer: &'a RequestAuthorizer<'a>,
+    variables: &'a Variables,
+    found: RefCell<BTreeMap<String, Result<Cel<'a>, Error>>>,
+    /// What variables have cost that nobody was charged for.
+    cost: Cell<u64>,
+}
+
+impl<'a> Scope<'a> {
+    pub fn new(input: &'a Input, authorizer: &'a RequestAuthorizer<'a>, variables: &'a Variables) -> Scope<'a> {
+        Scope(Rc::new(Inner { input, authorizer, variables, found: RefCell::default(), cost: Cell::new(0) }))
+    }
+
+    /// Evaluates an expression; variables that it is the first to ask for are on its bill.
+    pub fn eval(&self, program: &Program, budget: &mut u64) -> Result<Cel<'a>, Error> {
+        let outcome = program.eval(self);
+        let cost = outcome.cost.saturating_add(self.0.cost.take());
+        match budget.checked_sub(cost) {
+            Some(rest) => {
+                *budget = rest;
+                outcome.value
+            }
+            None => {
+                *budget = 0;
+                Err(Error::failed(
+                    "validation failed due to running out of cost budget, no further validation rules will be run",
+                ))
+            }
+        }
+    }
+}
+
+impl<'a> Activation<'a> for Scope<'a> {
+    fn variable(&self, name: &str) -> Option<Cel<'a>> {
+        let inner = &self.0;
+        Some(match name {
+            "object" => Cel::json(&inner.input.object),
+            "oldObject" => Cel::json(&inner.input.old),
+            "request" => Cel::json(&inner.input.request),
+            "namespaceObject" => Cel::json(&inner.input.namespace),
+            "params" => Cel::json(&inner.input.params),
+            "authorizer" => Authorization::authorizer(inner.authorizer),
+            "authorizer.requestResource" => Authorization::resource(inner.authorizer, inner.authorizer.request.clone()),
+            "variables" => Cel::Lazy(Rc::new(self.clone())),
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> Fields<'a> for Scope<'a> {
+    fn field(&self, name: &str) -> Result<Option<Cel<'a>>, Error> {
+        let inner = &self.0;
+        if let Some(found) = inner.found.borrow().get(name) {
+            return found.clone().map(Some);
+        }
+        let Some((_, compiled)) = inner.variables.iter().find(|(known, _)| known == name) else { return Ok(None) };
+        let value = match compiled {
+            Ok(program) => {
+                let outcome = program.eval(self);
+                inner.cost.set(inner.cost.get().saturating_add(outcome.cost));
+                outcome
+                    .value
+                    .map_err(|error| Error::failed(format!("composited variable {name:?} fails to evaluate: {error}")))
+            }
+            Err(error) => Err(Error::failed(format!("composited variable {name:?} fails to compile: {error}"))),
+        };
+        inner.found.borrow_mut().insert(name.to_owned(), value.clone());
+        value.map(Some)
+    }
+}
+
+/// Compiles the variables of a policy one after the other: each may speak of those before it.
+pub fn compile_variables(env: &mut Env, given: &[Value]) -> Vec<(String, Result<Program, String>)> {
+    *env = std::mem::take(env).variable("variables", Type::named(VARIABLES)).message(VARIABLES, BTreeMap::new());
+    let mut compiled = Vec::new();
+    for variable in given {
+        let text = |key: &str| variable[key].as_str().unwrap_or_default();
+        let program = compile(env, text("expression"), &[]);
+        let of = program.as_ref().map_or(Type::Dyn, |program| program.output().clone());
+        env.add_field(VARIABLES, text("name"), of);
+        compiled.push((text("name").to_owned(), program));
+    }
+    compiled
+}

@@ -1,0 +1,132 @@
+//! The type check of a policy against the kinds that it is for. At run time objects are untyped; this finds fields
+//! that no object of these kinds can have, and says so in the policy's status.
+
+use std::sync::Arc;
+
+use corten_api::openapi::{openapi_v3, undescribed};
+use corten_cel::Type;
+use corten_cel::schema::Decl;
+use corten_meta::Value;
+use serde_json::json;
+
+use super::definition::compile;
+use super::scope::{self, compile_variables};
+use crate::registry::{Resource, Resources};
+
+/// A policy is checked against no more kinds than this for each of its rules.
+const MOST_KINDS: usize = 10;
+/// Types refer to each other, some to themselves; below this everything is untyped.
+const MOST_DEPTH: usize = 12;
+
+/// The `status.typeChecking.expressionWarnings` of a policy.
+pub fn warnings(policy: &Value, resources: &Resources) -> Vec<Value> {
+    let spec = &policy["spec"];
+    let kinds = kinds(spec, resources);
+    let params = spec["paramKind"].is_object().then(|| {
+        let text = |key: &str| spec["paramKind"][key].as_str().unwrap_or_default();
+        let of = resources
+            .ordered
+            .iter()
+            .find(|r| r.kind.kind == text("kind") && r.kind.api_version() == text("apiVersion"));
+        of.and_then(|resource| declaration(resource, "params"))
+    });
+    let mut warnings = Vec::new();
+    for (index, validation) in spec["validations"].as_array().into_iter().flatten().enumerate() {
+        for field in ["expression", "messageExpression"] {
+            let Some(expression) = validation[field].as_str().filter(|text| !text.is_empty()) else { continue };
+            let found: Vec<String> = kinds
+                .iter()
+                .filter_map(|(name, decl)| {
+                    problem(spec, expression, decl, params.as_ref()).map(|p| format!("{name}: {p}\n"))
+                })
+                .collect();
+            if !found.is_empty() {
+                warnings.push(
+                    json!({ "fieldRef": format!("spec.validations[{index}].{field}"), "warning": found.join("\n") }),
+                );
+            }
+        }
+    }
+    warnings
+}
+
+/// What is wrong with an expression when the object is of a kind.
+fn problem(spec: &Value, expression: &str, decl: &Decl, params: Option<&Option<Decl>>) -> Option<String> {
+    let mut env = scope::env(false, true).declared("object", decl).declared("oldObject", decl);
+    env = match params {
+        Some(Some(params)) => env.declared("params", params),
+        Some(None) => env.variable("params", Type::Dyn),
+        None => env,
+    };
+    compile_variables(&mut env, spec["variables"].as_array().map(Vec::as_slice).unwrap_or_default());
+    compile(&env, expression, &[]).err()
+}
+
+/// The kinds that the rules name without wildcards, and their declarations.
+fn kinds(spec: &Value, resources: &Resources) -> Vec<(String, Decl)> {
+    let mut found: Vec<Arc<Resource>> = Vec::new();
+    for rule in spec.pointer("/matchConstraints/resourceRules").and_then(Value::as_array).into_iter().flatten() {
+        let list =
+            |key: &str| -> Vec<&str> { rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect() };
+        let (groups, versions) = (list("apiGroups"), list("apiVersions"));
+        if groups.iter().chain(&versions).any(|word| word.contains('*')) {
+            continue;
+        }
+        let plurals: Vec<&str> = list("resources").into_iter().filter(|r| !r.contains(['*', '/'])).collect();
+        let named = resources.ordered.iter().filter(|resource| {
+            let kind = &resource.kind;
+            groups.contains(&kind.group.as_str())
+                && versions.contains(&kind.version.as_str())
+                && plurals.contains(&kind.plural.as_str())
+        });
+        found.extend(named.take(MOST_KINDS).cloned());
+    }
+    found.sort_by_key(|r| (r.kind.group.clone(), r.kind.version.clone(), r.kind.kind.clone()));
+    found.dedup_by_key(|r| (r.kind.group.clone(), r.kind.version.clone(), r.kind.kind.clone()));
+    let declared = |resource: Arc<Resource>| {
+        let kind = &resource.kind;
+        let name = format!("{}, Kind={}", kind.api_version(), kind.kind);
+        declaration(&resource, &kind.kind).map(|decl| (name, decl))
+    };
+    found.into_iter().filter_map(declared).collect()
+}
+
+/// The declaration of a resource's objects.
+fn declaration(resource: &Resource, name: &str) -> Option<Decl> {
+    let kind = &resource.kind;
+    if let Some(schema) = kind.behaviour.structural_schema() {
+        return Decl::of_schema(schema, true, name);
+    }
+    let group_version =
+        if kind.group.is_empty() { format!("api/{}", kind.version) } else { format!("apis/{}", kind.api_version()) };
+    let document = openapi_v3(&group_version, &undescribed)?;
+    let schemas = document.pointer("/components/schemas")?;
+    Decl::of_schema(&resolved(schemas.get(&kind.schema)?, schemas, 0), false, name)
+}
+
+/// A schema with what it refers to in the place of the reference.
+fn resolved(schema: &Value, schemas: &Value, depth: usize) -> Value {
+    let inner = |schema: &Value| resolved(schema, schemas, depth + 1);
+    if depth > MOST_DEPTH {
+        return json!({ "x-kubernetes-int-or-string": true });
+    }
+    if let Some(name) = schema["$ref"].as_str().and_then(|r| r.rsplit('/').next()) {
+        return schemas.get(name).map(inner).unwrap_or_default();
+    }
+    if let [only] = schema["allOf"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        return inner(only);
+    }
+    // A text or a number is known only when there is one.
+    if schema["oneOf"].is_array() || schema["format"] == "int-or-string" {
+        return json!({ "x-kubernetes-int-or-string": true });
+    }
+    let mut whole = schema.as_object().cloned().unwrap_or_default();
+    for (field, value) in &mut whole {
+        match (field.as_str(), &mut *value) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(|p| *p = inner(p)),
+            ("items" | "additionalProperties", Value::Object(_)) => *value = inner(value),
+            _ => {}
+        }
+    }
+    Value::Object(whole)
+}

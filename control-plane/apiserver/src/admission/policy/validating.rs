@@ -1,0 +1,229 @@
+//! ValidatingAdmissionPolicy: expressions that must be true of a write.
+
+use std::sync::Arc;
+
+use corten_cel::{RUNTIME_BUDGET, Value as Cel};
+use corten_meta::Status;
+use corten_meta::status::Cause;
+use futures::future::BoxFuture;
+use serde_json::json;
+
+use super::definition::{Binding, Policies, Policy, Validation};
+use super::matching::{input, matches};
+use super::params::params;
+use super::scope::{Input, RequestAuthorizer, Scope};
+use super::{conditions_hold, is_exempt};
+use crate::admission::{Attributes, Plugin};
+use crate::custom_resources::usable_message;
+use crate::registry::Resource;
+
+/// The longest value of an audit annotation.
+const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
+
+/// The plugin.
+pub struct ValidatingAdmissionPolicy(Policies);
+
+impl ValidatingAdmissionPolicy {
+    pub fn new() -> ValidatingAdmissionPolicy {
+        ValidatingAdmissionPolicy(Policies::new("validatingadmissionpolicies", "validatingadmissionpolicybindings"))
+    }
+}
+
+/// A validation that did not hold, or could not be evaluated.
+struct Denied {
+    message: String,
+    reason: String,
+    index: usize,
+}
+
+/// What the evaluation of a policy for one set of parameters gave.
+#[derive(Default)]
+struct Judgement {
+    denied: Vec<Denied>,
+    annotations: Vec<(String, String)>,
+}
+
+impl Plugin for ValidatingAdmissionPolicy {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionPolicy"
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let policies = self.0.current(a.target.server);
+            if policies.is_empty() || is_exempt(a) {
+                return Ok(());
+            }
+            let mut first = None;
+            for bound in policies.iter() {
+                let resource = match matches(&bound.policy.constraints, a).await {
+                    Ok(None) => continue,
+                    Ok(Some(resource)) => resource,
+                    Err(status) if bound.policy.fail_open => {
+                        tracing::warn!(policy = bound.policy.name, why = status.message, "a policy was passed over");
+                        continue;
+                    }
+                    Err(status) => return Err(denial(a, &bound.policy, None, &failure(status.message))),
+                };
+                for binding in &bound.bindings {
+                    let refused = bound_policy(a, &bound.policy, binding, &resource).await?;
+                    first = first.or(refused);
+                }
+            }
+            first.map_or(Ok(()), Err)
+        })
+    }
+}
+
+fn failure(message: String) -> Denied {
+    Denied { message, reason: String::new(), index: 0 }
+}
+
+/// A policy under one binding: the refusal, if it refuses.
+async fn bound_policy(
+    a: &Attributes<'_>,
+    policy: &Policy,
+    binding: &Binding,
+    resource: &Arc<Resource>,
+) -> Result<Option<Status>, Status> {
+    let refuse = |why: String| match policy.fail_open {
+        true => None,
+        false => Some(denial(a, policy, Some(binding), &failure(format!("failed to configure binding: {why}")))),
+    };
+    if let Some(constraints) = &binding.constraints {
+        match matches(constraints, a).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(_)) => {}
+            Err(status) => return Ok(refuse(status.message)),
+        }
+    }
+    let params = match params(policy, binding, a).await {
+        Ok(params) => params,
+        Err(why) => return Ok(refuse(why)),
+    };
+    let mut input = input(a, resource).await?;
+    let authorizer = RequestAuthorizer::new(a, resource);
+    let mut refusal = None;
+    for one in params {
+        input.params = one;
+        let judgement = judge(policy, &input, &authorizer);
+        for (key, value) in &judgement.annotations {
+            a.target.context.annotate(&format!("{}/{key}", policy.name), value);
+        }
+        for denied in &judgement.denied {
+            let refused = act(a, policy, binding, denied);
+            refusal = refusal.or(refused);
+        }
+    }
+    Ok(refusal)
+}
+
+/// Does what the binding wants done about a validation that failed.
+fn act(a: &Attributes<'_>, policy: &Policy, binding: &Binding, denied: &Denied) -> Option<Status> {
+    let has = |action: &str| binding.actions.iter().any(|given| given == action);
+    let (policy_name, binding_name, message) = (&policy.name, &binding.name, &denied.message);
+    if has("Audit") {
+        let note = json!([{ "message": message, "policy": policy_name, "binding": binding_name,
+                            "expressionIndex": denied.index.to_string(), "validationActions": binding.actions }]);
+        a.target.context.annotate("validation.policy.admission.k8s.io/validation_failure", &note.to_string());
+    }
+    if has("Warn") {
+        a.target.context.warn(format!(
+            "Validation failed for ValidatingAdmissionPolicy '{policy_name}' with binding '{binding_name}': {message}"
+        ));
+    }
+    has("Deny").then(|| denial(a, policy, Some(binding), denied))
+}
+
+/// The answer to a write that is refused.
+fn denial(a: &Attributes<'_>, policy: &Policy, binding: Option<&Binding>, denied: &Denied) -> Status {
+    let name = &policy.name;
+    let message = match binding {
+        Some(binding) => format!(
+            "ValidatingAdmissionPolicy '{name}' with binding '{}' denied request: {}",
+            binding.name, denied.message
+        ),
+        None => format!("ValidatingAdmissionPolicy '{name}' denied request: {}", denied.message),
+    };
+    let mut status = a.forbidden(&message);
+    (status.reason, status.code) = match denied.reason.as_str() {
+        "Forbidden" => ("Forbidden".to_owned(), 403),
+        "Unauthorized" => ("Unauthorized".to_owned(), 401),
+        "RequestEntityTooLarge" => ("RequestEntityTooLarge".to_owned(), 413),
+        _ => ("Invalid".to_owned(), 422),
+    };
+    if let Some(details) = &mut status.details {
+        details.causes.push(Cause { reason: String::new(), message, field: String::new() });
+    }
+    status
+}
+
+/// Evaluates a policy. Pure but for the questions to the authorizer.
+fn judge<'a>(policy: &'a Policy, input: &'a Input, authorizer: &'a RequestAuthorizer<'a>) -> Judgement {
+    let scope = Scope::new(input, authorizer, &policy.variables);
+    let mut judgement = Judgement::default();
+    let fail = |judgement: &mut Judgement, index: usize, message: String| {
+        if !policy.fail_open {
+            judgement.denied.push(Denied { message, reason: String::new(), index });
+        }
+    };
+    match conditions_hold(policy, &scope) {
+        Ok(true) => {}
+        Ok(false) => return judgement,
+        Err(message) => {
+            fail(&mut judgement, 0, message);
+            return judgement;
+        }
+    }
+    let mut budget = RUNTIME_BUDGET;
+    for (index, validation) in policy.validations.iter().enumerate() {
+        let value = match &validation.compiled {
+            Ok(program) => scope
+                .eval(program, &mut budget)
+                .map_err(|error| format!("expression '{}' resulted in error: {error}", validation.expression)),
+            Err(error) => Err(error.clone()),
+        };
+        match value {
+            Ok(Cel::Bool(true)) => {}
+            Ok(_) => {
+                let message = message(validation, &scope, &mut budget);
+                let reason = validation.reason.clone();
+                judgement.denied.push(Denied { message, reason, index });
+            }
+            Err(message) => fail(&mut judgement, index, message),
+        }
+    }
+    let mut budget = RUNTIME_BUDGET;
+    for (key, compiled) in &policy.annotations {
+        let Ok(program) = compiled else { continue };
+        match scope.eval(program, &mut budget) {
+            Ok(Cel::String(value)) if !value.trim().is_empty() => {
+                judgement.annotations.push((key.clone(), shortened(value.trim())));
+            }
+            Ok(_) => {}
+            Err(error) => fail(&mut judgement, 0, format!("audit annotation {key:?}: {error}")),
+        }
+    }
+    judgement
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(MAX_ANNOTATION_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// The message of a validation that does not hold.
+fn message(validation: &Validation, scope: &Scope<'_>, budget: &mut u64) -> String {
+    let expression = validation.message_expression.as_ref().and_then(|compiled| compiled.as_ref().ok());
+    let evaluated = expression.and_then(|program| scope.eval(program, budget).ok());
+    if let Some(message) = evaluated.as_ref().and_then(Cel::as_str).and_then(usable_message) {
+        return message;
+    }
+    match validation.message.trim() {
+        "" => format!("failed expression: {}", validation.expression.trim()),
+        message => message.to_owned(),
+    }
+}

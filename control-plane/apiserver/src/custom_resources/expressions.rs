@@ -1,0 +1,291 @@
+//! The schemas of a definition that is being written: whether they are structural, and whether their rules compile
+//! and can cost too much.
+
+use std::sync::Arc;
+
+use corten_cel::schema::{Decl, max_cardinality};
+use corten_meta::{FieldError, Path, Value};
+
+use super::rules::{Environments, compile_rule, field_path};
+use super::structural;
+
+/// The most that one rule may be estimated to cost.
+const RULE_LIMIT: u64 = 10_000_000;
+/// The most that all rules of a schema may.
+const SCHEMA_LIMIT: u64 = 100_000_000;
+const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+
+/// Errors of all rules in a definition. Schemas that did not change are not refused for their cost.
+pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let versions = |definition: &Value| definition.pointer("/spec/versions").and_then(Value::as_array).cloned();
+    let new = versions(definition).unwrap_or_default();
+    let before = old.and_then(versions).unwrap_or_default();
+    let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default();
+    // Upstream checks a schema that all versions share once.
+    let shared = new.iter().all(|version| schema(version) == schema(&new[0]));
+    let mut errors = Vec::new();
+    for (index, version) in new.iter().enumerate() {
+        if shared && index > 0 {
+            break;
+        }
+        let path = match shared {
+            true => Path::root("spec").child("validation"),
+            false => Path::root("spec").child("versions").index(index).child("schema"),
+        }
+        .child("openAPIV3Schema");
+        let schema = schema(version);
+        let unchanged = before
+            .iter()
+            .any(|old| old["name"] == version["name"] && old.pointer("/schema/openAPIV3Schema") == Some(&schema));
+        let mut problems = structural::validate(&schema, &path);
+        if !problems.is_empty() && !unchanged {
+            errors.append(&mut problems);
+            continue;
+        }
+        let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged };
+        check.schema(&schema, &path, &Place { is_root: true, cardinality: Some(1), uncorrelatable: None });
+        check.finish(&path);
+        errors.append(&mut check.errors);
+    }
+    errors
+}
+
+/// Where in a schema one is.
+struct Place {
+    is_root: bool,
+    /// How often values of this schema can occur; none if that is not bounded.
+    cardinality: Option<u64>,
+    /// The list whose items have no past.
+    uncorrelatable: Option<Path>,
+}
+
+struct Check {
+    errors: Vec<FieldError>,
+    total: u64,
+    expensive: Vec<(u64, Path)>,
+    count_cost: bool,
+}
+
+impl Check {
+    fn schema(&mut self, schema: &Value, path: &Path, place: &Place) {
+        if !schema.is_object() {
+            return;
+        }
+        let times = |bound: &Value| {
+            let bound = bound.as_i64().map(|bound| u64::try_from(bound).unwrap_or(0));
+            place.cardinality.zip(bound).map(|(here, bound)| here.saturating_mul(bound))
+        };
+        let embedded = |schema: &Value| schema["x-kubernetes-embedded-resource"] == true;
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            let below = Place {
+                is_root: embedded(property),
+                cardinality: place.cardinality,
+                uncorrelatable: place.uncorrelatable.clone(),
+            };
+            self.schema(property, &path.child("properties").key(name), &below);
+        }
+        let values = &schema["additionalProperties"];
+        let below = Place {
+            is_root: embedded(values),
+            cardinality: times(&schema["maxProperties"]),
+            uncorrelatable: place.uncorrelatable.clone(),
+        };
+        self.schema(values, &path.child("additionalProperties"), &below);
+        let items = &schema["items"];
+        let has_keys = schema["x-kubernetes-list-type"] == "map";
+        let below = Place {
+            is_root: embedded(items),
+            cardinality: times(&schema["maxItems"]),
+            uncorrelatable: place.uncorrelatable.clone().or_else(|| (!has_keys).then(|| path.clone())),
+        };
+        self.schema(items, &path.child("items"), &below);
+        self.rules(schema, path, place);
+    }
+
+    fn rules(&mut self, schema: &Value, path: &Path, place: &Place) {
+        let given = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let before = self.errors.len();
+        for (index, rule) in given.iter().enumerate() {
+            self.form(rule, schema, &path.child("x-kubernetes-validations").index(index));
+        }
+        if given.is_empty() || self.errors.len() > before {
+            return;
+        }
+        let Some(decl) = Decl::of_schema(schema, place.is_root, "selfType").map(Arc::new) else { return };
+        let environments = Environments::new(&decl);
+        for (index, rule) in given.iter().enumerate() {
+            let here = path.child("x-kubernetes-validations").index(index);
+            self.rule(rule, schema, &here, place, &decl, &environments);
+        }
+    }
+
+    /// What can be seen of a rule without compiling it.
+    fn form(&mut self, rule: &Value, schema: &Value, path: &Path) {
+        let text = |key: &str| rule[key].as_str().unwrap_or_default();
+        let invalid = |key: &str, detail: &str| FieldError::invalid(&path.child(key), text(key), detail);
+        let (expression, message) = (text("rule").trim(), text("message").trim());
+        if expression.is_empty() {
+            self.errors.push(FieldError::required(&path.child("rule"), "rule is not specified"));
+        } else if !text("message").is_empty() && message.is_empty() {
+            self.errors.push(invalid("message", "must be non-empty if specified"));
+        } else if message.contains('\n') {
+            self.errors.push(invalid("message", "must not contain line breaks"));
+        } else if expression.contains('\n') && message.is_empty() {
+            let detail = "message must be specified if rule contains line breaks";
+            self.errors.push(FieldError::required(&path.child("message"), detail));
+        }
+        if !text("messageExpression").is_empty() && text("messageExpression").trim().is_empty() {
+            let detail = "messageExpression must be non-empty if specified";
+            self.errors.push(FieldError::required(&path.child("messageExpression"), detail));
+        }
+        if rule["reason"].is_string() && !REASONS.contains(&text("reason")) {
+            self.errors.push(FieldError::not_supported(&path.child("reason"), text("reason"), REASONS));
+        }
+        if !text("fieldPath").is_empty() && text("fieldPath").trim().is_empty() {
+            self.errors.push(invalid("fieldPath", "must be non-empty if specified"));
+        }
+        if text("fieldPath").contains('\n') {
+            self.errors.push(invalid("fieldPath", "must not contain line breaks"));
+        }
+        if !text("fieldPath").is_empty() && field_path(text("fieldPath"), schema).is_none() {
+            self.errors.push(invalid("fieldPath", "must be a valid path"));
+        }
+    }
+
+    fn rule(
+        &mut self,
+        rule: &Value,
+        schema: &Value,
+        path: &Path,
+        place: &Place,
+        decl: &Decl,
+        environments: &Environments,
+    ) {
+        let compiled = compile_rule(rule, schema, environments);
+        let env = environments.of(rule["optionalOldSelf"] == true);
+        let cardinality = place.cardinality.unwrap_or_else(|| max_cardinality(decl.min_size));
+        match &compiled.compiled {
+            Ok(program) => {
+                let cost = env.estimate(program).max.saturating_mul(cardinality);
+                self.cost(&path.child("rule"), cost, "estimated rule cost");
+            }
+            Err(detail) => {
+                self.errors.push(FieldError::invalid(&path.child("rule"), rule.clone(), detail.clone()));
+            }
+        }
+        match &compiled.message_expression {
+            Some(Ok(program)) => {
+                let cost = env.estimate(program).max;
+                self.cost(&path.child("messageExpression"), cost, "estimated messageExpression cost");
+            }
+            Some(Err(detail)) => {
+                let path = path.child("messageExpression");
+                self.errors.push(FieldError::invalid(&path, rule.clone(), detail.clone()));
+            }
+            None => {}
+        }
+        if compiled.uses_old() {
+            if let Some(list) = &place.uncorrelatable {
+                let detail =
+                    format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}");
+                self.errors.push(FieldError::invalid(&path.child("rule"), rule["rule"].clone(), detail));
+            }
+        } else if compiled.compiled.is_ok() && rule.get("optionalOldSelf").is_some_and(Value::is_boolean) {
+            let detail = "may not be set if oldSelf is not used in rule";
+            let value = rule["optionalOldSelf"].clone();
+            self.errors.push(FieldError::invalid(&path.child("optionalOldSelf"), value, detail));
+        }
+    }
+
+    fn cost(&mut self, path: &Path, cost: u64, what: &str) {
+        if self.count_cost && cost > RULE_LIMIT {
+            self.errors.push(FieldError::forbidden(path, exceeded(what, cost, RULE_LIMIT)));
+        }
+        self.total = self.total.saturating_add(cost);
+        if cost >= SCHEMA_LIMIT / 100 {
+            self.expensive.push((cost, path.clone()));
+        }
+    }
+
+    fn finish(&mut self, path: &Path) {
+        if !self.count_cost || self.total <= SCHEMA_LIMIT {
+            return;
+        }
+        self.expensive.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        for (_, path) in self.expensive.iter().take(4) {
+            let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            self.errors.push(FieldError::forbidden(path, detail));
+        }
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        self.errors.push(FieldError::forbidden(path, exceeded(what, self.total, SCHEMA_LIMIT)));
+    }
+}
+
+fn exceeded(what: &str, cost: u64, limit: u64) -> String {
+    let factor = cost as f64 / limit as f64;
+    let factor = match factor {
+        f if f > 100.0 => "more than 100x".to_owned(),
+        f if f < 1.5 => format!("{f:.6}x"),
+        f => format!("{f:.1}x"),
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn errors(spec: Value) -> Vec<String> {
+        let schema = json!({ "type": "object", "properties": { "spec": spec } });
+        let definition = json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
+        validate(&definition, None).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_rule_that_costs_too_much_is_refused() {
+        let list = |more: Value| {
+            let mut list = json!({ "type": "array", "items": { "type": "string" },
+                "x-kubernetes-validations": [{ "rule": "self.all(x, self.all(y, x == y || x.contains(y)))" }] });
+            list.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            list
+        };
+        let found = errors(list(json!({})));
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].contains(
+            "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x"
+        ));
+        assert!(found[2].contains("estimated rule cost total for entire OpenAPIv3 schema exceeds budget"));
+        let bounded = json!({ "maxItems": 10, "items": { "type": "string", "maxLength": 20 } });
+        assert_eq!(errors(list(bounded)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rules_must_compile_and_be_formed() {
+        let object = |rule: Value| json!({ "type": "object", "properties": { "x": { "type": "integer" } }, "x-kubernetes-validations": [rule] });
+        for (rule, expected) in [
+            (json!({ "rule": "self.y > 1" }), "undefined field 'y'"),
+            (json!({ "rule": "self.x" }), "cel expression must evaluate to a bool"),
+            (json!({ "rule": " " }), "rule is not specified"),
+            (json!({ "rule": "true", "messageExpression": "1" }), "messageExpression must evaluate to a string"),
+            (json!({ "rule": "self.x\n> 1" }), "message must be specified if rule contains line breaks"),
+            (json!({ "rule": "true", "optionalOldSelf": true }), "may not be set if oldSelf is not used in rule"),
+            (json!({ "rule": "true", "fieldPath": ".z" }), "must be a valid path"),
+            (json!({ "rule": "true", "reason": "Because" }), "supported values"),
+        ] {
+            let found = errors(object(rule.clone())).join("; ");
+            assert!(found.contains(expected), "{rule}: {found}");
+        }
+        assert_eq!(errors(object(json!({ "rule": "self.x >= oldSelf.x", "fieldPath": ".x" }))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn items_without_keys_have_no_past() {
+        let list = json!({ "type": "array", "items": { "type": "integer",
+            "x-kubernetes-validations": [{ "rule": "self >= oldSelf" }] }, "maxItems": 3 });
+        let found = errors(list).join("; ");
+        assert!(found.contains("oldSelf cannot be used on the uncorrelatable portion of the schema within"), "{found}");
+    }
+}

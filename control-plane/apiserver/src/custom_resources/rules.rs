@@ -1,0 +1,425 @@
+//! The rules of a schema, `x-kubernetes-validations`: compiled once for each version of a definition, and evaluated
+//! for every object that is written, each where it stands in the schema.
+//!
+//! A rule sees the value of its place as `self` and, on updates, what was there before as `oldSelf`. What did not
+//! change is not refused for a rule that does not speak of `oldSelf`: a definition may be tightened under objects
+//! that would no longer pass.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use corten_cel::schema::Decl;
+use corten_cel::value::from_json;
+use corten_cel::{CompileError, Env, Error, MAX_MESSAGE_BYTES, Program, RUNTIME_BUDGET, Type, Value as Cel};
+use corten_meta::{ErrorKind, FieldError, Path, Value};
+
+use super::schema::ALWAYS;
+
+/// The rules of a schema and of all below it.
+pub struct Rules {
+    decl: Option<Arc<Decl>>,
+    kind: String,
+    rules: Vec<Rule>,
+    items: Option<Box<Rules>>,
+    list_keys: Vec<String>,
+    properties: BTreeMap<String, Rules>,
+    values: Option<Box<Rules>>,
+    is_root: bool,
+}
+
+/// One rule.
+pub struct Rule {
+    text: String,
+    message: String,
+    reason: String,
+    field_path: Option<Path>,
+    optional_old: bool,
+    pub compiled: Result<Program, String>,
+    /// Absent if there is none.
+    pub message_expression: Option<Result<Program, String>>,
+}
+
+impl Rule {
+    pub fn uses_old(&self) -> bool {
+        self.compiled.as_ref().is_ok_and(|program| program.uses("oldSelf"))
+    }
+
+    /// The rule as errors call it.
+    fn called(&self) -> &str {
+        if self.message.is_empty() { self.text.trim() } else { self.message.trim() }
+    }
+}
+
+/// The environments of the rules of one place.
+pub struct Environments {
+    plain: Env,
+    optional: Env,
+}
+
+impl Environments {
+    pub fn new(decl: &Arc<Decl>) -> Environments {
+        let base = Env::new().declared("self", decl).sized_by(Arc::clone(decl));
+        let optional = base.clone().variable("oldSelf", Type::optional(decl.cel_type()));
+        Environments { plain: base.variable("oldSelf", decl.cel_type()), optional }
+    }
+
+    pub fn of(&self, optional_old: bool) -> &Env {
+        if optional_old { &self.optional } else { &self.plain }
+    }
+}
+
+/// Compiles one rule of a schema.
+pub fn compile_rule(rule: &Value, schema: &Value, environments: &Environments) -> Rule {
+    let text = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
+    let optional_old = rule["optionalOldSelf"] == true;
+    let env = environments.of(optional_old);
+    let compile = |expression: &str, wanted: Type, what: &str, output: &str| match env.compile(expression, &[wanted]) {
+        Ok(program) => Ok(program),
+        Err(CompileError::Issues(issues)) => Err(format!("{what}compilation failed: {issues}")),
+        Err(CompileError::Instantiation(error)) => {
+            let what = if what.is_empty() { "program " } else { what };
+            Err(format!("{what}instantiation failed: {error}"))
+        }
+        Err(CompileError::Output(_)) => Err(output.to_owned()),
+    };
+    let expression = text("messageExpression");
+    let message_expression = (!expression.is_empty()).then(|| {
+        compile(&expression, Type::String, "messageExpression ", "messageExpression must evaluate to a string")
+    });
+    Rule {
+        compiled: compile(&text("rule"), Type::Bool, "", "cel expression must evaluate to a bool"),
+        message_expression,
+        text: text("rule"),
+        message: text("message"),
+        reason: text("reason"),
+        field_path: rule["fieldPath"].as_str().and_then(|path| field_path(path, schema)),
+        optional_old,
+    }
+}
+
+/// The field that a path such as `.spec['a.b']` leads to, if the schema has it.
+pub fn field_path(path: &str, schema: &Value) -> Option<Path> {
+    let mut rest = path;
+    let mut here = schema;
+    let mut found = Path::default();
+    while !rest.is_empty() {
+        let (name, after) = match rest.strip_prefix('.') {
+            Some(step) => step.split_at(step.find(['.', '[']).unwrap_or(step.len())),
+            None => {
+                let inside = rest.strip_prefix("['")?;
+                let (name, after) = inside.split_once("']")?;
+                (name, after)
+            }
+        };
+        let name = name.replace("\\'", "'");
+        (found, here) = match (here["properties"].get(&name), here["additionalProperties"].is_object()) {
+            (Some(next), _) => (found.child(&name), next),
+            (None, true) if !here["properties"].is_object() => (found.key(&name), &here["additionalProperties"]),
+            _ => return None,
+        };
+        rest = after;
+    }
+    Some(found)
+}
+
+impl Rules {
+    /// The rules of a version's schema; none if it has no rules anywhere.
+    pub fn compile(schema: &Value) -> Option<Rules> {
+        compile(schema, true)
+    }
+
+    /// Everything that the rules say against an object, which replaces `old`.
+    pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut check = Check { budget: RUNTIME_BUDGET, errors: Vec::new() };
+        // Out of budget, the rest is not looked at; the error for that is there already.
+        let _ = check.place(self, &Path::default(), object, old);
+        check.errors
+    }
+}
+
+fn is_embedded(schema: &Value) -> bool {
+    schema["x-kubernetes-embedded-resource"] == true
+}
+
+fn compile(schema: &Value, is_root: bool) -> Option<Rules> {
+    if !schema.is_object() {
+        return None;
+    }
+    let given = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let decl = if given.is_empty() { None } else { Decl::of_schema(schema, is_root, "selfType").map(Arc::new) };
+    let rules = decl.as_ref().map(Environments::new).map_or_else(Vec::new, |environments| {
+        given.iter().map(|rule| compile_rule(rule, schema, &environments)).collect()
+    });
+    let below = |schema: &Value| compile(schema, is_embedded(schema));
+    let properties: BTreeMap<String, Rules> = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, schema)| below(schema).map(|rules| (name.clone(), rules)))
+        .collect();
+    let items = below(&schema["items"]).map(Box::new);
+    let values = below(&schema["additionalProperties"]).map(Box::new);
+    if given.is_empty() && properties.is_empty() && items.is_none() && values.is_none() {
+        return None;
+    }
+    let is_map = schema["x-kubernetes-list-type"] == "map";
+    let keys = schema["x-kubernetes-list-map-keys"].as_array().filter(|_| is_map).into_iter().flatten();
+    Some(Rules {
+        decl,
+        kind: schema["type"].as_str().unwrap_or_default().to_owned(),
+        rules,
+        items,
+        list_keys: keys.filter_map(Value::as_str).map(str::to_owned).collect(),
+        properties,
+        values,
+        is_root,
+    })
+}
+
+/// The budget is used up; an error says so.
+struct OutOfBudget;
+
+struct Check {
+    budget: u64,
+    errors: Vec<FieldError>,
+}
+
+impl Check {
+    fn place(&mut self, rules: &Rules, path: &Path, value: &Value, old: Option<&Value>) -> Result<(), OutOfBudget> {
+        if value.is_null() {
+            return Ok(());
+        }
+        self.rules(rules, path, value, old)?;
+        match value {
+            Value::Array(items) => {
+                let Some(below) = &rules.items else { return Ok(()) };
+                for (index, item) in items.iter().enumerate() {
+                    let before = correlated(&rules.list_keys, item, old);
+                    self.place(below, &path.index(index), item, before)?;
+                }
+            }
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    let before = old.and_then(|old| old.get(name));
+                    if rules.is_root && ALWAYS.contains(&name.as_str()) {
+                        continue;
+                    }
+                    if let Some(below) = rules.properties.get(name) {
+                        self.place(below, &path.child(name), field, before)?;
+                    } else if let Some(below) = &rules.values {
+                        self.place(below, &path.key(name), field, before)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The rules of one place.
+    fn rules(&mut self, rules: &Rules, path: &Path, value: &Value, old: Option<&Value>) -> Result<(), OutOfBudget> {
+        let Some(decl) = &rules.decl else { return Ok(()) };
+        let old = old.filter(|old| !old.is_null());
+        for rule in &rules.rules {
+            let program = match &rule.compiled {
+                Ok(program) => program,
+                Err(error) => {
+                    let detail = format!("rule compile error: {error}");
+                    self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
+                    continue;
+                }
+            };
+            if rule.uses_old() && old.is_none() && !rule.optional_old {
+                continue;
+            }
+            let variables = match variables(decl, value, old, rule.optional_old) {
+                Ok(variables) => variables,
+                Err(error) => {
+                    let detail = format!("{error} evaluating rule: {}", rule.called());
+                    self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
+                    continue;
+                }
+            };
+            let outcome = program.eval(&variables.as_slice());
+            self.spend(outcome.cost, path, &rules.kind)?;
+            match outcome.value {
+                Ok(Cel::Bool(true)) => {}
+                Ok(_) if !rule.uses_old() && old == Some(value) => {}
+                Ok(_) => self.refuse(rules, rule, path, value, &variables)?,
+                Err(error) => self.failed(rules, rule, path, &error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn spend(&mut self, cost: u64, path: &Path, kind: &str) -> Result<(), OutOfBudget> {
+        match self.budget.checked_sub(cost) {
+            Some(rest) => {
+                self.budget = rest;
+                Ok(())
+            }
+            None => {
+                let detail =
+                    "validation failed due to running out of cost budget, no further validation rules will be run";
+                self.errors.push(FieldError::invalid(path, kind, detail));
+                Err(OutOfBudget)
+            }
+        }
+    }
+
+    fn failed(&mut self, rules: &Rules, rule: &Rule, path: &Path, error: &Error) -> Result<(), OutOfBudget> {
+        let called = rule.called();
+        let (detail, stop) = match error {
+            Error::NoSuchOverload(_) => (
+                format!(
+                    "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {called}"
+                ),
+                false,
+            ),
+            Error::CostLimit => (
+                format!(
+                    "'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {called}"
+                ),
+                true,
+            ),
+            error => (format!("{error} evaluating rule: {called}"), false),
+        };
+        self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
+        if stop { Err(OutOfBudget) } else { Ok(()) }
+    }
+
+    /// A rule that does not hold.
+    fn refuse(
+        &mut self,
+        rules: &Rules,
+        rule: &Rule,
+        path: &Path,
+        value: &Value,
+        variables: &[(&str, Cel<'_>)],
+    ) -> Result<(), OutOfBudget> {
+        let path = match &rule.field_path {
+            Some(below) => path.child(below.to_string()),
+            None => path.clone(),
+        };
+        let expression = rule.message_expression.as_ref().and_then(|compiled| compiled.as_ref().ok());
+        let message = match expression {
+            Some(program) => {
+                let outcome = program.eval(&variables);
+                self.spend(outcome.cost, &path, &rules.kind)?;
+                outcome.value.ok().and_then(|value| value.as_str().and_then(usable_message))
+            }
+            None => None,
+        };
+        let detail = message.unwrap_or_else(|| match rule.message.is_empty() {
+            true => format!("failed rule: {}", rule.called()),
+            false => rule.message.trim().to_owned(),
+        });
+        let omitted = matches!(rules.kind.as_str(), "object" | "array");
+        let mut error = FieldError::invalid(&path, if omitted { Value::Null } else { value.clone() }, detail.clone());
+        error.value_omitted = omitted;
+        match rule.reason.as_str() {
+            "FieldValueForbidden" => error = FieldError::forbidden(&path, detail),
+            "FieldValueRequired" => error = FieldError::required(&path, detail),
+            "FieldValueDuplicate" => {
+                error.kind = ErrorKind::Duplicate;
+                error.detail = String::new();
+            }
+            _ => {}
+        }
+        self.errors.push(error);
+        Ok(())
+    }
+}
+
+/// What a message expression made, if it can be shown.
+pub fn usable_message(text: &str) -> Option<String> {
+    let text = text.trim();
+    (!text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n')).then(|| text.to_owned())
+}
+
+fn variables<'a>(
+    decl: &'a Decl,
+    value: &'a Value,
+    old: Option<&'a Value>,
+    optional_old: bool,
+) -> Result<Vec<(&'static str, Cel<'a>)>, Error> {
+    let mut variables = vec![("self", from_json(value, decl)?)];
+    let old = old.map(|old| from_json(old, decl)).transpose()?;
+    if optional_old {
+        variables.push(("oldSelf", old.map_or_else(Cel::none, Cel::some)));
+    } else if let Some(old) = old {
+        variables.push(("oldSelf", old));
+    }
+    Ok(variables)
+}
+
+/// The item of the old list that has the same keys; items of other lists have no past.
+pub fn correlated<'a>(keys: &[String], item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
+    if keys.is_empty() {
+        return None;
+    }
+    let same = |other: &&Value| keys.iter().all(|key| other.get(key) == item.get(key));
+    old?.as_array()?.iter().find(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(schema: Value, object: Value, old: Option<Value>) -> String {
+        let rules = Rules::compile(&schema).expect("there are rules");
+        rules.check(&object, old.as_ref()).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+
+    fn spec(rule: Value) -> Value {
+        json!({ "type": "object", "properties": { "spec": { "type": "object", "x-kubernetes-validations": [rule],
+            "properties": { "min": { "type": "integer" }, "max": { "type": "integer" }, "name": { "type": "string" } } } } })
+    }
+
+    #[test]
+    fn rules_say_what_is_wrong() {
+        let object = |min: i64, max: i64| json!({ "spec": { "min": min, "max": max } });
+        let rule = json!({ "rule": "self.min <= self.max" });
+        assert_eq!(check(spec(rule.clone()), object(1, 2), None), "");
+        assert_eq!(check(spec(rule), object(3, 2), None), "spec: Invalid value: failed rule: self.min <= self.max");
+        let rule = json!({ "rule": "self.min <= self.max", "fieldPath": ".min", "reason": "FieldValueForbidden",
+                           "messageExpression": "'%d is more than %d'.format([self.min, self.max])" });
+        assert_eq!(check(spec(rule), object(3, 2), None), "spec.min: Forbidden: 3 is more than 2");
+        let rule = json!({ "rule": "self.name == 'x'", "message": "call it x" });
+        assert_eq!(
+            check(spec(rule), object(1, 2), None),
+            "spec: Invalid value: \"object\": no such key: name evaluating rule: call it x"
+        );
+    }
+
+    #[test]
+    fn the_past_counts() {
+        let object = |name: &str| json!({ "spec": { "name": name } });
+        let transition = json!({ "rule": "self.name == oldSelf.name", "message": "name is immutable" });
+        assert_eq!(check(spec(transition.clone()), object("a"), None), "");
+        assert_eq!(check(spec(transition.clone()), object("a"), Some(object("a"))), "");
+        assert_eq!(check(spec(transition), object("b"), Some(object("a"))), "spec: Invalid value: name is immutable");
+        let tightened = json!({ "rule": "self.name == 'good'" });
+        assert_eq!(check(spec(tightened.clone()), object("bad"), Some(object("bad"))), "", "unchanged");
+        assert!(check(spec(tightened), object("worse"), Some(object("bad"))).contains("failed rule"));
+        let optional = json!({ "rule": "oldSelf.hasValue() || self.name == 'first'", "optionalOldSelf": true });
+        assert_eq!(check(spec(optional.clone()), object("first"), None), "");
+        assert!(check(spec(optional), object("second"), None).contains("failed rule"));
+    }
+
+    #[test]
+    fn items_are_correlated_by_their_keys() {
+        let schema = json!({ "type": "object", "properties": { "list": { "type": "array", "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["k"], "items": { "type": "object",
+                "x-kubernetes-validations": [{ "rule": "self.v >= oldSelf.v" }],
+                "properties": { "k": { "type": "string" }, "v": { "type": "integer" } } } } } });
+        let list = |items: &[(&str, i64)]| json!({ "list": items.iter().map(|(k, v)| json!({ "k": k, "v": v })).collect::<Vec<_>>() });
+        let old = list(&[("a", 5), ("b", 7)]);
+        assert_eq!(check(schema.clone(), list(&[("b", 7), ("a", 6), ("c", 0)]), Some(old.clone())), "");
+        assert_eq!(
+            check(schema, list(&[("b", 6)]), Some(old)),
+            "list[0]: Invalid value: failed rule: self.v >= oldSelf.v"
+        );
+    }
+}
