@@ -97,9 +97,7 @@ fn declaration(resource: &Resource, name: &str) -> Option<Decl> {
     if let Some(schema) = kind.behaviour.structural_schema() {
         return Decl::of_schema(schema, true, name);
     }
-    let group_version =
-        if kind.group.is_empty() { format!("api/{}", kind.version) } else { format!("apis/{}", kind.api_version()) };
-    let document = openapi_v3(&group_version, &undescribed)?;
+    let document = openapi_v3(&kind.api_version(), &undescribed)?;
     let schemas = document.pointer("/components/schemas")?;
     Decl::of_schema(&resolved(schemas.get(&kind.schema)?, schemas, 0), false, name)
 }
