@@ -295,6 +295,32 @@ async fn reviews_and_bindings_are_validated() {
 }
 
 #[tokio::test]
+async fn a_review_is_no_table() {
+    let s = TestServer::start().await;
+    let admin = s.user("admin", &["system:masters"]);
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let body = json!({ "spec": { "nonResourceAttributes": { "path": "/", "verb": "get" } } }).to_string();
+    let headers = [("content-type", "application/json"), ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    assert_eq!(send(&admin, "POST", path, body.into(), &headers).await.code, 406);
+}
+
+#[tokio::test]
+async fn events_are_selected_by_the_names_of_both_groups() {
+    let s = TestServer::start().await;
+    let event = json!({ "metadata": { "name": "e" }, "regarding": { "kind": "Pod", "namespace": "default", "name": "p" },
+        "reason": "r", "action": "a", "eventTime": "2024-01-01T00:00:00.000000Z", "reportingController": "c",
+        "reportingInstance": "i", "type": "Normal" });
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    s.post(events, event).await.expect(201);
+    for path in [
+        format!("{events}?fieldSelector=reportingController%3Dc"),
+        "/api/v1/namespaces/default/events?fieldSelector=source%3Dc".to_owned(),
+    ] {
+        assert_eq!(s.get(&path).await.expect(200)["items"][0]["metadata"]["name"], "e", "{path}");
+    }
+}
+
+#[tokio::test]
 async fn addresses_come_from_every_range_that_is_ready() {
     let s = TestServer::start().await;
     let cidrs = "/apis/networking.k8s.io/v1/servicecidrs";

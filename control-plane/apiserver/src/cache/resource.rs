@@ -40,7 +40,11 @@ impl Item {
         match field {
             "metadata.name" => Some(self.object.header.name.clone()),
             "metadata.namespace" => Some(self.object.header.namespace.clone()),
-            _ => self.fields.get_or_init(|| self.read_fields(kind)).get(field).cloned(),
+            _ => {
+                let read = self.fields.get_or_init(|| self.read_fields(kind)).get(field).cloned();
+                // Another version of the resource may have a name of its own for it.
+                read.or_else(|| kind.behaviour.fields(&self.object.value(), field))
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use crate::handlers::Target;
 use crate::handlers::create::check_namespace;
 use crate::handlers::options::{Write, check_options};
 use crate::handlers::ownership::track_create;
+use crate::negotiation::{ACCEPTED, View};
 use crate::{resource_metrics, response, subresources};
 
 /// Answers a GET of a virtual resource or of one of its objects.
@@ -31,6 +32,10 @@ pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
 
 /// Answers a POST to a virtual resource.
 pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status> {
+    // A review has no metadata worth showing and no rows: it comes in its own form or not at all.
+    if target.context.accept.view != View::Plain {
+        return Err(Status::not_acceptable(ACCEPTED));
+    }
     check_options(target.context, Write::Create)?;
     let plural = target.resource.kind.plural.as_str();
     if plural == "bindings" {

@@ -88,7 +88,9 @@ impl Behaviour for Event {
         ]
     }
 
+    /// Also by the names of the newer group, whose events are stored in this form.
     fn fields(&self, event: &Value, field: &str) -> Option<String> {
+        let field = field.replace("regarding.", "involvedObject.").replace("reportingController", "reportingComponent");
         Some(match field.strip_prefix("involvedObject.") {
             Some(part) => text(event, &format!("/involvedObject/{part}")).to_string(),
             None if field == "source" => {
