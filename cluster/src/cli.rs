@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corten_network::routes::Backend;
@@ -48,7 +49,7 @@ pub enum Command {
     /// Run the API server alone, with its embedded store.
     Apiserver(Server),
     /// Run the controllers alone.
-    ControllerManager(Component),
+    ControllerManager(ControllerManager),
     /// Run the scheduler alone.
     Scheduler(Scheduler),
     /// Run the kubelet alone, against any CRI v1 runtime.
@@ -338,9 +339,52 @@ pub struct Component {
     /// The range that pod addresses come from.
     #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]
     pub cluster_cidr: String,
+}
+
+/// The controllers alone. Flags have upstream's names.
+#[derive(Debug, Clone, Args)]
+pub struct ControllerManager {
+    #[command(flatten)]
+    pub component: Component,
+    /// The controllers that run: names, `*` for all, `-name` for all but that one.
+    #[arg(long, value_delimiter = ',', default_value = "*", value_name = "NAMES", allow_hyphen_values = true)]
+    pub controllers: Vec<String>,
     /// The bundle that pods get as their root of trust; the kubeconfig's own if absent.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
+    /// The authority that signs approved certificate requests, in PEM; without one, somebody else signs.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+    /// The key of that authority.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
+    /// The longest life of a certificate that is signed.
+    #[arg(long, default_value = "8760h", value_name = "DURATION", value_parser = duration)]
+    pub cluster_signing_duration: Duration,
+    /// Give every node a range of the cluster's for its pods.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub allocate_node_cidrs: bool,
+    /// How large a node's range is, as a prefix length.
+    #[arg(long, default_value_t = 24, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub node_cidr_mask_size_ipv4: u8,
+    /// The same for IPv6.
+    #[arg(long, default_value_t = 64, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=128))]
+    pub node_cidr_mask_size_ipv6: u8,
+    /// How long a node may be silent before it counts as unknown.
+    #[arg(long, default_value = "50s", value_name = "DURATION", value_parser = duration)]
+    pub node_monitor_grace_period: Duration,
+    /// The same for a node that has not reported yet.
+    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = duration)]
+    pub node_startup_grace_period: Duration,
+    /// How many ended pods are kept; 0 for all.
+    #[arg(long, default_value_t = 12_500, value_name = "COUNT")]
+    pub terminated_pod_gc_threshold: usize,
+}
+
+/// A duration as upstream's flags write it: `50s`, `8760h0m0s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text.parse::<jiff::SignedDuration>().map_err(|error| error.to_string())?;
+    parsed.try_into().map_err(|_| format!("{text} is negative"))
 }
 
 #[derive(Debug, Clone, Args)]

@@ -8,19 +8,25 @@ use corten_client::{Client, Transport};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 
-/// A served API; its data goes with it.
+/// A served API; its data goes with its last holder.
+#[derive(Clone)]
 pub struct ControlPlane {
     server: Arc<Server>,
-    _data: tempfile::TempDir,
+    _data: Arc<tempfile::TempDir>,
 }
 
 impl ControlPlane {
     /// Starts with an empty store below `dir`.
     pub async fn start_in(dir: &std::path::Path) -> ControlPlane {
+        ControlPlane::start(dir, corten_apiserver::Config::default()).await
+    }
+
+    /// Starts so configured.
+    pub async fn start(dir: &std::path::Path, config: corten_apiserver::Config) -> ControlPlane {
         let data = tempfile::tempdir_in(dir).expect("a directory for the store");
         let store = corten_store::Embedded::open(corten_store::Config::new(data.path())).expect("the store opens");
-        let server = Server::new(corten_apiserver::Config::default(), store).await.expect("the API server starts");
-        ControlPlane { server, _data: data }
+        let server = Server::new(config, store).await.expect("the API server starts");
+        ControlPlane { server, _data: Arc::new(data) }
     }
 
     /// A client that acts as `name` with `groups`, through the same pipeline as everyone else.

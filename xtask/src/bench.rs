@@ -10,6 +10,7 @@ use crate::{root, tools};
 const BENCHES: [(&str, &str); 6] = [
     ("corten-store", "commit"),
     ("corten-scheduler", "placement"),
+    ("corten-controllers", "controllers"),
     ("corten-proxy", "services"),
     ("corten-dns", "answers"),
     ("corten", "cluster"),

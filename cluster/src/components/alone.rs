@@ -15,20 +15,40 @@ use crate::join::settings::Settings;
 use crate::{cli, config, instance, kubeconfig, preflight};
 
 /// `corten controller-manager`.
-pub async fn controller_manager(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
-    let clients = service_accounts::clients(&flags.kubeconfig)?;
+pub async fn controller_manager(flags: cli::ControllerManager, shutdown: CancellationToken) -> Result<()> {
+    let component = &flags.component;
+    let clients = service_accounts::clients(&component.kubeconfig)?;
     let root_ca = match &flags.root_ca_file {
-        Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
-        None => kubeconfig::authority(&flags.kubeconfig)?,
+        Some(path) => read(path)?,
+        None => kubeconfig::authority(&component.kubeconfig)?,
+    };
+    let signing_authority = match (&flags.cluster_signing_cert_file, &flags.cluster_signing_key_file) {
+        (Some(certificate), Some(key)) => {
+            Some(corten_controllers::SigningAuthority { certificate: read(certificate)?, key: read(key)? })
+        }
+        _ => None,
     };
     let config = corten_controllers::Config {
-        identity: node_name(flags.node_name.as_deref())?,
-        leader_elect: flags.leader_elect,
-        cluster_cidr: Some(flags.cluster_cidr),
+        // A host may run several: the number of the process tells them apart.
+        identity: format!("{}_{}", node_name(component.node_name.as_deref())?, std::process::id()),
+        leader_elect: component.leader_elect,
+        cluster_cidr: flags.allocate_node_cidrs.then(|| component.cluster_cidr.clone()),
+        node_cidr_mask: flags.node_cidr_mask_size_ipv4,
+        node_cidr_mask_v6: flags.node_cidr_mask_size_ipv6,
         root_ca,
+        signing_authority,
+        certificate_lifetime: flags.cluster_signing_duration,
+        node_monitor_grace_period: flags.node_monitor_grace_period,
+        node_startup_grace_period: flags.node_startup_grace_period,
+        terminated_pod_threshold: flags.terminated_pod_gc_threshold,
+        controllers: flags.controllers,
         ..corten_controllers::Config::default()
     };
     Ok(corten_controllers::run(config, clients, shutdown).await?)
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// `corten scheduler`.

@@ -2,22 +2,27 @@
 //!
 //! Every controller is a client of the API under its own identity. None knows another; they meet in the objects.
 
+mod attach_detach;
 mod bootstrap_token;
 mod certificates;
 mod clusterrole_aggregation;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod device_taint_eviction;
 mod disruption;
 mod endpoints;
 mod ephemeral_volume;
 mod garbage_collector;
 mod horizontal_pod_autoscaler;
 mod job;
+mod legacy_token;
+mod measured;
 mod namespace;
 mod node;
 mod registry;
 mod replicaset;
+mod resourceclaim;
 mod resourcequota;
 mod root_ca;
 pub mod runtime;
@@ -29,10 +34,13 @@ mod statefulset;
 mod storage_protection;
 mod ttl_after_finished;
 mod volume_binding;
+mod volume_expansion;
 mod workload;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod simulation;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +48,7 @@ use std::time::Duration;
 use corten_client::{Caches, LeaderConfig, LeaderElector, Outcome};
 use tokio_util::sync::CancellationToken;
 
+pub use measured::Measured;
 pub use node::ipam::Cidr;
 pub use runtime::Clients;
 pub use service_load_balancer::{AddressRange, LoadBalancerAddresses};
@@ -58,10 +67,12 @@ pub const MANAGER: &str = "kube-controller-manager";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the pod network {0:?} is not an IPv4 network such as 10.244.0.0/16")]
+    #[error("the pod network {0:?} is neither a network such as 10.244.0.0/16 nor one of each family")]
     ClusterCidr(String),
     #[error("the authority that signs certificates cannot be used: {0}")]
     SigningAuthority(String),
+    #[error("{0:?} is not in the list of known controllers")]
+    UnknownController(String),
     #[error("the lease {MANAGER} was lost to another process")]
     LostLease,
 }
@@ -86,10 +97,12 @@ pub struct Config {
     pub identity: String,
     /// Stand for election before doing anything. Off where there is only one process.
     pub leader_elect: bool,
-    /// The network that node ranges are cut from; none leaves pod ranges to somebody else.
+    /// The network that node ranges are cut from, or one of each family divided by a comma; none leaves pod ranges to
+    /// somebody else.
     pub cluster_cidr: Option<String>,
-    /// The prefix length of a node's range.
+    /// The prefix length of a node's range, by family.
     pub node_cidr_mask: u8,
+    pub node_cidr_mask_v6: u8,
     /// The certificate authority of the API server, in PEM.
     pub root_ca: String,
     /// Silence after which a node counts as unknown.
@@ -115,6 +128,7 @@ impl Default for Config {
             leader_elect: false,
             cluster_cidr: Some("10.244.0.0/16".to_owned()),
             node_cidr_mask: 24,
+            node_cidr_mask_v6: 64,
             root_ca: String::new(),
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),
@@ -128,7 +142,8 @@ impl Default for Config {
 }
 
 /// Runs the chosen controllers until shutdown, as the leader if so configured.
-pub async fn run(config: Config, clients: Clients, shutdown: CancellationToken) -> Result<(), Error> {
+pub async fn run(mut config: Config, clients: Clients, shutdown: CancellationToken) -> Result<(), Error> {
+    config.controllers = registry::canonical(&config.controllers);
     let controllers = registry::controllers(&config)?;
     let authority = signing_authority(&config)?;
     if !config.leader_elect {

@@ -7,20 +7,31 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{Pod, Service};
 use corten_client::Change;
 use corten_meta::{Key, Object, Value};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::runtime::{Action, Decide, Failure, Plan, ResourceType, View, node_of_pod};
+use crate::runtime::{Action, Decide, Failure, Plan, ResourceType, View, node_of_pod, selector_of_service};
 
 pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
+
+/// One change of the model, as a watch would tell it; gone objects have none after it.
+#[derive(Clone)]
+pub struct Told {
+    pub kind: String,
+    pub change: Change,
+}
 
 #[derive(Clone, Default)]
 pub struct Model {
     objects: BTreeMap<(String, Key), Arc<Object>>,
-    revision: u64,
+    pub revision: u64,
+    /// Every change so far, where somebody wants to know.
+    pub log: Option<Vec<Told>>,
+    /// Running pods that are deleted linger until their kubelet let them go.
+    pub graceful: bool,
     /// Lists come backwards.
     pub reversed: bool,
     pub failure: Option<Failure>,
@@ -51,6 +62,26 @@ impl View for Model {
         found
     }
 
+    fn orphans(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>> {
+        let mut found = self.list(resource, namespace);
+        found.retain(|object| object.controller().is_none());
+        found
+    }
+
+    fn labelled(&self, resource: ResourceType, namespace: &str, (key, value): (&str, &str)) -> Vec<Arc<Object>> {
+        let mut found = self.list(resource, namespace);
+        found.retain(|object| object.header.labels.get(key).map(String::as_str) == Some(value));
+        found
+    }
+
+    fn services_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<Object>> {
+        let mut found = self.list(ResourceType::of::<Service>(), namespace);
+        found.retain(|service| {
+            selector_of_service(service).iter().next().is_some_and(|(k, v)| labels.get(k) == Some(v))
+        });
+        found
+    }
+
     fn pods_on(&self, node: &str) -> Vec<Arc<Object>> {
         let mut found = self.list(ResourceType::of::<Pod>(), "");
         found.retain(|pod| node_of_pod(pod).as_deref() == Some(node));
@@ -63,6 +94,16 @@ impl View for Model {
 }
 
 impl Model {
+    /// One that keeps a log of its changes and lets pods linger.
+    pub fn logged() -> Model {
+        Model { log: Some(Vec::new()), graceful: true, ..Model::default() }
+    }
+
+    /// What there is now, as a fresh list shows it.
+    pub fn listed(&self) -> Model {
+        Model { log: None, events: Vec::new(), ..self.clone() }
+    }
+
     /// Puts an object as it is; uid and age are made up when absent.
     pub fn put(&mut self, mut object: Value) {
         self.revision += 1;
@@ -72,8 +113,24 @@ impl Model {
         metadata.entry("uid").or_insert_with(|| json!(format!("uid-{}", self.revision)));
         metadata.entry("creationTimestamp").or_insert_with(|| json!(corten_meta::time::rfc3339(*NOW)));
         metadata.entry("generation").or_insert_with(|| json!(1));
-        let object = Object::from_value(&object, self.revision).expect("a valid object");
-        self.objects.insert((kind, key), Arc::new(object));
+        let object = Arc::new(Object::from_value(&object, self.revision).expect("a valid object"));
+        let old = self.objects.insert((kind.clone(), key.clone()), object.clone());
+        self.tell(kind, Change { key, old, new: Some(object) });
+    }
+
+    fn tell(&mut self, kind: String, change: Change) {
+        if let Some(log) = &mut self.log {
+            log.push(Told { kind, change });
+        }
+    }
+
+    /// Takes over one change, as a cache does.
+    pub fn follow(&mut self, told: &Told) {
+        let place = (told.kind.clone(), told.change.key.clone());
+        match &told.change.new {
+            Some(object) => self.objects.insert(place, object.clone()),
+            None => self.objects.remove(&place),
+        };
     }
 
     pub fn put_typed<K: Typed>(&mut self, object: &K) {
@@ -81,7 +138,16 @@ impl Model {
     }
 
     pub fn remove(&mut self, kind: &str, namespace: &str, name: &str) {
-        self.objects.remove(&(kind.to_owned(), Key::new(namespace, name)));
+        let key = Key::new(namespace, name);
+        self.revision += 1;
+        if let Some(old) = self.objects.remove(&(kind.to_owned(), key.clone())) {
+            self.tell(kind.to_owned(), Change { key, old: Some(old), new: None });
+        }
+    }
+
+    /// Every object of a kind.
+    pub fn keys(&self, kind: &str) -> Vec<Key> {
+        self.objects.keys().filter(|(of, _)| of == kind).map(|(_, key)| key.clone()).collect()
     }
 
     pub fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
@@ -104,43 +170,58 @@ impl Model {
     /// Applies a plan; a precondition that fails is a bug of the controller, since nobody else writes.
     pub fn apply(&mut self, plan: &Plan) {
         for action in &plan.actions {
-            match action {
-                Action::Event(event) => {
-                    let kind = if event.warning { "Warning" } else { "Normal" };
-                    self.events.push(format!("{kind} {} {}", event.reason, event.message));
-                }
-                Action::Create { resource, object, .. } => self.create(*resource, object.clone()),
-                Action::Update { resource, object } => self.update(*resource, object.clone(), false),
-                Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
-                Action::Patch { resource, key, patch, .. } => self.patch(*resource, key, patch),
-                Action::Delete { resource, key, uid, .. } => self.delete(*resource, key, uid),
-                Action::Absent { resource, key } => assert!(self.get(*resource, key).is_none(), "{key} exists"),
-            }
+            self.attempt(action).unwrap_or_else(|refused| panic!("{refused}"));
         }
     }
 
-    fn create(&mut self, resource: ResourceType, mut object: Value) {
+    /// One action, as the API server would take or refuse it.
+    pub fn attempt(&mut self, action: &Action) -> Result<(), String> {
+        match action {
+            Action::Event(event) => {
+                let kind = if event.warning { "Warning" } else { "Normal" };
+                self.events.push(format!("{kind} {} {}", event.reason, event.message));
+                Ok(())
+            }
+            Action::Create { resource, object, .. } => self.create(*resource, object.clone()),
+            Action::Update { resource, object } => self.update(*resource, object.clone(), false),
+            Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
+            Action::Patch { resource, key, patch, .. } => self.patch(*resource, key, patch),
+            Action::Delete { resource, key, uid, .. } => self.delete(*resource, key, uid),
+            Action::Absent { resource, key } => match self.get(*resource, key) {
+                Some(_) => Err(format!("{key} exists")),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn present(&self, resource: ResourceType, key: &Key) -> Result<Arc<Object>, String> {
+        self.get(resource, key).ok_or_else(|| format!("{} {key} is gone", resource.kind))
+    }
+
+    fn create(&mut self, resource: ResourceType, mut object: Value) -> Result<(), String> {
         if corten_meta::name(&object).is_empty() {
             let prefix = object["metadata"]["generateName"].as_str().expect("a name or a prefix of one");
             let name = format!("{prefix}{:05}", self.revision);
             object["metadata"]["name"] = json!(name);
         }
         let key = Key::new(corten_meta::namespace(&object), corten_meta::name(&object));
-        assert!(self.get(resource, &key).is_none(), "{} {key} already exists", resource.kind);
+        if self.get(resource, &key).is_some() {
+            return Err(format!("{} {key} already exists", resource.kind));
+        }
         self.put(object);
+        Ok(())
     }
 
-    fn update(&mut self, resource: ResourceType, mut object: Value, status: bool) {
+    fn update(&mut self, resource: ResourceType, mut object: Value, status: bool) -> Result<(), String> {
         let key = Key::new(corten_meta::namespace(&object), corten_meta::name(&object));
-        let mut current = self.get(resource, &key).unwrap_or_else(|| panic!("{} {key} is gone", resource.kind)).value();
-        assert_eq!(
-            object["metadata"]["resourceVersion"], current["metadata"]["resourceVersion"],
-            "{} {key} is stale",
-            resource.kind
-        );
+        let mut current = self.present(resource, &key)?.value();
+        if object["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"] {
+            return Err(format!("{} {key} is stale", resource.kind));
+        }
         if status {
             current["status"] = object["status"].take();
-            return self.put(current);
+            self.put(current);
+            return Ok(());
         }
         if object["spec"] != current["spec"] {
             object["metadata"]["generation"] = json!(corten_meta::generation(&current) + 1);
@@ -148,33 +229,48 @@ impl Model {
         if !current["status"].is_null() {
             object["status"] = current["status"].take();
         }
+        self.put_or_release(object);
+        Ok(())
+    }
+
+    fn patch(&mut self, resource: ResourceType, key: &Key, patch: &Value) -> Result<(), String> {
+        let mut current = self.present(resource, key)?.value();
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &patch["metadata"][field];
+            if !wanted.is_null() && *wanted != current["metadata"][field] {
+                return Err(format!("{} {key}: {field} differs", resource.kind));
+            }
+        }
+        corten_meta::patch::merge_patch(&mut current, patch);
+        self.put_or_release(current);
+        Ok(())
+    }
+
+    /// What was deleted goes with its last finalizer, where deletions are played to the end.
+    fn put_or_release(&mut self, object: Value) {
+        let free = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+        let left = !object["metadata"]["deletionTimestamp"].is_null() && object["kind"] != "Pod";
+        if self.graceful && free && left {
+            let kind = object["kind"].as_str().expect("a kind").to_owned();
+            return self.remove(&kind, corten_meta::namespace(&object), corten_meta::name(&object));
+        }
         self.put(object);
     }
 
-    fn patch(&mut self, resource: ResourceType, key: &Key, patch: &Value) {
-        let mut current = self.get(resource, key).unwrap_or_else(|| panic!("{} {key} is gone", resource.kind)).value();
-        for field in ["uid", "resourceVersion"] {
-            let wanted = &patch["metadata"][field];
-            assert!(
-                wanted.is_null() || *wanted == current["metadata"][field],
-                "{} {key}: {field} differs",
-                resource.kind
-            );
+    fn delete(&mut self, resource: ResourceType, key: &Key, uid: &str) -> Result<(), String> {
+        let current = self.present(resource, key)?;
+        if current.header.uid != uid {
+            return Err(format!("{} {key} is another one", resource.kind));
         }
-        corten_meta::patch::merge_patch(&mut current, patch);
-        self.put(current);
-    }
-
-    fn delete(&mut self, resource: ResourceType, key: &Key, uid: &str) {
-        let current = self.get(resource, key).unwrap_or_else(|| panic!("{} {key} is gone", resource.kind));
-        assert_eq!(current.header.uid, uid, "{} {key} is another one", resource.kind);
-        if current.header.finalizers.is_empty() {
+        let lingers = self.graceful && resource.kind == "Pod";
+        if current.header.finalizers.is_empty() && !lingers {
             self.remove(resource.kind, &key.namespace, &key.name);
         } else if current.header.deletion_timestamp.is_none() {
             let mut value = current.value();
             value["metadata"]["deletionTimestamp"] = json!(corten_meta::time::rfc3339(*NOW));
             self.put(value);
         }
+        Ok(())
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::runtime::Decide;
 use crate::{
-    Cidr, Config, Error, bootstrap_token, certificates, clusterrole_aggregation, cronjob, daemonset, deployment,
-    disruption, endpoints, ephemeral_volume, job, node, replicaset, root_ca, service_cidr, service_load_balancer,
-    serviceaccount, statefulset, storage_protection, ttl_after_finished, volume_binding,
+    Cidr, Config, Error, attach_detach, bootstrap_token, certificates, clusterrole_aggregation, cronjob, daemonset,
+    deployment, device_taint_eviction, disruption, endpoints, ephemeral_volume, job, legacy_token, node, replicaset,
+    resourceclaim, root_ca, service_cidr, service_load_balancer, serviceaccount, statefulset, storage_protection,
+    ttl_after_finished, volume_binding, volume_expansion,
 };
 
 /// Controllers that work on all kinds, or beyond plans; each has a task of its own.
@@ -17,6 +18,84 @@ pub const CERTIFICATE_APPROVING: &str = "certificatesigningrequest-approving-con
 pub const CERTIFICATE_SIGNING: &str = "certificatesigningrequest-signing-controller";
 pub const HORIZONTAL_POD_AUTOSCALER: &str = "horizontal-pod-autoscaler-controller";
 pub const SERVICE_ACCOUNT_TOKEN: &str = "serviceaccount-token-controller";
+const NODE_IPAM: &str = "node-ipam-controller";
+const SERVICE_LB: &str = "service-lb-controller";
+
+/// Those controllers.
+const OTHERS: [&str; 7] = [
+    NAMESPACE,
+    GARBAGE_COLLECTOR,
+    RESOURCE_QUOTA,
+    CERTIFICATE_APPROVING,
+    CERTIFICATE_SIGNING,
+    HORIZONTAL_POD_AUTOSCALER,
+    SERVICE_ACCOUNT_TOKEN,
+];
+
+/// Names by which older configurations choose controllers.
+const OLD_NAMES: [(&str, &str); 40] = [
+    ("attachdetach", "persistentvolume-attach-detach-controller"),
+    ("bootstrapsigner", "bootstrap-signer-controller"),
+    ("clusterrole-aggregation", "clusterrole-aggregation-controller"),
+    ("cronjob", "cronjob-controller"),
+    ("csrapproving", CERTIFICATE_APPROVING),
+    ("csrcleaner", "certificatesigningrequest-cleaner-controller"),
+    ("csrsigning", CERTIFICATE_SIGNING),
+    ("daemonset", "daemonset-controller"),
+    ("deployment", "deployment-controller"),
+    ("disruption", "disruption-controller"),
+    ("endpoint", "endpoints-controller"),
+    ("endpointslice", "endpointslice-controller"),
+    ("endpointslicemirroring", "endpointslice-mirroring-controller"),
+    ("ephemeral-volume", "ephemeral-volume-controller"),
+    ("garbagecollector", GARBAGE_COLLECTOR),
+    ("horizontalpodautoscaling", HORIZONTAL_POD_AUTOSCALER),
+    ("job", "job-controller"),
+    ("legacy-service-account-token-cleaner", "legacy-serviceaccount-token-cleaner-controller"),
+    ("namespace", NAMESPACE),
+    ("nodeipam", NODE_IPAM),
+    ("nodelifecycle", "node-lifecycle-controller"),
+    ("persistentvolume-binder", "persistentvolume-binder-controller"),
+    ("persistentvolume-expander", "persistentvolume-expander-controller"),
+    ("podgc", "pod-garbage-collector-controller"),
+    ("pv-protection", "persistentvolume-protection-controller"),
+    ("pvc-protection", "persistentvolumeclaim-protection-controller"),
+    ("replicaset", "replicaset-controller"),
+    ("replicationcontroller", "replicationcontroller-controller"),
+    ("resource-claim-controller", "resourceclaim-controller"),
+    ("resourcequota", RESOURCE_QUOTA),
+    ("root-ca-cert-publisher", "root-ca-certificate-publisher-controller"),
+    ("route", "node-route-controller"),
+    ("service", SERVICE_LB),
+    ("serviceaccount", "serviceaccount-controller"),
+    ("serviceaccount-token", SERVICE_ACCOUNT_TOKEN),
+    ("statefulset", "statefulset-controller"),
+    ("tokencleaner", "token-cleaner-controller"),
+    ("ttl", "ttl-controller"),
+    ("ttl-after-finished", "ttl-after-finished-controller"),
+    ("cloud-node-lifecycle", "cloud-node-lifecycle-controller"),
+];
+/// Upstream's controllers that are not here: for clouds, or for APIs that are not served. They may be left out by name.
+const ELSEWHERE: [&str; 8] = [
+    "cloud-node-lifecycle-controller",
+    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+    "node-route-controller",
+    "podcertificaterequest-cleaner-controller",
+    "selinux-warning-controller",
+    "storage-version-migrator-controller",
+    "storageversion-garbage-collector-controller",
+    "validatingadmissionpolicy-status-controller",
+];
+
+/// The choice by the names that are in use now.
+pub fn canonical(chosen: &[String]) -> Vec<String> {
+    let renamed = |choice: &String| {
+        let (sign, name) = choice.strip_prefix('-').map_or(("", choice.as_str()), |name| ("-", name));
+        let known = OLD_NAMES.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new);
+        format!("{sign}{known}")
+    };
+    chosen.iter().map(renamed).collect()
+}
 
 /// Whether a controller is to run: `name` says yes, `-name` no, and `*` yes for all that nothing else is said about.
 pub fn is_enabled(name: &str, chosen: &[String]) -> bool {
@@ -25,58 +104,118 @@ pub fn is_enabled(name: &str, chosen: &[String]) -> bool {
     said.map_or_else(|| chosen.iter().any(|choice| choice == "*"), |choice| choice == name)
 }
 
-/// The controllers that decide on plans, those chosen.
+/// The controllers that decide on plans, those chosen. A choice that names none there is refused: a typing error would
+/// else leave a controller running, or out.
 pub fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
-    let lifecycle = node::lifecycle::NodeLifecycleController {
-        grace_period: config.node_monitor_grace_period,
-        startup_grace_period: config.node_startup_grace_period,
-        started: corten_meta::time::now(),
-    };
-    let pod_gc = node::pod_gc::PodGcController { terminated_threshold: config.terminated_pod_threshold };
-    let mut all: Vec<(&str, Arc<dyn Decide>)> = vec![
+    let mut all = known(config)?;
+    let is_known = |name: &str| name == "*" || OTHERS.contains(&name) || all.iter().any(|(known, _)| *known == name);
+    let unknown = config.controllers.iter().find(|choice| {
+        // A controller that the configuration leaves out may still be named.
+        let (left_out, name) = choice.strip_prefix('-').map_or((false, choice.as_str()), |name| (true, name));
+        !is_known(name) && ![NODE_IPAM, SERVICE_LB].contains(&name) && !(left_out && ELSEWHERE.contains(&name))
+    });
+    if let Some(unknown) = unknown {
+        return Err(Error::UnknownController(unknown.clone()));
+    }
+    all.retain(|(name, _)| is_enabled(name, &config.controllers));
+    Ok(all.into_iter().map(|(_, controller)| controller).collect())
+}
+
+/// A controller under the name that `--controllers` knows it by.
+type Named = (&'static str, Arc<dyn Decide>);
+
+/// All of them, by name.
+fn known(config: &Config) -> Result<Vec<Named>, Error> {
+    Ok([workloads(), services(config), storage(), identities(config), nodes(config)?].into_iter().flatten().collect())
+}
+
+fn workloads() -> Vec<Named> {
+    vec![
         ("deployment-controller", Arc::new(deployment::DeploymentController)),
         ("replicaset-controller", Arc::new(replicaset::REPLICA_SETS)),
         ("replicationcontroller-controller", Arc::new(replicaset::REPLICATION_CONTROLLERS)),
         ("daemonset-controller", Arc::new(daemonset::DaemonSetController)),
         ("job-controller", Arc::new(job::JobController)),
+        ("job-controller", Arc::new(job::UncountedPods)),
         ("statefulset-controller", Arc::new(statefulset::StatefulSetController)),
         ("ttl-after-finished-controller", Arc::new(ttl_after_finished::TtlAfterFinishedController)),
         ("cronjob-controller", Arc::new(cronjob::CronJobController)),
         ("disruption-controller", Arc::new(disruption::DisruptionController)),
         ("disruption-controller", Arc::new(disruption::StaleDisruptionController)),
-        ("clusterrole-aggregation-controller", Arc::new(clusterrole_aggregation::ClusterRoleAggregationController)),
-        ("persistentvolumeclaim-protection-controller", Arc::new(storage_protection::ClaimProtectionController)),
-        ("persistentvolume-protection-controller", Arc::new(storage_protection::VolumeProtectionController)),
-        ("persistentvolume-binder-controller", Arc::new(volume_binding::ClaimBinder)),
-        ("persistentvolume-binder-controller", Arc::new(volume_binding::VolumePhases)),
-        ("ephemeral-volume-controller", Arc::new(ephemeral_volume::EphemeralVolumeController)),
+        ("resourceclaim-controller", Arc::new(resourceclaim::ClaimMaker)),
+        ("resourceclaim-controller", Arc::new(resourceclaim::ClaimReleaser)),
+        ("device-taint-eviction-controller", Arc::new(device_taint_eviction::DeviceTaintEvictionController)),
+    ]
+}
+
+fn services(config: &Config) -> Vec<Named> {
+    let mut all: Vec<Named> = vec![
         ("endpointslice-controller", Arc::new(endpoints::EndpointSliceController)),
         ("endpoints-controller", Arc::new(endpoints::EndpointsController)),
         ("endpointslice-mirroring-controller", Arc::new(endpoints::EndpointSliceMirroringController)),
         ("service-cidr-controller", Arc::new(service_cidr::ServiceCidrController)),
-        ("serviceaccount-controller", Arc::new(serviceaccount::ServiceAccountController)),
+    ];
+    if let Some(addresses) = &config.load_balancer {
+        let balancer = service_load_balancer::ServiceLoadBalancerController { addresses: addresses.clone() };
+        all.push((SERVICE_LB, Arc::new(balancer)));
+    }
+    all
+}
+
+fn storage() -> Vec<Named> {
+    vec![
+        ("persistentvolume-binder-controller", Arc::new(volume_binding::ClaimBinder)),
+        ("persistentvolume-binder-controller", Arc::new(volume_binding::VolumePhases)),
+        ("persistentvolume-attach-detach-controller", Arc::new(attach_detach::AttachDetachController::default())),
+        ("persistentvolume-expander-controller", Arc::new(volume_expansion::ExpandController)),
+        ("ephemeral-volume-controller", Arc::new(ephemeral_volume::EphemeralVolumeController)),
+        ("persistentvolumeclaim-protection-controller", Arc::new(storage_protection::ClaimProtectionController)),
+        ("persistentvolume-protection-controller", Arc::new(storage_protection::VolumeProtectionController)),
         (
-            "root-ca-certificate-publisher-controller",
-            Arc::new(root_ca::RootCaPublisher { root_ca: config.root_ca.clone() }),
+            "volumeattributesclass-protection-controller",
+            Arc::new(storage_protection::AttributesClassProtectionController),
         ),
+    ]
+}
+
+fn identities(config: &Config) -> Vec<Named> {
+    let publisher = root_ca::RootCaPublisher { root_ca: config.root_ca.clone() };
+    vec![
+        ("serviceaccount-controller", Arc::new(serviceaccount::ServiceAccountController)),
+        ("legacy-serviceaccount-token-cleaner-controller", Arc::new(legacy_token::LegacyTokenCleaner)),
+        ("root-ca-certificate-publisher-controller", Arc::new(publisher)),
+        ("clusterrole-aggregation-controller", Arc::new(clusterrole_aggregation::ClusterRoleAggregationController)),
         ("certificatesigningrequest-cleaner-controller", Arc::new(certificates::CertificateCleaner)),
         ("bootstrap-signer-controller", Arc::new(bootstrap_token::BootstrapSigner)),
         ("token-cleaner-controller", Arc::new(bootstrap_token::TokenCleaner)),
+    ]
+}
+
+fn nodes(config: &Config) -> Result<Vec<Named>, Error> {
+    let lifecycle = node::lifecycle::NodeLifecycleController {
+        grace_period: config.node_monitor_grace_period,
+        startup_grace_period: config.node_startup_grace_period,
+        started: corten_meta::time::now(),
+        clock: corten_meta::time::now,
+        heartbeats: node::Heartbeats::default(),
+    };
+    let pod_gc = node::pod_gc::PodGcController { terminated_threshold: config.terminated_pod_threshold };
+    let mut all: Vec<Named> = vec![
         ("node-lifecycle-controller", Arc::new(lifecycle)),
         ("taint-eviction-controller", Arc::new(node::taint_eviction::TaintEvictionController::default())),
         ("pod-garbage-collector-controller", Arc::new(pod_gc)),
+        ("ttl-controller", Arc::new(node::ttl::TtlController)),
     ];
     if let Some(network) = &config.cluster_cidr {
-        let cluster = Cidr::parse(network).ok_or_else(|| Error::ClusterCidr(network.clone()))?;
-        let ipam = node::ipam::NodeIpamController { cluster, node_prefix: config.node_cidr_mask };
-        all.push(("node-ipam-controller", Arc::new(ipam)));
+        let clusters = Cidr::parse_list(network).ok_or_else(|| Error::ClusterCidr(network.clone()))?;
+        let ipam = node::ipam::NodeIpamController {
+            clusters,
+            node_prefix_v4: config.node_cidr_mask,
+            node_prefix_v6: config.node_cidr_mask_v6,
+        };
+        all.push((NODE_IPAM, Arc::new(ipam)));
     }
-    if let Some(addresses) = &config.load_balancer {
-        let balancer = service_load_balancer::ServiceLoadBalancerController { addresses: addresses.clone() };
-        all.push(("service-lb-controller", Arc::new(balancer)));
-    }
-    all.retain(|(name, _)| is_enabled(name, &config.controllers));
-    Ok(all.into_iter().map(|(_, controller)| controller).collect())
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -94,6 +233,14 @@ mod tests {
         let config = Config { controllers: vec!["node-ipam-controller".to_owned()], ..Config::default() };
         let names: Vec<&str> = controllers(&config).unwrap().iter().map(|one| one.name()).collect();
         assert_eq!(names, ["node-controller"]);
+        let old = ["*".to_owned(), "bootstrapsigner".to_owned(), "-deployment".to_owned(), "-service".to_owned()];
+        let config = Config { controllers: canonical(&old), ..config };
+        let names: Vec<&str> = controllers(&config).unwrap().iter().map(|one| one.name()).collect();
+        assert!(names.contains(&"bootstrap-signer") && !names.contains(&"deployment-controller"));
+        let config = Config { controllers: vec!["*".to_owned(), "-deploymnet-controller".to_owned()], ..config };
+        assert!(
+            matches!(controllers(&config), Err(Error::UnknownController(name)) if name == "-deploymnet-controller")
+        );
     }
 
     /// Upstream's bootstrap policy, where it is at hand: an account without a role can do nothing, and says so

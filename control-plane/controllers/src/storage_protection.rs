@@ -1,7 +1,8 @@
-//! Volumes and claims in use are not taken away: a finalizer holds them until nothing uses them any more.
+//! Volumes, claims and classes in use are not taken away: a finalizer holds them until nothing uses them any more.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_api::k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
@@ -11,9 +12,11 @@ use crate::workload::pods;
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+const CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
 
 pub struct ClaimProtectionController;
 pub struct VolumeProtectionController;
+pub struct AttributesClassProtectionController;
 
 impl Controller for ClaimProtectionController {
     type Observed = (PersistentVolumeClaim, bool);
@@ -58,6 +61,56 @@ impl Controller for VolumeProtectionController {
         let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
         protect(volume, VOLUME_FINALIZER, bound)
     }
+}
+
+impl Controller for AttributesClassProtectionController {
+    type Observed = (VolumeAttributesClass, bool);
+
+    fn name(&self) -> &'static str {
+        "volumeattributesclass-protection-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![
+            Watch::own::<VolumeAttributesClass>(),
+            Watch::mapped::<PersistentVolumeClaim>(|_, change| left(change, classes_of_claim)),
+            Watch::mapped::<PersistentVolume>(|_, change| left(change, classes_of_volume)),
+        ]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed> {
+        let class: VolumeAttributesClass = view.typed(key)?;
+        let named = |classes: Vec<String>| classes.contains(&key.name);
+        let used = class.metadata.deletion_timestamp.is_some()
+            && (view.all::<PersistentVolumeClaim>("").iter().any(|claim| named(classes_of_claim(claim)))
+                || view.all::<PersistentVolume>("").iter().any(|volume| named(classes_of_volume(volume))));
+        Some((class, used))
+    }
+
+    fn reconcile(&self, (class, used): &Self::Observed, _now: Timestamp) -> Plan {
+        protect(class, CLASS_FINALIZER, *used)
+    }
+}
+
+/// The classes that a claim asks for, has, or is on its way to.
+fn classes_of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let status = claim.status.as_ref();
+    let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+    let present = status.and_then(|status| status.current_volume_attributes_class_name.clone());
+    let target =
+        status.and_then(|status| status.modify_volume_status.as_ref()?.target_volume_attributes_class_name.clone());
+    [wanted, present, target].into_iter().flatten().collect()
+}
+
+fn classes_of_volume(volume: &PersistentVolume) -> Vec<String> {
+    volume.spec.iter().filter_map(|spec| spec.volume_attributes_class_name.clone()).collect()
+}
+
+/// The classes that an object named before the change and no longer does: one of them may be free now.
+fn left<K: Typed>(change: &Change, classes: fn(&K) -> Vec<String>) -> Vec<Key> {
+    let before = change.old.as_ref().and_then(decode::<K>).map(|old| classes(&old)).unwrap_or_default();
+    let after = change.new.as_ref().and_then(decode::<K>).map(|new| classes(&new)).unwrap_or_default();
+    before.into_iter().filter(|class| !after.contains(class)).map(|class| Key::new("", class)).collect()
 }
 
 /// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted.
@@ -135,6 +188,29 @@ mod tests {
             assert_eq!(finalizers(&model), kept, "a pod on {node:?}");
         }
         assert_eq!(mapped::<Pod>(&ClaimProtectionController, &model, Some(&user("n")), None), ["default/data"]);
+    }
+
+    #[test]
+    fn a_class_is_held_while_a_claim_or_volume_names_it() {
+        let claim = |class: &str| {
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "data"},
+                "spec": {}, "status": {"currentVolumeAttributesClassName": class}})
+        };
+        for (used, kept) in [("gold", 1), ("silver", 0)] {
+            let mut model = Model::default();
+            model.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": "gold", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [CLASS_FINALIZER]}, "driverName": "d"}));
+            model.put(claim(used));
+            converges(&AttributesClassProtectionController, &mut model, "", "gold");
+            let class = model.value("VolumeAttributesClass", "", "gold");
+            assert_eq!(class["metadata"]["finalizers"].as_array().unwrap().len(), kept, "{used}");
+            let keys = mapped::<PersistentVolumeClaim>(
+                &AttributesClassProtectionController,
+                &model,
+                Some(&claim("gold")),
+                Some(&claim(used)),
+            );
+            assert_eq!(keys.len(), 1 - kept, "{used}");
+        }
     }
 
     #[test]

@@ -1,13 +1,12 @@
-//! The control plane in one process: store, API server, scheduler and controllers, each under its own identity, with a
-//! stand-in for the kubelets. What is decided purely elsewhere is seen here to work against the API it will meet.
+//! The control plane in one process: what is decided purely elsewhere is seen here to work against the API it will
+//! meet.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::future::Future;
-use std::sync::Arc;
+mod in_process;
+
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use corten_api::k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -22,181 +21,10 @@ use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_api::k8s_openapi::api::networking::v1::ServiceCIDR;
 use corten_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use corten_api::k8s_openapi::api::rbac::v1::ClusterRole;
-use corten_apiserver::{Server, User};
-use corten_client::{Caches, Client, DeleteOptions, ListOptions, Patch, Propagation, Transport};
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use corten_client::{DeleteOptions, ListOptions, Patch, Propagation};
+use in_process::{Cluster, add_node};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-
-/// No single wait takes longer than this, also on a busy machine.
-const BOUND: Duration = Duration::from_secs(20);
-
-struct InProcess {
-    server: Arc<Server>,
-    user: User,
-}
-
-impl Transport for InProcess {
-    fn send(
-        &self,
-        request: http::Request<Bytes>,
-    ) -> BoxFuture<'static, Result<http::Response<corten_client::Body>, corten_client::Error>> {
-        let call = self.server.in_process(self.user.clone());
-        async move { Ok(call.call(request).await.map(body)) }.boxed()
-    }
-}
-
-fn body(body: corten_apiserver::Body) -> corten_client::Body {
-    use corten_apiserver::WatchEvent as From;
-    use corten_client::WatchEvent as To;
-    let event = |event| match event {
-        From::Added(object) => To::Added(object),
-        From::Modified(object) => To::Modified(object),
-        From::Deleted(object) => To::Deleted(object),
-        From::Bookmark { revision, initial_events_end } => To::Bookmark { revision, initial_events_end },
-        From::Error(status) => To::Error(status),
-    };
-    match body {
-        corten_apiserver::Body::Full(bytes) => corten_client::Body::Full(bytes),
-        corten_apiserver::Body::List(list) => corten_client::Body::Full(list.join()),
-        corten_apiserver::Body::Watch(watch) => {
-            corten_client::Body::Events(watch.events().map(move |e| Ok(event(e))).boxed())
-        }
-        corten_apiserver::Body::Stream(stream) => corten_client::Body::Stream(
-            stream.map(|chunk| chunk.map_err(|error| corten_client::Error::Transport(error.to_string()))).boxed(),
-        ),
-    }
-}
-
-/// A running control plane; everything ends with it.
-struct Cluster {
-    admin: Client,
-    clients: corten_controllers::Clients,
-    shutdown: CancellationToken,
-    _data: tempfile::TempDir,
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.shutdown.cancel();
-    }
-}
-
-impl Cluster {
-    async fn start(nodes: usize) -> Cluster {
-        let data = tempfile::tempdir().unwrap();
-        let store = corten_store::Embedded::open(corten_store::Config::new(data.path())).unwrap();
-        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
-        let served =
-            corten_apiserver::Config { service_account_keys: vec![key], ..corten_apiserver::Config::default() };
-        let server = Server::new(served, store).await.unwrap();
-        let shutdown = CancellationToken::new();
-        let client = move |name: &str, groups: &[&str]| {
-            let groups = groups.iter().chain(&["system:authenticated"]).map(|group| (*group).to_owned()).collect();
-            Client::new(Arc::new(InProcess {
-                server: server.clone(),
-                user: User { name: name.to_owned(), groups, ..User::default() },
-            }))
-        };
-        let admin = client("admin", &["system:masters"]);
-        let scheduler = client("system:kube-scheduler", &[]);
-        tokio::spawn(corten_scheduler::run(corten_scheduler::Config::default(), scheduler, shutdown.clone()));
-        let clients: corten_controllers::Clients = Arc::new(move |name: &str| match name {
-            corten_controllers::MANAGER => client("system:kube-controller-manager", &[]),
-            _ => client(
-                &format!("system:serviceaccount:kube-system:{name}"),
-                &["system:serviceaccounts", "system:serviceaccounts:kube-system"],
-            ),
-        });
-        let config = corten_controllers::Config {
-            root_ca: "PEM".to_owned(),
-            signing_authority: Some(authority()),
-            ..corten_controllers::Config::default()
-        };
-        tokio::spawn(corten_controllers::run(config, clients.clone(), shutdown.clone()));
-        for number in 0..nodes {
-            add_node(&admin, &format!("n{number}")).await;
-        }
-        tokio::spawn(kubelets(admin.clone(), shutdown.clone()));
-        let cluster = Cluster { admin, clients, shutdown, _data: data };
-        cluster
-            .eventually("the default account", || async {
-                cluster.admin.find::<ServiceAccount>("default", "default").await.unwrap().is_some()
-            })
-            .await;
-        cluster
-    }
-
-    async fn create<K: Typed>(&self, object: Value) -> K {
-        self.admin.create(&K::from_value(object).unwrap()).await.unwrap()
-    }
-
-    async fn list<K: Typed>(&self, namespace: &str) -> Vec<K> {
-        self.admin.list::<K>(namespace, &ListOptions::default()).await.unwrap().items
-    }
-
-    /// Waits for a condition, with a bound.
-    async fn eventually<F: Future<Output = bool>>(&self, what: &str, mut holds: impl FnMut() -> F) {
-        let start = Instant::now();
-        while !holds().await {
-            if start.elapsed() > BOUND {
-                let events: Vec<String> = self
-                    .list::<Event>("")
-                    .await
-                    .iter()
-                    .map(|event| format!("{:?} {:?} {:?}", event.involved_object.name, event.reason, event.message))
-                    .collect();
-                panic!("never: {what}; events: {events:#?}");
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
-fn authority() -> corten_controllers::SigningAuthority {
-    let key = rcgen::KeyPair::generate().unwrap();
-    let mut params = rcgen::CertificateParams::default();
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let certificate = params.self_signed(&key).unwrap().pem();
-    corten_controllers::SigningAuthority { certificate, key: key.serialize_pem() }
-}
-
-async fn add_node(admin: &Client, name: &str) {
-    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}});
-    let mut node: Node = admin.create(&Node::from_value(node).unwrap()).await.unwrap();
-    let now = corten_meta::time::rfc3339(corten_meta::time::now());
-    let status = json!({"status": {
-        "capacity": {"cpu": "4", "memory": "4Gi", "pods": "110"}, "allocatable": {"cpu": "4", "memory": "4Gi", "pods": "110"},
-        "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now, "lastTransitionTime": now}],
-    }});
-    node = admin.patch("", node.name(), &Patch::Strategic(status), Some("status")).await.unwrap();
-    assert_eq!(node.name(), name);
-}
-
-/// Runs every pod that is bound, and lets go of every pod that is deleted.
-async fn kubelets(admin: Client, shutdown: CancellationToken) {
-    let caches = Caches::new(admin.clone(), shutdown);
-    let mut changes = caches.of::<Pod>().subscribe();
-    let mut address = 0u32;
-    while let Some(change) = changes.next().await {
-        let Some(pod) = change.new.and_then(|object| corten_api::decode_object::<Pod>(&object).ok()) else { continue };
-        let (namespace, name) = (pod.namespace(), pod.name());
-        let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).is_some();
-        if bound && pod.metadata.deletion_timestamp.is_some() {
-            let _ = admin.delete::<Pod>(namespace, name, &DeleteOptions::now()).await;
-        } else if bound && pod.status.as_ref().is_none_or(|status| status.pod_ip.is_none()) {
-            address += 1;
-            let ip = format!("10.244.{}.{}", address / 250, address % 250 + 1);
-            let now = corten_meta::time::rfc3339(corten_meta::time::now());
-            let ends = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
-            let (phase, ready) = if ends { ("Succeeded", "False") } else { ("Running", "True") };
-            let ready = json!({"type": "Ready", "status": ready, "lastTransitionTime": now});
-            let status = json!({"status": {"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}], "startTime": now, "conditions": [ready]}});
-            let _ = admin.patch::<Pod>(namespace, name, &Patch::Strategic(status), Some("status")).await;
-        }
-    }
-}
 
 fn deployment(name: &str, replicas: i32) -> Value {
     json!({
@@ -635,4 +463,68 @@ async fn an_autoscaler_without_metrics_keeps_to_its_bounds_and_says_what_is_miss
                 .any(|one| one.type_ == "ScalingActive" && one.reason.as_deref() == Some("FailedGetResourceMetric"))
         })
         .await;
+}
+
+/// Two managers stand for election; the first is lost in the middle of a rollout, as in a crash or by a clean stop.
+async fn leader_lost_in_mid_rollout(clean: bool) {
+    const REPLICAS: i32 = 100;
+    let cluster = Cluster::without_manager(2).await;
+    let (first, second) = (cluster.shutdown.child_token(), cluster.shutdown.child_token());
+    let leader = tokio::spawn(cluster.manage("first", true, first.clone()));
+    let leads = |who: &'static str| {
+        let admin = cluster.admin.clone();
+        move || {
+            let admin = admin.clone();
+            async move {
+                let lease = admin.find::<Lease>("kube-system", "kube-controller-manager").await.unwrap();
+                lease.is_some_and(|lease| lease.spec.unwrap().holder_identity.as_deref() == Some(who))
+            }
+        }
+    };
+    cluster.eventually("a leader", leads("first")).await;
+    tokio::spawn(cluster.manage("second", true, second));
+    cluster.create::<Deployment>(deployment("web", REPLICAS)).await;
+    cluster.eventually("all replicas", || async { available(&cluster, "web").await == REPLICAS }).await;
+    let patch =
+        Patch::Strategic(json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "two"}]}}}}));
+    cluster.admin.patch::<Deployment>("default", "web", &patch, None).await.unwrap();
+    let pods = |image: &'static str| {
+        let admin = cluster.admin.clone();
+        async move {
+            let pods = admin.list::<Pod>("default", &ListOptions::default()).await.unwrap().items;
+            let alive = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+            let images: Vec<String> = alive.filter_map(|pod| pod.spec?.containers[0].image.clone()).collect();
+            (images.len(), images.iter().filter(|one| *one == image).count())
+        }
+    };
+    cluster.eventually("the rollout", || async { pods("two").await.1 >= 20 }).await;
+    if clean {
+        let stopped = Instant::now();
+        first.cancel();
+        leader.await.unwrap().unwrap();
+        cluster.eventually("the hand-over", leads("second")).await;
+        eprintln!("handed over after {:?}", stopped.elapsed());
+    } else {
+        leader.abort();
+    }
+    let most = REPLICAS + REPLICAS / 4;
+    cluster
+        .eventually("the end of the rollout", || async {
+            // Pods may lag behind the sizes of their sets, which are what a rollout promises.
+            let sets = cluster.list::<ReplicaSet>("default").await;
+            let asked: i32 = sets.iter().filter_map(|set| set.spec.as_ref()?.replicas).sum();
+            assert!(asked <= most, "{asked} pods are asked for, and no more than {most} may be");
+            pods("two").await == (100, 100) && available(&cluster, "web").await == REPLICAS
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_stops_hands_a_rollout_over() {
+    leader_lost_in_mid_rollout(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_crashes_is_followed_by_another() {
+    leader_lost_in_mid_rollout(false).await;
 }

@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) text: bool,
     /// Refuse `sendInitialEvents`.
     pub(crate) no_streaming: bool,
+    /// Begin such a watch and then say that the storage cannot serve it.
+    pub(crate) no_streaming_storage: bool,
 }
 
 impl FakeServer {
@@ -201,6 +203,10 @@ impl State {
         if query.contains_key("sendInitialEvents") {
             if self.no_streaming {
                 return Err(Status::bad_request("sendInitialEvents is forbidden"));
+            }
+            if self.no_streaming_storage {
+                let _ = sender.send(Ok(WatchEvent::Error(Status::internal("the storage cannot"))));
+                return Ok(Body::Events(UnboundedReceiverStream::new(receiver).boxed()));
             }
             for (_, object) in self.objects.iter().filter(|(place, _)| covers(&collection, place)) {
                 let _ = sender.send(Ok(WatchEvent::Added(object.clone())));

@@ -5,9 +5,12 @@
 //! different speeds, or if `lead` does not stop when told. A clean stop gives the lease away at once.
 
 use crate::backoff::jitter;
-use crate::{Client, Error};
+use crate::{Client, Error, ListOptions, WatchEvent};
+use corten_api::Typed;
 use corten_api::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -59,11 +62,13 @@ pub struct LeaderElector {
     config: LeaderConfig,
     /// The lease as last read, and when we first saw it in that state.
     observed: Option<(LeaseSpec, Instant)>,
+    /// The last failure that was told: a standing one is told once.
+    complaint: Option<String>,
 }
 
 impl LeaderElector {
     pub fn new(client: Client, config: LeaderConfig) -> LeaderElector {
-        LeaderElector { client, config, observed: None }
+        LeaderElector { client, config, observed: None, complaint: None }
     }
 
     /// Waits to become the leader, then runs `lead` until it returns, the lease is lost, or shutdown. The token that
@@ -97,11 +102,51 @@ impl LeaderElector {
         outcome
     }
 
+    /// Tries now and then, and at once when the lease is given away: who stops cleanly is not waited for.
     async fn acquire(&mut self) {
+        let mut news = None;
         while !self.attempt().await {
             let pause = self.config.retry_period.mul_f64(1.0 + 1.2 * jitter());
-            tokio::time::sleep(pause).await;
+            let deadline = Instant::now() + pause;
+            if news.is_none() {
+                news = tokio::time::timeout_at(deadline, self.follow()).await.unwrap_or_default();
+            }
+            match &mut news {
+                Some(events) => {
+                    if let Ok(false) = tokio::time::timeout_at(deadline, self.given_away(events)).await {
+                        // A watch that ended, or that was refused, is tried again with the next attempt.
+                        news = None;
+                        tokio::time::sleep_until(deadline).await;
+                    }
+                }
+                None => tokio::time::sleep_until(deadline).await,
+            }
         }
+    }
+
+    /// The changes of the lease from now on; none where they may not be watched.
+    async fn follow(&self) -> Option<BoxStream<'static, Result<WatchEvent, Error>>> {
+        let LeaderConfig { namespace, name, .. } = &self.config;
+        let options = ListOptions { field_selector: format!("metadata.name={name}"), ..ListOptions::default() };
+        self.client.watch::<Lease>(namespace, &options).await.ok()
+    }
+
+    /// Waits until the lease has no holder, and notes every renewal of it; false when its changes are told no longer.
+    async fn given_away(&mut self, events: &mut BoxStream<'static, Result<WatchEvent, Error>>) -> bool {
+        while let Some(Ok(event)) = events.next().await {
+            let object = match event {
+                WatchEvent::Deleted(_) => return true,
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => object,
+                _ => continue,
+            };
+            let spec = Lease::decode(&object.bytes).ok().and_then(|lease| lease.spec).unwrap_or_default();
+            let free = spec.holder_identity.as_deref().unwrap_or_default().is_empty();
+            self.observe(spec);
+            if free {
+                return true;
+            }
+        }
+        false
     }
 
     /// Renews in time as long as it can.
@@ -128,10 +173,18 @@ impl LeaderElector {
     /// Tries once to take or renew the lease.
     async fn attempt(&mut self) -> bool {
         match self.try_attempt().await {
-            Ok(held) => held,
+            Ok(held) => {
+                self.complaint = None;
+                held
+            }
+            // Another candidate was quicker.
+            Err(error) if error.is_conflict() || error.is_already_exists() => false,
             Err(error) => {
-                // A conflict is another candidate being quicker.
-                tracing::debug!(lease = %self.config.name, %error, "attempt at the lease failed");
+                let complaint = Some(error.to_string());
+                if self.complaint != complaint {
+                    tracing::warn!(lease = %self.config.name, %error, "cannot ask for the lease");
+                    self.complaint = complaint;
+                }
                 false
             }
         }

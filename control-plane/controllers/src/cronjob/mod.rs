@@ -68,6 +68,20 @@ impl Controller for CronJobController {
     }
 }
 
+/// Whether the controller made the Job: by its name and time. One that a person made of the template is not counted.
+fn is_ours(cron: &CronJob, job: &Job) -> bool {
+    time_of(job).is_some_and(|at| job.name() == name_at(cron, at))
+}
+
+fn name_at(cron: &CronJob, at: Timestamp) -> String {
+    format!("{}-{}", cron.name(), at.as_second() / 60)
+}
+
+/// The Jobs of the schedule that still run.
+fn active(observed: &Observed) -> impl Iterator<Item = &Job> {
+    observed.jobs.iter().filter(|job| finished_condition(job).is_none() && is_ours(&observed.cron, job))
+}
+
 fn time_of(job: &Job) -> Option<Timestamp> {
     job.metadata.annotations.as_ref()?.get(SCHEDULED_AT)?.parse().ok()
 }
@@ -92,8 +106,11 @@ fn tell(plan: &mut Plan, observed: &Observed) {
             }
         }
     }
-    let active: Vec<ObjectReference> =
-        observed.jobs.iter().filter(|job| finished_condition(job).is_none()).map(reference_to).collect();
+    for job in observed.jobs.iter().filter(|job| finished_condition(job).is_none() && !is_ours(cron, job)) {
+        let message = format!("Saw a job that the controller did not create or forgot: {}", job.name());
+        plan.push(Action::warning(cron, "UnexpectedJob", message));
+    }
+    let active: Vec<ObjectReference> = active(observed).map(reference_to).collect();
     status.active = Some(active).filter(|all| !all.is_empty());
     let latest = observed.jobs.iter().filter_map(time_of).chain(before.last_schedule_time.map(|time| time.0)).max();
     status.last_schedule_time = latest.map(Time);
@@ -210,7 +227,7 @@ fn start(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, due: Timestam
         let message = format!("Missed scheduled time to start a job: {}", corten_meta::time::rfc3339(due));
         return plan.push(Action::warning(cron, "MissSchedule", message));
     }
-    let active: Vec<&Job> = observed.jobs.iter().filter(|job| finished_condition(job).is_none()).collect();
+    let active: Vec<&Job> = active(observed).collect();
     match spec.concurrency_policy.as_deref() {
         Some("Forbid") if !active.is_empty() => {
             let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
@@ -238,7 +255,7 @@ fn job_at(cron: &CronJob, spec: &CronJobSpec, due: Timestamp) -> Job {
     let mut annotations = template.annotations.unwrap_or_default();
     annotations.insert(SCHEDULED_AT.to_owned(), corten_meta::time::rfc3339(due));
     let metadata = ObjectMeta {
-        name: Some(format!("{}-{}", cron.name(), due.as_second() / 60)),
+        name: Some(name_at(cron, due)),
         namespace: cron.metadata.namespace.clone(),
         labels: template.labels,
         annotations: Some(annotations),

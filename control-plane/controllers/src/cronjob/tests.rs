@@ -62,11 +62,12 @@ fn nothing_is_started_before_its_time_or_while_suspended() {
 fn concurrency_is_as_the_policy_says() {
     for (policy, expected) in [("Allow", 2), ("Forbid", 1), ("Replace", 1)] {
         let mut model = cluster(json!({"concurrencyPolicy": policy}), "2026-01-02T03:00:30Z");
-        model.put(job("tick-old", "2026-01-02T03:03:00Z", None));
+        let old = named("2026-01-02T03:03:00Z");
+        model.put(job(&old, "2026-01-02T03:03:00Z", None));
         let plan = decide(&CronJobController, &model, "default", "tick");
         model.apply(&plan);
         assert_eq!(model.names("Job").len(), expected, "{policy}");
-        assert_eq!(model.names("Job").contains(&"tick-old".to_owned()), policy != "Replace", "{policy}");
+        assert_eq!(model.names("Job").contains(&old), policy != "Replace", "{policy}");
     }
 }
 
@@ -91,16 +92,17 @@ fn only_so_many_ended_jobs_are_kept() {
 #[test]
 fn the_end_of_a_job_is_told_once() {
     let mut model = cluster(json!({"suspend": true}), "2026-01-02T00:00:00Z");
-    model.put(job("tick-1", "2026-01-02T01:00:00Z", None));
+    let name = named("2026-01-02T01:00:00Z");
+    model.put(job(&name, "2026-01-02T01:00:00Z", None));
     settle(&mut model);
     model.put({
-        let mut ended = model.value("Job", "default", "tick-1");
+        let mut ended = model.value("Job", "default", &name);
         ended["status"]["conditions"] = json!([{"type": "Complete", "status": "True"}]);
         ended["status"]["completionTime"] = json!("2026-01-02T01:01:00Z");
         ended
     });
     settle(&mut model);
-    assert_eq!(model.events, ["Normal SawCompletedJob Saw completed job: tick-1, condition: Complete"]);
+    assert_eq!(model.events, [format!("Normal SawCompletedJob Saw completed job: {name}, condition: Complete")]);
     let status = model.value("CronJob", "default", "tick")["status"].take();
     assert_eq!(status["lastSuccessfulTime"], "2026-01-02T01:01:00Z");
     assert!(status["active"].is_null());
@@ -119,4 +121,25 @@ fn a_year_of_missed_minutes_is_gone_through_quickly() {
     let plan = decide(&CronJobController, &model, "default", "tick");
     let Some(Action::Create { object, .. }) = plan.actions.last() else { panic!("a Job: {plan:?}") };
     assert_eq!(object["metadata"]["annotations"][SCHEDULED_AT], "2026-01-02T03:04:00Z");
+}
+
+/// The name that the Job of a time has.
+fn named(time: &str) -> String {
+    format!("tick-{}", time.parse::<Timestamp>().unwrap().as_second() / 60)
+}
+
+#[test]
+fn a_job_that_a_person_made_is_told_of_and_does_not_count() {
+    let mut model = cluster(json!({"concurrencyPolicy": "Forbid"}), "2026-01-02T03:00:30Z");
+    let mut manual = job("by-hand", "2026-01-02T03:03:00Z", None);
+    manual["metadata"]["annotations"] = json!({"cronjob.kubernetes.io/instantiate": "manual"});
+    model.put(manual);
+    let plan = decide(&CronJobController, &model, "default", "tick");
+    model.apply(&plan);
+    assert_eq!(model.names("Job").len(), 2);
+    assert!(
+        model.events.contains(
+            &"Warning UnexpectedJob Saw a job that the controller did not create or forgot: by-hand".to_owned()
+        )
+    );
 }

@@ -56,7 +56,7 @@ impl Controller for EndpointSliceMirroringController {
         let ours = |labels: &BTreeMap<String, String>| {
             labels.get(SERVICE_NAME) == Some(&key.name) && labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER)
         };
-        let all = view.list(ResourceType::of::<EndpointSlice>(), &key.namespace);
+        let all = view.labelled(ResourceType::of::<EndpointSlice>(), &key.namespace, (SERVICE_NAME, &key.name));
         let mut slices: Vec<EndpointSlice> =
             all.iter().filter(|slice| ours(&slice.header.labels)).filter_map(decode).collect();
         slices.sort_by(|a, b| a.name().cmp(b.name()));

@@ -17,9 +17,9 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{ContainerPort, ObjectReference, Pod, Service, ServicePort, ServiceSpec};
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use corten_client::Change;
-use corten_meta::{Key, Object};
+use corten_meta::Key;
 
-use crate::runtime::{ResourceType, View, decode};
+use crate::runtime::{ResourceType, View, decode, selector_of_service};
 use crate::workload::pods;
 
 /// When what led to the present endpoints happened: how long their spreading took is measured from there.
@@ -51,7 +51,8 @@ fn is_headless(spec: &ServiceSpec) -> bool {
 
 /// The pods a Service selects, by name, so that the order of a list never shows.
 fn selected_pods(view: &dyn View, namespace: &str, selector: &BTreeMap<String, String>) -> Vec<Pod> {
-    let objects = view.list(ResourceType::of::<Pod>(), namespace);
+    let Some((key, value)) = selector.iter().next() else { return Vec::new() };
+    let objects = view.labelled(ResourceType::of::<Pod>(), namespace, (key, value));
     let mut pods: Vec<Pod> =
         objects.iter().filter(|pod| selects(selector, &pod.header.labels)).filter_map(decode).collect();
     pods.sort_by(|a, b| a.name().cmp(b.name()));
@@ -60,13 +61,16 @@ fn selected_pods(view: &dyn View, namespace: &str, selector: &BTreeMap<String, S
 
 /// The Services that select the pod, before or after the change.
 fn services_of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
-    let versions: Vec<&Object> = [&change.old, &change.new].into_iter().flatten().map(|pod| &**pod).collect();
-    let services: Vec<Service> = view.all(&change.key.namespace);
-    let concerned = |service: &&Service| {
-        let selector = service.spec.as_ref().and_then(selector);
-        selector.is_some_and(|selector| versions.iter().any(|pod| selects(selector, &pod.header.labels)))
-    };
-    services.iter().filter(concerned).map(crate::runtime::key_of).collect()
+    let mut keys = Vec::new();
+    for pod in [&change.old, &change.new].into_iter().flatten() {
+        let labels = &pod.header.labels;
+        let services = view.services_for(&change.key.namespace, labels);
+        let selecting = services.iter().filter(|service| selects(&selector_of_service(service), labels));
+        keys.extend(selecting.map(|service| service.key()));
+    }
+    keys.sort();
+    keys.dedup();
+    keys
 }
 
 fn pod_ips(pod: &Pod) -> Vec<String> {

@@ -65,7 +65,7 @@ impl Controller for EndpointSliceController {
         let ours = |labels: &BTreeMap<String, String>| {
             labels.get(SERVICE_NAME) == Some(&key.name) && labels.get(MANAGED_BY).map(String::as_str) == Some(MANAGER)
         };
-        let slices = view.list(ResourceType::of::<EndpointSlice>(), &key.namespace);
+        let slices = view.labelled(ResourceType::of::<EndpointSlice>(), &key.namespace, (SERVICE_NAME, &key.name));
         let mut slices: Vec<EndpointSlice> = slices
             .iter()
             .filter(|slice| ours(&slice.header.labels) && slice.header.deletion_timestamp.is_none())

@@ -1,5 +1,8 @@
 //! What to do with one object, given what is known about its owners. Pure.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use corten_client::Propagation;
 use corten_meta::Object;
 
@@ -57,6 +60,31 @@ pub fn decide(object: &Object, owners: &[OwnerState], has_dependents: bool) -> D
     }
 }
 
+pub fn waits_for_dependents(object: &Object) -> bool {
+    object.header.deletion_timestamp.is_some() && object.header.finalizers.iter().any(|name| name == FOREGROUND)
+}
+
+/// Whether the object holds up the deletion of what has this uid.
+pub fn blocks(object: &Object, owner: &str) -> bool {
+    object.header.owners.iter().any(|one| one.uid == owner && one.block_owner_deletion)
+}
+
+/// The owners that a waiting object holds up while it waits for them itself, over whatever stations: a circle, in which
+/// nobody would ever go. By uid.
+pub fn circular_owners(object: &Object, dependents: impl Fn(&str) -> Vec<Arc<Object>>) -> Vec<String> {
+    let mut behind: BTreeSet<String> = BTreeSet::new();
+    let mut open = vec![object.header.uid.clone()];
+    while let Some(uid) = open.pop() {
+        for held in dependents(&uid).into_iter().filter(|held| waits_for_dependents(held) && blocks(held, &uid)) {
+            if behind.insert(held.header.uid.clone()) {
+                open.push(held.header.uid.clone());
+            }
+        }
+    }
+    let owners = object.header.owners.iter().filter(|owner| owner.block_owner_deletion && behind.contains(&owner.uid));
+    owners.map(|owner| owner.uid.clone()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +137,35 @@ mod tests {
             ("is being deleted", object(&["other"], true, 1), &[Absent], false, Decision::Nothing),
         ] {
             assert_eq!(decide(&object, owners, dependents), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_who_waits_for_its_own_owner_is_in_a_circle() {
+        let waiting = |uid: &str, owner: &str, blocking: bool, deleting: bool| {
+            let owners =
+                json!([{"apiVersion": "v1", "kind": "A", "name": owner, "uid": owner, "blockOwnerDeletion": blocking}]);
+            let mut metadata = json!({"name": uid, "uid": uid, "finalizers": [FOREGROUND], "ownerReferences": owners});
+            if deleting {
+                metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            }
+            Arc::new(Object::from_value(&json!({"apiVersion": "v1", "kind": "A", "metadata": metadata}), 1).unwrap())
+        };
+        for (name, blocking, deleting, last_owner, expected) in [
+            ("a circle of three", true, true, "3", vec!["3".to_owned()]),
+            ("one that nobody waits for", false, true, "3", vec![]),
+            ("one that is not being deleted", true, false, "3", vec![]),
+            ("a chain", true, true, "none", vec![]),
+        ] {
+            let all = [
+                waiting("1", last_owner, true, true),
+                waiting("2", "1", blocking, true),
+                waiting("3", "2", true, deleting),
+            ];
+            let dependents = |uid: &str| {
+                all.iter().filter(|one| one.header.owners.iter().any(|owner| owner.uid == uid)).cloned().collect()
+            };
+            assert_eq!(circular_owners(&all[0], dependents), expected, "{name}");
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::monitors::{Listener, Monitors};
-use decide::{Decision, FOREGROUND, ORPHAN, OwnerState, decide};
+use decide::{Decision, FOREGROUND, ORPHAN, OwnerState, blocks, circular_owners, decide, waits_for_dependents};
 
 const WORKERS: usize = 8;
 
@@ -96,11 +96,13 @@ impl Collector {
                 self.lift(item, &object, ORPHAN).await
             }
             Decision::Foreground => {
-                let blocks = |held: &Object| {
-                    held.header.owners.iter().any(|owner| owner.uid == object.header.uid && owner.block_owner_deletion)
-                };
-                if !dependents.iter().any(|(_, held)| blocks(held)) {
+                if !dependents.iter().any(|(_, held)| blocks(held, &object.header.uid)) {
                     return self.lift(item, &object, FOREGROUND).await;
+                }
+                let held_by = |uid: &str| self.monitors.dependents(uid).into_iter().map(|(_, held)| held).collect();
+                let circular = circular_owners(&object, held_by);
+                if !circular.is_empty() {
+                    self.unblock(item, &object, &circular).await?;
                 }
                 dependents.into_iter().for_each(|(dependent, _)| self.queue.add(dependent));
                 Ok(())
@@ -147,6 +149,17 @@ impl Collector {
         self.patch(item, object, json!({"ownerReferences": kept})).await
     }
 
+    /// Lets owners go before the object.
+    async fn unblock(&self, item: &Item, object: &Object, owners: &[String]) -> Result<(), Error> {
+        let mut references = object.value()["metadata"]["ownerReferences"].take();
+        for reference in references.as_array_mut().into_iter().flatten() {
+            if owners.iter().any(|uid| reference["uid"] == uid.as_str()) {
+                reference["blockOwnerDeletion"] = json!(false);
+            }
+        }
+        self.patch(item, object, json!({ "ownerReferences": references })).await
+    }
+
     async fn lift(&self, item: &Item, object: &Object, finalizer: &str) -> Result<(), Error> {
         let kept: Vec<&String> = object.header.finalizers.iter().filter(|name| *name != finalizer).collect();
         self.patch(item, object, json!({"finalizers": kept})).await
@@ -168,8 +181,7 @@ impl Collector {
 }
 
 fn judged(owner: &Object) -> OwnerState {
-    let foreground = owner.header.finalizers.iter().any(|name| name == FOREGROUND);
-    match owner.header.deletion_timestamp.is_some() && foreground {
+    match waits_for_dependents(owner) {
         true => OwnerState::WaitingForDependents,
         false => OwnerState::Solid,
     }

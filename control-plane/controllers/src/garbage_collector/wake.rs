@@ -6,7 +6,7 @@ use corten_client::{Change, Resource, WorkQueue};
 use corten_meta::{Key, Object};
 
 use super::Item;
-use super::decide::{FOREGROUND, ORPHAN};
+use super::decide::{FOREGROUND, ORPHAN, waits_for_dependents};
 use crate::runtime::discovery::Discovered;
 use crate::runtime::monitors::{Listener, Monitors};
 
@@ -56,10 +56,7 @@ impl Wake<'_> {
         let Some(resource) = self.monitors.resource_of(api_version, kind) else { return };
         let namespace = if resource.namespaced { namespace } else { "" };
         let key = Key::new(namespace, name);
-        let waits = |owner: Arc<Object>| {
-            owner.header.deletion_timestamp.is_some() && owner.header.finalizers.iter().any(|one| one == FOREGROUND)
-        };
-        if self.monitors.get(&resource, &key).is_some_and(waits) {
+        if self.monitors.get(&resource, &key).is_some_and(|owner| waits_for_dependents(&owner)) {
             self.queue.add(Item { resource, key });
         }
     }

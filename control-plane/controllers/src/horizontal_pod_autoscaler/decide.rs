@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 
 use corten_api::k8s_openapi::api::autoscaling::v2::{
-    ContainerResourceMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
-    HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricSpec, MetricStatus, MetricTarget,
-    MetricValueStatus, ResourceMetricStatus,
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerSpec,
+    HorizontalPodAutoscalerStatus,
 };
 use corten_api::k8s_openapi::api::core::v1::Pod;
-use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use corten_meta::{Quantity, Value};
+use corten_meta::Value;
 use jiff::Timestamp;
 
 use super::behavior::{Bounds, History, WITHIN_RANGE, permitted};
+use super::custom::Measured;
 use super::metrics::PodMetrics;
-use super::usage::{Answer, Question, TOLERANCE, Target, replicas};
+use super::sources::{Context, ask};
 
 /// Everything the decision depends on, besides what happened lately.
 pub struct Observed {
@@ -25,6 +24,8 @@ pub struct Observed {
     pub selectable: bool,
     pub pods: Vec<Pod>,
     pub metrics: Result<BTreeMap<String, PodMetrics>, String>,
+    /// What was measured for each metric of the spec that is not one of resources.
+    pub others: Vec<Option<Result<Measured, String>>>,
 }
 
 impl Observed {
@@ -151,12 +152,13 @@ impl Decision {
         let asked = spec.metrics.as_deref().unwrap_or_default();
         let mut best: Option<(i32, String)> = None;
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
-        for metric in asked {
-            match ask(metric, observed, spec, current, now) {
-                Ok((answer, status, name)) => {
+        for (place, metric) in asked.iter().enumerate() {
+            let measured = observed.others.get(place).and_then(Option::as_ref);
+            match ask(metric, &Context { observed, spec, measured, current, now }) {
+                Ok((replicas, status, name)) => {
                     statuses.push(status);
-                    if best.as_ref().is_none_or(|(most, _)| answer.replicas > *most) {
-                        best = Some((answer.replicas, name));
+                    if best.as_ref().is_none_or(|(most, _)| replicas > *most) {
+                        best = Some((replicas, name));
                     }
                 }
                 Err(failure) => failures.push(failure),
@@ -199,108 +201,5 @@ impl Decision {
             Some(place) => all[place] = condition,
             None => all.push(condition),
         }
-    }
-}
-
-/// Why a metric has no answer: the reason of its event, the error itself, and the error in its context.
-type Failure = (&'static str, String, String);
-
-fn ask(
-    metric: &MetricSpec,
-    observed: &Observed,
-    spec: &HorizontalPodAutoscalerSpec,
-    current: i32,
-    now: Timestamp,
-) -> Result<(Answer, MetricStatus, String), Failure> {
-    let (resource, container, target, reason) = match (&metric.resource, &metric.container_resource) {
-        (Some(source), _) => (&source.name, None, &source.target, "FailedGetResourceMetric"),
-        (None, Some(source)) => {
-            (&source.name, Some(source.container.as_str()), &source.target, "FailedGetContainerResourceMetric")
-        }
-        (None, None) => return Err(unserved(metric)),
-    };
-    let (target, what) = match wanted(target) {
-        Some(Target::Utilization(percent)) => (Target::Utilization(percent), "utilization"),
-        Some(average) => (average, "usage"),
-        None => {
-            let error = "invalid resource metric source: neither an average utilization nor an average value \
-                         (usage) target was set";
-            return Err((reason, error.to_owned(), error.to_owned()));
-        }
-    };
-    let question = Question { resource, container, target, tolerances: tolerances(spec) };
-    let answer = match &observed.metrics {
-        Ok(metrics) => replicas(&question, current, &observed.pods, metrics, now),
-        Err(error) => Err(format!("unable to get metrics for resource {resource}: {error}")),
-    };
-    let answer = answer.map_err(|error| {
-        let inner = format!("failed to get {resource} {what}: {error}");
-        let outer = match container {
-            Some(container) => format!("failed to get {container} container metric value: {inner}"),
-            None => format!("failed to get {resource} resource metric value: {inner}"),
-        };
-        (reason, inner, outer)
-    })?;
-    let status = status_of(resource, container, &answer);
-    let kind = if container.is_some() { "container resource" } else { "resource" };
-    let name = match target {
-        Target::Utilization(_) => format!("{resource} {kind} utilization (percentage of request)"),
-        Target::Average(_) => format!("{resource} {kind}"),
-    };
-    Ok((answer, status, name))
-}
-
-/// Metrics of other kinds come from APIs that a cluster has only if somebody installed them.
-fn unserved(metric: &MetricSpec) -> Failure {
-    let (reason, api) = match metric.type_.as_str() {
-        "Pods" => ("FailedGetPodsMetric", "custom metrics API"),
-        "Object" => ("FailedGetObjectMetric", "custom metrics API"),
-        "External" => ("FailedGetExternalMetric", "external metrics API"),
-        _ => ("InvalidMetricSourceType", "metrics API"),
-    };
-    let error = format!("unable to fetch metrics from {api}: no such API is served");
-    let kind = metric.type_.to_lowercase();
-    (reason, error.clone(), format!("failed to get {kind} metric value: {error}"))
-}
-
-fn wanted(target: &MetricTarget) -> Option<Target> {
-    if let Some(value) = &target.average_value {
-        let milli = Quantity::parse(&value.0).ok()?.as_milli();
-        return Some(Target::Average(i64::try_from(milli).unwrap_or(i64::MAX)));
-    }
-    target.average_utilization.map(Target::Utilization)
-}
-
-/// How far below and above one a ratio may be without effect.
-fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> (f64, f64) {
-    let behavior = spec.behavior.as_ref();
-    let of = |quantity: Option<&ApiQuantity>| {
-        quantity.and_then(|one| Quantity::parse(&one.0).ok()).map_or(TOLERANCE, |one| one.as_f64())
-    };
-    (
-        of(behavior.and_then(|b| b.scale_down.as_ref()?.tolerance.as_ref())),
-        of(behavior.and_then(|b| b.scale_up.as_ref()?.tolerance.as_ref())),
-    )
-}
-
-fn status_of(resource: &str, container: Option<&str>, answer: &Answer) -> MetricStatus {
-    let average = Quantity::from_milli(answer.average.into(), corten_meta::quantity::Format::DecimalSi);
-    let current = MetricValueStatus {
-        average_utilization: answer.utilization,
-        average_value: Some(ApiQuantity(average.to_string())),
-        value: None,
-    };
-    let name = resource.to_owned();
-    match container {
-        Some(container) => MetricStatus {
-            type_: "ContainerResource".to_owned(),
-            container_resource: Some(ContainerResourceMetricStatus { container: container.to_owned(), current, name }),
-            ..MetricStatus::default()
-        },
-        None => MetricStatus {
-            type_: "Resource".to_owned(),
-            resource: Some(ResourceMetricStatus { current, name }),
-            ..MetricStatus::default()
-        },
     }
 }

@@ -33,7 +33,7 @@ pub async fn read(client: &Client, namespace: &str, selector: &str) -> Result<BT
 }
 
 /// A byte of a query, written so that nothing in it is taken for a delimiter.
-fn escape(byte: u8) -> String {
+pub fn escape(byte: u8) -> String {
     match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),

@@ -1,12 +1,14 @@
 //! HorizontalPodAutoscaler: as many replicas as the load asks for, within bounds and not too fast.
 //!
 //! Every period: read the target's scale, its pods and their metrics; decide purely ([`decide`]) what the metrics ask
-//! for ([`usage`]) and what the behaviour permits ([`behavior`]); write the scale and tell why. Without metrics nothing
+//! for ([`sources`], [`usage`]) and what the behaviour permits ([`behavior`]); write the scale and tell why. Without metrics nothing
 //! is scaled, and the conditions say what is missing.
 
 mod behavior;
+mod custom;
 mod decide;
 mod metrics;
+mod sources;
 mod usage;
 
 use std::collections::HashMap;
@@ -14,14 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use corten_api::k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, MetricSpec};
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_client::{Cache, Caches, Client, Error, EventRecorder, EventType, ObjectRef, Resource, WorkQueue};
 use corten_meta::{Key, Selector, Value};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::discovery;
 use crate::runtime::tend::{feed, tend};
 use behavior::History;
 use decide::{Decision, Observed, decide};
@@ -105,17 +106,7 @@ impl AutoscalerController {
         let spec = &autoscaler.spec;
         let reference = &spec.scale_target_ref;
         let api_version = reference.api_version.clone().unwrap_or_default();
-        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", &api_version));
-        let resource = match corten_api::by_gvk(group, version, &reference.kind) {
-            Some(kind) => Resource::new(group, version, &kind.plural, kind.namespaced),
-            None => {
-                let (all, _) = discovery::resources(&self.client).await.map_err(|error| error.to_string())?;
-                let found = all.into_iter().find(|one| one.kind == reference.kind && one.resource.group == group);
-                found
-                    .map(|one| one.resource)
-                    .ok_or_else(|| format!("no matches for kind {:?} in version {api_version:?}", reference.kind))?
-            }
-        };
+        let resource = custom::resource_of(&self.client, &api_version, &reference.kind).await?;
         let scale = self
             .client
             .dynamic(&resource)
@@ -134,9 +125,23 @@ impl AutoscalerController {
         if let Some(selector) = &selector {
             let chosen = self.pods.select(autoscaler.namespace(), selector);
             pods = chosen.iter().filter_map(|pod| corten_api::decode_object(pod).ok()).collect();
-            measured = metrics::read(&self.client, autoscaler.namespace(), text).await;
+            let of_resource = |metric: &MetricSpec| metric.resource.is_some() || metric.container_resource.is_some();
+            if autoscaler.spec.metrics.iter().flatten().any(of_resource) {
+                measured = metrics::read(&self.client, autoscaler.namespace(), text).await;
+            }
         }
-        Observed { autoscaler: autoscaler.clone(), scale, selectable: selector.is_some(), pods, metrics: measured }
+        let mut others = Vec::new();
+        for metric in autoscaler.spec.metrics.iter().flatten().filter(|_| selector.is_some()) {
+            others.push(custom::read(&self.client, autoscaler.namespace(), metric, text).await);
+        }
+        Observed {
+            autoscaler: autoscaler.clone(),
+            scale,
+            selectable: selector.is_some(),
+            pods,
+            metrics: measured,
+            others,
+        }
     }
 
     async fn write_scale(&self, resource: &Resource, scale: &Value, replicas: i32) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! Autoscalers on tables: what load asks for, what is permitted, what is told.
 
 use super::behavior::{Bounds, History, permitted};
+use super::custom::Measured;
 use super::*;
 use crate::model::{NOW, pod};
 use jiff::SignedDuration;
@@ -41,6 +42,7 @@ fn observed(spec: Value, replicas: i32, used: &[Option<i64>]) -> Observed {
         selectable: true,
         pods,
         metrics: Ok(metrics::parse(&json!({ "items": items }))),
+        others: Vec::new(),
     }
 }
 
@@ -166,4 +168,62 @@ fn requests_that_are_missing_are_told() {
     bare.scale = Ok(json!({"spec": {"replicas": 2}}));
     let decision = decide(&bare, &mut History::default(), *NOW);
     assert_eq!(decision.events[0].2, "failed to get cpu utilization: missing request for cpu in container c of Pod p0");
+}
+
+/// Metrics beside the resources, with what was measured and what it comes to.
+#[test]
+fn other_metrics_are_answered_by_their_targets() {
+    let pods = |value: i64| {
+        let one = |number: usize| {
+            let usage = std::collections::BTreeMap::from([(custom::VALUE.to_owned(), value)]);
+            let found = metrics::PodMetrics { containers: [(String::new(), usage)].into(), ..Default::default() };
+            (format!("p{number}"), found)
+        };
+        Measured::Pods((0..2).map(one).collect())
+    };
+    let external =
+        |target: Value| json!([{"type": "External", "external": {"metric": {"name": "q"}, "target": target}}]);
+    let object = json!([{"type": "Object", "object": {"metric": {"name": "hits"}, "describedObject": {"kind": "Service", "name": "s"},
+        "target": {"type": "Value", "value": "10"}}}]);
+    let of_pods = json!([{"type": "Pods", "pods": {"metric": {"name": "rps"}, "target": {"type": "AverageValue", "averageValue": "10"}}}]);
+    for (metrics, measured, expected, name) in [
+        (of_pods.clone(), Ok(pods(20_000)), Some(4), "pods metric rps"),
+        (of_pods.clone(), Ok(pods(10_500)), None, "pods metric rps"),
+        (
+            external(json!({"type": "Value", "value": "10"})),
+            Ok(Measured::One(15_000)),
+            Some(3),
+            "external metric q(nil)",
+        ),
+        (
+            external(json!({"type": "AverageValue", "averageValue": "10"})),
+            Ok(Measured::One(41_000)),
+            Some(5),
+            "external metric q(nil)",
+        ),
+        (
+            external(json!({"type": "AverageValue", "averageValue": "10"})),
+            Ok(Measured::One(20_000)),
+            None,
+            "external metric q(nil)",
+        ),
+        (object, Ok(Measured::One(30_000)), Some(6), "Service metric hits"),
+        (of_pods, Err("gone".to_owned()), None, ""),
+    ] {
+        let failed = measured.is_err();
+        let mut observed = observed(json!({"maxReplicas": 10, "metrics": metrics}), 2, &[None, None]);
+        observed.others = vec![Some(measured)];
+        let decision = decide(&observed, &mut History::default(), *NOW);
+        // Without rules it goes up to four, or to twice as many.
+        assert_eq!(decision.replicas, expected.map(|count: i32| count.min(4)), "{name}");
+        let (active, reason) = told(&decision, "ScalingActive");
+        if failed {
+            assert_eq!((active.as_str(), reason.as_str()), ("False", "FailedGetPodsMetric"));
+        } else {
+            let condition =
+                decision.status.conditions.iter().flatten().find(|one| one.type_ == "ScalingActive").unwrap();
+            let message = format!("the HPA was able to successfully calculate a replica count from {name}");
+            assert_eq!(condition.message.as_deref(), Some(message.as_str()));
+        }
+    }
 }

@@ -205,6 +205,14 @@ fn ratio(
     }
 }
 
-fn ceiling(ratio: f64, pods: usize) -> i32 {
+/// How many pods run and are ready.
+pub fn ready_pods(pods: &[Pod]) -> Result<usize, String> {
+    if pods.is_empty() {
+        return Err("no pods returned by selector while calculating replica count".to_owned());
+    }
+    Ok(pods.iter().filter(|pod| pods::phase(pod) == "Running" && pods::is_ready(pod)).count())
+}
+
+pub fn ceiling(ratio: f64, pods: usize) -> i32 {
     (ratio * pods as f64).ceil().min(f64::from(i32::MAX)) as i32
 }

@@ -42,7 +42,7 @@ impl Pass<'_> {
     }
 
     pub(super) fn completed(&self) -> Indexes {
-        Indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default())
+        self.asked_for(Indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default()))
     }
 
     pub(super) fn account(&mut self) {
@@ -51,7 +51,9 @@ impl Pass<'_> {
             self.job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.clone()).unwrap_or_default();
         let listed = |uid: &String| before.succeeded.iter().chain(&before.failed).flatten().any(|one| one == uid);
         let (mut releases, mut new) = (Vec::new(), UncountedTerminatedPods::default());
-        for pod in self.pods.iter().filter(|pod| is_tracked(pod)) {
+        let held = self.last_failed();
+        let held = |pod: &Pod| held.values().any(|last| last.metadata.uid == pod.metadata.uid);
+        for pod in self.pods.iter().filter(|pod| is_tracked(pod) && !held(pod)) {
             let (succeeded, failed) = (pods::phase(pod) == "Succeeded", self.has_failed(pod));
             if listed(&uid(pod)) {
                 // The list is durable by now: the pod may go.

@@ -5,7 +5,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Pass;
-use super::indexes::{Indexes, index_of};
+use super::indexes::Indexes;
 use crate::runtime::Action;
 use crate::workload::condition::{self, count};
 use crate::workload::pods;
@@ -32,12 +32,11 @@ impl Ending {
 
 impl Pass<'_> {
     /// What was once decided stays decided; else failures are looked at before successes.
-    pub(super) fn judge(&mut self) -> Option<Ending> {
-        self.count_failed_indexes();
+    pub(super) fn judge(&self) -> Option<Ending> {
         self.decided().or_else(|| self.fails()).or_else(|| self.succeeds())
     }
 
-    fn decided(&self) -> Option<Ending> {
+    pub(super) fn decided(&self) -> Option<Ending> {
         let holds =
             |kind: &str| condition::find(&self.status.conditions, kind).filter(|condition| condition.status == "True");
         let ending = |condition: &JobCondition, failed| Ending {
@@ -106,7 +105,7 @@ impl Pass<'_> {
     }
 
     /// The first rule of the pod failure policy that a failed pod meets.
-    fn rule_for<'s>(&'s self, pod: &Pod) -> Option<(usize, &'s PodFailurePolicyRule)> {
+    pub(super) fn rule_for<'s>(&'s self, pod: &Pod) -> Option<(usize, &'s PodFailurePolicyRule)> {
         let rules = &self.spec.pod_failure_policy.as_ref()?.rules;
         rules.iter().enumerate().find(|(_, rule)| meets(rule, pod))
     }
@@ -148,31 +147,14 @@ impl Pass<'_> {
         })
     }
 
-    pub(super) fn failed_indexes(&self) -> Indexes {
-        Indexes::parse(self.status.failed_indexes.as_deref().unwrap_or_default())
-    }
-
-    /// With a limit for each index, an index is lost when its pods failed more often than that, or by a rule.
-    fn count_failed_indexes(&mut self) {
-        let Some(limit) = self.spec.backoff_limit_per_index.filter(|_| self.is_indexed()) else { return };
-        let mut failed = self.failed_indexes();
-        for pod in self.pods.iter().filter(|pod| self.has_failed(pod)) {
-            let Some(index) = index_of(pod) else { continue };
-            let lost = self.rule_for(pod).is_some_and(|(_, rule)| rule.action == "FailIndex");
-            if lost || failures_of_index(&self.pods, index) > limit {
-                failed.insert(index);
-            }
-        }
-        self.status.failed_indexes = Some(failed.to_string());
-    }
-
     /// Writes the decision, and once the last pod has ended and is counted, that the Job is over.
     pub(super) fn end(&mut self, ending: Ending) {
         let interim = if ending.failed { FAILURE_TARGET } else { SUCCESS_CRITERIA_MET };
+        let held = !self.last_failed().is_empty();
         self.set_condition(interim, "True", &ending.reason, &ending.message);
         let lists = self.status.uncounted_terminated_pods.clone().unwrap_or_default();
         let uncounted = lists.succeeded.into_iter().chain(lists.failed).flatten().next().is_some();
-        if uncounted || self.active().next().is_some() || self.terminating() > 0 {
+        if held || uncounted || self.active().next().is_some() || self.terminating() > 0 {
             return;
         }
         let last = if ending.failed { "Failed" } else { "Complete" };
@@ -185,11 +167,6 @@ impl Pass<'_> {
             self.plan.push(Action::normal(self.job, "Completed", "Job completed"));
         }
     }
-}
-
-fn failures_of_index(all: &[Pod], index: i32) -> i32 {
-    let failed = all.iter().filter(|pod| index_of(pod) == Some(index) && pods::phase(pod) == "Failed").count();
-    i32::try_from(failed).unwrap_or(i32::MAX)
 }
 
 fn meets(rule: &PodFailurePolicyRule, pod: &Pod) -> bool {

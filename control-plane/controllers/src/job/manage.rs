@@ -40,11 +40,18 @@ impl Pass<'_> {
         if missing == 0 {
             return Vec::new();
         }
-        if let Some(pause) = self.pause() {
-            self.plan.requeue(pause);
-            return Vec::new();
+        match self.spec.backoff_limit_per_index.filter(|_| self.is_indexed()) {
+            // Each index waits by itself.
+            Some(_) => self.create_indexed(missing),
+            None => match self.pause() {
+                Some(pause) => {
+                    self.plan.requeue(pause);
+                    Vec::new()
+                }
+                None if self.is_indexed() => self.create_indexed(missing),
+                None => self.create(missing),
+            },
         }
-        self.create(missing)
     }
 
     /// The worst of the active pods, as a scale-down would choose.
@@ -85,31 +92,55 @@ impl Pass<'_> {
         let last_success = ended("Succeeded").into_iter().max();
         let failures: Vec<Timestamp> =
             ended("Failed").into_iter().filter(|at| last_success.is_none_or(|success| *at > success)).collect();
-        let last = failures.iter().max()?;
-        let doublings = u32::try_from(failures.len() - 1).unwrap_or(u32::MAX).min(10);
-        let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
-        let passed: Duration = self.now.duration_since(*last).try_into().unwrap_or(Duration::ZERO);
-        pause.checked_sub(passed).filter(|left| !left.is_zero())
+        pause_after(failures.len(), *failures.iter().max()?, self.now)
+    }
+
+    /// The pod of the template, with what makes it count.
+    fn new_pod(&self) -> Pod {
+        let mut pod = template::pod_from(&self.spec.template, self.job);
+        pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
+        pod
     }
 
     fn create(&self, missing: usize) -> Vec<Action> {
-        let report = || Report::pod_created(self.job);
-        let mut pod = template::pod_from(&self.spec.template, self.job);
-        pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
-        if !self.is_indexed() {
-            return (0..missing).map(|_| Action::create_reported(&pod, report())).collect();
-        }
-        let (completed, failed) = (self.completed(), self.failed_indexes());
+        let pod = self.new_pod();
+        (0..missing).map(|_| Action::create_reported(&pod, Report::pod_created(self.job))).collect()
+    }
+
+    /// Pods for the first open indexes; an index whose last pod failed a moment ago is passed over for now.
+    fn create_indexed(&mut self, missing: usize) -> Vec<Action> {
+        let (completed, failed, last) = (self.completed(), self.failed_indexes(), self.last_failed());
         let busy: BTreeSet<i32> = self.active().filter_map(index_of).collect();
-        let open = (0..self.spec.completions.unwrap_or(0))
-            .filter(|index| !busy.contains(index) && !completed.contains(*index) && !failed.contains(*index));
-        open.take(missing)
-            .map(|index| Action::create_reported(&indexed(pod.clone(), self.job.name(), index), report()))
-            .collect()
+        let pod = self.new_pod();
+        let mut created = Vec::new();
+        for index in 0..self.spec.completions.unwrap_or(0) {
+            if created.len() == missing {
+                break;
+            }
+            if busy.contains(&index) || completed.contains(index) || failed.contains(index) {
+                continue;
+            }
+            if let Some(pause) = last.get(&index).and_then(|last| self.pause_of_index(last)) {
+                self.plan.requeue(pause);
+                continue;
+            }
+            let mut pod = indexed(pod.clone(), self.job.name(), index);
+            self.carry_failures(&mut pod, last.get(&index));
+            created.push(Action::create_reported(&pod, Report::pod_created(self.job)));
+        }
+        created
     }
 }
 
-fn finished_at(pod: &Pod) -> Option<Timestamp> {
+/// How long to wait after so many failures in a row, the last one at that time; none when it is over.
+pub(super) fn pause_after(failures: usize, last: Timestamp, now: Timestamp) -> Option<Duration> {
+    let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
+    let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
+    let passed: Duration = now.duration_since(last).try_into().unwrap_or(Duration::ZERO);
+    pause.checked_sub(passed).filter(|left| !left.is_zero())
+}
+
+pub(super) fn finished_at(pod: &Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     let ends = status
         .container_statuses

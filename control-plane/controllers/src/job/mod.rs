@@ -7,6 +7,8 @@ mod account;
 mod finish;
 mod indexes;
 mod manage;
+mod orphans;
+mod per_index;
 
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ use crate::runtime::{Action, Controller, Plan, View, Watch};
 use crate::workload::condition::{self, count};
 use crate::workload::owner::{self, claim};
 use crate::workload::pods;
+
+pub use orphans::UncountedPods;
 
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const SUSPENDED: &str = "Suspended";
@@ -134,6 +138,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     fn run(&mut self) {
         self.begin();
+        self.count_failed_indexes();
         self.account();
         let ending = self.judge();
         let suspended = self.spec.suspend.unwrap_or(false);

@@ -232,3 +232,85 @@ fn a_finished_or_deleted_job_holds_no_pod() {
         assert!(!model.typed::<Pod>().iter().any(is_tracked));
     }
 }
+
+/// A pod that is deleted, as a node or a person would, when nothing holds it.
+fn clear_away(model: &mut Model) {
+    for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminal(pod) && !is_tracked(pod)) {
+        model.remove("Pod", "default", pod.name());
+    }
+}
+
+#[test]
+fn an_index_is_lost_by_its_own_failures_even_if_its_pods_are_cleared_away() {
+    let spec = json!({"completionMode": "Indexed", "completions": 2, "parallelism": 2, "backoffLimit": i32::MAX, "backoffLimitPerIndex": 1});
+    let mut model = cluster(spec);
+    for round in 0..2 {
+        settle(&mut model);
+        let active: Vec<Pod> = model.typed::<Pod>().into_iter().filter(pods::is_active).collect();
+        let counts = active.iter().map(|pod| {
+            pod.metadata.annotations.clone().unwrap()["batch.kubernetes.io/job-index-failure-count"].clone()
+        });
+        assert!(counts.into_iter().all(|count| count == round.to_string()), "round {round}");
+        assert_eq!(active.len(), 2 - round);
+        for pod in active {
+            let mut value = pod.to_value();
+            let failed = indexes::index_of(&pod) == Some(1);
+            value["status"] = json!({"phase": if failed { "Failed" } else { "Succeeded" }, "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"terminated": {"exitCode": i32::from(failed), "finishedAt": "2026-01-01T00:00:00Z"}}}]});
+            model.put(value);
+        }
+        settle(&mut model);
+        clear_away(&mut model);
+    }
+    settle(&mut model);
+    assert_eq!((&status(&model)["completedIndexes"], &status(&model)["failedIndexes"]), (&json!("0"), &json!("1")));
+    assert_eq!((&status(&model)["succeeded"], &status(&model)["failed"]), (&json!(1), &json!(2)));
+    assert_eq!(conditions(&model), ["FailureTarget=True FailedIndexes", "Failed=True FailedIndexes"]);
+}
+
+#[test]
+fn an_index_that_just_failed_waits_while_the_others_go_on() {
+    let spec = json!({"completionMode": "Indexed", "completions": 3, "parallelism": 1, "backoffLimit": i32::MAX, "backoffLimitPerIndex": 1});
+    let mut model = cluster(spec);
+    settle(&mut model);
+    let mut failed = model.typed::<Pod>()[0].to_value();
+    failed["status"] = json!({"phase": "Failed", "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": 1, "finishedAt": corten_meta::time::rfc3339(*NOW)}}}]});
+    model.put(failed);
+    settle(&mut model);
+    let active: Vec<Option<i32>> =
+        model.typed::<Pod>().iter().filter(|pod| pods::is_active(pod)).map(indexes::index_of).collect();
+    assert_eq!(active, [Some(1)]);
+}
+
+#[test]
+fn a_job_made_smaller_forgets_the_indexes_it_no_longer_asks_for() {
+    let mut model = cluster(json!({"completionMode": "Indexed", "completions": 3, "parallelism": 3}));
+    settle(&mut model);
+    for pod in model.typed::<Pod>().into_iter().filter(|pod| indexes::index_of(pod) != Some(0)) {
+        let mut value = pod.to_value();
+        value["status"] = json!({"phase": "Succeeded"});
+        model.put(value);
+    }
+    settle(&mut model);
+    assert_eq!(status(&model)["completedIndexes"], "1,2");
+    let mut smaller = model.value("Job", "default", "work");
+    corten_meta::patch::merge_patch(&mut smaller["spec"], &json!({"completions": 2, "parallelism": 2}));
+    model.put(smaller);
+    settle(&mut model);
+    assert_eq!((&status(&model)["completedIndexes"], &status(&model)["succeeded"]), (&json!("1"), &json!(1)));
+}
+
+#[test]
+fn a_job_that_is_gone_holds_no_pod() {
+    let mut model = cluster(json!({}));
+    settle(&mut model);
+    let pod = model.names("Pod").remove(0);
+    assert_eq!(converges(&UncountedPods, &mut model, "default", &pod), 0, "its Job is there");
+    let before = model.value("Job", "default", "work");
+    model.remove("Job", "default", "work");
+    let keys = crate::model::mapped::<Job>(&UncountedPods, &model, Some(&before), None);
+    assert_eq!(keys, [format!("default/{pod}")]);
+    converges(&UncountedPods, &mut model, "default", &pod);
+    assert!(!model.typed::<Pod>().iter().any(is_tracked));
+}

@@ -1,9 +1,9 @@
-//! A range of pod addresses for every node, cut from the cluster's.
+//! A range of pod addresses for every node, cut from each of the cluster's: one, or one of either family.
 //!
 //! Invariant: no two nodes hold the same range. One worker decides, and never before its last write is in the cache.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::Node;
@@ -13,27 +13,45 @@ use serde_json::json;
 
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 
-/// An IPv4 network as `10.244.0.0/16`.
+/// Ranges beyond this many are not looked through: no cluster has so many nodes.
+const MOST_RANGES: u128 = 1 << 16;
+
+/// A network as `10.244.0.0/16` or `fd00::/48`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
-    pub base: Ipv4Addr,
+    pub base: IpAddr,
     pub prefix: u8,
 }
 
 impl Cidr {
     pub fn parse(text: &str) -> Option<Cidr> {
-        let (base, prefix) = text.split_once('/')?;
-        let (base, prefix) = (base.parse().ok()?, prefix.parse().ok()?);
-        (prefix <= 32).then_some(Cidr { base, prefix })
+        let (base, prefix) = text.trim().split_once('/')?;
+        let (base, prefix): (IpAddr, u8) = (base.parse().ok()?, prefix.parse().ok()?);
+        (prefix <= if base.is_ipv4() { 32 } else { 128 }).then_some(Cidr { base, prefix })
+    }
+
+    /// One network, or one of each family: what `--cluster-cidr` takes, divided by a comma.
+    pub fn parse_list(text: &str) -> Option<Vec<Cidr>> {
+        let all: Vec<Cidr> = text.split(',').map(Cidr::parse).collect::<Option<_>>()?;
+        let families = all.iter().filter(|one| one.base.is_ipv4()).count();
+        (all.len() == 1 || (all.len() == 2 && families == 1)).then_some(all)
     }
 
     /// The subnets of the given size, in order.
     fn subnets(self, prefix: u8) -> impl Iterator<Item = Cidr> {
-        let count = 1u64 << prefix.saturating_sub(self.prefix).min(31);
-        let step = 1u64 << (32 - prefix);
-        let base = u64::from(u32::from(self.base));
-        let subnet = move |index| Some(Cidr { base: Ipv4Addr::from(u32::try_from(base + index * step).ok()?), prefix });
-        (0..count).filter_map(subnet)
+        let width = if self.base.is_ipv4() { 32 } else { 128 };
+        let bits = prefix.saturating_sub(self.prefix);
+        let count = if prefix < self.prefix { 0 } else { 1u128.checked_shl(bits.into()).unwrap_or(u128::MAX) };
+        let shift = u32::from(width - prefix.min(width));
+        let subnet = move |index: u128| {
+            let offset = index.checked_shl(shift)?;
+            let base = match self.base {
+                IpAddr::V4(base) => IpAddr::V4(u32::try_from(u128::from(u32::from(base)) | offset).ok()?.into()),
+                IpAddr::V6(base) => IpAddr::V6((u128::from(base) | offset).into()),
+            };
+            Some(Cidr { base, prefix })
+        };
+        (0..count.min(MOST_RANGES)).filter_map(subnet)
     }
 }
 
@@ -44,8 +62,11 @@ impl std::fmt::Display for Cidr {
 }
 
 pub struct NodeIpamController {
-    pub cluster: Cidr,
-    pub node_prefix: u8,
+    /// The cluster's networks, the first one's family being the main one.
+    pub clusters: Vec<Cidr>,
+    /// How large a node's range is, by family.
+    pub node_prefix_v4: u8,
+    pub node_prefix_v6: u8,
 }
 
 pub struct Observed {
@@ -73,20 +94,21 @@ impl Controller for NodeIpamController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
-        let node: Node = view.typed(key).filter(|node: &Node| pod_cidr(node).is_none())?;
+        let node: Node = view.typed(key).filter(|node: &Node| pod_cidrs(node).is_empty())?;
         let all: Vec<Node> = view.all("");
-        Some(Observed { node, taken: all.iter().filter_map(pod_cidr).map(str::to_owned).collect() })
+        Some(Observed { node, taken: all.iter().flat_map(pod_cidrs).collect() })
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
-        let free = self
-            .cluster
-            .subnets(self.node_prefix)
-            .map(|range| range.to_string())
-            .find(|range| !observed.taken.contains(range));
-        match free {
-            Some(range) => {
-                Plan::from(Action::patch(&observed.node, json!({"spec": {"podCIDR": range, "podCIDRs": [range]}})))
+        let free = |cluster: &Cidr| {
+            let prefix = if cluster.base.is_ipv4() { self.node_prefix_v4 } else { self.node_prefix_v6 };
+            cluster.subnets(prefix).map(|range| range.to_string()).find(|range| !observed.taken.contains(range))
+        };
+        // A node gets a range of every family or none: half a network would be found out only by its pods.
+        match self.clusters.iter().map(free).collect::<Option<Vec<String>>>() {
+            Some(ranges) => {
+                let spec = json!({"podCIDR": ranges.first(), "podCIDRs": ranges});
+                Plan::from(Action::patch(&observed.node, json!({ "spec": spec })))
             }
             None => {
                 let message = format!("Node {} status is now: CIDRNotAvailable", observed.node.name());
@@ -96,6 +118,36 @@ impl Controller for NodeIpamController {
     }
 }
 
-fn pod_cidr(node: &Node) -> Option<&str> {
-    node.spec.as_ref()?.pod_cidr.as_deref().filter(|cidr| !cidr.is_empty())
+/// The ranges that a node has.
+fn pod_cidrs(node: &Node) -> Vec<String> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    let one = spec.pod_cidr.iter().cloned();
+    let mut all: Vec<String> = spec.pod_cidrs.iter().flatten().cloned().chain(one).collect();
+    all.retain(|range| !range.is_empty());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_cut_in_order_and_within_themselves() {
+        let cut = |text: &str, prefix: u8, skip: usize| {
+            Cidr::parse(text).unwrap().subnets(prefix).nth(skip).map(|range| range.to_string())
+        };
+        for (network, prefix, skip, expected) in [
+            ("10.244.0.0/16", 24, 0, Some("10.244.0.0/24")),
+            ("10.244.0.0/16", 24, 255, Some("10.244.255.0/24")),
+            ("10.244.0.0/16", 24, 256, None),
+            ("10.244.0.0/16", 12, 0, None),
+            ("fd00:10:244::/56", 64, 1, Some("fd00:10:244:1::/64")),
+            ("fd00:10:244::/56", 64, 256, None),
+            ("::/0", 128, 3, Some("::3/128")),
+        ] {
+            assert_eq!(cut(network, prefix, skip).as_deref(), expected, "{network} by {prefix}");
+        }
+        assert_eq!(Cidr::parse_list("10.0.0.0/8,fd00::/48").map(|all| all.len()), Some(2));
+        assert_eq!(Cidr::parse_list("10.0.0.0/8,11.0.0.0/8"), None);
+    }
 }

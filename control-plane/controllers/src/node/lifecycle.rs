@@ -13,6 +13,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::heartbeats::Heartbeats;
 use super::zones::{Member, next_eviction, zone_of};
 use super::{mark_pod, ready_status};
 use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of};
@@ -41,11 +42,14 @@ pub struct NodeLifecycleController {
     pub startup_grace_period: Duration,
     /// When this process began to listen: silence before that says nothing about a node.
     pub started: Timestamp,
+    pub clock: fn() -> Timestamp,
+    pub heartbeats: Heartbeats,
 }
 
 pub struct Observed {
     node: Node,
-    renewed: Option<Timestamp>,
+    /// When its last heartbeat was written, by lease or by status.
+    heard: Option<Timestamp>,
     /// Pods of a silent node that still count as ready.
     ready_pods: Vec<Pod>,
     any_node_ready: bool,
@@ -70,9 +74,14 @@ impl Controller for NodeLifecycleController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
-        let node: Node = view.typed(key)?;
+        let Some(node) = view.typed::<Node>(key) else {
+            self.heartbeats.forget(&key.name);
+            return None;
+        };
         let lease: Option<Lease> = view.typed(&Key { namespace: LEASES.to_owned(), name: key.name.clone() });
         let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0);
+        let posted = ready_condition(&node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|time| time.0);
+        let heard = renewed.max(posted).map(|told| self.heartbeats.heard(&key.name, told, (self.clock)()));
         let (mut any_node_ready, mut zone) = (true, Vec::new());
         if ready_status(&node) != "True" {
             let all: Vec<Node> = view.all("");
@@ -87,7 +96,7 @@ impl Controller for NodeLifecycleController {
             ready_pods.retain(pods::is_ready);
             ready_pods.sort_by_key(key_of);
         }
-        Some(Observed { node, renewed, ready_pods, any_node_ready, zone })
+        Some(Observed { node, heard, ready_pods, any_node_ready, zone })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
@@ -132,10 +141,8 @@ fn ready_condition(node: &Node) -> Option<&NodeCondition> {
 impl NodeLifecycleController {
     /// For how long nothing was heard: neither lease nor status.
     fn silence(&self, observed: &Observed, now: Timestamp) -> Duration {
-        let heartbeat =
-            ready_condition(&observed.node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|time| time.0);
         let created = observed.node.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        let last = [observed.renewed, heartbeat, created, Some(self.started)].into_iter().flatten().max();
+        let last = [observed.heard, created, Some(self.started)].into_iter().flatten().max();
         now.duration_since(last.unwrap_or(now)).try_into().unwrap_or(Duration::ZERO)
     }
 }

@@ -27,6 +27,8 @@ fn lifecycle() -> NodeLifecycleController {
         grace_period: Duration::from_secs(50),
         startup_grace_period: Duration::from_secs(60),
         started,
+        clock: || *NOW,
+        heartbeats: super::Heartbeats::default(),
     }
 }
 
@@ -119,9 +121,26 @@ fn conditions_and_a_cordon_become_taints_and_foreign_taints_stay() {
     assert_eq!(taints(&model, "a"), ["mine:NoSchedule"]);
 }
 
+fn ipam(clusters: &str) -> NodeIpamController {
+    NodeIpamController { clusters: Cidr::parse_list(clusters).unwrap(), node_prefix_v4: 24, node_prefix_v6: 64 }
+}
+
+#[test]
+fn a_node_gets_a_range_of_either_family() {
+    let controller = ipam("10.244.0.0/16,fd00::/48");
+    let mut model = Model::default();
+    for (name, expected) in
+        [("a", json!(["10.244.0.0/24", "fd00::/64"])), ("b", json!(["10.244.1.0/24", "fd00:0:0:1::/64"]))]
+    {
+        model.put(node(name, "True", 1));
+        converges(&controller, &mut model, "", name);
+        assert_eq!(model.value("Node", "", name)["spec"]["podCIDRs"], expected);
+    }
+}
+
 #[test]
 fn every_node_gets_a_range_of_its_own() {
-    let controller = NodeIpamController { cluster: Cidr::parse("10.244.0.0/16").unwrap(), node_prefix: 24 };
+    let controller = ipam("10.244.0.0/16");
     let mut model = Model::default();
     for name in ["a", "b", "c"] {
         model.put(node(name, "True", 1));
@@ -140,7 +159,7 @@ fn every_node_gets_a_range_of_its_own() {
 
 #[test]
 fn a_network_that_is_used_up_is_told() {
-    let controller = NodeIpamController { cluster: Cidr::parse("10.0.0.0/24").unwrap(), node_prefix: 24 };
+    let controller = ipam("10.0.0.0/24");
     let mut model = Model::default();
     for name in ["a", "b"] {
         model.put(node(name, "True", 1));

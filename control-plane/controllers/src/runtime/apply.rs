@@ -2,9 +2,10 @@
 //!
 //! The first failure ends the plan: what follows was decided on the assumption that it would succeed.
 
-use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ObjectRef, Patch};
+use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch};
 use corten_meta::{Key, Value};
 use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
 
 use super::feed::address;
 use super::plan::{Action, Event, Reference, Report, ResourceType};
@@ -25,6 +26,8 @@ pub enum Echo {
 pub struct Applied {
     pub echoes: Vec<Echo>,
     pub failure: Option<(Failure, Error)>,
+    /// Where something may have been written although no answer said so.
+    pub unsure: Option<ResourceType>,
 }
 
 /// Writes under one identity.
@@ -32,14 +35,16 @@ pub struct Applied {
 pub struct Applier {
     client: Client,
     recorder: EventRecorder,
+    shutdown: CancellationToken,
 }
 
 impl Applier {
-    pub fn new(client: Client, component: &str) -> Applier {
+    pub fn new(client: Client, component: &str, shutdown: CancellationToken) -> Applier {
         let recorder = EventRecorder::new(client.clone(), component, "");
-        Applier { client, recorder }
+        Applier { client, recorder, shutdown }
     }
 
+    /// Carries the plan out, or its beginning when the leader is told to stop: the rest is decided anew by the next.
     pub async fn apply(&self, actions: Vec<Action>) -> Applied {
         let mut applied = Applied::default();
         let mut rest = actions.as_slice();
@@ -49,19 +54,30 @@ impl Applier {
             let creations = rest.iter().take_while(|action| matches!(action, Action::Create { .. })).count();
             let size = if matches!(first, Action::Create { .. }) { creations.min(batch) } else { 1 };
             let (now, later) = rest.split_at(size);
-            for outcome in join_all(now.iter().map(|action| self.act(action))).await {
+            let outcomes = join_all(now.iter().map(|action| self.act(action))).await;
+            for (action, outcome) in now.iter().zip(outcomes) {
                 match outcome {
                     Ok(echo) => applied.echoes.extend(echo),
-                    Err(failed) => applied.failure = Some(failed),
+                    Err(failed) => {
+                        applied.unsure = applied.unsure.or(action.written().filter(|_| is_unsure(&failed.1)));
+                        applied.failure = Some(failed);
+                    }
                 }
             }
-            if applied.failure.is_some() {
+            if applied.failure.is_some() || self.shutdown.is_cancelled() {
                 break;
             }
             batch = (batch * 2).min(MAX_BATCH);
             rest = later;
         }
         applied
+    }
+
+    /// A revision that holds everything written so far, as the server says, in the namespace of one resource.
+    pub async fn revision(&self, resource: ResourceType, namespace: &str) -> Result<u64, Error> {
+        let options = ListOptions { limit: Some(1), ..ListOptions::default() };
+        let list = self.client.dynamic(&address(resource)).list_objects(namespace, &options).await?;
+        Ok(list.resource_version.parse().unwrap_or(0))
     }
 
     /// One action; tells of it as its report asks.
@@ -153,6 +169,15 @@ impl Applier {
             self.recorder.event(&object_ref(&report.about), EventType::Warning, reason, format!("{prefix}{error}"));
         }
         Failure { reason: reason.to_owned(), message: error.to_string() }
+    }
+}
+
+/// Whether a write that failed may have been done all the same: no answer came, or one that does not say.
+fn is_unsure(error: &Error) -> bool {
+    match error {
+        Error::Transport(_) | Error::Timeout(_) | Error::Decode(_) => true,
+        Error::Api(status) => status.code >= 500,
+        Error::Config(_) => false,
     }
 }
 

@@ -1,9 +1,10 @@
 //! Changes of one resource, mapped to the keys of every controller that watches it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{Pod, Service};
+use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_client::{Cache, Caches, Resource, WorkQueue};
 use corten_meta::{Key, Object};
 use tokio::sync::watch;
@@ -11,10 +12,18 @@ use tokio::sync::watch;
 use super::Feeds;
 use super::controller::Keys;
 use super::plan::ResourceType;
-use super::view::{Failure, View, node_of_pod};
+use super::view::{Failure, View, node_of_pod, selector_of_service};
 
 /// Pods by the node they are bound to.
 const NODE_INDEX: &str = "spec.nodeName";
+
+/// Objects that nobody controls, by namespace.
+const ORPHAN_INDEX: &str = "orphan";
+
+/// Objects by namespace and label, of the kinds that are looked for by labels all the time.
+const LABEL_INDEX: &str = "label";
+/// Services by namespace and the first label that they select.
+const SELECTOR_INDEX: &str = "selector";
 
 /// From a resource to a controller.
 pub struct Route {
@@ -41,15 +50,44 @@ pub async fn open(caches: &Caches, routes: HashMap<ResourceType, Vec<Route>>) ->
     let mut feeds = HashMap::new();
     for (resource, routes) in routes {
         let cache = caches.dynamic(&address(resource));
-        if resource == ResourceType::of::<Pod>() {
-            cache.add_index(NODE_INDEX, |pod| node_of_pod(pod).into_iter().collect());
-        }
+        index(resource, &cache);
         feeds.insert(resource, Arc::new(Feed { cache, routes, reached: watch::Sender::new(0) }));
     }
     for feed in feeds.values() {
         feed.cache.synced().await;
     }
     feeds
+}
+
+/// What is asked of a kind other than by name.
+fn index(resource: ResourceType, cache: &Cache) {
+    let orphan = |object: &Object| object.controller().is_none().then(|| object.header.namespace.clone());
+    cache.add_index(ORPHAN_INDEX, move |object| orphan(object).into_iter().collect());
+    if resource == ResourceType::of::<Pod>() {
+        cache.add_index(NODE_INDEX, |pod| node_of_pod(pod).into_iter().collect());
+    }
+    if resource == ResourceType::of::<Pod>() || resource == ResourceType::of::<EndpointSlice>() {
+        cache.add_index(LABEL_INDEX, |object| {
+            let header = &object.header;
+            header.labels.iter().map(|(key, value)| place(&header.namespace, key, value)).collect()
+        });
+    }
+    if resource == ResourceType::of::<Service>() {
+        cache.add_index(SELECTOR_INDEX, |service| {
+            let selector = selector_of_service(service);
+            selector
+                .iter()
+                .next()
+                .map(|(key, value)| place(&service.header.namespace, key, value))
+                .into_iter()
+                .collect()
+        });
+    }
+}
+
+/// A label of a namespace, as an index names it.
+fn place(namespace: &str, key: &str, value: &str) -> String {
+    format!("{namespace}/{key}={value}")
 }
 
 /// The resource as the client addresses it.
@@ -93,6 +131,22 @@ impl View for CachedView {
 
     fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>> {
         self.feeds.get(&resource).map(|feed| feed.cache.by_owner(uid)).unwrap_or_default()
+    }
+
+    fn orphans(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>> {
+        self.feeds.get(&resource).map(|feed| feed.cache.by_index(ORPHAN_INDEX, namespace)).unwrap_or_default()
+    }
+
+    fn labelled(&self, resource: ResourceType, namespace: &str, (key, value): (&str, &str)) -> Vec<Arc<Object>> {
+        let place = place(namespace, key, value);
+        self.feeds.get(&resource).map(|feed| feed.cache.by_index(LABEL_INDEX, &place)).unwrap_or_default()
+    }
+
+    fn services_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<Object>> {
+        let Some(feed) = self.feeds.get(&ResourceType::of::<Service>()) else { return Vec::new() };
+        let selecting =
+            |(key, value): (&String, &String)| feed.cache.by_index(SELECTOR_INDEX, &place(namespace, key, value));
+        labels.iter().flat_map(selecting).collect()
     }
 
     fn pods_on(&self, node: &str) -> Vec<Arc<Object>> {

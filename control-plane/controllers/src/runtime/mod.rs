@@ -17,7 +17,7 @@ mod worker;
 pub use apply::Applier;
 pub use controller::{Controller, Decide, Keys, Watch};
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
-pub use view::{Failure, View, decode, node_of_pod};
+pub use view::{Failure, View, decode, node_of_pod, selector_of_service};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ pub async fn run(controllers: Vec<Arc<dyn Decide>>, caches: &Caches, clients: &C
         tasks.spawn(feed::dispatch(feed, feeds.clone()));
     }
     for (controller, queue) in controllers.into_iter().zip(&queues) {
-        let applier = Applier::new(clients(controller.name()), controller.component());
-        let worker = worker::Worker::new(controller, queue.clone(), applier, feeds.clone());
+        let applier = Applier::new(clients(controller.name()), controller.component(), shutdown.clone());
+        let worker = worker::Worker::new(controller, queue.clone(), applier, feeds.clone(), shutdown.clone());
         for _ in 0..worker.count() {
             tasks.spawn(worker.clone().run());
         }
@@ -59,6 +59,24 @@ pub async fn run(controllers: Vec<Arc<dyn Decide>>, caches: &Caches, clients: &C
     shutdown.cancelled().await;
     queues.iter().for_each(WorkQueue::shut_down);
     while tasks.join_next().await.is_some() {}
+}
+
+/// What controllers see, without anybody acting upon it.
+pub struct Watched(feed::CachedView);
+
+impl Watched {
+    pub async fn open(controllers: &[Arc<dyn Decide>], caches: &Caches) -> Watched {
+        let mut routes: HashMap<ResourceType, Vec<Route>> = HashMap::new();
+        for watch in controllers.iter().flat_map(|controller| controller.watches()) {
+            routes.entry(watch.resource).or_default();
+        }
+        let feeds = Arc::new(feed::open(caches, routes).await);
+        Watched(feed::CachedView { feeds, failure: None })
+    }
+
+    pub fn view(&self) -> &dyn View {
+        &self.0
+    }
 }
 
 /// The feeds of all watched resources.

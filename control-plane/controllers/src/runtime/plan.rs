@@ -210,6 +210,18 @@ impl Action {
         })
     }
 
+    /// The resource that the action writes to.
+    pub fn written(&self) -> Option<ResourceType> {
+        match self {
+            Action::Create { resource, .. }
+            | Action::Update { resource, .. }
+            | Action::UpdateStatus { resource, .. }
+            | Action::Patch { resource, .. }
+            | Action::Delete { resource, .. } => Some(*resource),
+            Action::Event(_) | Action::Absent { .. } => None,
+        }
+    }
+
     pub fn is_event(&self) -> bool {
         matches!(self, Action::Event(_))
     }

@@ -4,6 +4,7 @@
 //! never asks the API server; what it shows may lag, and the runtime makes sure that it never lags behind the
 //! controller's own writes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
@@ -27,6 +28,13 @@ pub trait View: Send + Sync {
     fn list(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>>;
     /// Every object with an owner reference to this uid.
     fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>>;
+    /// Every object of the namespace that nobody controls; by an index, since such are few among all.
+    fn orphans(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>>;
+    /// Every object of the namespace with this label; by an index.
+    fn labelled(&self, resource: ResourceType, namespace: &str, label: (&str, &str)) -> Vec<Arc<Object>>;
+    /// Every Service of the namespace that may select an object with these labels; by an index, since each change of
+    /// a pod asks.
+    fn services_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<Object>>;
     /// Every pod that is bound to the node; by an index, since a node's pods are few among all.
     fn pods_on(&self, node: &str) -> Vec<Arc<Object>>;
     fn last_failure(&self) -> Option<Failure> {
@@ -47,6 +55,20 @@ pub fn node_of_pod(pod: &Object) -> Option<String> {
     }
     let bound: Bound = serde_json::from_slice(&pod.bytes).ok()?;
     bound.spec?.node_name.filter(|name| !name.is_empty())
+}
+
+/// The selector of a Service; empty for one that selects nothing.
+pub fn selector_of_service(service: &Object) -> BTreeMap<String, String> {
+    #[derive(serde::Deserialize)]
+    struct Spec {
+        selector: Option<BTreeMap<String, String>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Selecting {
+        spec: Option<Spec>,
+    }
+    let selecting: Option<Selecting> = serde_json::from_slice(&service.bytes).ok();
+    selecting.and_then(|service| service.spec?.selector).unwrap_or_default()
 }
 
 impl dyn View + '_ {
@@ -76,12 +98,13 @@ impl dyn View + '_ {
 
     /// Objects that a workload controller must look at: its own, and orphans that match its selector.
     pub fn claimable<K: Typed>(&self, namespace: &str, uid: &str, selector: &Selector) -> Vec<K> {
-        let candidate = |object: &&Arc<Object>| match object.controller() {
-            Some(owner) => owner.uid == uid,
-            None => selector.matches(&object.header.labels),
-        };
-        let objects = self.list(ResourceType::of::<K>(), namespace);
-        objects.iter().filter(candidate).filter_map(|object| decode(object)).collect()
+        let resource = ResourceType::of::<K>();
+        let own = |object: &Arc<Object>| object.controller().is_some_and(|owner| owner.uid == uid);
+        let mut candidates = self.owned(resource, uid);
+        candidates.retain(|object| own(object) && object.header.namespace == namespace);
+        let orphans = self.orphans(resource, namespace);
+        candidates.extend(orphans.into_iter().filter(|object| selector.matches(&object.header.labels)));
+        candidates.iter().filter_map(decode).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Takes a key, decides, applies, and keeps the key until the caches have seen what was written.
 //!
-//! Invariant: a controller never decides about a key on a view older than its own last write for that key. That is
-//! what keeps a stale cache from making it create everything twice.
+//! Invariant: a controller never decides about a key on a view older than its own last write for that key, also one
+//! whose answer got lost. That is what keeps a stale cache from making it create everything twice.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use corten_client::WorkQueue;
 use corten_meta::Key;
+use tokio_util::sync::CancellationToken;
 
 use super::Feeds;
 use super::apply::{Applied, Applier, Echo};
 use super::controller::Decide;
 use super::feed::CachedView;
+use super::plan::ResourceType;
 use super::view::{Failure, View};
 
 /// An echo that takes longer was lost in a new list of the cache; a conflict will tell if the view is still stale.
@@ -26,11 +28,20 @@ pub struct Worker {
     applier: Applier,
     feeds: Feeds,
     failures: Arc<Mutex<HashMap<Key, Failure>>>,
+    /// Keys for which something may have been written that no answer told of, and where.
+    unsure: Arc<Mutex<HashMap<Key, ResourceType>>>,
+    shutdown: CancellationToken,
 }
 
 impl Worker {
-    pub fn new(controller: Arc<dyn Decide>, queue: WorkQueue<Key>, applier: Applier, feeds: Feeds) -> Worker {
-        Worker { controller, queue, applier, feeds, failures: Arc::default() }
+    pub fn new(
+        controller: Arc<dyn Decide>,
+        queue: WorkQueue<Key>,
+        applier: Applier,
+        feeds: Feeds,
+        shutdown: CancellationToken,
+    ) -> Worker {
+        Worker { controller, queue, applier, feeds, failures: Arc::default(), unsure: Arc::default(), shutdown }
     }
 
     /// How many of them the controller wants.
@@ -38,14 +49,21 @@ impl Worker {
         self.controller.workers()
     }
 
+    /// Until shutdown, and not a key longer: whoever leads next is waiting.
     pub async fn run(self) {
         while let Some(key) = self.queue.get().await {
+            if self.shutdown.is_cancelled() {
+                return;
+            }
             self.work_on(&key).await;
             self.queue.done(&key);
         }
     }
 
     async fn work_on(&self, key: &Key) {
+        if !self.is_sure(key).await {
+            return self.queue.add_rate_limited(key.clone());
+        }
         let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
         let view = CachedView { feeds: self.feeds.clone(), failure };
         let plan = self.controller.decide(&view, key, corten_meta::time::now());
@@ -55,7 +73,10 @@ impl Worker {
         if plan.is_empty() {
             return self.succeeded(key);
         }
-        let Applied { echoes, failure } = self.applier.apply(plan.actions).await;
+        let Applied { echoes, failure, unsure } = self.applier.apply(plan.actions).await;
+        if let Some(resource) = unsure {
+            self.unsure.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), resource);
+        }
         match failure {
             None => self.succeeded(key),
             Some((failure, error)) => {
@@ -68,8 +89,25 @@ impl Worker {
             }
         }
         for echo in echoes {
-            let _ = tokio::time::timeout(ECHO_TIMEOUT, self.heard(&view, echo)).await;
+            let heard = tokio::time::timeout(ECHO_TIMEOUT, self.heard(&view, echo));
+            if self.shutdown.run_until_cancelled(heard).await.is_none() {
+                return;
+            }
         }
+    }
+
+    /// Whether the view holds all that may have been written for the key. After a lost answer the server is asked how
+    /// far it is, and the cache is waited for.
+    async fn is_sure(&self, key: &Key) -> bool {
+        let unsure = self.unsure.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied();
+        let Some(resource) = unsure else { return true };
+        let Some(feed) = self.feeds.get(&resource) else { return true };
+        let Ok(revision) = self.applier.revision(resource, &key.namespace).await else { return false };
+        let mut reached = feed.reached();
+        // A cache that hears nothing more has nothing more to hear: what was written is told within the bound.
+        let _ = tokio::time::timeout(ECHO_TIMEOUT, reached.wait_for(|so_far| *so_far >= revision)).await;
+        self.unsure.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        true
     }
 
     fn succeeded(&self, key: &Key) {

@@ -92,14 +92,17 @@ impl Reflector {
                 Err(error) => Err(error),
             },
         };
-        match opened {
+        let end = match opened {
             Ok(events) => self.drain(events).await,
             Err(error) if error.is_expired() => End::Expired,
-            Err(error) if self.streaming && self.revision.is_none() && refuses_streaming(&error) => {
+            Err(error) => End::Failed(error),
+        };
+        match end {
+            End::Failed(error) if self.streaming && self.revision.is_none() && refuses_streaming(&error) => {
                 self.streaming = false;
                 Box::pin(self.list_and_watch()).await
             }
-            Err(error) => End::Failed(error),
+            end => end,
         }
     }
 
@@ -183,7 +186,8 @@ impl Reflector {
     }
 }
 
-/// Whether the server's answer means that it does not know streaming lists.
+/// Whether the server's answer means that it does not stream lists: it does not know them, or its storage cannot serve
+/// them, which it says with an internal error.
 fn refuses_streaming(error: &Error) -> bool {
-    error.is_invalid() || error.status().is_some_and(corten_meta::Status::is_bad_request)
+    error.status().is_some_and(|status| status.is_invalid() || status.is_bad_request() || status.code == 500)
 }

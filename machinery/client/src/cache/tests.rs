@@ -141,21 +141,24 @@ async fn lists_again_when_history_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn falls_back_to_pages_and_a_watch() {
-    let server = FakeServer::default();
-    server.state().no_streaming = true;
-    for n in 0..1203 {
-        server.put_config_map("a", &format!("n{n}"), json!({}), "1");
+    for storage in [false, true] {
+        let server = FakeServer::default();
+        server.state().no_streaming = !storage;
+        server.state().no_streaming_storage = storage;
+        for n in 0..1203 {
+            server.put_config_map("a", &format!("n{n}"), json!({}), "1");
+        }
+        let (caches, _shutdown) = caches(&server);
+        let cache = caches.of::<ConfigMap>();
+        cache.synced().await;
+        assert_eq!(cache.len(), 1203);
+        let mut subscription = cache.subscribe();
+        while subscription.try_next().is_some() {}
+        server.put_config_map("a", "late", json!({}), "1");
+        assert_eq!(next(&mut subscription).await, "a/late -->1");
+        let lists = server.state().requests.iter().filter(|r| r.contains("limit=500")).count();
+        assert_eq!(lists, 3);
     }
-    let (caches, _shutdown) = caches(&server);
-    let cache = caches.of::<ConfigMap>();
-    cache.synced().await;
-    assert_eq!(cache.len(), 1203);
-    let mut subscription = cache.subscribe();
-    while subscription.try_next().is_some() {}
-    server.put_config_map("a", "late", json!({}), "1");
-    assert_eq!(next(&mut subscription).await, "a/late -->1");
-    let lists = server.state().requests.iter().filter(|r| r.contains("limit=500")).count();
-    assert_eq!(lists, 3);
 }
 
 #[tokio::test(start_paused = true)]

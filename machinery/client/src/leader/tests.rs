@@ -47,7 +47,7 @@ async fn a_clean_stop_hands_over_at_once() {
     a.shutdown.cancel();
     assert_eq!(a.running.await.unwrap(), Outcome::Stopped);
     assert_eq!(within(1, &mut news).await, "a stops");
-    assert_eq!(within(5, &mut news).await, "b leads");
+    assert_eq!(within(1, &mut news).await, "b leads");
     let spec = lease(&server);
     assert_eq!((spec["holderIdentity"].as_str(), spec["leaseTransitions"].as_i64()), (Some("b"), Some(1)));
     b.shutdown.cancel();

@@ -1,0 +1,193 @@
+//! How fast the controllers are, against the API server in the same process: a Deployment of a thousand replicas, the
+//! end of a namespace of five thousand objects, a look at what did not change, an endpoint among ten thousand, and
+//! what they cost when nothing happens.
+//!
+//! Prints one `figure<TAB>value<TAB>unit` line each, for the history.
+
+#![allow(clippy::unwrap_used, reason = "a failed step ends the measurement")]
+
+#[path = "../tests/in_process/mod.rs"]
+mod in_process;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
+use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_client::{Cache, Caches, Client, DeleteOptions, Patch};
+use corten_controllers::Measured;
+use futures::StreamExt;
+use in_process::Cluster;
+use serde_json::{Value, json};
+
+const REPLICAS: usize = 1000;
+const OBJECTS: usize = 5000;
+const SERVICES: usize = 1000;
+const PODS: usize = 10_000;
+/// How many endpoint changes are measured.
+const CHANGES: usize = 200;
+/// How many requests are in flight while the stage is set.
+const AT_ONCE: usize = 64;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        deployment().await;
+        namespace().await;
+        endpoints().await;
+    });
+}
+
+fn figure(name: &str, value: f64, unit: &str) {
+    println!("{name}\t{value:.2}\t{unit}");
+}
+
+/// From the creation of the Deployment until the last of its pods is created.
+async fn deployment() {
+    let cluster = Cluster::start(10).await;
+    let caches = Caches::new(cluster.admin.clone(), cluster.shutdown.clone());
+    let pods = caches.of::<Pod>();
+    pods.synced().await;
+    let begin = Instant::now();
+    cluster.create::<Deployment>(deployment_of("web", REPLICAS)).await;
+    counted(&pods, "default", REPLICAS).await;
+    figure("controllers, pods of a Deployment of 1,000 created", begin.elapsed().as_secs_f64(), "s");
+    available(&cluster, "web", REPLICAS).await;
+    unchanged(&cluster).await;
+    idle().await;
+}
+
+/// What it costs to look at objects with which everything is in order: of ten pods among a thousand, and of a thousand.
+async fn unchanged(cluster: &Cluster) {
+    cluster.create::<Deployment>(deployment_of("small", 10)).await;
+    available(cluster, "small", 10).await;
+    let measured =
+        Measured::open(corten_controllers::Config::default(), &cluster.clients, cluster.shutdown.clone()).await;
+    for (name, size) in [("small", "10"), ("web", "1,000")] {
+        let sets = cluster.list::<ReplicaSet>("default").await;
+        let set = sets.iter().find(|set| set.name().starts_with(name)).unwrap();
+        let mut times: Vec<Duration> = Vec::new();
+        for _ in 0..200 {
+            times.push(measured.decide("deployment-controller", "default", name));
+            times.push(measured.decide("replicaset-controller", "default", set.name()));
+        }
+        times.sort_unstable();
+        let p99 = times[times.len() * 99 / 100].as_secs_f64() * 1e3;
+        figure(&format!("controllers, a look at {size} pods that did not change, p99"), p99, "ms");
+    }
+}
+
+fn deployment_of(name: &str, replicas: usize) -> Value {
+    let spec = json!({"replicas": replicas, "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "default", "name": name}, "spec": spec})
+}
+
+async fn available(cluster: &Cluster, name: &str, wanted: usize) {
+    cluster
+        .eventually("all pods available", || async {
+            let deployment = cluster.admin.get::<Deployment>("default", name).await.unwrap();
+            let available = deployment.status.and_then(|status| status.available_replicas);
+            available.and_then(|count| usize::try_from(count).ok()) == Some(wanted)
+        })
+        .await;
+}
+
+/// The processor time of a whole control plane in which nothing happens, of one core.
+async fn idle() {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (begin, cpu) = (Instant::now(), cpu_time());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let used = (cpu_time() - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
+    figure("controllers, idle control plane with 1,000 pods, of one core", used * 100.0, "%");
+}
+
+/// From the deletion of a namespace until it is gone.
+async fn namespace() {
+    let cluster = Cluster::start(1).await;
+    let admin = &cluster.admin;
+    cluster.create::<Namespace>(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "full"}})).await;
+    let object = |number: usize| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "full", "name": format!("c{number}")}, "data": {"k": "v"}});
+    create_all::<ConfigMap>(admin, (0..OBJECTS).map(object)).await;
+    let begin = Instant::now();
+    admin.delete::<Namespace>("", "full", &DeleteOptions::default()).await.unwrap();
+    cluster
+        .eventually("an end of the namespace", || async {
+            admin.find::<Namespace>("", "full").await.unwrap().is_none()
+        })
+        .await;
+    figure("controllers, namespace of 5,000 objects deleted", begin.elapsed().as_secs_f64(), "s");
+}
+
+/// From a pod's change of readiness until its EndpointSlice says so.
+async fn endpoints() {
+    let cluster = Cluster::start(1).await;
+    let admin = &cluster.admin;
+    let service = |number: usize| {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": format!("s{number}")},
+        "spec": {"selector": {"app": format!("a{number}")}, "ports": [{"port": 80}]}})
+    };
+    create_all::<Service>(admin, (0..SERVICES).map(service)).await;
+    let pod = |number: usize| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": format!("p{number}"), "labels": {"app": format!("a{}", number % SERVICES)}},
+        "spec": {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}]}})
+    };
+    create_all::<Pod>(admin, (0..PODS).map(pod)).await;
+    let caches = Caches::new(admin.clone(), cluster.shutdown.clone());
+    let slices = caches.of::<EndpointSlice>();
+    let ready = |slice: &Value| {
+        slice["endpoints"]
+            .as_array()
+            .map_or(0, |all| all.iter().filter(|one| one["conditions"]["ready"] == true).count())
+    };
+    while slices.list("default").iter().map(|slice| ready(&slice.value())).sum::<usize>() < PODS {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let mut times = Vec::new();
+    for number in 0..CHANGES {
+        let name = format!("p{}", number * (PODS / CHANGES));
+        let mut changes = slices.subscribe();
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+        let begin = Instant::now();
+        admin.patch::<Pod>("default", &name, &Patch::Strategic(status), Some("status")).await.unwrap();
+        loop {
+            let change = changes.next().await.unwrap();
+            let slice = change.new.map(|object| object.value()).unwrap_or_default();
+            let told = slice["endpoints"].as_array().into_iter().flatten();
+            let of_pod =
+                |one: &&Value| one["targetRef"]["name"] == name.as_str() && one["conditions"]["ready"] == false;
+            if told.into_iter().any(|one| of_pod(&one)) {
+                break;
+            }
+        }
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    let p99 = times[times.len() * 99 / 100].as_secs_f64() * 1e3;
+    figure("controllers, an endpoint among 10,000 pods and 1,000 Services, p99", p99, "ms");
+}
+
+async fn create_all<K: Typed>(admin: &Client, objects: impl Iterator<Item = Value>) {
+    futures::stream::iter(objects)
+        .for_each_concurrent(AT_ONCE, |object| async move {
+            admin.create(&K::from_value(object).unwrap()).await.unwrap();
+        })
+        .await;
+}
+
+async fn counted(cache: &Arc<Cache>, namespace: &str, wanted: usize) {
+    let mut changes = cache.subscribe();
+    while cache.list(namespace).len() < wanted {
+        changes.next().await.unwrap();
+    }
+}
+
+/// The processor time that this process has taken.
+fn cpu_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}

@@ -1,0 +1,278 @@
+//! Attach and detach: a volume of a CSI driver is attached to the node of the pod that uses it, and to no other.
+//!
+//! What should be attached follows from the pods of a node ([`wanted`]); what is, from its VolumeAttachments, which the
+//! driver's attacher serves. Invariant: a volume that a living node still has mounted is never detached, and one that
+//! only one node may have is never attached to a second.
+
+mod wanted;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{AttachedVolume, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_api::k8s_openapi::api::storage::v1::{
+    CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec,
+};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use corten_meta::Key;
+use jiff::Timestamp;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::node::ready_status;
+use crate::runtime::{Action, Controller, Plan, View, Watch};
+use wanted::Wanted;
+
+/// How long an unhealthy node may hold a volume that nobody wants there any more.
+const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60);
+const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// How a node names the volumes of drivers.
+const CSI_PREFIX: &str = "kubernetes.io/csi/";
+
+#[derive(Default)]
+pub struct AttachDetachController {
+    /// Since when an attachment is no longer wanted, by name.
+    unwanted: Mutex<HashMap<String, Timestamp>>,
+}
+
+/// An attachment of the node, and since when it is not wanted, if it is not.
+struct Held {
+    attachment: VolumeAttachment,
+    volume: Option<PersistentVolume>,
+    unwanted_since: Option<Timestamp>,
+}
+
+pub struct Observed {
+    /// None for a node that is gone but still holds volumes.
+    node: Option<Node>,
+    name: String,
+    wanted: Vec<Wanted>,
+    held: Vec<Held>,
+}
+
+impl Controller for AttachDetachController {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "attachdetach-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![
+            Watch::own::<Node>(),
+            Watch::mapped::<Pod>(wanted::of_pod),
+            Watch::mapped::<PersistentVolumeClaim>(wanted::of_claim),
+            Watch::mapped::<PersistentVolume>(wanted::of_volume),
+            Watch::mapped::<VolumeAttachment>(wanted::of_attachment),
+            Watch::read::<CSIDriver>(),
+        ]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let attachments: Vec<VolumeAttachment> = view.all("");
+        let node: Option<Node> = view.typed(key);
+        let managed = node.as_ref().is_none_or(|node| {
+            node.metadata.annotations.as_ref().is_some_and(|all| all.get(MANAGED).is_some_and(|value| value == "true"))
+        });
+        let wanted = if managed { wanted::on_node(view, &key.name, &attachments) } else { return None };
+        let mut here: Vec<VolumeAttachment> =
+            attachments.into_iter().filter(|attachment| attachment.spec.node_name == key.name).collect();
+        here.sort_by(|a, b| a.name().cmp(b.name()));
+        if here.is_empty() && wanted.is_empty() && node.as_ref().is_none_or(|node| !reports_any(node)) {
+            return None;
+        }
+        let held = here.into_iter().map(|attachment| self.held(view, attachment, &wanted)).collect();
+        Some(Observed { node, name: key.name.clone(), wanted, held })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let mut plan = Plan::nothing();
+        let leaving: Vec<&Held> = observed.held.iter().filter(|held| observed.may_go(&mut plan, held, now)).collect();
+        // A node must know that a volume is about to go before it goes, and hear of a new one only when it is there.
+        observed.report(&mut plan, &leaving);
+        let delete = |held: &&Held| held.attachment.metadata.deletion_timestamp.is_none();
+        plan.actions.extend(leaving.iter().copied().filter(delete).map(|held| Action::delete(&held.attachment)));
+        observed.attach(&mut plan);
+        plan
+    }
+}
+
+impl AttachDetachController {
+    fn held(&self, view: &dyn View, attachment: VolumeAttachment, wanted: &[Wanted]) -> Held {
+        let source = attachment.spec.source.persistent_volume_name.clone();
+        let volume = source.and_then(|name| view.typed(&Key::new("", name)));
+        let is_wanted = wanted.iter().any(|one| one.attachment_name == attachment.name());
+        let mut unwanted = self.unwanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let unwanted_since = match is_wanted {
+            true => {
+                unwanted.remove(attachment.name());
+                None
+            }
+            false => Some(*unwanted.entry(attachment.name().to_owned()).or_insert_with(corten_meta::time::now)),
+        };
+        Held { attachment, volume, unwanted_since }
+    }
+}
+
+impl Observed {
+    /// Whether an attachment may be taken away now: unwanted, ours, and let go by the node or lost with it.
+    fn may_go(&self, plan: &mut Plan, held: &Held, now: Timestamp) -> bool {
+        let Some(since) = held.unwanted_since else { return false };
+        // Attachments that others made under other names are theirs to take away.
+        let ours =
+            held.volume.as_ref().and_then(wanted::csi_of).is_some_and(|csi| {
+                attachment_name(&csi.volume_handle, &csi.driver, &self.name) == held.attachment.name()
+            });
+        if !ours {
+            return false;
+        }
+        let in_use = match &self.node {
+            None => true,
+            Some(node) => {
+                let unique = held.volume.as_ref().and_then(unique_name).unwrap_or_default();
+                node.status.iter().flat_map(|status| status.volumes_in_use.iter().flatten()).any(|name| *name == unique)
+            }
+        };
+        if !in_use || self.is_out_of_service() {
+            return true;
+        }
+        if self.node.as_ref().is_some_and(|node| ready_status(node) == "True") {
+            return false;
+        }
+        let waited: Duration = now.duration_since(since).try_into().unwrap_or(Duration::ZERO);
+        let left = LONGEST_WAIT.saturating_sub(waited);
+        if !left.is_zero() {
+            plan.requeue(left);
+        }
+        left.is_zero()
+    }
+
+    fn is_out_of_service(&self) -> bool {
+        let taints = self.node.iter().filter_map(|node| node.spec.as_ref()?.taints.as_ref()).flatten();
+        taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE)
+    }
+
+    /// Writes which volumes are attached into the status of the node, and tells the pods that waited for one.
+    fn report(&self, plan: &mut Plan, leaving: &[&Held]) {
+        let Some(node) = &self.node else { return };
+        let present = node.status.as_ref().and_then(|status| status.volumes_attached.clone()).unwrap_or_default();
+        let stays = |held: &&Held| !leaving.iter().any(|gone| gone.attachment.name() == held.attachment.name());
+        let attached: BTreeSet<String> = self
+            .held
+            .iter()
+            .filter(stays)
+            .filter(|held| is_attached(&held.attachment) && held.attachment.metadata.deletion_timestamp.is_none())
+            .filter_map(|held| unique_name(held.volume.as_ref()?))
+            .collect();
+        let kept = |volume: &&AttachedVolume| !volume.name.starts_with(CSI_PREFIX) || attached.contains(&volume.name);
+        let mut told: Vec<AttachedVolume> = present.iter().filter(kept).cloned().collect();
+        for name in attached.iter().filter(|name| !present.iter().any(|volume| volume.name == **name)) {
+            told.push(AttachedVolume { name: name.clone(), device_path: String::new() });
+            for one in self.wanted.iter().filter(|one| unique_name(&one.volume).as_ref() == Some(name)) {
+                one.tell(plan, false, "AttachVolume.Attach succeeded", "");
+            }
+        }
+        if told != present {
+            let list: Vec<_> =
+                told.iter().map(|volume| json!({"name": volume.name, "devicePath": volume.device_path})).collect();
+            plan.push(Action::patch_status(node, json!({"status": {"volumesAttached": list}})));
+        }
+    }
+
+    /// Asks for what is missing, unless another node holds it alone.
+    fn attach(&self, plan: &mut Plan) {
+        if self.node.is_none() {
+            return;
+        }
+        for one in &self.wanted {
+            let held = self.held.iter().find(|held| held.attachment.name() == one.attachment_name);
+            match held.map(|held| &held.attachment) {
+                Some(attachment) => {
+                    let error = attachment.status.as_ref().and_then(|status| status.attach_error.as_ref());
+                    if let Some(error) = error.filter(|_| !is_attached(attachment)) {
+                        let message = format!(": {}", error.message.as_deref().unwrap_or_default());
+                        one.tell(plan, true, "AttachVolume.Attach failed", &message);
+                    }
+                }
+                None if one.is_exclusive() && !one.elsewhere.is_empty() => one.tell_multi_attach(plan),
+                None => plan.push(Action::create(&one.attachment(&self.name))),
+            }
+        }
+    }
+}
+
+impl Wanted {
+    fn attachment(&self, node: &str) -> VolumeAttachment {
+        VolumeAttachment {
+            metadata: ObjectMeta { name: Some(self.attachment_name.clone()), ..ObjectMeta::default() },
+            spec: VolumeAttachmentSpec {
+                attacher: wanted::csi_of(&self.volume).map(|csi| csi.driver.clone()).unwrap_or_default(),
+                node_name: node.to_owned(),
+                source: VolumeAttachmentSource {
+                    persistent_volume_name: Some(self.volume.name().to_owned()),
+                    inline_volume_spec: None,
+                },
+            },
+            status: None,
+        }
+    }
+
+    /// Tells every pod that waits for the volume.
+    fn tell(&self, plan: &mut Plan, warning: bool, what: &str, detail: &str) {
+        let message = format!("{what} for volume \"{}\" {detail}", self.volume.name());
+        for pod in &self.pods {
+            plan.push(match warning {
+                true => Action::warning(pod, "FailedAttachVolume", message.clone()),
+                false => Action::normal(pod, "SuccessfulAttachVolume", message.clone()),
+            });
+        }
+    }
+
+    /// Who holds it: by name in the pod's own namespace, by number elsewhere.
+    fn tell_multi_attach(&self, plan: &mut Plan) {
+        if self.users_elsewhere.is_empty() {
+            let detail = "Volume is already exclusively attached to one node, waiting on detach before it can be \
+                          attached to another node";
+            return self.tell(plan, true, "Waiting for detach", detail);
+        }
+        for pod in &self.pods {
+            let (near, far): (Vec<&Key>, Vec<&Key>) =
+                self.users_elsewhere.iter().partition(|user| user.namespace == pod.namespace());
+            let names = near.iter().map(|user| user.name.as_str()).collect::<Vec<_>>().join(", ");
+            let detail = match (near.is_empty(), far.len()) {
+                (true, count) => format!("Volume is already used by {count} pod(s) in different namespaces"),
+                (false, 0) => format!("Volume is already used by pod(s) {names}"),
+                (false, count) => {
+                    format!("Volume is already used by pod(s) {names} and {count} pod(s) in different namespaces")
+                }
+            };
+            let message = format!("Multi-Attach error for volume \"{}\" {detail}", self.volume.name());
+            plan.push(Action::warning(pod, "FailedAttachVolume", message));
+        }
+    }
+}
+
+fn is_attached(attachment: &VolumeAttachment) -> bool {
+    attachment.status.as_ref().is_some_and(|status| status.attached)
+}
+
+fn reports_any(node: &Node) -> bool {
+    let attached = node.status.iter().flat_map(|status| status.volumes_attached.iter().flatten());
+    attached.into_iter().any(|volume| volume.name.starts_with(CSI_PREFIX))
+}
+
+/// The name that the attacher, the kubelet and this controller agree upon.
+fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    format!("csi-{:x}", Sha256::digest(format!("{handle}{driver}{node}")))
+}
+
+/// How a node names the volume.
+fn unique_name(volume: &PersistentVolume) -> Option<String> {
+    wanted::csi_of(volume).map(|csi| format!("{CSI_PREFIX}{}^{}", csi.driver, csi.volume_handle))
+}
+
+#[cfg(test)]
+mod tests;

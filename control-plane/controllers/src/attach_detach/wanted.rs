@@ -1,0 +1,178 @@
+//! What the pods of a node want attached to it, and which nodes a change concerns.
+
+use std::sync::Arc;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_api::k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use corten_client::Change;
+use corten_meta::{Key, Object};
+
+use super::attachment_name;
+use crate::runtime::{View, decode, key_of, node_of_pod};
+use crate::workload::owner::is_controlled_by;
+use crate::workload::pods;
+
+/// A volume that pods of the node use.
+pub struct Wanted {
+    pub volume: PersistentVolume,
+    pub attachment_name: String,
+    /// The pods of this node that use it, by name.
+    pub pods: Vec<Pod>,
+    /// The other nodes that it is attached to.
+    pub elsewhere: Vec<String>,
+    /// The pods there that use it.
+    pub users_elsewhere: Vec<Key>,
+}
+
+impl Wanted {
+    /// Whether only one node may have it. A volume that does not say is its driver's business.
+    pub fn is_exclusive(&self) -> bool {
+        let modes = self.volume.spec.as_ref().and_then(|spec| spec.access_modes.clone()).unwrap_or_default();
+        !modes.is_empty() && !modes.iter().any(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"))
+    }
+}
+
+pub fn csi_of(volume: &PersistentVolume) -> Option<&CSIPersistentVolumeSource> {
+    volume.spec.as_ref()?.csi.as_ref()
+}
+
+/// The volumes that the pods of a node use and that a driver must attach, by name.
+pub fn on_node(view: &dyn View, node: &str, attachments: &[VolumeAttachment]) -> Vec<Wanted> {
+    let mut wanted: Vec<Wanted> = Vec::new();
+    let mut users: Vec<Pod> = view.pods_on(node).iter().filter(|pod| names_claims(pod)).filter_map(decode).collect();
+    users.retain(|pod| !has_ended(pod));
+    users.sort_by_key(key_of);
+    for pod in users {
+        for volume in bound_volumes(view, &pod) {
+            let name = volume.name().to_owned();
+            match wanted.iter_mut().find(|one| one.volume.name() == name) {
+                Some(one) => one.pods.push(pod.clone()),
+                None => wanted.extend(new_wanted(view, node, attachments, volume, pod.clone())),
+            }
+        }
+    }
+    wanted.sort_by(|a, b| a.volume.name().cmp(b.volume.name()));
+    wanted
+}
+
+fn new_wanted(
+    view: &dyn View,
+    node: &str,
+    attachments: &[VolumeAttachment],
+    volume: PersistentVolume,
+    pod: Pod,
+) -> Option<Wanted> {
+    let csi = csi_of(&volume)?;
+    let driver: Option<CSIDriver> = view.typed(&Key::new("", csi.driver.clone()));
+    if driver.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
+        return None;
+    }
+    let attachment_name = attachment_name(&csi.volume_handle, &csi.driver, node);
+    let of_volume = |one: &&VolumeAttachment| one.spec.source.persistent_volume_name.as_deref() == Some(volume.name());
+    let mut elsewhere: Vec<String> = attachments
+        .iter()
+        .filter(of_volume)
+        .map(|one| one.spec.node_name.clone())
+        .filter(|name| name != node)
+        .collect();
+    elsewhere.sort();
+    let mut users_elsewhere: Vec<Key> = Vec::new();
+    if !elsewhere.is_empty() {
+        let users = users_of_volume(view, &volume);
+        let there = |pod: &&Pod| elsewhere.iter().any(|name| name == pods::node_name(pod)) && !has_ended(pod);
+        users_elsewhere = users.iter().filter(there).map(key_of).collect();
+        users_elsewhere.sort();
+    }
+    Some(Wanted { volume, attachment_name, pods: vec![pod], elsewhere, users_elsewhere })
+}
+
+/// Nothing of the pod runs any more, or will.
+fn has_ended(pod: &Pod) -> bool {
+    let statuses = pod.status.iter().flat_map(|status| {
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
+    });
+    let idle = |status: &corten_api::k8s_openapi::api::core::v1::ContainerStatus| {
+        status.state.as_ref().is_none_or(|state| state.running.is_none())
+    };
+    pods::is_terminal(pod) || (pods::is_terminating(pod) && statuses.into_iter().all(idle))
+}
+
+/// The volumes of the pod's claims, those that are bound to them.
+fn bound_volumes(view: &dyn View, pod: &Pod) -> Vec<PersistentVolume> {
+    let volume = |(name, own): (String, bool)| {
+        let claim: PersistentVolumeClaim = view.typed(&Key::new(pod.namespace(), name))?;
+        if own && !is_controlled_by(&claim.metadata, pod.metadata.uid.as_deref().unwrap_or_default()) {
+            return None;
+        }
+        let name = claim.spec.as_ref()?.volume_name.clone().filter(|name| !name.is_empty())?;
+        let volume: PersistentVolume = view.typed(&Key::new("", name))?;
+        let bound = volume.spec.as_ref()?.claim_ref.as_ref()?.uid == claim.metadata.uid;
+        bound.then_some(volume)
+    };
+    claims_of(pod).filter_map(volume).collect()
+}
+
+/// The claims of a pod by name, and whether each must be the pod's own.
+fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, bool)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some((source.claim_name.clone(), false)),
+        (None, Some(_)) => Some((format!("{}-{}", pod.name(), volume.name), true)),
+        _ => None,
+    })
+}
+
+/// Whether a pod can have claims at all: told from its bytes, since most have none and every pod change asks.
+fn names_claims(pod: &Arc<Object>) -> bool {
+    let text = std::str::from_utf8(&pod.bytes).unwrap_or_default();
+    text.contains("\"persistentVolumeClaim\"") || text.contains("\"ephemeral\"")
+}
+
+fn users_of_claim(view: &dyn View, claim: &Key) -> Vec<Pod> {
+    let all = view.list(crate::runtime::ResourceType::of::<Pod>(), &claim.namespace);
+    let mut users: Vec<Pod> = all.iter().filter(|pod| names_claims(pod)).filter_map(decode).collect();
+    users.retain(|pod| claims_of(pod).any(|(name, _)| name == claim.name));
+    users
+}
+
+fn users_of_volume(view: &dyn View, volume: &PersistentVolume) -> Vec<Pod> {
+    let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let key = claim.and_then(|claim| Some(Key::new(claim.namespace.clone()?, claim.name.clone()?)));
+    key.map(|key| users_of_claim(view, &key)).unwrap_or_default()
+}
+
+fn nodes_of(users: &[Pod]) -> Vec<Key> {
+    let mut keys: Vec<Key> =
+        users.iter().map(pods::node_name).filter(|name| !name.is_empty()).map(|name| Key::new("", name)).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+pub fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
+    let with_claims = [&change.old, &change.new].into_iter().flatten().filter(|pod| names_claims(pod));
+    let mut keys: Vec<Key> = with_claims.filter_map(|pod| node_of_pod(pod)).map(|node| Key::new("", node)).collect();
+    keys.dedup();
+    keys
+}
+
+pub fn of_claim(view: &dyn View, change: &Change) -> Vec<Key> {
+    nodes_of(&users_of_claim(view, &change.key))
+}
+
+pub fn of_volume(view: &dyn View, change: &Change) -> Vec<Key> {
+    let volume = change.new.as_ref().or(change.old.as_ref()).and_then(decode::<PersistentVolume>);
+    volume.map(|volume| nodes_of(&users_of_volume(view, &volume))).unwrap_or_default()
+}
+
+/// The node of an attachment; the end of one may be what another node waits for.
+pub fn of_attachment(view: &dyn View, change: &Change) -> Vec<Key> {
+    let attachment = change.new.as_ref().or(change.old.as_ref()).and_then(decode::<VolumeAttachment>);
+    let Some(attachment) = attachment else { return Vec::new() };
+    let mut keys = vec![Key::new("", attachment.spec.node_name)];
+    let freed = attachment.spec.source.persistent_volume_name.filter(|_| change.new.is_none());
+    let volume = freed.and_then(|name| view.typed::<PersistentVolume>(&Key::new("", name)));
+    keys.extend(volume.map(|volume| nodes_of(&users_of_volume(view, &volume))).unwrap_or_default());
+    keys
+}

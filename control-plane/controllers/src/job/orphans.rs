@@ -1,0 +1,66 @@
+//! Pods that wait to be counted by a Job that is gone: nobody will, so nothing may hold them.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::batch::v1::Job;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use super::{TRACKING, is_tracked, release};
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch};
+use crate::workload::owner::controller_of;
+
+pub struct UncountedPods;
+
+pub struct Observed {
+    pod: Pod,
+    /// The Job that no cache knows, but the server might.
+    unknown: Option<Key>,
+}
+
+impl Controller for UncountedPods {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "job-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::mapped::<Pod>(of_pod), Watch::mapped::<Job>(of_job)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let pod: Pod = view.typed(key).filter(is_tracked)?;
+        let owner = controller_of(&pod.metadata).filter(|owner| owner.kind == Job::KIND).cloned();
+        let key = owner.as_ref().map(|owner| Key::new(key.namespace.clone(), owner.name.clone()));
+        let job: Option<Job> = key.as_ref().and_then(|key| view.typed(key));
+        match job {
+            Some(job) if job.metadata.uid.as_ref() == owner.map(|owner| owner.uid).as_ref() => None,
+            Some(_) => Some(Observed { pod, unknown: None }),
+            None => Some(Observed { pod, unknown: key }),
+        }
+    }
+
+    fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
+        let mut plan = Plan::nothing();
+        // A pod may be seen before its Job: only the server can say that there is none.
+        plan.actions.extend(observed.unknown.clone().map(Action::absent::<Job>));
+        plan.push(release(&observed.pod));
+        plan
+    }
+}
+
+fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
+    let tracked = change.new.as_ref().is_some_and(|pod| pod.header.finalizers.iter().any(|name| name == TRACKING));
+    if tracked { vec![change.key.clone()] } else { Vec::new() }
+}
+
+/// A Job that is gone, or replaced by another of its name, leaves its pods behind.
+fn of_job(view: &dyn View, change: &Change) -> Vec<Key> {
+    let Some(old) = &change.old else { return Vec::new() };
+    if change.new.as_ref().is_some_and(|new| new.header.uid == old.header.uid) {
+        return Vec::new();
+    }
+    view.owned(ResourceType::of::<Pod>(), &old.header.uid).iter().map(|pod| pod.key()).collect()
+}

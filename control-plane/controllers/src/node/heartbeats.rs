@@ -1,0 +1,79 @@
+//! When a node was last heard of, by our clock and not by its own.
+//!
+//! A heartbeat carries the time of the node that wrote it. A clock that is behind must not make a living node look
+//! silent, and one that is ahead must not hide that it fell silent; so the difference is learnt where it shows.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+
+#[derive(Clone, Copy)]
+struct Heard {
+    /// The time the node told.
+    told: Timestamp,
+    /// When we last looked.
+    looked: Timestamp,
+    /// What must be added to the node's clock to get ours.
+    skew: SignedDuration,
+}
+
+/// What was heard of each node so far. A new leader begins with an empty one and takes clocks for right.
+#[derive(Default)]
+pub struct Heartbeats(Mutex<HashMap<String, Heard>>);
+
+impl Heartbeats {
+    /// When the heartbeat with this time of the node was written, by our clock.
+    pub fn heard(&self, node: &str, told: Timestamp, now: Timestamp) -> Timestamp {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.get(node).copied();
+        let mut skew = before.map_or(SignedDuration::ZERO, |before| before.skew);
+        let estimate = told + skew;
+        // A new heartbeat came after our last look: an estimate before that, or after now, is the clock's fault.
+        let impossible = before.is_some_and(|before| before.told != told && estimate < before.looked);
+        if impossible || estimate > now {
+            skew = now.duration_since(told);
+        }
+        all.insert(node.to_owned(), Heard { told, looked: now, skew });
+        told + skew
+    }
+
+    pub fn forget(&self, node: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::NOW;
+
+    /// A node whose clock is off, renewing every ten seconds and looked at every `every` seconds, until it falls silent
+    /// after ten minutes; the longest silence that is ever believed before that, and how long after it 50 s are.
+    fn believed(off: i64, every: i64) -> (i64, i64) {
+        let at = |seconds: i64| *NOW + SignedDuration::from_secs(seconds);
+        let heartbeats = Heartbeats::default();
+        let mut longest = 0;
+        for second in (0..2000).step_by(usize::try_from(every).unwrap()) {
+            let told = at(second.min(600) / 10 * 10 + off);
+            let silence = at(second).duration_since(heartbeats.heard("n", told, at(second))).as_secs();
+            if second < 600 {
+                longest = longest.max(silence);
+            } else if silence > 50 {
+                return (longest, second - 600);
+            }
+        }
+        panic!("its silence was never noticed");
+    }
+
+    #[test]
+    fn a_wrong_clock_neither_kills_a_node_nor_keeps_a_dead_one() {
+        for (off, every) in [(0, 5), (0, 45), (120, 5), (120, 45), (3600, 45), (-30, 45), (-7200, 5), (-7200, 45)] {
+            let (longest, noticed) = believed(off, every);
+            // The first look cannot know better; a manager that begins gives every node its grace anyway.
+            let first = if off < 0 { -off } else { 0 };
+            assert!(longest <= first + 10, "{off} s off, looked at every {every} s: {longest} s");
+            assert!(noticed <= 50 + 2 * every, "{off} s off, looked at every {every} s: after {noticed} s");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Gives back what a claim holds when the last pod that has a place in it is done, and deletes generated claims of
+//! pods that will not need them.
+//!
+//! Invariant: a place is taken away only from a pod that the server, not just a cache, knows to be gone or done: the
+//! scheduler may have given it a moment ago.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference};
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use super::{COMPONENT, CONTROLLER, Named, claims_of, is_done, named, names_claims};
+use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
+use crate::workload::owner::controller_of;
+
+/// Held by a claim that is allocated.
+const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+
+pub struct ClaimReleaser;
+
+/// Who has a place, and what became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Kept,
+    Lost,
+    /// No cache knows the pod: the server must be asked.
+    Unknown,
+}
+
+pub struct Observed {
+    claim: ResourceClaim,
+    places: Vec<(ResourceClaimConsumerReference, Place)>,
+    /// The pod that the claim was made for is there and will not run, or is another of the same name.
+    is_orphan: bool,
+}
+
+impl Controller for ClaimReleaser {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        CONTROLLER
+    }
+
+    fn component(&self) -> &'static str {
+        COMPONENT
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::own::<ResourceClaim>(), Watch::mapped::<Pod>(of_pod)]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let claim: ResourceClaim = view.typed(key)?;
+        let pod = |name: &str| view.typed::<Pod>(&Key::new(key.namespace.clone(), name));
+        let place = |one: ResourceClaimConsumerReference| {
+            let of_pod = one.api_group.as_deref().unwrap_or_default().is_empty() && one.resource == Pod::PLURAL;
+            let state = match pod(&one.name) {
+                // Whoever else may have a place, somebody else takes it away.
+                _ if !of_pod => Place::Kept,
+                None => Place::Unknown,
+                Some(pod) if pod.metadata.uid.as_ref() != Some(&one.uid) || is_done(&pod) => Place::Lost,
+                Some(_) => Place::Kept,
+            };
+            (one, state)
+        };
+        let reserved = claim.status.as_ref().and_then(|status| status.reserved_for.clone()).unwrap_or_default();
+        let owner = controller_of(&claim.metadata).filter(|owner| owner.kind == Pod::KIND);
+        let is_orphan = owner.is_some_and(|owner| {
+            pod(&owner.name).is_some_and(|pod| pod.metadata.uid.as_ref() != Some(&owner.uid) || is_done(&pod))
+        });
+        Some(Observed { places: reserved.into_iter().map(place).collect(), is_orphan, claim })
+    }
+
+    fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
+        let claim = &observed.claim;
+        let mut plan = Plan::nothing();
+        for (place, _) in observed.places.iter().filter(|(_, state)| *state == Place::Unknown) {
+            plan.push(Action::absent::<Pod>(Key::new(claim.namespace(), place.name.clone())));
+        }
+        let kept: Vec<ResourceClaimConsumerReference> =
+            observed.places.iter().filter(|(_, state)| *state == Place::Kept).map(|(one, _)| one.clone()).collect();
+        let held = claim.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
+        let leaving = claim.metadata.deletion_timestamp.is_some();
+        let allocated = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+        if kept.len() < observed.places.len() || (leaving && held && kept.is_empty() && allocated) {
+            // The end of a use gives the devices back; a claim that was merely never used keeps them.
+            let mut updated = claim.clone();
+            let status = updated.status.get_or_insert_default();
+            if kept.is_empty() && held {
+                status.allocation = None;
+                status.devices = None;
+            }
+            status.reserved_for = Some(kept).filter(|kept| !kept.is_empty());
+            plan.push(Action::update_status(&updated));
+        } else if leaving && held && kept.is_empty() {
+            let mut updated = claim.clone();
+            updated.metadata.finalizers.get_or_insert_default().retain(|name| name != FINALIZER);
+            plan.push(Action::update(&updated));
+        } else if kept.is_empty() && observed.is_orphan && !leaving {
+            plan.push(Action::delete(claim));
+        }
+        plan
+    }
+}
+
+/// A pod that is done or gone may free its claims.
+fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
+    let Some(object) = change.new.as_ref().or(change.old.as_ref()).filter(|pod| names_claims(pod)) else {
+        return Vec::new();
+    };
+    let Some(pod) = decode::<Pod>(object).filter(|pod| change.new.is_none() || is_done(pod)) else { return Vec::new() };
+    let key = |name: String| Key::new(change.key.namespace.clone(), name);
+    let extended = pod.status.as_ref().and_then(|status| status.extended_resource_claim_status.as_ref());
+    let listed = claims_of(&pod).filter_map(|claim| match named(&pod, claim) {
+        Named::As(name, _) => Some(name),
+        _ => None,
+    });
+    listed.chain(extended.map(|status| status.resource_claim_name.clone())).map(key).collect()
+}

@@ -1,0 +1,363 @@
+//! Controllers on a faulty API: writes that are refused, answers that get lost, caches that lag, processes that start
+//! anew, others that write too. Seeded, so that a failure can be replayed.
+//!
+//! What must hold at every step: nothing has more pods than it ever asked for. What must hold when the faults end:
+//! everything is as asked, and nothing is left over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_meta::{Key, Value};
+use serde_json::json;
+
+use crate::model::{Model, NOW};
+use crate::runtime::Decide;
+use crate::workload::owner::controller_of;
+use crate::workload::pods;
+use crate::{daemonset, deployment, job, replicaset, statefulset};
+
+/// How many seeds are played, and how many steps each before the faults end.
+const SEEDS: u64 = 12;
+const STEPS: usize = 300;
+
+/// A small generator of its own: the same numbers for the same seed, whatever a library does.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 16).unwrap_or(0) % below.max(1)
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.next(100) < percent
+    }
+}
+
+/// A controller with its own view of the world.
+struct Actor {
+    controller: Arc<dyn Decide>,
+    /// Its own kind, whose keys it looks at when it starts.
+    kind: &'static str,
+    cache: Model,
+    /// How much of the log its cache has taken over.
+    position: usize,
+    pending: BTreeSet<Key>,
+    /// A key is not looked at before the cache shows what was written for it.
+    floors: BTreeMap<Key, usize>,
+}
+
+impl Actor {
+    fn new(controller: Arc<dyn Decide>, kind: &'static str) -> Actor {
+        let (cache, pending, floors) = (Model::default(), BTreeSet::new(), BTreeMap::new());
+        Actor { controller, kind, cache, position: 0, pending, floors }
+    }
+
+    /// Takes over some more of what happened.
+    fn listen(&mut self, server: &Model, most: usize) {
+        let log = server.log.as_deref().unwrap_or_default();
+        for told in log.iter().skip(self.position).take(most) {
+            self.cache.follow(told);
+            self.position += 1;
+            for watch in self.controller.watches().iter().filter(|watch| watch.resource.kind == told.kind) {
+                self.pending.extend((watch.keys)(&self.cache, &told.change));
+            }
+        }
+    }
+
+    /// Forgets everything and lists anew.
+    fn restart(&mut self, server: &Model) {
+        self.cache = server.listed();
+        self.position = server.log.as_ref().map_or(0, Vec::len);
+        self.pending = server.keys(self.kind).into_iter().collect();
+        self.floors.clear();
+    }
+
+    /// Looks at one key and writes what it decides, as far as the API lets it.
+    fn act(&mut self, server: &mut Model, random: &mut Random, faults: bool) {
+        let ready: Vec<Key> = self
+            .pending
+            .iter()
+            .filter(|key| self.floors.get(*key).is_none_or(|at| self.position >= *at))
+            .cloned()
+            .collect();
+        let Some(key) = ready.get(random.next(ready.len())).cloned() else { return };
+        self.pending.remove(&key);
+        self.cache.reversed = random.chance(50);
+        let plan = self.controller.decide(&self.cache, &key, *NOW);
+        for action in &plan.actions {
+            let refused = faults && random.chance(6);
+            let answer_lost = faults && random.chance(4);
+            let outcome = if refused { Err("refused".to_owned()) } else { server.attempt(action) };
+            let gone = matches!(action, crate::runtime::Action::Patch { .. } | crate::runtime::Action::Delete { .. })
+                && outcome.as_ref().is_err_and(|why| why.ends_with("is gone"));
+            self.floors.insert(key.clone(), server.log.as_ref().map_or(0, Vec::len));
+            if (outcome.is_err() && !gone) || answer_lost {
+                self.pending.insert(key);
+                return;
+            }
+        }
+    }
+}
+
+struct World {
+    server: Model,
+    actors: Vec<Actor>,
+    random: Random,
+    /// The most pods that each owner ever asked for, by uid.
+    most: BTreeMap<String, usize>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut server = Model::logged();
+        for name in ["a", "b", "c"] {
+            server.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}}));
+        }
+        for object in workloads() {
+            server.put(object);
+        }
+        let actors = vec![
+            Actor::new(Arc::new(deployment::DeploymentController), "Deployment"),
+            Actor::new(Arc::new(replicaset::REPLICA_SETS), "ReplicaSet"),
+            Actor::new(Arc::new(statefulset::StatefulSetController), "StatefulSet"),
+            Actor::new(Arc::new(daemonset::DaemonSetController), "DaemonSet"),
+            Actor::new(Arc::new(job::JobController), "Job"),
+            Actor::new(Arc::new(job::UncountedPods), "Pod"),
+        ];
+        World { server, actors, random: Random(seed * 2_654_435_761 + 1), most: BTreeMap::new() }
+    }
+
+    fn step(&mut self, faults: bool) {
+        let who = self.random.next(self.actors.len());
+        match self.random.next(10) {
+            0..4 => {
+                let most = 1 + self.random.next(6);
+                self.actors[who].listen(&self.server, most);
+            }
+            4..8 => self.actors[who].act(&mut self.server, &mut self.random, faults),
+            8 => self.kubelet(),
+            _ if !faults => self.kubelet(),
+            _ => match self.random.next(12) {
+                0 => self.actors[who].restart(&self.server),
+                1 => self.user(),
+                2 => self.lose_a_pod(),
+                _ => self.meddle(),
+            },
+        }
+        self.collect();
+        self.check();
+    }
+
+    /// A pod goes one step on its way: runs, ends, or is let go.
+    fn kubelet(&mut self) {
+        let all: Vec<Pod> = self.server.typed();
+        let Some(pod) = all.get(self.random.next(all.len())) else { return };
+        let mut value = pod.to_value();
+        let ends = controller_of(&pod.metadata).is_some_and(|owner| owner.kind == "Job");
+        if pods::is_terminating(pod) {
+            let held = pod.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
+            match held {
+                true if pods::is_terminal(pod) => return,
+                true => value["status"]["phase"] = json!("Failed"),
+                false => return self.server.remove("Pod", pod.namespace(), pod.name()),
+            }
+        } else if pods::is_terminal(pod) || (!ends && pods::is_ready(pod)) {
+            return;
+        } else if ends && pods::is_ready(pod) {
+            let succeeded = self.random.chance(80);
+            value["status"]["phase"] = json!(if succeeded { "Succeeded" } else { "Failed" });
+            let terminated = json!({"exitCode": i32::from(!succeeded), "finishedAt": "2026-01-01T00:00:00Z"});
+            value["status"]["containerStatuses"] = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": terminated}}]);
+        } else {
+            value["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+        }
+        self.server.put(value);
+    }
+
+    /// Somebody changes what is asked for.
+    fn user(&mut self) {
+        let kind = ["Deployment", "StatefulSet", "DaemonSet"][self.random.next(3)];
+        let Some(mut object) = self.server.find(kind, "default", "w") else { return };
+        if kind != "DaemonSet" && self.random.chance(50) {
+            object["spec"]["replicas"] = json!(self.random.next(6));
+        } else {
+            let image = format!("i{}", self.random.next(3));
+            object["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
+        }
+        object["metadata"]["generation"] = json!(corten_meta::generation(&object) + 1);
+        self.server.put(object);
+    }
+
+    fn lose_a_pod(&mut self) {
+        let all: Vec<Pod> = self.server.typed();
+        let plain = |pod: &&Pod| pod.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
+        if let Some(pod) = all.iter().filter(plain).nth(self.random.next(4)) {
+            self.server.remove("Pod", pod.namespace(), pod.name());
+        }
+    }
+
+    /// Somebody writes something that matters to nobody, but takes the version away.
+    fn meddle(&mut self) {
+        let kind = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "Pod"][self.random.next(6)];
+        let keys = self.server.keys(kind);
+        let Some(key) = keys.get(self.random.next(keys.len())) else { return };
+        let mut object = self.server.value(kind, &key.namespace, &key.name);
+        object["metadata"]["labels"]["touched"] = json!(self.server.revision.to_string());
+        self.server.put(object);
+    }
+
+    /// What a garbage collector does: whose owner is gone goes too.
+    fn collect(&mut self) {
+        let uids: BTreeSet<String> = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"]
+            .iter()
+            .flat_map(|kind| self.server.keys(kind).into_iter().map(move |key| (kind, key)))
+            .map(|(kind, key)| uid(&self.server.value(kind, &key.namespace, &key.name)))
+            .collect();
+        for kind in ["Pod", "ReplicaSet"] {
+            for key in self.server.keys(kind) {
+                let object = self.server.value(kind, &key.namespace, &key.name);
+                let owner = object["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default();
+                if !uids.contains(owner) {
+                    self.server.remove(kind, &key.namespace, &key.name);
+                }
+            }
+        }
+    }
+
+    /// The pods of an owner that are neither ended nor ending.
+    fn active(&self) -> BTreeMap<String, Vec<Pod>> {
+        let mut by_owner: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
+        for pod in self.server.typed::<Pod>().into_iter().filter(pods::is_active) {
+            let owner = controller_of(&pod.metadata).map(|owner| owner.uid.clone()).unwrap_or_default();
+            by_owner.entry(owner).or_default().push(pod);
+        }
+        by_owner
+    }
+
+    fn check(&mut self) {
+        for kind in ["ReplicaSet", "StatefulSet", "Job", "DaemonSet"] {
+            for key in self.server.keys(kind) {
+                let object = self.server.value(kind, &key.namespace, &key.name);
+                let asked = match kind {
+                    "DaemonSet" => Some(3),
+                    "Job" => object["spec"]["parallelism"].as_u64(),
+                    _ => object["spec"]["replicas"].as_u64(),
+                };
+                let most = self.most.entry(uid(&object)).or_default();
+                *most = (*most).max(usize::try_from(asked.unwrap_or(0)).unwrap_or(0));
+            }
+        }
+        for (owner, pods) in self.active() {
+            let most = self.most.get(&owner).copied().unwrap_or(0);
+            assert!(pods.len() <= most, "{} pods of {owner}, which never asked for more than {most}", pods.len());
+        }
+    }
+
+    /// No more faults, everything is heard, until nobody has anything to do.
+    fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..3000 {
+            let before = self.server.revision;
+            for who in 0..self.actors.len() {
+                self.actors[who].listen(&self.server, usize::MAX);
+                self.actors[who].act(&mut self.server, &mut self.random, false);
+            }
+            for _ in 0..4 {
+                self.kubelet();
+            }
+            self.collect();
+            self.check();
+            // The kubelets pick their pods at random: some rounds without news are no sign yet.
+            quiet = if self.server.revision == before { quiet + 1 } else { 0 };
+            if quiet == 60 {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    fn is_as_asked(&self) {
+        let active = self.active();
+        let of = |object: &Value| active.get(&uid(object)).map_or(0, Vec::len);
+        let deployment = self.server.value("Deployment", "default", "w");
+        let mut serving = 0;
+        for key in self.server.keys("ReplicaSet") {
+            let set = self.server.value("ReplicaSet", &key.namespace, &key.name);
+            assert_eq!(json!(of(&set)), set["spec"]["replicas"], "{key}");
+            let same = set["spec"]["template"]["spec"] == deployment["spec"]["template"]["spec"];
+            assert!(same || of(&set) == 0, "{key} is of an old template and has pods");
+            serving += of(&set);
+        }
+        assert_eq!(json!(serving), deployment["spec"]["replicas"]);
+        let set = self.server.value("StatefulSet", "default", "w");
+        assert_eq!(json!(of(&set)), set["spec"]["replicas"]);
+        assert_eq!(set["status"]["currentRevision"], set["status"]["updateRevision"]);
+        let daemons = self.server.value("DaemonSet", "default", "w");
+        assert_eq!((of(&daemons), &daemons["status"]["numberReady"]), (3, &json!(3)));
+        let job = self.server.value("Job", "default", "w");
+        assert_eq!((of(&job), &job["status"]["succeeded"]), (0, &job["spec"]["completions"]), "{}", job["status"]);
+        let tracked = self.server.typed::<Pod>().into_iter().filter(|pod| pods::is_terminal(pod));
+        assert!(tracked.into_iter().all(|pod| pod.metadata.finalizers.is_none_or(|all| all.is_empty())), "a leak");
+    }
+}
+
+fn uid(object: &Value) -> String {
+    object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+fn workloads() -> Vec<Value> {
+    let template = |restart: &str| json!({"metadata": {"labels": {"app": "w"}}, "spec": {"restartPolicy": restart, "containers": [{"name": "c", "image": "i0"}]}});
+    let workload = |version: &str, kind: &str, spec: Value| {
+        let labels = json!({"matchLabels": {"app": "w", "of": kind}});
+        let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"namespace": "default", "name": "w"},
+            "spec": {"selector": labels, "template": template(if kind == "Job" { "Never" } else { "Always" })}});
+        object["spec"]["template"]["metadata"]["labels"]["of"] = json!(kind);
+        corten_meta::patch::merge_patch(&mut object["spec"], &spec);
+        object
+    };
+    vec![
+        workload(
+            "apps/v1",
+            "Deployment",
+            json!({"replicas": 4, "revisionHistoryLimit": 2, "strategy": {"type": "RollingUpdate"}}),
+        ),
+        workload(
+            "apps/v1",
+            "StatefulSet",
+            json!({"replicas": 3, "podManagementPolicy": "OrderedReady", "updateStrategy": {"type": "RollingUpdate"}}),
+        ),
+        workload(
+            "apps/v1",
+            "DaemonSet",
+            json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}}),
+        ),
+        workload(
+            "batch/v1",
+            "Job",
+            json!({"parallelism": 2, "completions": 6, "backoffLimit": 1000, "completionMode": "NonIndexed"}),
+        ),
+    ]
+}
+
+#[test]
+fn no_fault_makes_too_many_pods_or_leaves_any_behind() {
+    for seed in 1..=SEEDS {
+        let play = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed);
+            for _ in 0..STEPS {
+                world.step(true);
+            }
+            world.settle();
+            world.is_as_asked();
+        });
+        if let Err(panic) = play {
+            eprintln!("the seed was {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A claim that asks for more than it has: says who is to expand it.
+//!
+//! No volume is expanded here: what a driver serves is expanded by the driver's own resizer, and what is on the node
+//! itself by nobody. Without a word of it a user would wait and not know for whom.
+
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use corten_client::Change;
+use corten_meta::{Key, Quantity};
+use jiff::Timestamp;
+
+use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
+
+pub struct ExpandController;
+
+impl Controller for ExpandController {
+    type Observed = PersistentVolumeClaim;
+
+    fn name(&self) -> &'static str {
+        "expand-controller"
+    }
+
+    fn component(&self) -> &'static str {
+        "volume_expand"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![Watch::mapped::<PersistentVolumeClaim>(of_claim), Watch::read::<PersistentVolume>()]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<PersistentVolumeClaim> {
+        let claim: PersistentVolumeClaim = view.typed(key)?;
+        let volume: PersistentVolume = view.typed(&Key::new("", claim.spec.as_ref()?.volume_name.clone()?))?;
+        let bound = volume.spec.as_ref()?.claim_ref.as_ref()?.uid == claim.metadata.uid;
+        (bound && wants_more(&claim)).then_some(claim)
+    }
+
+    fn reconcile(&self, claim: &PersistentVolumeClaim, _now: Timestamp) -> Plan {
+        let message = "waiting for an external controller to expand this PVC";
+        Plan::from(Action::normal(claim, "ExternalExpanding", message))
+    }
+}
+
+/// Only a request that grew is news.
+fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return Vec::new() };
+    let requested = |object| decode::<PersistentVolumeClaim>(object).and_then(|claim| requested(&claim));
+    if requested(new) > requested(old) { vec![change.key.clone()] } else { Vec::new() }
+}
+
+fn requested(claim: &PersistentVolumeClaim) -> Option<i128> {
+    let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+    Some(Quantity::parse(&requests.get("storage")?.0).ok()?.as_milli())
+}
+
+fn wants_more(claim: &PersistentVolumeClaim) -> bool {
+    let capacity = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get("storage"));
+    let capacity = capacity.and_then(|quantity| Quantity::parse(&quantity.0).ok()).map(|quantity| quantity.as_milli());
+    capacity.is_some() && requested(claim) > capacity
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Model, decide, mapped};
+    use serde_json::{Value, json};
+
+    fn claim(request: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "data", "uid": "u"},
+            "spec": {"volumeName": "v", "resources": {"requests": {"storage": request}}}, "status": {"capacity": {"storage": "1Gi"}}})
+    }
+
+    #[test]
+    fn a_claim_that_grew_is_told_for_whom_it_waits() {
+        for (request, told) in [("2Gi", 1), ("1Gi", 0)] {
+            let mut model = Model::default();
+            model.put(claim(request));
+            model.put(json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {"claimRef": {"uid": "u"}}}));
+            assert_eq!(decide(&ExpandController, &model, "default", "data").actions.len(), told, "{request}");
+            let keys =
+                mapped::<PersistentVolumeClaim>(&ExpandController, &model, Some(&claim("1Gi")), Some(&claim(request)));
+            assert_eq!(keys.len(), told, "{request}");
+        }
+    }
+}
