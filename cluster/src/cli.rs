@@ -435,6 +435,9 @@ pub struct Runtime {
     /// Where to serve CRI v1; <run dir>/cri.sock if absent.
     #[arg(long, value_name = "SOCKET")]
     pub listen: Option<PathBuf>,
+    /// How to reach image registries, with their mirrors: a YAML file.
+    #[arg(long, value_name = "FILE")]
+    pub registry_config: Option<PathBuf>,
     /// The range of this node's pods; what the kubelet says over CRI if absent.
     #[arg(long, value_name = "CIDR")]
     pub pod_cidr: Option<String>,

@@ -232,7 +232,7 @@ impl Node {
             service_cidr: String::new(),
             cluster_domain: String::new(),
             cluster_dns: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            kubelet: KubeletOptions::default(),
+            kubelet: KubeletOptions { registry_config: flags.registry_config.clone(), ..KubeletOptions::default() },
         })
     }
 }

@@ -44,6 +44,9 @@ pub struct KubeletOptions {
     /// Labels to register the node with, as `disk=ssd,zone=a`.
     #[arg(long, value_name = "LABELS")]
     pub node_labels: Option<String>,
+    /// How to reach image registries, with their mirrors: a YAML file.
+    #[arg(long, value_name = "FILE")]
+    pub registry_config: Option<PathBuf>,
     /// Taints to register the node with, as `key=value:NoSchedule`.
     #[arg(long, value_name = "TAINTS")]
     pub register_with_taints: Option<String>,
@@ -56,6 +59,7 @@ impl KubeletOptions {
         let text = |value: &Option<String>| value.clone().map(OsString::from);
         let pairs = [
             ("--kubelet-config", self.config.as_ref().map(absolute)),
+            ("--registry-config", self.registry_config.as_ref().map(absolute)),
             ("--pod-manifest-path", self.pod_manifest_path.as_ref().map(absolute)),
             ("--max-pods", self.max_pods.map(|most| most.to_string().into())),
             ("--eviction-hard", text(&self.eviction_hard)),

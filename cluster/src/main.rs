@@ -16,6 +16,7 @@ mod kubelet_options;
 mod pki;
 mod preflight;
 mod progress;
+mod registries;
 
 use clap::Parser;
 

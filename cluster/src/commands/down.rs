@@ -59,7 +59,7 @@ async fn tear_down(place: &Place) -> Result<()> {
 }
 
 async fn stop_containers(place: &Place) -> Result<()> {
-    let config = node::runtime_config(place, place.images())?;
+    let config = node::runtime_in(place, place.images())?;
     // The network is taken down as a whole afterwards, so its part of each pod needs no undoing here.
     corten_runtime::purge(&config, Arc::new(corten_runtime::LoopbackNetwork))
         .await

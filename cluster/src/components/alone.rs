@@ -93,7 +93,7 @@ pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result
     preflight::root()?;
     preflight::data_directory(&place)?;
     let node = Node::of_runtime(place, &flags)?;
-    let mut config = node::runtime_config(&node.place, node.images.clone())?;
+    let mut config = node::runtime_config(&node)?;
     if let Some(socket) = flags.listen {
         config.socket = socket;
     }

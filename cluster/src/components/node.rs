@@ -1,5 +1,6 @@
 //! A node: runtime, pod network, kubelet, proxy and DNS, each a client of the API under its own name.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_client::{Caches, Client};
-use corten_kubelet::{HostResolver, Tls};
+use corten_kubelet::{EvictionConfig, HostResolver, Tls};
 use corten_network::policy;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -16,9 +17,9 @@ use super::access::NETWORK_USER;
 use super::apiserver::ApiServer;
 use super::network::{Plugged, gateway, pod_range};
 use super::tasks::Tasks;
-use crate::config;
 use crate::config::{Cluster, Node, Place};
 use crate::pki::{Identity, Leaf, Pki};
+use crate::{config, registries};
 
 /// The label and the taint of a node that runs the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -92,10 +93,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     let resolver = host_resolver();
     let network = Arc::new(Plugged::default());
 
-    tasks.spawn(
-        "runtime",
-        corten_runtime::serve(runtime_config(&node.place, node.images.clone())?, network.clone(), shutdown.clone()),
-    );
+    tasks.spawn("runtime", corten_runtime::serve(runtime_config(&node)?, network.clone(), shutdown.clone()));
     let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only)?;
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet, shutdown.clone()));
     let proxy = corten_proxy::Config::new(&node.name, Some(config::range(&node.cluster_cidr)?));
@@ -148,8 +146,17 @@ async fn network_and_dns(
     tasks.run().await
 }
 
-/// The settings of the container runtime.
-pub fn runtime_config(place: &Place, images: PathBuf) -> Result<corten_runtime::Config> {
+/// The settings of a node's container runtime.
+pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
+    let registries = node.kubelet.registry_config.as_deref().map(registries::read).transpose()?;
+    Ok(corten_runtime::Config {
+        registries: registries.unwrap_or_default(),
+        ..runtime_in(&node.place, node.images.clone())?
+    })
+}
+
+/// The settings of the container runtime that has its things in a place.
+pub fn runtime_in(place: &Place, images: PathBuf) -> Result<corten_runtime::Config> {
     Ok(corten_runtime::Config {
         state_dir: place.data.join("runtime"),
         run_dir: place.run.join("runtime"),
@@ -181,10 +188,25 @@ pub fn kubelet_config(
         host_resolver: resolver,
         taints: if control_plane_only { vec![taint] } else { Vec::new() },
         cgroup_root: node.place.cgroup(),
+        eviction: EvictionConfig { hard: least_free(), ..EvictionConfig::default() },
         ..corten_kubelet::Config::default()
     };
     node.kubelet.apply(&mut config)?;
     Ok(config)
+}
+
+/// What a node keeps free unless it is told otherwise. Upstream's parts of a disk are for one that belongs to the node;
+/// ours belongs to somebody who may keep it nearly full, and a tenth of it is no emergency.
+fn least_free() -> BTreeMap<String, String> {
+    [
+        ("memory.available", "100Mi"),
+        ("nodefs.available", "1Gi"),
+        ("nodefs.inodesFree", "1%"),
+        ("imagefs.available", "1Gi"),
+        ("imagefs.inodesFree", "1%"),
+    ]
+    .map(|(signal, amount)| (signal.to_owned(), amount.to_owned()))
+    .into()
 }
 
 /// What the node itself asks about names.

@@ -18,6 +18,8 @@ struct Registry {
     /// Content by the end of its path.
     content: HashMap<String, Vec<u8>>,
     asked: Mutex<Vec<String>>,
+    /// How many requests came with the password.
+    authorized: Mutex<usize>,
     /// The paths whose content breaks off, each time it is asked for from its beginning.
     breaks_off: Vec<String>,
 }
@@ -101,7 +103,8 @@ impl Registry {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("an address").to_string();
         let content = content();
-        let mut registry = Self { address, content, asked: Mutex::default(), breaks_off: Vec::new() };
+        let mut registry =
+            Self { address, content, asked: Mutex::default(), authorized: Mutex::default(), breaks_off: Vec::new() };
         change(&mut registry);
         let registry = Arc::new(registry);
         let serving = registry.clone();
@@ -124,6 +127,7 @@ impl Registry {
         let path = request.uri().path();
         self.asked.lock().expect("the list").push(path.to_string());
         let authorized = request.headers().get("authorization").is_some_and(|value| value == AUTHORIZATION);
+        *self.authorized.lock().expect("the count") += usize::from(authorized);
         let response = http::Response::builder();
         if !authorized {
             let asked = response.status(401).header("www-authenticate", "Basic realm=\"test\"");
@@ -240,4 +244,23 @@ async fn a_blob_is_read_no_further_than_the_manifest_says() {
     let error = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await.expect_err("a lie").to_string();
     assert!(error.contains("is longer than the"), "{error}");
     assert_eq!(std::fs::read_dir(folder.path().join("tmp")).expect("tmp").count(), 0, "nothing is left behind");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mirrors_are_asked_first_and_never_see_the_password() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: unpacking a layer changes owners, which needs root");
+        return;
+    }
+    let registry = Registry::start().await;
+    let mirror = Registry::start_with(|mirror| mirror.content.clear()).await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let plain = |host: &str| RegistryConfig { host: host.to_owned(), plain_http: true, ..RegistryConfig::default() };
+    let own = RegistryConfig { mirrors: vec![mirror.address.clone()], ..plain(&registry.address) };
+    let store = ImageStore::open(folder.path()).expect("a store").with_registries(vec![own, plain(&mirror.address)]);
+    let name = format!("{}/team/app:1", registry.address);
+    let image = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await.expect("pull");
+    assert_eq!(image.tags, [name], "the image keeps the name of its registry");
+    assert!(!mirror.asked.lock().expect("the list").is_empty(), "the mirror was asked");
+    assert_eq!(*mirror.authorized.lock().expect("the count"), 0, "and shown no password");
 }

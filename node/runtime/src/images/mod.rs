@@ -70,6 +70,10 @@ impl ImageStore {
         self
     }
 
+    fn registry(&self, host: &str) -> RegistryConfig {
+        self.registries.iter().find(|entry| entry.host == host).cloned().unwrap_or_default()
+    }
+
     /// Imports every image of a docker or OCI archive, plain or compressed. Imported images are
     /// pinned. Returns what was imported.
     pub fn import_archive(&self, archive: impl Read) -> Result<Vec<ImageRecord>, Error> {

@@ -37,8 +37,9 @@ const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
 pub struct RegistryConfig {
     /// The registry's host, with its port, as it stands in references.
     pub host: String,
-    /// Another host that is asked instead, e.g. a mirror; empty for the registry itself.
-    pub mirror: String,
+    /// Other hosts that are asked before the registry itself, one after the other. What they are and whom they know is
+    /// said by entries of their own; the registry's credentials are never shown to them.
+    pub mirrors: Vec<String>,
     /// Speak HTTP without TLS.
     pub plain_http: bool,
     /// Do not verify the registry's certificate.
@@ -61,10 +62,26 @@ pub enum PullAuth {
     Token(String),
 }
 
-/// Manifest, configuration, missing layers, record.
+/// From the mirrors of its registry, else from the registry itself. Whoever answers, the content is verified.
 pub(super) async fn pull(store: &ImageStore, image: &str, auth: PullAuth) -> Result<ImageRecord, Error> {
     let reference = Reference::parse(image)?;
-    let registry = Registry::new(store, &reference, auth)?;
+    for mirror in &store.registry(&reference.registry).mirrors {
+        match pull_from(store, &reference, mirror, PullAuth::Anonymous).await {
+            Ok(record) => return Ok(record),
+            Err(error) => tracing::debug!(%error, mirror, "a mirror does not have the image"),
+        }
+    }
+    pull_from(store, &reference, &reference.registry, auth).await
+}
+
+/// Manifest, configuration, missing layers, record.
+async fn pull_from(
+    store: &ImageStore,
+    reference: &Reference,
+    host: &str,
+    auth: PullAuth,
+) -> Result<ImageRecord, Error> {
+    let registry = Registry::new(store, reference, host, auth)?;
     let (manifest, digest) = registry.manifest().await?;
     let config = manifest.config.as_ref().ok_or_else(|| registry.refuse("not an image manifest"))?;
     let config_bytes = registry.blob(config).await?;
@@ -91,12 +108,11 @@ struct Registry {
 }
 
 impl Registry {
-    fn new(store: &ImageStore, reference: &Reference, auth: PullAuth) -> Result<Self, Error> {
+    fn new(store: &ImageStore, reference: &Reference, host: &str, auth: PullAuth) -> Result<Self, Error> {
         // reqwest takes the process' provider; a second installation is refused, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let settings = store.registries.iter().find(|entry| entry.host == reference.registry).cloned();
-        let settings = settings.unwrap_or_default();
-        let host = if settings.mirror.is_empty() { reference.registry.clone() } else { settings.mirror.clone() };
+        let settings = store.registry(host);
+        let host = host.to_owned();
         let auth = match (auth, settings.basic_auth) {
             (PullAuth::Basic(user, password), _) => RegistryAuth::Basic(user, password),
             (PullAuth::Token(token), _) => RegistryAuth::Bearer(token),
