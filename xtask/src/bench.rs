@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-const BENCHES: [(&str, &str); 6] = [
+const BENCHES: [(&str, &str); 7] = [
     ("corten-store", "commit"),
     ("corten-scheduler", "placement"),
     ("corten-controllers", "controllers"),

@@ -79,7 +79,7 @@ pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
     }
     let items = objects.into_iter().map(Item::new).filter(|item| filter.matches(kind, item));
     let objects: Vec<Arc<Object>> = items.map(|item| item.object).collect();
-    Ok(response::list(context.accept, context.include_object(), kind, &objects, &ListMeta::default()))
+    Ok(response::list(context.accept, context.include_object(), kind, objects, &ListMeta::default()))
 }
 
 async fn nodes(target: &Target<'_>, one: Option<&str>) -> Result<Vec<Object>, Status> {

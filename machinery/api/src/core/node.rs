@@ -109,10 +109,10 @@ fn mirror_pod_cidr(node: &mut Value) {
         put(node, "/spec/podCIDR", first);
     } else if !one.is_empty() && first.is_empty() {
         put(node, "/spec/podCIDRs", vec![one]);
-    } else if one != first {
-        if let Some(of_list) = node.pointer_mut("/spec/podCIDRs/0") {
-            *of_list = one.into();
-        }
+    } else if one != first
+        && let Some(of_list) = node.pointer_mut("/spec/podCIDRs/0")
+    {
+        *of_list = one.into();
     }
 }
 

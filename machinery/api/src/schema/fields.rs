@@ -170,7 +170,7 @@ impl Check {
     fn go_type(&self, kind: &FieldType) -> String {
         match (kind, self.type_name) {
             (FieldType::List(items), Some(name)) if !matches!(**items, FieldType::Ref(_)) => format!("[]{name}"),
-            (FieldType::Map(_), Some(name)) if name == "v1.Quantity" => "v1.ResourceList".to_string(),
+            (FieldType::Map(_), Some("v1.Quantity")) => "v1.ResourceList".to_string(),
             (FieldType::String | FieldType::Boolean | FieldType::Integer(_), Some(name)) => name.to_string(),
             _ => go_type(kind),
         }

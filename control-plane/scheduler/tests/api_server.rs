@@ -1,0 +1,194 @@
+//! The scheduler against the real API server in process: what it writes, and what it waits for.
+
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
+};
+use corten_api::k8s_openapi::api::scheduling::v1::PriorityClass;
+use corten_api::k8s_openapi::api::storage::v1::StorageClass;
+use corten_client::{Client, DeleteOptions, Patch};
+use corten_scheduler::Config;
+use serde_json::{Value, json};
+use testkit::control_plane::ControlPlane;
+use tokio_util::sync::CancellationToken;
+
+/// No single wait takes longer than this, also on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+
+struct Cluster {
+    _plane: ControlPlane,
+    admin: Client,
+    shutdown: CancellationToken,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Cluster {
+    async fn start(config: Config) -> Cluster {
+        let plane = ControlPlane::start_in(&std::env::temp_dir()).await;
+        let (admin, shutdown) = (plane.admin(), CancellationToken::new());
+        let client = plane.client("system:kube-scheduler", &[]);
+        tokio::spawn(corten_scheduler::run(config, client, shutdown.clone()));
+        let cluster = Cluster { _plane: plane, admin, shutdown };
+        cluster.create::<Namespace>(json!({"metadata": {"name": "test"}})).await;
+        cluster.create::<ServiceAccount>(json!({"metadata": {"namespace": "test", "name": "default"}})).await;
+        cluster
+    }
+
+    async fn create<K: Typed>(&self, mut object: Value) -> K {
+        object["apiVersion"] = json!(K::API_VERSION);
+        object["kind"] = json!(K::KIND);
+        self.admin.create(&K::from_value(object).unwrap()).await.unwrap()
+    }
+
+    async fn node(&self, name: &str, cpu: &str) {
+        let labels = json!({"kubernetes.io/hostname": name});
+        let resources = json!({"cpu": cpu, "memory": "4Gi", "pods": "110"});
+        let status = json!({"capacity": resources, "allocatable": resources});
+        self.create::<Node>(json!({"metadata": {"name": name, "labels": labels}, "status": status})).await;
+        // The API server gives a new node a taint that the node lifecycle takes away once the kubelet is ready.
+        let ready = Patch::Merge(json!({"spec": {"taints": null}}));
+        self.admin.patch::<Node>("", name, &ready, None).await.unwrap();
+    }
+
+    async fn pod(&self, name: &str, cpu: &str, extra: Value) {
+        let mut spec = json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}],
+            "automountServiceAccountToken": false});
+        corten_meta::patch::merge_patch(&mut spec, &extra);
+        self.create::<Pod>(json!({"metadata": {"namespace": "test", "name": name}, "spec": spec})).await;
+    }
+
+    async fn get(&self, name: &str) -> Value {
+        self.admin.get::<Pod>("test", name).await.unwrap().to_value()
+    }
+
+    async fn eventually<F: Future<Output = bool>>(&self, what: &str, holds: impl Fn() -> F) {
+        let began = Instant::now();
+        while !holds().await {
+            assert!(began.elapsed() < BOUND, "{what} did not come to pass");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn is_on(&self, name: &str, node: &str) {
+        let what = format!("{name} on {node}");
+        self.eventually(&what, || async { self.get(name).await["spec"]["nodeName"] == node }).await;
+    }
+
+    async fn says(&self, name: &str, message: &str) {
+        let told = || async {
+            let pod = self.get(name).await;
+            let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|one| one["type"] == "PodScheduled" && one["message"] == message)
+        };
+        self.eventually(&format!("{name}: {message}"), told).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_bound_or_told_why_not_and_tried_again() {
+    let cluster = Cluster::start(Config::default()).await;
+    cluster.node("a", "2").await;
+    cluster.pod("fits", "1", json!({})).await;
+    cluster.is_on("fits", "a").await;
+    cluster.pod("large", "4", json!({})).await;
+    let why = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not \
+               helpful for scheduling.";
+    cluster.says("large", why).await;
+    cluster.node("b", "8").await;
+    cluster.is_on("large", "b").await;
+    cluster.pod("gated", "1", json!({"schedulingGates": [{"name": "example.com/wait"}]})).await;
+    cluster.says("gated", "Scheduling is blocked due to non-empty scheduling gates").await;
+    let open = Patch::Json(json!([{"op": "remove", "path": "/spec/schedulingGates"}]));
+    cluster.admin.patch::<Pod>("test", "gated", &open, None).await.unwrap();
+    cluster.eventually("the gate opens", || async { !cluster.get("gated").await["spec"]["nodeName"].is_null() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn room_is_made_for_more_important_pods() {
+    let cluster = Cluster::start(Config::default()).await;
+    cluster.create::<PriorityClass>(json!({"metadata": {"name": "high"}, "value": 1000})).await;
+    cluster.node("a", "2").await;
+    cluster.pod("lesser", "2", json!({})).await;
+    cluster.is_on("lesser", "a").await;
+    cluster.pod("greater", "1", json!({"priorityClassName": "high"})).await;
+    let going = || async {
+        cluster
+            .admin
+            .find::<Pod>("test", "lesser")
+            .await
+            .unwrap()
+            .is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())
+    };
+    cluster.eventually("the lesser pod is told to go", going).await;
+    let nominated = || async {
+        let pod = cluster.get("greater").await;
+        pod["status"]["nominatedNodeName"] == "a" || pod["spec"]["nodeName"] == "a"
+    };
+    cluster.eventually("the place is kept", nominated).await;
+    // The kubelet's part.
+    let _ = cluster.admin.delete::<Pod>("test", "lesser", &DeleteOptions::now()).await;
+    cluster.is_on("greater", "a").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_bound_where_its_pod_goes_before_the_pod() {
+    let cluster = Cluster::start(Config::default()).await;
+    cluster.node("a", "2").await;
+    cluster.node("b", "2").await;
+    let class = json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    cluster.create::<StorageClass>(class).await;
+    let terms = json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]}]);
+    let volume = json!({"metadata": {"name": "v"}, "spec": {"storageClassName": "local", "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"], "local": {"path": "/v"}, "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}});
+    cluster.create::<PersistentVolume>(volume).await;
+    let available = Patch::Merge(json!({"status": {"phase": "Available"}}));
+    cluster.admin.patch::<PersistentVolume>("", "v", &available, Some("status")).await.unwrap();
+    let claim = json!({"metadata": {"namespace": "test", "name": "c"}, "spec": {"storageClassName": "local",
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    cluster.create::<PersistentVolumeClaim>(claim).await;
+    let uses = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]});
+    cluster.pod("p", "1", uses).await;
+    let promised = || async {
+        let volume = cluster.admin.get::<PersistentVolume>("", "v").await.unwrap().to_value();
+        volume["spec"]["claimRef"]["name"] == "c"
+    };
+    cluster.eventually("the volume is given to the claim", promised).await;
+    assert!(cluster.get("p").await["spec"]["nodeName"].is_null(), "the pod waits for its claim");
+    // The volume controller's part.
+    let bound =
+        json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": "v"}});
+    cluster.admin.patch::<PersistentVolumeClaim>("test", "c", &Patch::Merge(bound), None).await.unwrap();
+    cluster.is_on("p", "b").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_schedulers_care_each_for_their_own() {
+    let document = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": false},
+        "profiles": [{"schedulerName": "one"}, {"schedulerName": "two",
+            "plugins": {"filter": {"disabled": [{"name": "NodeUnschedulable"}]}}}]});
+    let cluster = Cluster::start(Config::from_document(document).unwrap()).await;
+    cluster.node("a", "2").await;
+    let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
+    cluster.admin.patch::<Node>("", "a", &cordon, None).await.unwrap();
+    cluster.pod("default", "1", json!({})).await;
+    cluster.pod("first", "1", json!({"schedulerName": "one"})).await;
+    cluster.pod("second", "1", json!({"schedulerName": "two"})).await;
+    cluster.is_on("second", "a").await;
+    let why = "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 \
+               Preemption is not helpful for scheduling.";
+    cluster.says("first", why).await;
+    let untouched = cluster.get("default").await;
+    assert!(untouched["spec"]["nodeName"].is_null() && untouched["status"]["conditions"].is_null(), "{untouched}");
+}
