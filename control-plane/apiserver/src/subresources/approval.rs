@@ -11,8 +11,9 @@ pub fn conditions<'a>(target: &'a Target<'_>) -> impl Fn(Value, &Value) -> Resul
     move |new, old| {
         let signer = old.pointer("/spec/signerName").and_then(Value::as_str).unwrap_or_default();
         check_signer(target, "approve", signer)?;
+        // Labels and annotations may be written with the approval; what only the server writes is restored later.
         let mut object = old.clone();
-        corten_meta::set(&mut object, "/metadata/resourceVersion", corten_meta::resource_version(&new).into());
+        object["metadata"] = new["metadata"].clone();
         let now: Value = corten_meta::time::rfc3339(target.context.now).into();
         let mut wanted = new.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
         for condition in &mut wanted {
