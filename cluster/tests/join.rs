@@ -1,5 +1,7 @@
 //! Two machines: one runs the cluster, the other joins it by a token, leaves and comes back without one.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs::File;
 use std::process::Child;
 use std::time::Duration;

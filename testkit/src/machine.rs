@@ -66,16 +66,21 @@ impl Machine {
     pub fn connect(&self, other: &Machine, address: &str) {
         let ip = |machine: &Machine, arguments: &str| {
             // The network alone: processes of the other machine are not to be seen from within this one.
-            let status = Command::new("nsenter")
+            let output = Command::new("nsenter")
                 .args(["--net", "--target", &machine.init.to_string(), "--"])
                 .arg(tools::busybox())
                 .arg("ip")
                 .args(arguments.split(' '))
-                .status()
+                .output()
                 .expect("util-linux has nsenter");
-            assert!(status.success(), "ip {arguments}");
+            assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).into_owned()
         };
-        ip(self, "link add cable0 type veth peer name cable1");
+        // The kernel names the other end: busybox cannot.
+        ip(self, "link add cable0 type veth");
+        let links = ip(self, "-o link");
+        let end = links.split_whitespace().find_map(|word| word.strip_suffix("@cable0:")).expect("the other end");
+        ip(self, &format!("link set {end} name cable1"));
         ip(self, &format!("link set cable1 netns {}", other.init));
         ip(self, "link set cable0 master eth0");
         ip(self, "link set cable0 up");

@@ -96,12 +96,8 @@ async fn answer(client: &Client, name: &str) -> Result<String> {
     loop {
         if let Some(request) = cache.typed::<CertificateSigningRequest>(&Key::new("", name)) {
             let status = request.status.unwrap_or_default();
-            for condition in status.conditions.iter().flatten().filter(|one| one.type_ != "Approved") {
-                bail!(
-                    "the request {name} was {}: {}",
-                    condition.type_,
-                    condition.message.as_deref().unwrap_or_default()
-                );
+            if let Some(refusal) = status.conditions.iter().flatten().find(|one| one.type_ != "Approved") {
+                bail!("the request {name} was {}: {}", refusal.type_, refusal.message.as_deref().unwrap_or_default());
             }
             if let Some(certificate) = status.certificate {
                 return Ok(String::from_utf8(certificate.0)?);

@@ -112,7 +112,7 @@ pub fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
     let unknown = config.controllers.iter().find(|choice| {
         // A controller that the configuration leaves out may still be named.
         let (left_out, name) = choice.strip_prefix('-').map_or((false, choice.as_str()), |name| (true, name));
-        !is_known(name) && ![NODE_IPAM, SERVICE_LB].contains(&name) && !(left_out && ELSEWHERE.contains(&name))
+        !(is_known(name) || [NODE_IPAM, SERVICE_LB].contains(&name) || left_out && ELSEWHERE.contains(&name))
     });
     if let Some(unknown) = unknown {
         return Err(Error::UnknownController(unknown.clone()));

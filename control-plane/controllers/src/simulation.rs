@@ -301,7 +301,7 @@ impl World {
         assert_eq!((of(&daemons), &daemons["status"]["numberReady"]), (3, &json!(3)));
         let job = self.server.value("Job", "default", "w");
         assert_eq!((of(&job), &job["status"]["succeeded"]), (0, &job["spec"]["completions"]), "{}", job["status"]);
-        let tracked = self.server.typed::<Pod>().into_iter().filter(|pod| pods::is_terminal(pod));
+        let tracked = self.server.typed::<Pod>().into_iter().filter(pods::is_terminal);
         assert!(tracked.into_iter().all(|pod| pod.metadata.finalizers.is_none_or(|all| all.is_empty())), "a leak");
     }
 }

@@ -119,6 +119,18 @@ fn a_status_update_of_a_rejected_pod_is_no_news() {
 }
 
 #[test]
+fn a_status_update_does_not_put_a_woken_pod_to_sleep_again() {
+    let (mut queue, mut snapshot) = queue();
+    rejected(&mut queue, &mut snapshot, "a", "NodeResourcesFit");
+    snapshot.set_node(node("n", "4", json!({})));
+    queue.wake(&ClusterEvent::NodeAdded(snapshot.find("n").unwrap()), &snapshot, at(0));
+    let again = row(&mut snapshot, "a", 0);
+    queue.add(again, at(0));
+    assert_eq!(queue.lengths(), [0, 1, 0, 0]);
+    assert!(queue.pop(at(2)).is_some());
+}
+
+#[test]
 fn a_forgotten_pod_is_tried_after_five_minutes() {
     let (mut queue, mut snapshot) = queue();
     rejected(&mut queue, &mut snapshot, "a", "NodeName");

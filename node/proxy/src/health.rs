@@ -48,11 +48,11 @@ pub(crate) async fn serve(mut checks: watch::Receiver<Checks>, shutdown: Cancell
             stays
         });
         for place in wanted {
-            if !listening.contains_key(&place) {
+            listening.entry(place.clone()).or_insert_with(|| {
                 let end = shutdown.child_token();
-                tasks.spawn(listen(place.clone(), checks.clone(), end.clone()));
-                listening.insert(place, end);
-            }
+                tasks.spawn(listen(place, checks.clone(), end.clone()));
+                end
+            });
         }
         tokio::select! {
             changed = checks.changed() => if changed.is_err() { break },

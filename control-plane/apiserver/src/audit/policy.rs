@@ -111,7 +111,7 @@ impl Rule {
     fn parse(rule: &Value) -> Result<Rule, String> {
         let resources = rule["resources"].as_array().cloned().unwrap_or_default();
         let (urls, namespaces) = (words(rule, "nonResourceURLs"), words(rule, "namespaces"));
-        if !urls.is_empty() && !(resources.is_empty() && namespaces.is_empty()) {
+        if !urls.is_empty() && (!resources.is_empty() || !namespaces.is_empty()) {
             return Err("rules cannot apply to both regular resources and non-resource URLs".to_owned());
         }
         let group = |r: &Value| {

@@ -22,10 +22,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A token is kept as its hash: a dump of memory must not be a bag of credentials.
 type Digest = Vec<u8>;
 
+/// A verdict, and until when it counts.
+type Kept = (Instant, Result<User, String>);
+
 /// The server that reviews tokens.
 pub struct TokenWebhook {
     caller: Caller,
-    kept: Mutex<HashMap<Digest, (Instant, Result<User, String>)>>,
+    kept: Mutex<HashMap<Digest, Kept>>,
 }
 
 impl TokenWebhook {

@@ -33,7 +33,10 @@ const PLURAL: &str = "customresourcedefinitions";
 
 /// The kinds of definitions that did not change: among a thousand of them, one that does costs its own.
 #[derive(Default)]
-pub struct Kinds(Mutex<HashMap<String, (u64, Vec<Arc<Kind>>)>>);
+pub struct Kinds(Mutex<HashMap<String, Made>>);
+
+/// The revision of a definition, and the kinds that it made.
+type Made = (u64, Vec<Arc<Kind>>);
 
 impl Kinds {
     fn of(&self, object: &Object, definition: &Value) -> Vec<Arc<Kind>> {

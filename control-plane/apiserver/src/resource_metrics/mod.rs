@@ -165,8 +165,8 @@ mod tests {
     fn figures_become_quantities() {
         let stats = json!({"cpu": {"usageNanoCores": 12_345_678}, "memory": {"workingSetBytes": 3 << 20}});
         assert_eq!(usage(&stats), Some(json!({"cpu": "12345678n", "memory": "3Mi"})));
-        let idle = json!({"cpu": {"usageNanoCores": 0}, "memory": {"workingSetBytes": 1000}});
-        assert_eq!(usage(&idle), Some(json!({"cpu": "0", "memory": "1000"})));
+        let idle = json!({"cpu": {"usageNanoCores": 0}, "memory": {"workingSetBytes": 1500}});
+        assert_eq!(usage(&idle), Some(json!({"cpu": "0", "memory": "1500"})));
         assert_eq!(usage(&json!({"cpu": {}})), None);
         let half = json!({"containers": [{"name": "a", "cpu": {"usageNanoCores": 1}, "memory": {"workingSetBytes": 1}}, {"name": "b"}]});
         assert_eq!(containers(&half), None, "a pod is told whole or not at all");

@@ -60,7 +60,8 @@ impl Listening {
         let tls = corten_apiserver::tls_config(&certificate, &key, &ca).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = TestServer::start().await;
+        let trusting = corten_apiserver::Config { client_ca: ca.clone(), ..crate::server::config() };
+        let server = TestServer::with(trusting).await;
         let shutdown = CancellationToken::new();
         let serving = Arc::clone(&server.server);
         tokio::spawn(serving.serve(listener, Arc::new(ArcSwap::from_pointee(tls)), shutdown.clone()));

@@ -1,5 +1,7 @@
 //! The fields of `KubeletConfiguration`: those that set something, and those of which one value alone is supported.
 
+#![allow(clippy::unit_arg, reason = "a setter is an assignment that may fail: one line a field")]
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

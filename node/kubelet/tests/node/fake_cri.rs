@@ -46,8 +46,8 @@ impl Inner {
                 labels: status.labels.clone(),
                 ..Default::default()
             }),
-            cpu: Some(cpu.clone()),
-            memory: Some(memory.clone()),
+            cpu: Some(cpu),
+            memory: Some(memory),
             ..Default::default()
         });
         cri::PodSandboxStats {
@@ -59,8 +59,8 @@ impl Inner {
             }),
             linux: Some(cri::LinuxPodSandboxStats {
                 containers: containers.collect(),
-                cpu: Some(cpu.clone()),
-                memory: Some(memory.clone()),
+                cpu: Some(cpu),
+                memory: Some(memory),
                 ..Default::default()
             }),
         }
