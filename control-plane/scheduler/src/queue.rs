@@ -112,20 +112,19 @@ impl Queue {
     /// A new pod, or a newer version of one that waits. A version that changed what matters is tried at once; any
     /// other stays where it is. Says by what a pod is kept out that was not kept out before.
     pub fn add(&mut self, pod: Arc<PodRow>, now: Timestamp) -> Option<Verdict> {
-        let was_backing_off = matches!(self.places.get(&pod.uid), Some(Place::Backoff(_)));
+        let asleep = matches!(self.places.get(&pod.uid), Some(Place::Unschedulable(_)));
+        let backing_off = matches!(self.places.get(&pod.uid), Some(Place::Backoff(_)));
         let Some(mut entry) = self.remove(&pod.uid) else {
             let entry = Entry { pod, queued_at: now, attempts: 0, last_attempt: now, rejected_by: Vec::new() };
             return self.enqueue(entry);
         };
         let news = !same_demand(&entry.pod, &pod);
         entry.pod = pod;
-        if news || entry.rejected_by.is_empty() && entry.attempts == 0 {
-            return self.enqueue(entry);
-        }
-        // One that was woken and sits out its backoff stays awake, whatever is written into its status meanwhile.
-        match was_backing_off {
-            true => self.back_off(entry),
-            false => self.shelve(entry),
+        // One that was woken stays awake, whatever is written into its status meanwhile.
+        match (asleep, backing_off) {
+            (true, _) if !news => self.shelve(entry),
+            (_, true) if !news => self.back_off(entry),
+            _ => return self.enqueue(entry),
         }
         None
     }

@@ -125,9 +125,13 @@ fn a_status_update_does_not_put_a_woken_pod_to_sleep_again() {
     snapshot.set_node(node("n", "4", json!({})));
     queue.wake(&ClusterEvent::NodeAdded(snapshot.find("n").unwrap()), &snapshot, at(0));
     let again = row(&mut snapshot, "a", 0);
-    queue.add(again, at(0));
-    assert_eq!(queue.lengths(), [0, 1, 0, 0]);
-    assert!(queue.pop(at(2)).is_some());
+    queue.add(again.clone(), at(0));
+    assert_eq!(queue.lengths(), [0, 1, 0, 0], "it sits out its backoff");
+    let entry = queue.pop(at(2)).unwrap();
+    queue.put_back(entry, vec!["NodeResourcesFit"]);
+    queue.wake(&ClusterEvent::NodeAdded(snapshot.find("n").unwrap()), &snapshot, at(60));
+    queue.add(again, at(60));
+    assert_eq!(queue.lengths(), [1, 0, 0, 0], "it is to be tried");
 }
 
 #[test]

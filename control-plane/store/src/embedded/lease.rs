@@ -89,7 +89,7 @@ impl Leases {
         self.schedule.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The leases whose time is up. Each is returned once; [`Leases::abort_end`] schedules it again.
+    /// The leases whose time is up, in the order of their deadlines. Each is returned once; [`Leases::abort_end`] schedules it again.
     pub fn due(&mut self, now: Duration) -> Vec<LeaseId> {
         let mut due = Vec::new();
         while let Some(Reverse((at, id))) = self.schedule.peek().copied() {
@@ -100,10 +100,12 @@ impl Leases {
             match self.table.get(&id) {
                 None => {}
                 Some(lease) if lease.deadline > now => self.schedule.push(Reverse((lease.deadline, id))),
-                Some(_) => due.push(id),
+                Some(lease) => due.push((lease.deadline, id)),
             }
         }
-        due
+        // An entry of a lease that was kept alive since lies before its deadline.
+        due.sort_unstable();
+        due.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Follows a change of a key.
