@@ -9,6 +9,7 @@ mod up;
 mod why;
 
 use std::future::Future;
+use std::pin::Pin;
 
 use anyhow::{Context, Result};
 use tokio_util::sync::CancellationToken;
@@ -145,7 +146,9 @@ where
     })
 }
 
+/// Boxed before it runs: the runtime would otherwise be compiled again around each command's future.
 fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let future: Pin<Box<dyn Future<Output = Result<T>> + '_>> = Box::pin(future);
     let workers = std::thread::available_parallelism().map_or(2, usize::from).min(8);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)

@@ -4,6 +4,7 @@
 //! starts a whole one again, and containers do not notice. Half a cluster that looks alive would be worse.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -34,7 +35,10 @@ impl Tasks {
     where
         E: std::fmt::Display,
     {
-        self.set.spawn(async move { (name, task.await.map_err(|error| anyhow!("{name}: {error:#}"))) });
+        // Boxed, so that the runtime's own code around a task is compiled once and not per component.
+        let task: Pin<Box<dyn Future<Output = _> + Send>> =
+            Box::pin(async move { (name, task.await.map_err(|error| anyhow!("{name}: {error:#}"))) });
+        self.set.spawn(task);
     }
 
     /// Waits until a component ends by itself, which none should.
