@@ -8,6 +8,7 @@ use bytes::Bytes;
 use corten_api::Kind;
 use corten_meta::{Object, Status, Value};
 use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::body::{Body, Delivery, EventEncoder, List, Reply, WatchEvent};
@@ -55,7 +56,7 @@ impl ListMeta {
 }
 
 /// A response with a JSON value.
-pub fn value(accept: Accept, code: StatusCode, value: &Value) -> Reply {
+pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply {
     let bytes = match accept.format {
         Format::Json if accept.pretty => serde_json::to_vec_pretty(value).map(|mut b| {
             b.push(b'\n');
@@ -65,7 +66,8 @@ pub fn value(accept: Accept, code: StatusCode, value: &Value) -> Reply {
             b.push(b'\n');
             b
         }),
-        Format::Yaml => Ok(corten_meta::codec::encode_yaml(value).unwrap_or_default().into_bytes()),
+        Format::Yaml => serde_json::to_value(value)
+            .map(|value| corten_meta::codec::encode_yaml(&value).unwrap_or_default().into_bytes()),
     };
     full(code, accept.content_type(), bytes.unwrap_or_default().into())
 }
@@ -94,7 +96,7 @@ pub fn page_not_found() -> Reply {
 pub fn status(accept: Accept, status: &Status) -> Reply {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let accept = Accept { view: View::Plain, ..accept };
-    let mut reply = value(accept, code, &status.to_value());
+    let mut reply = value(accept, code, status);
     if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
         && matches!(status.code, 429 | 503 | 504)
     {
@@ -213,7 +215,7 @@ fn plain_event(kind: &Kind, event: &WatchEvent) -> Bytes {
         WatchEvent::Bookmark { revision, initial_events_end } => {
             frame("BOOKMARK", &bookmark(kind, *revision, *initial_events_end))
         }
-        WatchEvent::Error(status) => frame("ERROR", &status.to_value()),
+        WatchEvent::Error(status) => frame("ERROR", status),
         WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
             let word = object_of(event).map_or("ADDED", |(word, _)| word);
             let mut out = Vec::with_capacity(object.bytes.len() + 80);
@@ -233,6 +235,7 @@ fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
     json!({ "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata })
 }
 
-fn frame(word: &str, object: &Value) -> Bytes {
+fn frame(word: &str, object: &impl Serialize) -> Bytes {
+    let object = serde_json::to_string(object).unwrap_or_default();
     format!("{{\"type\":\"{word}\",\"object\":{object}}}\n").into()
 }

@@ -4,7 +4,8 @@
 use crate::field::{FieldError, aggregate};
 use crate::names::{GroupKind, GroupResource};
 use crate::quote::quote;
-use serde_json::{Map, Value, json};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Map, Value};
 
 /// A failed request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
@@ -289,20 +290,21 @@ impl Status {
         self.reason == reason || (!KNOWN_REASONS.contains(&self.reason.as_str()) && Some(self.code) == code)
     }
 
-    /// The `Status` object on the wire.
+    /// What a request that succeeded and has no object to show answers; a code of 0 is left out.
+    pub fn success(code: u16) -> Status {
+        Status { code, ..Status::default() }
+    }
+
+    /// What a successful deletion answers.
+    pub fn deleted(resource: &GroupResource, name: &str, uid: &str) -> Status {
+        let mut status = Status::success(0).about(resource, name);
+        status.details.get_or_insert_default().uid = uid.to_owned();
+        status
+    }
+
+    /// The `Status` object, for those that do not write it at once.
     pub fn to_value(&self) -> Value {
-        let mut out = Map::new();
-        out.insert("kind".into(), json!("Status"));
-        out.insert("apiVersion".into(), json!("v1"));
-        out.insert("metadata".into(), json!({}));
-        out.insert("status".into(), json!(if self.code < 300 { "Success" } else { "Failure" }));
-        put(&mut out, "message", &self.message);
-        put(&mut out, "reason", &self.reason);
-        if let Some(details) = &self.details {
-            out.insert("details".into(), details.to_value());
-        }
-        out.insert("code".into(), json!(self.code));
-        Value::Object(out)
+        serde_json::to_value(self).unwrap_or_default()
     }
 
     /// Reads a `Status` object; `None` when the value is something else.
@@ -320,21 +322,6 @@ impl Status {
 }
 
 impl Details {
-    fn to_value(&self) -> Value {
-        let mut out = Map::new();
-        put(&mut out, "name", &self.name);
-        put(&mut out, "group", &self.group);
-        put(&mut out, "kind", &self.kind);
-        put(&mut out, "uid", &self.uid);
-        if !self.causes.is_empty() {
-            out.insert("causes".into(), self.causes.iter().map(Cause::to_value).collect());
-        }
-        if self.retry_after_seconds != 0 {
-            out.insert("retryAfterSeconds".into(), json!(self.retry_after_seconds));
-        }
-        Value::Object(out)
-    }
-
     fn from_value(value: &Value) -> Details {
         let causes = value.get("causes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let seconds = value.get("retryAfterSeconds").and_then(Value::as_i64).unwrap_or(0);
@@ -350,29 +337,56 @@ impl Details {
 }
 
 impl Cause {
-    fn to_value(&self) -> Value {
-        let mut out = Map::new();
-        put(&mut out, "reason", &self.reason);
-        put(&mut out, "message", &self.message);
-        put(&mut out, "field", &self.field);
-        Value::Object(out)
-    }
-
     fn from_value(value: &Value) -> Cause {
         Cause { reason: word(value, "reason"), message: word(value, "message"), field: word(value, "field") }
     }
 }
 
-/// The `Status` a successful deletion answers with.
-pub fn success(resource: &GroupResource, name: &str, uid: &str) -> Value {
-    let details = Details {
-        name: name.to_owned(),
-        group: resource.group.clone(),
-        kind: resource.resource.clone(),
-        uid: uid.to_owned(),
-        ..Details::default()
-    };
-    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details.to_value()})
+/// On the wire the fields stand in upstream's order: there are clients that compare or print the text as it came.
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_map(None)?;
+        out.serialize_entry("kind", "Status")?;
+        out.serialize_entry("apiVersion", "v1")?;
+        out.serialize_entry("metadata", &Map::new())?;
+        out.serialize_entry("status", if self.code < 300 { "Success" } else { "Failure" })?;
+        put(&mut out, "message", &self.message)?;
+        put(&mut out, "reason", &self.reason)?;
+        if let Some(details) = &self.details {
+            out.serialize_entry("details", details)?;
+        }
+        if self.code != 0 {
+            out.serialize_entry("code", &self.code)?;
+        }
+        out.end()
+    }
+}
+
+impl Serialize for Details {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_map(None)?;
+        put(&mut out, "name", &self.name)?;
+        put(&mut out, "group", &self.group)?;
+        put(&mut out, "kind", &self.kind)?;
+        put(&mut out, "uid", &self.uid)?;
+        if !self.causes.is_empty() {
+            out.serialize_entry("causes", &self.causes)?;
+        }
+        if self.retry_after_seconds != 0 {
+            out.serialize_entry("retryAfterSeconds", &self.retry_after_seconds)?;
+        }
+        out.end()
+    }
+}
+
+impl Serialize for Cause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_map(None)?;
+        put(&mut out, "reason", &self.reason)?;
+        put(&mut out, "message", &self.message)?;
+        put(&mut out, "field", &self.field)?;
+        out.end()
+    }
 }
 
 const KNOWN_REASONS: &[&str] = &[
@@ -434,10 +448,8 @@ fn generic_reason(code: u16, verb: &str, server_message: &str) -> (&'static str,
     (reason, message.to_owned())
 }
 
-fn put(out: &mut Map<String, Value>, key: &str, text: &str) {
-    if !text.is_empty() {
-        out.insert(key.into(), json!(text));
-    }
+fn put<M: SerializeMap>(out: &mut M, key: &str, text: &str) -> Result<(), M::Error> {
+    if text.is_empty() { Ok(()) } else { out.serialize_entry(key, text) }
 }
 
 fn word(value: &Value, key: &str) -> String {
@@ -530,6 +542,19 @@ mod tests {
     }
 
     #[test]
+    fn fields_are_written_in_upstreams_order() {
+        let conflict = Status::already_exists(&GroupResource::new("apps", "deployments"), "web");
+        assert_eq!(
+            serde_json::to_string(&conflict).unwrap(),
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"deployments.apps \"web\" already exists","reason":"AlreadyExists","details":{"name":"web","group":"apps","kind":"deployments"},"code":409}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Status::deleted(&pods(), "web", "u-1")).unwrap(),
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","details":{"name":"web","kind":"pods","uid":"u-1"}}"#
+        );
+    }
+
+    #[test]
     fn round_trips_and_recognises() {
         let all = [
             Status::not_found(&pods(), "web"),
@@ -540,7 +565,7 @@ mod tests {
         for status in all {
             assert_eq!(Status::from_value(&status.to_value()), Some(status));
         }
-        assert_eq!(Status::from_value(&json!({"kind": "Pod"})), None);
+        assert_eq!(Status::from_value(&serde_json::json!({"kind": "Pod"})), None);
         assert!(Status::expired("x").is_expired() && Status::gone("x").is_expired());
         assert!(!Status::already_exists(&pods(), "x").is_conflict());
         let odd = Status { code: 404, reason: "Odd".into(), ..Status::default() };

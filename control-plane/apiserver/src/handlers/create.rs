@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use http::StatusCode;
-use serde_json::{Map, json};
+use serde_json::Map;
 
 use super::Target;
 use super::options::{Write, check_options};
@@ -181,9 +181,4 @@ pub fn generated_name(base: &str) -> String {
         random.as_bytes().iter().take(5).map(|b| LETTERS[usize::from(*b) % LETTERS.len()] as char).collect();
     let kept: String = base.chars().take(58).collect();
     format!("{kept}{suffix}")
-}
-
-/// The `Status` of a create that has no object to show.
-pub fn success() -> Value {
-    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })
 }

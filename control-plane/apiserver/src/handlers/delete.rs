@@ -146,7 +146,7 @@ pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
         return Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &deleted.object));
     }
     let header = &deleted.object.header;
-    let status = corten_meta::status::success(&target.resource.group_resource(), &header.name, &header.uid);
+    let status = Status::deleted(&target.resource.group_resource(), &header.name, &header.uid);
     Ok(response::value(context.accept, StatusCode::OK, &status))
 }
 

@@ -8,7 +8,6 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
-use crate::handlers::create::success;
 use crate::handlers::update::{Change, Part};
 use crate::response;
 
@@ -33,7 +32,7 @@ pub async fn carry_out(target: &Target<'_>, binding: &Value) -> Result<Reply, St
     check_target(binding)?;
     let transform = |pod: &Value| bind(&target, pod, binding);
     Change::new(Part::Decision, &transform).carry_out(&target).await?;
-    Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
+    Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
 }
 
 /// The pod, bound.

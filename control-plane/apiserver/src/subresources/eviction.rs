@@ -9,7 +9,6 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
-use crate::handlers::create::success;
 use crate::handlers::delete::{DeleteOptions, delete_object};
 use crate::handlers::update::{Change, Part};
 use crate::response;
@@ -47,7 +46,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     // The condition raised the resourceVersion, so only a precondition on the uid can still hold.
     let options = DeleteOptions { resource_version: None, admitted: true, ..options };
     delete_object(target, &options).await?;
-    Ok(response::value(target.context.accept, StatusCode::CREATED, &success()))
+    Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
 }
 
 /// Pods that do not run, or are on their way out, disrupt nothing any more.
