@@ -401,6 +401,35 @@ pub struct Scheduler {
     /// Act only while holding the scheduler's Lease; a configuration says itself whether to.
     #[arg(long, conflicts_with = "config")]
     pub leader_elect: bool,
+    #[command(flatten)]
+    pub serving: Serving,
+}
+
+/// Where a component that runs alone shows its health and metrics.
+#[derive(Debug, Clone, Args)]
+pub struct Serving {
+    /// The address that health and metrics are served on.
+    #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
+    pub bind_address: std::net::IpAddr,
+    /// The port that health and metrics are served on; 0 serves nothing.
+    #[arg(long, default_value_t = 10259, value_name = "PORT")]
+    pub secure_port: u16,
+    /// The certificate to serve with; one is made if absent.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+}
+
+impl Serving {
+    /// Certificate and key, if they are named.
+    pub fn identity(&self) -> anyhow::Result<Option<(String, String)>> {
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|error| anyhow::anyhow!("cannot read {}: {error}", path.display()))
+        };
+        let pair = self.tls_cert_file.as_ref().zip(self.tls_private_key_file.as_ref());
+        pair.map(|(certificate, key)| Ok((read(certificate)?, read(key)?))).transpose()
+    }
 }
 
 #[derive(Debug, Clone, Args)]

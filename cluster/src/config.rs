@@ -241,8 +241,24 @@ impl Node {
 pub fn scheduler(path: Option<&Path>) -> Result<corten_scheduler::Config> {
     let Some(path) = path else { return Ok(corten_scheduler::Config::default()) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let document = corten_meta::decode_yaml(text.as_bytes()).with_context(|| path.display().to_string())?;
+    let mut document = corten_meta::decode_yaml(text.as_bytes()).with_context(|| path.display().to_string())?;
+    inline_extender_files(&mut document)?;
     corten_scheduler::Config::from_document(document).with_context(|| path.display().to_string())
+}
+
+/// Reads the certificates that extenders are to be called with: components themselves read no files.
+fn inline_extender_files(document: &mut corten_meta::Value) -> Result<()> {
+    use base64::Engine as _;
+    let extenders = document.get_mut("extenders").and_then(corten_meta::Value::as_array_mut);
+    for extender in extenders.into_iter().flatten() {
+        let Some(tls) = extender.get_mut("tlsConfig").and_then(|tls| tls.as_object_mut()) else { continue };
+        for (file, data) in [("certFile", "certData"), ("keyFile", "keyData"), ("caFile", "caData")] {
+            let Some(path) = tls.remove(file).and_then(|path| path.as_str().map(str::to_owned)) else { continue };
+            let bytes = std::fs::read(&path).with_context(|| format!("cannot read {path}"))?;
+            tls.insert(data.to_owned(), base64::engine::general_purpose::STANDARD.encode(bytes).into());
+        }
+    }
+    Ok(())
 }
 
 /// The port of the secure shell: taken from a node by a Service, it would lock its administrator out.

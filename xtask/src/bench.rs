@@ -10,6 +10,7 @@ use crate::{root, tools};
 const BENCHES: [(&str, &str); 7] = [
     ("corten-store", "commit"),
     ("corten-scheduler", "placement"),
+    ("corten-scheduler", "rows"),
     ("corten-controllers", "controllers"),
     ("corten-proxy", "services"),
     ("corten-dns", "answers"),

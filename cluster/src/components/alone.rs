@@ -7,9 +7,11 @@ use anyhow::{Context, Result};
 use corten_client::Client;
 use tokio_util::sync::CancellationToken;
 
+use super::endpoint::{self, Endpoint};
 use super::network::Plugged;
 use super::node::{self, Identities};
 use super::service_accounts;
+use super::tasks::Tasks;
 use crate::config::{Node, Place, node_name};
 use crate::join::settings::Settings;
 use crate::{cli, config, instance, kubeconfig, preflight};
@@ -62,7 +64,32 @@ pub async fn scheduler(flags: cli::Scheduler, shutdown: CancellationToken) -> Re
     let kubeconfig = flags.kubeconfig.or_else(|| config.kubeconfig.clone().map(Into::into));
     let kubeconfig = kubeconfig.context("no kubeconfig: name one by --kubeconfig or in the configuration")?;
     let client = client(&kubeconfig)?.with_user_agent("kube-scheduler");
-    Ok(corten_scheduler::run(config, client, shutdown).await?)
+    let shown = scheduler_endpoint(&flags.serving, &config, client.clone(), &shutdown)?;
+    let mut tasks = Tasks::new(shutdown);
+    tasks.spawn("secure port", endpoint::serve(shown, tasks.shutdown()));
+    tasks.spawn("scheduler", corten_scheduler::run(config, client, tasks.shutdown()));
+    tasks.run().await
+}
+
+fn scheduler_endpoint(
+    flags: &cli::Serving,
+    config: &corten_scheduler::Config,
+    client: Client,
+    shutdown: &CancellationToken,
+) -> Result<Endpoint> {
+    let (metrics, ending, counted) = (config.metrics.clone(), shutdown.clone(), config.metrics.clone());
+    let ending = move || if ending.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
+    let synced = move || match metrics.is_catching_up() {
+        true => Err("handlers are not fully synchronized".to_owned()),
+        false => Ok(()),
+    };
+    Ok(Endpoint {
+        address: (flags.bind_address, flags.secure_port).into(),
+        identity: flags.identity()?,
+        client,
+        ready: vec![("shutdown", Box::new(ending)), ("sched-handler-sync", Box::new(synced))],
+        metrics: Box::new(move || counted.render()),
+    })
 }
 
 /// `corten kubelet`.

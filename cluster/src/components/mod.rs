@@ -8,6 +8,7 @@ pub mod alone;
 pub mod apiserver;
 mod audit;
 mod control;
+mod endpoint;
 pub mod further_nodes;
 mod joining;
 pub mod network;

@@ -3,8 +3,10 @@
 //! Plain functions on the snapshot, which a dry run changes and restores. What is decided is carried out elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
-use crate::framework::{Plugin, PreFilter, PreScore, State, Verdict};
+use crate::framework::{Effect, Plugin, Point, PreFilter, PreScore, State, Verdict};
+use crate::metrics::ProfileSeries;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
 use crate::rows::{PodRow, Snapshot};
@@ -12,11 +14,37 @@ use crate::rows::{PodRow, Snapshot};
 /// Why no node was found, in upstream's words.
 #[derive(Debug)]
 pub struct Rejection {
-    pub message: String,
+    fit_error: String,
+    /// What the post-filter plugins say.
+    pub said: Vec<String>,
+    /// What they want written.
+    pub effects: Vec<Effect>,
     pub plugins: Vec<&'static str>,
-    pub preemption: Option<Preemption>,
+    /// Where room could be made.
+    pub candidates: Vec<Preemption>,
     /// The nomination that the pod has is not worth waiting for.
     pub clears_nomination: bool,
+}
+
+impl Rejection {
+    pub fn new(why: String, plugin: &'static str) -> Rejection {
+        Rejection {
+            fit_error: why,
+            said: Vec::new(),
+            effects: Vec::new(),
+            plugins: vec![plugin],
+            candidates: Vec::new(),
+            clears_nomination: false,
+        }
+    }
+
+    /// The whole sentence. Where room can be made, there is nothing more to say.
+    pub fn message(&self) -> String {
+        match self.said.is_empty() || !self.candidates.is_empty() {
+            true => self.fit_error.clone(),
+            false => format!("{} {}", self.fit_error, self.said.join(", ")),
+        }
+    }
 }
 
 /// What changes from pod to pod without being state of the cluster.
@@ -26,11 +54,13 @@ pub struct Rotation {
     next_start: usize,
     /// State of a small generator that breaks ties.
     seed: u64,
+    /// What dry runs for pods like the last one found.
+    pub dry_runs: preemption::Memory,
 }
 
 impl Rotation {
     pub fn new(seed: u64) -> Rotation {
-        Rotation { next_start: 0, seed: seed | 1 }
+        Rotation { seed: seed | 1, ..Rotation::default() }
     }
 
     /// A number below `bound`, by xorshift.
@@ -47,6 +77,8 @@ pub struct Filters<'a> {
     plugins: Vec<(&'a dyn Plugin, State)>,
     /// The only nodes worth a look, and who said so.
     only: Option<(Vec<usize>, Vec<&'static str>)>,
+    /// Where each plugin's time is written, if it is to be.
+    timed: Option<&'a ProfileSeries>,
 }
 
 /// A node that will not do: who said so and why.
@@ -68,17 +100,57 @@ pub struct Search {
     pub refused: bool,
     /// Extenders that refused nodes.
     pub by_extender: bool,
+    /// Only the node that the pod is nominated to was looked at, for it will do.
+    pub nominated: bool,
+    /// How many nodes each plugin refused.
+    refusals: Vec<(&'static str, usize)>,
+}
+
+impl Search {
+    fn reject(&mut self, slot: usize, plugin: &'static str, verdict: Verdict) {
+        // A plugin's name is one text in memory: comparing addresses is enough, and this is done for every node.
+        match self.refusals.iter_mut().find(|(name, _)| std::ptr::eq(*name, plugin)) {
+            Some((_, count)) => *count += 1,
+            None => self.refusals.push((plugin, 1)),
+        }
+        self.rejected.push(Rejected { slot, plugin, verdict });
+    }
+
+    /// The plugin that refused before any node was looked at, and its words.
+    pub fn refusal(&self) -> Option<(&'static str, &Verdict)> {
+        let (plugins, verdict) = self.absent.as_ref().filter(|_| self.refused)?;
+        Some((plugins.first()?, verdict))
+    }
 }
 
 /// Filters as far as plugins go.
 pub fn search(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, rotation: &mut Rotation) -> Search {
-    let filters = match pre_filter(snapshot, profile, pod) {
+    let (series, began) = (&profile.series, Instant::now());
+    let mut filters = match pre_filter(snapshot, profile, pod) {
         Ok(filters) => filters,
         Err((plugin, verdict)) => {
+            series.point(Point::PreFilter, verdict.status(), began);
             return Search { absent: Some((vec![plugin], verdict)), refused: true, ..Search::default() };
         }
     };
-    find_feasible(snapshot, profile, pod, &filters, rotation)
+    series.point(Point::PreFilter, "Success", began);
+    filters.timed = series.sample().then_some(series);
+    let began = Instant::now();
+    let search = find_feasible(snapshot, profile, pod, &filters, rotation);
+    series.point(Point::Filter, "Success", began);
+    count_filters(&filters, &search, series);
+    search
+}
+
+/// A plugin was asked about the nodes that those before it let through.
+fn count_filters(filters: &Filters<'_>, search: &Search, series: &ProfileSeries) {
+    let mut asked = search.feasible.len() + search.rejected.len();
+    for (plugin, _) in &filters.plugins {
+        series.evaluated(plugin.name(), Point::PreFilter, 1);
+        series.evaluated(plugin.name(), Point::Filter, asked);
+        let refused = search.refusals.iter().filter(|(name, _)| *name == plugin.name());
+        asked -= refused.map(|(_, count)| count).sum::<usize>();
+    }
 }
 
 pub fn pre_filter<'a>(
@@ -87,7 +159,7 @@ pub fn pre_filter<'a>(
     pod: &PodRow,
 ) -> Result<Filters<'a>, (&'static str, Verdict)> {
     snapshot.begin();
-    let mut filters = Filters { plugins: Vec::new(), only: None };
+    let mut filters = Filters { plugins: Vec::new(), only: None, timed: None };
     for plugin in profile.filters() {
         match plugin.pre_filter(pod, snapshot) {
             PreFilter::Skip => {}
@@ -108,6 +180,13 @@ pub fn pre_filter<'a>(
     Ok(filters)
 }
 
+impl Filters<'_> {
+    /// Whether what they say of a node hangs on nothing but its own row.
+    pub fn are_local(&self) -> bool {
+        self.plugins.iter().all(|(plugin, _)| plugin.is_local())
+    }
+}
+
 /// The first rejection, with the plugin that spoke it.
 pub fn filter(
     filters: &Filters<'_>,
@@ -117,7 +196,15 @@ pub fn filter(
 ) -> Option<(&'static str, Verdict)> {
     let node = snapshot.node(slot);
     filters.plugins.iter().find_map(|(plugin, state)| {
-        let verdict = plugin.filter(state, pod, node, snapshot);
+        let verdict = match filters.timed {
+            None => plugin.filter(state, pod, node, snapshot),
+            Some(series) => {
+                let began = Instant::now();
+                let verdict = plugin.filter(state, pod, node, snapshot);
+                series.plugin(plugin.name(), Point::Filter, verdict.status(), began);
+                verdict
+            }
+        };
         (!verdict.fits()).then(|| (plugin.name(), verdict))
     })
 }
@@ -163,30 +250,27 @@ fn find_feasible(
     let nominated = snapshot.find(&pod.nominated).map(|node| node.slot);
     if let Some(slot) = nominated.filter(|slot| filter_with_nominated(filters, pod, *slot, snapshot).is_none()) {
         search.feasible.push(slot);
+        search.nominated = true;
         return search;
     }
     let total = snapshot.len();
-    let (slots, enough) = match &filters.only {
+    let (only, start) = match &filters.only {
         Some((slots, names)) => {
             let why = format!("node(s) didn't satisfy plugin(s) [{}]", names.join(" "));
             search.absent = Some((names.clone(), Verdict::unresolvable_because(why)));
-            (slots.clone(), profile.feasible_to_find(slots.len()))
+            (Some(slots), 0)
         }
-        None => {
-            let order = snapshot.order();
-            let start = rotation.next_start % order.len().max(1);
-            ([&order[start..], &order[..start]].concat(), profile.feasible_to_find(total))
-        }
+        None => (None, rotation.next_start),
     };
+    let nodes = only.map_or(total, Vec::len);
+    let enough = profile.feasible_to_find(nodes);
     let mut looked_at = 0;
-    for slot in slots {
+    while looked_at < nodes && search.feasible.len() < enough {
+        let slot = only.map_or_else(|| snapshot.order()[(start + looked_at) % nodes], |slots| slots[looked_at]);
         looked_at += 1;
         match filter_with_nominated(filters, pod, slot, snapshot) {
-            Some((plugin, verdict)) => search.rejected.push(Rejected { slot, plugin, verdict }),
+            Some((plugin, verdict)) => search.reject(slot, plugin, verdict),
             None => search.feasible.push(slot),
-        }
-        if search.feasible.len() >= enough {
-            break;
         }
     }
     rotation.next_start = (rotation.next_start + looked_at) % total.max(1);
@@ -202,22 +286,31 @@ pub fn post_filter(
     rotation: &mut Rotation,
 ) -> Rejection {
     let fit_error = fit_error(snapshot.len(), search);
-    let mut plugins: BTreeSet<&'static str> = search.rejected.iter().map(|rejected| rejected.plugin).collect();
+    let mut plugins: BTreeSet<&'static str> = search.refusals.iter().map(|(plugin, _)| *plugin).collect();
     plugins.extend(search.absent.iter().flat_map(|(names, _)| names));
     if search.by_extender {
         plugins.insert("Extender");
     }
-    let sought = preemption::find(snapshot, profile, pod, search, rotation);
-    let message = match sought.why_not.is_empty() {
-        true => fit_error,
-        false => format!("{fit_error} preemption: {}", sought.why_not),
-    };
-    Rejection {
-        message,
-        plugins: plugins.into_iter().collect(),
-        preemption: sought.found,
-        clears_nomination: sought.clears_nomination,
+    let mut rejection = Rejection { plugins: plugins.into_iter().collect(), ..Rejection::new(fit_error, "") };
+    let began = Instant::now();
+    for plugin in profile.at(Point::PostFilter) {
+        if let Some(after) = plugin.post_filter(pod, search, snapshot) {
+            rejection.said.push(after.why);
+            rejection.effects.extend(after.effect);
+            if after.ends {
+                break;
+            }
+        } else if let Some(limits) = plugin.preemption() {
+            profile.series.preemption();
+            let sought = preemption::find(snapshot, profile, pod, search, rotation, limits);
+            rejection.clears_nomination = sought.clears_nomination;
+            rejection.candidates = sought.candidates;
+            rejection.said.push(format!("preemption: {}", sought.why_not));
+        }
     }
+    let status = if rejection.candidates.is_empty() { "Unschedulable" } else { "Success" };
+    profile.series.point(Point::PostFilter, status, began);
+    rejection
 }
 
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).`
@@ -235,11 +328,19 @@ fn fit_error(total: usize, search: &Search) -> String {
 /// Reasons counted by node.
 pub fn histogram<'a>(total: usize, verdicts: impl Iterator<Item = (&'a Verdict, usize)>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    // Most nodes say the same as the one before, by the very same text.
+    let mut run: (&str, usize) = ("", 0);
     for (verdict, nodes) in verdicts {
         for reason in verdict.reasons().into_iter().flat_map(|reasons| reasons.iter()) {
-            *counts.entry(reason).or_default() += nodes;
+            if !std::ptr::eq(reason, run.0) {
+                *counts.entry(run.0).or_default() += run.1;
+                run = (reason, 0);
+            }
+            run.1 += nodes;
         }
     }
+    *counts.entry(run.0).or_default() += run.1;
+    counts.retain(|_, count| *count > 0);
     let mut lines: Vec<String> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     lines.sort();
     match lines.is_empty() {
@@ -250,19 +351,36 @@ pub fn histogram<'a>(total: usize, verdicts: impl Iterator<Item = (&'a Verdict, 
 
 /// The weighted scores of nodes, in their order.
 pub fn scores(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, nodes: &[usize]) -> Vec<i64> {
+    let (series, began) = (&profile.series, Instant::now());
+    let prepared: Vec<(&dyn Plugin, i64, PreScore)> =
+        profile.scorers().map(|(plugin, weight)| (plugin, weight, plugin.pre_score(pod, snapshot, nodes))).collect();
+    series.point(Point::PreScore, "Success", began);
+    let began = Instant::now();
     let mut totals = vec![0; nodes.len()];
-    for (plugin, weight) in profile.scorers() {
-        let scores = plugin_scores(snapshot, plugin, pod, nodes);
-        for (total, score) in totals.iter_mut().zip(scores.into_iter().flatten()) {
-            *total += score * weight;
-        }
+    for (plugin, weight, prepared) in prepared {
+        let Some(scores) = prepared_scores(snapshot, plugin, pod, nodes, prepared) else { continue };
+        series.evaluated(plugin.name(), Point::PreScore, 1);
+        series.evaluated(plugin.name(), Point::Score, nodes.len());
+        totals.iter_mut().zip(scores).for_each(|(total, score)| *total += score * weight);
     }
+    series.point(Point::Score, "Success", began);
     totals
 }
 
 /// The normalized scores that one plugin gives; none if it has no opinion.
 pub fn plugin_scores(snapshot: &mut Snapshot, plugin: &dyn Plugin, pod: &PodRow, nodes: &[usize]) -> Option<Vec<i64>> {
-    let state = match plugin.pre_score(pod, snapshot, nodes) {
+    let prepared = plugin.pre_score(pod, snapshot, nodes);
+    prepared_scores(snapshot, plugin, pod, nodes, prepared)
+}
+
+fn prepared_scores(
+    snapshot: &Snapshot,
+    plugin: &dyn Plugin,
+    pod: &PodRow,
+    nodes: &[usize],
+    prepared: PreScore,
+) -> Option<Vec<i64>> {
+    let state = match prepared {
         PreScore::Skip => return None,
         PreScore::Same(score) => return Some(vec![score; nodes.len()]),
         PreScore::Ready(state) => state,
@@ -291,22 +409,19 @@ pub fn schedule(
     if snapshot.len() == 0 {
         return Err(no_nodes());
     }
+    let began = Instant::now();
     let search = search(snapshot, profile, pod, rotation);
     let chosen = match search.feasible.as_slice() {
         [] => None,
         [only] => Some(*only),
         several => select(several, &scores(snapshot, profile, pod, several), rotation),
     };
+    profile.series.decided(began);
     chosen.ok_or_else(|| post_filter(snapshot, profile, pod, &search, rotation))
 }
 
 pub fn no_nodes() -> Rejection {
-    Rejection {
-        message: "no nodes available to schedule pods".to_owned(),
-        plugins: vec!["NodeName"],
-        preemption: None,
-        clears_nomination: false,
-    }
+    Rejection::new("no nodes available to schedule pods".to_owned(), "NodeName")
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Placement by table: what fits where, in which words it does not, and what must go.
 
 use super::*;
-use crate::config::ProfileSpec;
 use crate::rows::Budget;
 use crate::rows::tests::{node, typed_pod};
 use corten_api::k8s_openapi::api::core::v1::Node;
@@ -22,7 +21,7 @@ impl Cluster {
         for node in nodes {
             snapshot.set_node(node);
         }
-        Cluster { snapshot, profile: Profile::new(&ProfileSpec::default()) }
+        Cluster { snapshot, profile: Profile::by_default() }
     }
 
     fn put(&mut self, name: &str, spec: Value, node: &str) {
@@ -42,11 +41,11 @@ impl Cluster {
     }
 
     fn message(&mut self, name: &str, spec: Value) -> String {
-        self.try_place(name, spec).expect_err("no node should fit").message
+        self.try_place(name, spec).expect_err("no node should fit").message()
     }
 
     fn room(&mut self, spec: Value) -> (String, Vec<String>) {
-        let room = self.try_place("p", spec).unwrap_err().preemption.expect("room can be made");
+        let room = preemption::best(self.try_place("p", spec).unwrap_err().candidates).expect("room can be made");
         (room.node, room.victims.iter().map(|victim| victim.name.clone()).collect())
     }
 }
@@ -74,7 +73,7 @@ fn the_reasons_are_counted_in_upstreams_words() {
     assert_eq!(
         Cluster::new(nodes).message("p", cpu("2", json!({}))),
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). \
-         preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+         no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
     );
 }
 
@@ -85,7 +84,7 @@ fn a_full_node_without_lesser_pods_has_no_victims() {
     assert_eq!(
         cluster.message("p", cpu("1", json!({}))),
         "0/1 nodes are available: 1 Insufficient cpu. \
-         preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+         no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
     );
 }
 
@@ -123,7 +122,7 @@ fn a_pod_meant_for_a_node_by_name_is_tried_there_alone() {
     assert_eq!(
         cluster.message("p", only("c")),
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]. \
-         preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+         no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
     );
 }
 
@@ -189,7 +188,7 @@ fn a_pod_that_never_preempts_says_so() {
     cluster.put("low", cpu("1", json!({})), "a");
     assert_eq!(
         cluster.message("p", cpu("1", json!({"priority": 10, "preemptionPolicy": "Never"}))),
-        "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
     );
 }
 

@@ -15,6 +15,7 @@ use crate::Error;
 use crate::config::Config;
 use crate::cycle::{self, Rotation};
 use crate::framework::{Point, Verdict};
+use crate::preemption;
 use crate::profile::Profile;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 use crate::scheduler::Scheduler;
@@ -98,12 +99,13 @@ fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &PodRow) -> E
         false => "It fits now, and is about to be placed.".to_owned(),
         true => {
             let rejection = cycle::post_filter(snapshot, profile, pod, &search, &mut rotation);
-            if let Some(room) = &rejection.preemption {
+            let message = rejection.message();
+            if let Some(room) = preemption::best(rejection.candidates) {
                 let victims: Vec<String> = room.victims.iter().map(|victim| victim.key().to_string()).collect();
                 advice.push(format!("preemption makes room on {} once {} are gone", room.node, victims.join(", ")));
             }
             advice.extend(what_would_help(snapshot, pod, &nodes));
-            rejection.message
+            message
         }
     };
     Explanation { summary, nodes, advice }
@@ -191,6 +193,7 @@ fn asked_for(pod: &PodRow) -> Vec<(String, i64)> {
 
 fn unit(name: &str, amount: i64) -> String {
     match name {
+        "cpu" if amount % 1000 == 0 => (amount / 1000).to_string(),
         "cpu" => format!("{amount}m"),
         "memory" | "ephemeral-storage" => format!("{}Mi", amount / (1024 * 1024)),
         _ => amount.to_string(),
@@ -202,9 +205,12 @@ fn unit(name: &str, amount: i64) -> String {
 fn what_would_help(snapshot: &Snapshot, pod: &PodRow, nodes: &[NodeReport]) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
     for report in nodes.iter().filter(|report| report.refused.len() == 1) {
-        let Some((plugin, _)) = report.refused.first() else { continue };
+        let Some((plugin, why)) = report.refused.first() else { continue };
         let Some(node) = snapshot.find(&report.name) else { continue };
-        let help = help(plugin, pod, node);
+        let help = match why.strip_suffix(" not found") {
+            Some(missing) => format!("create the {missing}"),
+            None => help(plugin, pod, node),
+        };
         if !help.is_empty() && !advice.contains(&help) {
             advice.push(help);
         }
@@ -239,7 +245,14 @@ fn help(plugin: &str, pod: &PodRow, node: &NodeRow) -> String {
         "NodeUnschedulable" => format!("kubectl uncordon {name}"),
         "NodeAffinity" | "NodeName" => format!("label {name} as the pod's nodeSelector or affinity asks"),
         "NodePorts" => format!("use another hostPort, or remove the pod on {name} that has it"),
-        "PodTopologySpread" => format!("raise maxSkew, or place fewer pods in the domain of {name}"),
+        "PodTopologySpread" => {
+            let keys = pod.demand.spread.iter().filter(|one| one.hard).map(|one| one.topology_key.as_str());
+            let missing: Vec<&str> = keys.filter(|key| !node.labels.contains_key(*key)).collect();
+            match missing.is_empty() {
+                true => format!("raise maxSkew, or place fewer pods in the domain of {name}"),
+                false => format!("label {name} with {}", missing.join(", ")),
+            }
+        }
         "InterPodAffinity" => {
             format!("place the pods that the affinity asks for, or remove those it avoids, near {name}")
         }
@@ -278,7 +291,6 @@ impl std::fmt::Display for Explanation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ProfileSpec;
     use crate::rows::tests::{node, typed_pod};
     use expect_test::expect;
     use serde_json::{Value, json};
@@ -289,7 +301,7 @@ mod tests {
             snapshot.set_node(node(&format!("node-{number}"), "2", extra.clone()));
         }
         let row = snapshot.row(typed_pod("p", spec));
-        of_pod(&mut snapshot, Some(&Profile::new(&ProfileSpec::default())), &row).to_string()
+        of_pod(&mut snapshot, Some(&Profile::by_default()), &row).to_string()
     }
 
     #[test]
@@ -297,15 +309,25 @@ mod tests {
         let taint = json!({"spec": {"unschedulable": true, "taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}});
         let spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]});
         expect![[r#"
-            0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
-              node-0  NodeResourcesFit: Insufficient cpu (cpu: asks 3000m, 2000m of 2000m left)
+            0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.
+              node-0  NodeResourcesFit: Insufficient cpu (cpu: asks 3, 2 of 2 left)
               node-1  NodeUnschedulable: node(s) were unschedulable
                       TaintToleration: node(s) had untolerated taint(s): gpu=yes:NoSchedule
-                      NodeResourcesFit: Insufficient cpu (cpu: asks 3000m, 2000m of 2000m left)
+                      NodeResourcesFit: Insufficient cpu (cpu: asks 3, 2 of 2 left)
             What would help:
-              - add a node with 3000m of cpu, or ask for less
+              - add a node with 3 of cpu, or ask for less
         "#]]
         .assert_eq(&explained(&[json!({}), taint], spec));
+    }
+
+    #[test]
+    fn what_is_missing_is_what_would_help() {
+        let spread = json!([{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]);
+        let told = explained(&[json!({})], json!({"containers": [], "topologySpreadConstraints": spread}));
+        assert!(told.contains("- label node-0 with rack"), "{told}");
+        let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+        let told = explained(&[json!({})], json!({"containers": [], "volumes": volumes}));
+        assert!(told.contains("- create the persistentvolumeclaim \"data\""), "{told}");
     }
 
     #[test]

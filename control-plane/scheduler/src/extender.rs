@@ -1,23 +1,20 @@
 //! Extenders: others who have a say over HTTP, by upstream's protocol (`kube-scheduler/extender/v1`).
 //!
-//! Names and shapes of the messages are upstream's. An extender that does not answer fails the pod, unless it is
-//! marked as ignorable.
+//! Names and shapes of the messages are upstream's: sent as Go writes fields without tags, read as Go reads them,
+//! in any case of letters. An extender that does not answer fails the pod, unless it is marked as ignorable.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
-use corten_client::{Client, Error, HttpsConfig, Pem};
-use corten_meta::Value;
+use corten_client::{Cache, Client, Error, HttpsConfig, Pem};
+use corten_meta::{Key, Object, Value};
 use http::{Method, Request};
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::config::ExtenderSpec;
 use crate::cycle::{Rejected, Search};
 use crate::framework::{MAX_SCORE, Reasons, Verdict};
-use crate::preemption::Preemption;
+use crate::preemption::{Preemption, importance};
 use crate::rows::{PodRow, Snapshot};
 
 /// The most an extender may give a node.
@@ -32,35 +29,26 @@ pub struct Extender {
     path: String,
 }
 
-/// What extenders are asked about.
+/// What extenders are asked about, and where the objects are that they are shown.
 pub struct Consulted<'a> {
-    pub client: &'a Client,
-    pub pod: &'a Pod,
     pub row: &'a PodRow,
+    pub pod: Arc<Object>,
+    pub nodes: &'a Cache,
+    pub pods: &'a Cache,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct FilterAnswer {
-    nodes: Option<NodeList>,
-    #[serde(alias = "nodenames")]
-    node_names: Option<Vec<String>>,
-    failed_nodes: BTreeMap<String, String>,
-    failed_and_unresolvable_nodes: BTreeMap<String, String>,
-    error: String,
+/// A field of an answer, as Go finds it: whatever the case of its letters.
+fn field<'a>(answer: &'a Value, name: &str) -> Option<&'a Value> {
+    let fields = answer.as_object()?.iter();
+    fields.filter(|(_, value)| !value.is_null()).find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct NodeList {
-    items: Vec<Value>,
+fn text<'a>(answer: &'a Value, name: &str) -> &'a str {
+    field(answer, name).and_then(Value::as_str).unwrap_or_default()
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct HostPriority {
-    host: String,
-    score: i64,
+fn items<'a>(answer: &'a Value, name: &str) -> Option<&'a [Value]> {
+    field(answer, name).and_then(Value::as_array).map(Vec::as_slice)
 }
 
 impl Extenders {
@@ -68,9 +56,12 @@ impl Extenders {
         Extenders(specs.iter().map(Extender::new).collect())
     }
 
-    /// Whether anybody has a say about the pod.
+    /// Whether anybody has a say about the pod before it is bound.
     pub fn concern(&self, pod: &PodRow) -> bool {
-        self.0.iter().any(|extender| extender.is_interested(pod))
+        let asked = |spec: &ExtenderSpec| {
+            !(spec.filter_verb.is_empty() && spec.prioritize_verb.is_empty() && spec.preempt_verb.is_empty())
+        };
+        self.interested(pod).any(|extender| asked(&extender.spec))
     }
 
     fn interested<'a>(&'a self, pod: &'a PodRow) -> impl Iterator<Item = &'a Extender> {
@@ -79,8 +70,7 @@ impl Extenders {
 
     /// The one that binds the pod, if any does.
     pub fn binder(&self, pod: &PodRow) -> Option<&Extender> {
-        let binds = |extender: &&Extender| extender.is_interested(pod) && !extender.spec.bind_verb.is_empty();
-        self.0.iter().find(binds)
+        self.0.iter().find(|extender| !extender.spec.bind_verb.is_empty() && extender.is_interested(pod))
     }
 
     /// Leaves those of the feasible nodes that all extenders agree on.
@@ -95,7 +85,7 @@ impl Extenders {
                     search.feasible = feasible;
                     search.rejected.extend(rejected);
                 }
-                Err(_) if extender.spec.ignorable => {}
+                Err(error) if extender.spec.ignorable => extender.is_ignored(&error),
                 Err(error) => return Err(error),
             }
         }
@@ -103,40 +93,48 @@ impl Extenders {
     }
 
     /// The extenders' weighted scores of the nodes, brought to the scale of the plugins'.
-    pub async fn prioritize(
-        &self,
-        asked: &Consulted<'_>,
-        snapshot: &Snapshot,
-        nodes: &[usize],
-    ) -> Result<Vec<i64>, Error> {
+    pub async fn prioritize(&self, asked: &Consulted<'_>, snapshot: &Snapshot, nodes: &[usize]) -> Vec<i64> {
         let mut scores = vec![0; nodes.len()];
         let prioritizing = self.interested(asked.row).filter(|extender| !extender.spec.prioritize_verb.is_empty());
         for extender in prioritizing.filter(|_| nodes.len() > 1) {
             // Scores are advice: without them the plugins' own decide.
             let Ok(priorities) = extender.prioritize(asked, snapshot, nodes).await else { continue };
             for (score, slot) in scores.iter_mut().zip(nodes) {
-                let given = priorities.iter().find(|one| one.host == snapshot.node(*slot).name);
-                let given = given.map_or(0, |one| one.score * extender.spec.weight);
-                *score += given * (MAX_SCORE / MAX_EXTENDER_SCORE);
+                let name = &snapshot.node(*slot).name;
+                let given = priorities.as_array().into_iter().flatten().find(|one| text(one, "Host") == name);
+                let given = given.and_then(|one| field(one, "Score")?.as_i64()).unwrap_or(0);
+                *score += given * extender.spec.weight * (MAX_SCORE / MAX_EXTENDER_SCORE);
             }
         }
-        Ok(scores)
+        scores
     }
 
-    /// Whether all extenders that care about preemption agree with this one.
-    pub async fn allow_preemption(&self, client: &Client, pod: &PodRow, room: &Preemption) -> bool {
-        for extender in self.interested(pod).filter(|extender| !extender.spec.preempt_verb.is_empty()) {
-            match extender.allows(client, pod, room).await {
-                Ok(true) => {}
-                Ok(false) => return false,
-                Err(_) if extender.spec.ignorable => {}
-                Err(error) => {
-                    tracing::warn!(%error, extender = extender.spec.url_prefix, "no answer about a preemption");
-                    return false;
-                }
+    /// Leaves those of the places where room could be made that all extenders agree on, with the victims they name.
+    pub async fn process_preemption(
+        &self,
+        asked: &Consulted<'_>,
+        snapshot: &Snapshot,
+        candidates: &mut Vec<Preemption>,
+    ) -> Result<(), Error> {
+        for extender in self.interested(asked.row).filter(|extender| !extender.spec.preempt_verb.is_empty()) {
+            if candidates.is_empty() {
+                break;
             }
+            let left = match extender.process_preemption(asked, snapshot, candidates).await {
+                Ok(left) => left,
+                Err(error) if extender.spec.ignorable => {
+                    extender.is_ignored(&error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let empty = left.iter().find(|room| room.victims.is_empty()).filter(|_| !extender.spec.ignorable);
+            if let Some(room) = empty {
+                return Err(Error::Transport(format!("expected at least one victim pod on node {:?}", room.node)));
+            }
+            *candidates = left.into_iter().filter(|room| !room.victims.is_empty()).collect();
         }
-        true
+        Ok(())
     }
 }
 
@@ -161,49 +159,54 @@ impl Extender {
         }
     }
 
-    fn is_interested(&self, pod: &PodRow) -> bool {
-        let managed = &self.spec.managed_resources;
-        managed.is_empty() || managed.iter().any(|resource| pod.demand.requests.scalar.contains_key(&resource.name))
+    fn is_ignored(&self, error: &Error) {
+        tracing::info!(%error, extender = self.spec.url_prefix, "an extender that may be ignored is ignored");
     }
 
-    async fn post(&self, verb: &str, body: &Value) -> Result<Bytes, Error> {
+    fn is_interested(&self, pod: &PodRow) -> bool {
+        let (managed, requests) = (&self.spec.managed_resources, &pod.demand.requests);
+        let asks = |name: &str| requests.scalar.contains_key(name) || requests.get(name) > 0;
+        managed.is_empty() || managed.iter().any(|resource| asks(&resource.name))
+    }
+
+    async fn post(&self, verb: &str, body: Vec<u8>) -> Result<Value, Error> {
         let client = self.client.as_ref().map_err(|error| Error::Config(error.clone()))?;
+        let url = format!("{}/{verb}", self.spec.url_prefix);
         let request = Request::builder()
             .method(Method::POST)
             .uri(format!("{}/{verb}", self.path))
             .header("content-type", "application/json")
-            .body(Bytes::from(body.to_string()))
+            .body(Bytes::from(body))
             .map_err(|error| Error::Config(error.to_string()))?;
         let answer = async {
             let response = client.request(request).await?;
-            let status = response.status();
+            let status = response.status().as_u16();
             let body = response.into_body().into_bytes().await?;
-            match status.is_success() {
-                true => Ok(body),
-                false => Err(Error::Transport(format!(
-                    "failed {verb} with extender at URL {}, code {}",
-                    self.spec.url_prefix,
-                    status.as_u16()
-                ))),
+            if status != 200 {
+                let why = format!("failed {verb} with extender at URL {url}, code {status}");
+                return Err(Error::Transport(why));
             }
+            serde_json::from_slice(&body).map_err(|error| Error::Transport(error.to_string()))
         };
-        let late = || Err(Error::Transport(format!("extender at URL {} did not answer", self.spec.url_prefix)));
+        let late = || Err(Error::Transport(format!("Post {url:?}: context deadline exceeded")));
         tokio::time::timeout(self.spec.timeout, answer).await.unwrap_or_else(|_| late())
     }
 
     /// The pod and the nodes in question: by name for one that knows them, whole for others.
-    async fn arguments(&self, asked: &Consulted<'_>, names: &[&str]) -> Result<Value, Error> {
-        let mut body = json!({"pod": asked.pod.to_value()});
+    fn arguments(&self, asked: &Consulted<'_>, names: &[&str]) -> Vec<u8> {
+        let mut body = b"{\"Pod\":".to_vec();
+        asked.pod.write_wire(&mut body);
         if self.spec.node_cache_capable {
-            body["nodenames"] = json!(names);
-            return Ok(body);
+            body.extend_from_slice(b",\"Nodes\":null,\"NodeNames\":");
+            body.extend_from_slice(json!(names).to_string().as_bytes());
+            body.push(b'}');
+            return body;
         }
-        let mut items = Vec::new();
-        for name in names {
-            items.push(asked.client.get::<Node>("", name).await?.to_value());
-        }
-        body["nodes"] = json!({"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": items});
-        Ok(body)
+        body.extend_from_slice(b",\"Nodes\":{\"metadata\":{},\"items\":[");
+        let objects = names.iter().filter_map(|name| asked.nodes.get(&Key::new("", *name)));
+        join(objects, &mut body);
+        body.extend_from_slice(b"]},\"NodeNames\":null}");
+        body
     }
 
     async fn filter(
@@ -213,69 +216,130 @@ impl Extender {
         feasible: &[usize],
     ) -> Result<(Vec<usize>, Vec<Rejected>), Error> {
         let names: Vec<&str> = feasible.iter().map(|slot| snapshot.node(*slot).name.as_str()).collect();
-        let answer = self.post(&self.spec.filter_verb, &self.arguments(asked, &names).await?).await?;
-        let answer: FilterAnswer =
-            serde_json::from_slice(&answer).map_err(|error| Error::Transport(error.to_string()))?;
-        if !answer.error.is_empty() {
-            return Err(Error::Transport(answer.error));
+        let answer = self.post(&self.spec.filter_verb, self.arguments(asked, &names)).await?;
+        let error = text(&answer, "Error");
+        if !error.is_empty() {
+            return Err(Error::Transport(error.to_owned()));
         }
-        let name_of = |node: &Value| node["metadata"]["name"].as_str().map(str::to_owned);
-        let listed = answer.nodes.map(|list| list.items.iter().filter_map(name_of).collect());
-        let left: Vec<String> = answer.node_names.or(listed).unwrap_or_default();
-        let slots = left.iter().filter_map(|name| snapshot.find(name)).map(|node| node.slot).collect();
-        let rejected = |nodes: BTreeMap<String, String>, verdict: fn(Reasons) -> Verdict| {
-            let of = move |(name, why): (String, String)| {
-                let slot = snapshot.find(&name)?.slot;
-                Some(Rejected { slot, plugin: "Extender", verdict: verdict(Reasons::Many([why].into())) })
-            };
-            nodes.into_iter().filter_map(of).collect::<Vec<_>>()
+        let named = items(&answer, "NodeNames").filter(|_| self.spec.node_cache_capable);
+        let listed = field(&answer, "Nodes").and_then(|list| items(list, "items")).unwrap_or_default();
+        let left: Vec<&str> = match named {
+            Some(names) => names.iter().filter_map(Value::as_str).collect(),
+            None => listed.iter().filter_map(|node| node["metadata"]["name"].as_str()).collect(),
         };
-        let mut all = rejected(answer.failed_nodes, Verdict::Unschedulable);
-        all.extend(rejected(answer.failed_and_unresolvable_nodes, Verdict::Unresolvable));
-        Ok((slots, all))
+        let mut slots = Vec::with_capacity(left.len());
+        for name in left {
+            let slot = feasible.iter().find(|slot| snapshot.node(**slot).name == name).ok_or_else(|| {
+                let url = &self.spec.url_prefix;
+                let why = "which is not found in the input node list";
+                Error::Transport(format!("extender {url:?} claims a filtered node {name:?} {why}"))
+            })?;
+            slots.push(*slot);
+        }
+        Ok((slots, rejections(&answer, snapshot)))
     }
 
-    async fn prioritize(
+    async fn prioritize(&self, asked: &Consulted<'_>, snapshot: &Snapshot, nodes: &[usize]) -> Result<Value, Error> {
+        let names: Vec<&str> = nodes.iter().map(|slot| snapshot.node(*slot).name.as_str()).collect();
+        self.post(&self.spec.prioritize_verb, self.arguments(asked, &names)).await
+    }
+
+    async fn process_preemption(
         &self,
         asked: &Consulted<'_>,
         snapshot: &Snapshot,
-        nodes: &[usize],
-    ) -> Result<Vec<HostPriority>, Error> {
-        let names: Vec<&str> = nodes.iter().map(|slot| snapshot.node(*slot).name.as_str()).collect();
-        let answer = self.post(&self.spec.prioritize_verb, &self.arguments(asked, &names).await?).await?;
-        serde_json::from_slice(&answer).map_err(|error| Error::Transport(error.to_string()))
-    }
-
-    async fn allows(&self, client: &Client, pod: &PodRow, room: &Preemption) -> Result<bool, Error> {
-        let object = client.get::<Pod>(pod.namespace(), &pod.name).await?;
-        let uids: Vec<Value> = room.victims.iter().map(|victim| json!({"uid": &*victim.uid})).collect();
-        let mut body = json!({"pod": object.to_value()});
-        if self.spec.node_cache_capable {
-            let victims = json!({"pods": uids, "numPDBViolations": room.violations});
-            body["nodeNameToMetaVictims"] = json!({&room.node: victims});
-        } else {
-            let mut pods = Vec::new();
-            for victim in &room.victims {
-                pods.push(client.get::<Pod>(victim.namespace(), &victim.name).await?.to_value());
+        candidates: &[Preemption],
+    ) -> Result<Vec<Preemption>, Error> {
+        let answer = self.post(&self.spec.preempt_verb, self.preemption_arguments(asked, candidates)).await?;
+        let left = field(&answer, "NodeNameToMetaVictims").and_then(Value::as_object);
+        let mut rooms = Vec::new();
+        for (name, given) in left.into_iter().flatten() {
+            let unknown = || Error::Transport(format!("nodeinfo not found for node name {name:?}"));
+            let node = snapshot.find(name).ok_or_else(unknown)?;
+            let mut victims = Vec::new();
+            for uid in items(given, "Pods").unwrap_or_default().iter().map(|pod| text(pod, "UID")) {
+                let victim = node.pods.iter().find(|pod| *pod.uid == *uid).ok_or_else(|| {
+                    let url = &self.spec.url_prefix;
+                    let why = "but the pod is not found on that node";
+                    Error::Transport(format!(
+                        "extender: {url} claims to preempt pod (UID: {uid}) on node: {name}, {why}"
+                    ))
+                })?;
+                victims.push(victim.clone());
             }
-            let victims = json!({"pods": pods, "numPDBViolations": room.violations});
-            body["nodeNameToVictims"] = json!({&room.node: victims});
+            victims.sort_by(|a, b| importance(a).cmp(&importance(b)));
+            let violations = field(given, "NumPDBViolations").and_then(Value::as_u64).unwrap_or(0);
+            rooms.push(Preemption { node: name.clone(), victims, violations: violations as usize });
         }
-        let answer = self.post(&self.spec.preempt_verb, &body).await?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|error| Error::Transport(error.to_string()))?;
-        let left = answer.get("nodeNameToMetaVictims").or_else(|| answer.get("nodeNameToVictims"));
-        Ok(left.and_then(|nodes| nodes.get(&room.node)).is_some_and(|victims| !victims.is_null()))
+        Ok(rooms)
     }
 
-    /// Binds in the scheduler's stead.
-    pub async fn bind(&self, pod: &PodRow) -> Result<(), Error> {
-        let body = json!({"podName": pod.name, "podNamespace": pod.namespace(), "podUID": &*pod.uid,
-            "node": pod.node_name});
-        let answer = self.post(&self.spec.bind_verb, &body).await?;
-        let answer: Value = serde_json::from_slice(&answer).unwrap_or(Value::Null);
-        match answer["error"].as_str().filter(|error| !error.is_empty()) {
-            Some(error) => Err(Error::Transport(error.to_owned())),
-            None => Ok(()),
+    /// The pod and every place where room could be made: victims by UID for one that knows them, whole for others.
+    fn preemption_arguments(&self, asked: &Consulted<'_>, candidates: &[Preemption]) -> Vec<u8> {
+        let by_uid = self.spec.node_cache_capable;
+        let (given, other) = match by_uid {
+            true => ("NodeNameToMetaVictims", "NodeNameToVictims"),
+            false => ("NodeNameToVictims", "NodeNameToMetaVictims"),
+        };
+        let mut body = b"{\"Pod\":".to_vec();
+        asked.pod.write_wire(&mut body);
+        body.extend_from_slice(format!(",\"{other}\":null,\"{given}\":{{").as_bytes());
+        for (number, room) in candidates.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            body.extend_from_slice(format!("{comma}{}:{{\"Pods\":[", json!(room.node)).as_bytes());
+            if by_uid {
+                let uids: Vec<String> = room.victims.iter().map(|pod| json!({"UID": &*pod.uid}).to_string()).collect();
+                body.extend_from_slice(uids.join(",").as_bytes());
+            } else {
+                join(room.victims.iter().filter_map(|pod| asked.pods.get(&pod.key())), &mut body);
+            }
+            body.extend_from_slice(format!("],\"NumPDBViolations\":{}}}", room.violations).as_bytes());
+        }
+        body.extend_from_slice(b"}}");
+        body
+    }
+
+    /// Binds in the scheduler's stead. False if it could not and need not: somebody else must.
+    pub async fn bind(&self, pod: &PodRow) -> Result<bool, Error> {
+        let body = json!({"PodName": pod.name, "PodNamespace": pod.namespace(), "PodUID": &*pod.uid,
+            "Node": pod.node_name});
+        let answer = self.post(&self.spec.bind_verb, body.to_string().into_bytes()).await;
+        let bound = answer.and_then(|answer| match text(&answer, "Error") {
+            "" => Ok(true),
+            error => Err(Error::Transport(error.to_owned())),
+        });
+        match bound {
+            Err(error) if self.spec.ignorable => {
+                self.is_ignored(&error);
+                Ok(false)
+            }
+            bound => bound,
         }
     }
+}
+
+/// Writes objects as the items of a list.
+fn join(objects: impl Iterator<Item = Arc<Object>>, body: &mut Vec<u8>) {
+    for (number, object) in objects.enumerate() {
+        if number > 0 {
+            body.push(b',');
+        }
+        object.write_item(body);
+    }
+}
+
+/// The nodes that an extender names as refused. What it calls unresolvable counts more.
+fn rejections(answer: &Value, snapshot: &Snapshot) -> Vec<Rejected> {
+    let of = |name: &str| field(answer, name).and_then(Value::as_object);
+    let unresolvable = of("FailedAndUnresolvableNodes");
+    let failed = of("FailedNodes").into_iter().flatten();
+    let failed = failed.filter(|(name, _)| unresolvable.is_none_or(|nodes| !nodes.contains_key(*name)));
+    let verdict = |name: &str, why: &Value, verdict: fn(Reasons) -> Verdict| {
+        let why = why.as_str().unwrap_or_default().to_owned();
+        let slot = snapshot.find(name)?.slot;
+        Some(Rejected { slot, plugin: "Extender", verdict: verdict(Reasons::Many([why].into())) })
+    };
+    let failed = failed.filter_map(|(name, why)| verdict(name, why, Verdict::Unschedulable));
+    let hopeless = unresolvable.into_iter().flatten();
+    failed.chain(hopeless.filter_map(|(name, why)| verdict(name, why, Verdict::Unresolvable))).collect()
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use corten_api::k8s_openapi::api::resource::v1::AllocationResult;
 use corten_meta::Key;
 
+use crate::cycle::Search;
 use crate::plugins::Limits;
 use crate::queue::Entry;
 use crate::rows::{NodeChange, NodeRow, PodRow, Snapshot};
@@ -51,6 +52,25 @@ impl Point {
         Point::Bind,
         Point::PostBind,
     ];
+
+    /// Upstream's name of it.
+    pub fn name(self) -> &'static str {
+        const NAMES: [&str; Point::ALL.len()] = [
+            "PreEnqueue",
+            "QueueSort",
+            "PreFilter",
+            "Filter",
+            "PostFilter",
+            "PreScore",
+            "Score",
+            "Reserve",
+            "Permit",
+            "PreBind",
+            "Bind",
+            "PostBind",
+        ];
+        NAMES[self as usize]
+    }
 }
 
 /// Why not, in upstream's words. One fixed sentence is the rule, and costs nothing.
@@ -126,7 +146,7 @@ pub enum PreScore {
     Ready(State),
 }
 
-/// Something to write before the pod is bound.
+/// Something to write for a pod, before it is bound or because it cannot be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Give the volume to the claim.
@@ -135,6 +155,16 @@ pub enum Effect {
     Provision { claim: Key },
     /// Give devices to the ResourceClaim, unless it has them, and reserve it for the pod.
     AllocateClaim { claim: Key, allocation: Option<Box<AllocationResult>> },
+    /// Take the devices of a ResourceClaim away.
+    DeallocateClaim { claim: Key },
+}
+
+/// What a plugin does about a pod that found no node, and its word on it.
+pub struct Aftermath {
+    pub why: String,
+    pub effect: Option<Effect>,
+    /// No plugin after it is heard.
+    pub ends: bool,
 }
 
 /// Something that happened in the cluster and may make a rejected pod schedulable.
@@ -161,6 +191,34 @@ pub enum ClusterEvent<'a> {
     DevicesChanged,
 }
 
+impl ClusterEvent<'_> {
+    /// Upstream's name of it, in metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            ClusterEvent::NodeAdded(_) => "NodeAdd",
+            ClusterEvent::NodeUpdated(_, change) => match change {
+                NodeChange { allocatable: true, .. } => "NodeUpdateNodeAllocatable",
+                NodeChange { labels: true, .. } => "NodeUpdateNodeLabel",
+                NodeChange { taints: true, .. } | NodeChange { unschedulable: true, .. } => "NodeUpdateNodeTaint",
+                _ => "NodeUpdate",
+            },
+            ClusterEvent::NodeRemoved => "NodeDelete",
+            ClusterEvent::PodPlaced(_) => "AssignedPodAdd",
+            ClusterEvent::PodUpdated(_, _) => "AssignedPodUpdate",
+            ClusterEvent::PodRemoved(_) => "AssignedPodDelete",
+            ClusterEvent::NamespaceChanged => "NamespaceUpdate",
+            ClusterEvent::ClaimChanged(_) => "PersistentVolumeClaimUpdate",
+            ClusterEvent::VolumeChanged => "PersistentVolumeUpdate",
+            ClusterEvent::StorageClassChanged => "storage.k8s.io/StorageClassUpdate",
+            ClusterEvent::StorageCapacityChanged => "storage.k8s.io/CSIStorageCapacityUpdate",
+            ClusterEvent::CsiDriverChanged => "storage.k8s.io/CSIDriverUpdate",
+            ClusterEvent::CsiNodeChanged => "storage.k8s.io/CSINodeUpdate",
+            ClusterEvent::AttachmentRemoved => "storage.k8s.io/VolumeAttachmentDelete",
+            ClusterEvent::DevicesChanged => "resource.k8s.io/ResourceClaimUpdate",
+        }
+    }
+}
+
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
@@ -184,12 +242,22 @@ pub trait Plugin: Send + Sync {
         Verdict::Fits
     }
 
+    /// Whether its filter hangs on nothing but the pod and the node's own row.
+    fn is_local(&self) -> bool {
+        false
+    }
+
     fn pre_score(&self, _pod: &PodRow, _snapshot: &mut Snapshot, _feasible: &[usize]) -> PreScore {
         PreScore::Skip
     }
 
     fn score(&self, _state: &State, _pod: &PodRow, _node: &NodeRow, _snapshot: &Snapshot) -> i64 {
         0
+    }
+
+    /// Post-filter: what it does about a pod that found no node.
+    fn post_filter(&self, _pod: &PodRow, _search: &Search, _snapshot: &Snapshot) -> Option<Aftermath> {
+        None
     }
 
     /// Post-filter: within which bounds room may be made, if at all.

@@ -1,4 +1,5 @@
-//! What the plugins make of a given cluster and pod: for programs that compare decisions, and nothing else.
+//! What the plugins make of a given cluster and pod, and the rows they do it by: for programs that compare decisions
+//! or measure, and nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,25 +35,37 @@ pub enum Judgement {
     },
 }
 
+/// The rows that the scheduler keeps of a cluster.
+#[derive(Default)]
+pub struct Rows(Snapshot);
+
+impl Rows {
+    pub fn add(&mut self, cluster: Cluster) {
+        let snapshot = &mut self.0;
+        for namespace in cluster.namespaces {
+            snapshot.set_namespace(namespace.name(), Some(namespace.metadata.labels.clone().unwrap_or_default()));
+        }
+        for service in cluster.services {
+            let key = Key { namespace: service.namespace().to_owned(), name: service.name().to_owned() };
+            snapshot.selectors.set_service(&key, service.spec.and_then(|spec| spec.selector));
+        }
+        for node in cluster.nodes {
+            snapshot.set_node(node);
+        }
+        for pod in cluster.pods {
+            let row = snapshot.row(pod);
+            snapshot.add_pod(Arc::new(row));
+        }
+    }
+}
+
 /// Judges every node for a pod by the default profile.
 pub fn judge(cluster: Cluster, pod: Pod) -> BTreeMap<String, Judgement> {
-    let mut snapshot = Snapshot::default();
-    for namespace in cluster.namespaces {
-        snapshot.set_namespace(namespace.name(), Some(namespace.metadata.labels.clone().unwrap_or_default()));
-    }
-    for service in cluster.services {
-        let key = Key { namespace: service.namespace().to_owned(), name: service.name().to_owned() };
-        snapshot.selectors.set_service(&key, service.spec.and_then(|spec| spec.selector));
-    }
-    for node in cluster.nodes {
-        snapshot.set_node(node);
-    }
-    for pod in cluster.pods {
-        let row = snapshot.row(pod);
-        snapshot.add_pod(Arc::new(row));
-    }
+    let mut rows = Rows::default();
+    rows.add(cluster);
+    let mut snapshot = rows.0;
     let row = snapshot.row(pod);
-    let profile = Profile::new(&ProfileSpec::default());
+    let profile = Profile::new(&ProfileSpec::default(), &Arc::default());
     let mut judged = BTreeMap::new();
     let slots: Vec<usize> = snapshot.nodes().map(|node| node.slot).collect();
     let filters = match cycle::pre_filter(&mut snapshot, &profile, &row) {

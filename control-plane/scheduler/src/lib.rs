@@ -9,6 +9,7 @@ mod explain;
 mod extender;
 mod framework;
 pub mod judge;
+mod metrics;
 mod outcome;
 mod plugins;
 mod preemption;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, Election};
 pub use explain::{Explanation, NodeReport, explain};
+pub use metrics::Metrics;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -52,7 +52,12 @@ impl Outcomes {
 
     /// Says that a pod which had a node could not be bound. A pod that is gone or bound by others needs no words.
     pub async fn binding_failed(&self, pod: &PodRow, step: &str, error: &str) {
-        self.tell(pod, "SchedulerError", &format!("running {step}: {error}"), None).await;
+        self.failed(pod, &format!("running {step}: {error}")).await;
+    }
+
+    /// Says that a pod could not be decided about.
+    pub async fn failed(&self, pod: &PodRow, error: &str) {
+        self.tell(pod, "SchedulerError", error, None).await;
     }
 
     /// Writes what must show before the pod is bound.
@@ -68,6 +73,7 @@ impl Outcomes {
                 Effect::AllocateClaim { claim, allocation } => {
                     self.reserve_claim(&placed.row, claim, allocation.as_deref()).await?;
                 }
+                Effect::DeallocateClaim { .. } => {}
                 Effect::Provision { claim } => {
                     let annotations = json!({SELECTED_NODE: placed.row.node_name});
                     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
@@ -108,6 +114,19 @@ impl Outcomes {
             });
         }
         self.client.update_status(&claim).await.map(drop)
+    }
+
+    /// Takes devices away from claims that would keep the pod from every node.
+    pub async fn deallocate(&self, unplaced: &Unplaced) {
+        for effect in &unplaced.effects {
+            let Effect::DeallocateClaim { claim } = effect else { continue };
+            let empty = json!({"allocation": null, "reservedFor": null, "devices": null});
+            let patch = Patch::Merge(json!({"status": empty}));
+            let given = self.client.patch::<ResourceClaim>(&claim.namespace, &claim.name, &patch, Some("status"));
+            if let Err(error) = given.await {
+                tracing::warn!(%claim, %error, "cannot take the devices of a claim away");
+            }
+        }
     }
 
     /// Takes down the victims of a preemption, and the claims to the node that lesser pods have.

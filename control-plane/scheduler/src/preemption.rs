@@ -10,7 +10,9 @@ use jiff::Timestamp;
 
 use crate::cycle::{Filters, Rotation, Search, filter_with_nominated, histogram, pre_filter};
 use crate::framework::Verdict;
+use crate::plugins::Limits;
 use crate::profile::Profile;
+use crate::rows::demand::{Demand, NodeDemand};
 use crate::rows::{Budget, PodRow, Snapshot};
 
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
@@ -25,10 +27,10 @@ pub struct Preemption {
     pub violations: usize,
 }
 
-/// The best place to make room, or why there is none.
+/// Where room could be made, or why nowhere.
 #[derive(Default)]
 pub struct Sought {
-    pub found: Option<Preemption>,
+    pub candidates: Vec<Preemption>,
     pub why_not: String,
     /// Nowhere can room be made: an earlier nomination is void.
     pub clears_nomination: bool,
@@ -40,8 +42,8 @@ pub fn find(
     pod: &PodRow,
     search: &Search,
     rotation: &mut Rotation,
+    limits: Limits,
 ) -> Sought {
-    let Some(limits) = profile.preemption() else { return Sought::default() };
     if let Some(reason) = not_eligible(snapshot, pod, search) {
         return Sought { why_not: reason.to_owned(), ..Sought::default() };
     }
@@ -49,14 +51,19 @@ pub fn find(
     let total = snapshot.len();
     let enough = limits.candidates(possible.len());
     let dry_run = dry_run(snapshot, profile, pod, &possible, enough, rotation);
-    if let Some(best) = dry_run.candidates.into_iter().min_by_key(cost) {
-        return Sought { found: Some(best), ..Sought::default() };
+    if !dry_run.candidates.is_empty() {
+        return Sought { candidates: dry_run.candidates, ..Sought::default() };
     }
     let unhelpful = Verdict::unresolvable(NOT_HELPFUL);
     let rest = total.saturating_sub(dry_run.refused.len());
     let verdicts = dry_run.refused.iter().map(|verdict| (verdict, 1)).chain([(&unhelpful, rest)]);
     let why_not = histogram(total, verdicts.filter(|(_, nodes)| *nodes > 0));
-    Sought { why_not, clears_nomination: true, found: None }
+    Sought { why_not, clears_nomination: true, candidates: Vec::new() }
+}
+
+/// The place where making room does the least harm.
+pub fn best(candidates: Vec<Preemption>) -> Option<Preemption> {
+    candidates.into_iter().min_by_key(cost)
 }
 
 fn not_eligible(snapshot: &Snapshot, pod: &PodRow, search: &Search) -> Option<&'static str> {
@@ -81,6 +88,41 @@ fn possible(snapshot: &Snapshot, search: &Search) -> Vec<usize> {
     by_pods.map(|rejected| rejected.slot).collect()
 }
 
+/// What dry runs found, node by node, for pods that ask for the same: of a thousand replicas that make room, each needs
+/// to look closely only at nodes that changed since the one before. Holds as long as a node's generation.
+#[derive(Default)]
+pub struct Memory {
+    of: Option<(Arc<Demand>, Arc<NodeDemand>, i32)>,
+    nodes: Vec<Option<(u64, Found)>>,
+}
+
+type Found = Result<Preemption, Verdict>;
+
+impl Memory {
+    /// Forgets what was found for others.
+    fn begin(&mut self, pod: &PodRow) {
+        let same = self.of.as_ref().is_some_and(|(demand, nodes, priority)| {
+            Arc::ptr_eq(demand, &pod.demand) && Arc::ptr_eq(nodes, &pod.nodes) && *priority == pod.priority
+        });
+        if !same {
+            self.of = Some((pod.demand.clone(), pod.nodes.clone(), pod.priority));
+            self.nodes.clear();
+        }
+    }
+
+    fn get(&self, slot: usize, generation: u64) -> Option<Found> {
+        let (at, found) = self.nodes.get(slot)?.as_ref()?;
+        (*at == generation).then(|| found.clone())
+    }
+
+    fn keep(&mut self, slot: usize, generation: u64, found: &Found) {
+        if self.nodes.len() <= slot {
+            self.nodes.resize(slot + 1, None);
+        }
+        self.nodes[slot] = Some((generation, found.clone()));
+    }
+}
+
 #[derive(Default)]
 struct DryRun {
     candidates: Vec<Preemption>,
@@ -102,8 +144,14 @@ fn dry_run(
     let Ok(filters) = pre_filter(snapshot, profile, pod) else { return run };
     let (before, after) = possible.split_at(rotation.below(possible.len()));
     let mut harmless = false;
+    let memorable = snapshot.budgets.is_empty() && filters.are_local();
+    rotation.dry_runs.begin(pod);
     for slot in after.iter().chain(before) {
-        match victims_on(snapshot, pod, *slot, &filters) {
+        let found = match memorable {
+            true => remembered(snapshot, pod, *slot, &filters, &mut rotation.dry_runs),
+            false => victims_on(snapshot, pod, *slot, &filters),
+        };
+        match found {
             Ok(preemption) => {
                 harmless |= preemption.violations == 0;
                 run.candidates.push(preemption);
@@ -115,6 +163,21 @@ fn dry_run(
         }
     }
     run
+}
+
+/// What was found before, unless the node changed since. Pods that are nominated to it count as well, and are no part
+/// of its row.
+fn remembered(snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filters<'_>, memory: &mut Memory) -> Found {
+    let node = snapshot.node(slot);
+    if !snapshot.nominated.on(&node.name).is_empty() {
+        return victims_on(snapshot, pod, slot, filters);
+    }
+    if let Some(found) = memory.get(slot, node.generation) {
+        return found;
+    }
+    let found = victims_on(snapshot, pod, slot, filters);
+    memory.keep(slot, snapshot.node(slot).generation, &found);
+    found
 }
 
 /// The fewest pods that must leave the node: all of lesser priority at first, then back with those that still fit,
@@ -150,7 +213,7 @@ fn victims_on(
 }
 
 /// The most important first: by priority, then by how long it has been running.
-fn importance(pod: &PodRow) -> (Reverse<i32>, Timestamp, &str) {
+pub fn importance(pod: &PodRow) -> (Reverse<i32>, Timestamp, &str) {
     (Reverse(pod.priority), pod.started.unwrap_or(Timestamp::MAX), &pod.uid)
 }
 

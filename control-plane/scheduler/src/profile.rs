@@ -1,11 +1,13 @@
 //! A profile: which plugins are called at which point, with what weights, for the pods of one scheduler name.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ProfileSpec;
 use crate::framework::{Plugin, Point};
-use crate::plugins::{Limits, registered};
+use crate::metrics::{Metrics, ProfileSeries};
+use crate::plugins::registered;
 
 pub struct Profile {
     pub name: String,
@@ -13,17 +15,19 @@ pub struct Profile {
     at: HashMap<Point, Vec<usize>>,
     weights: Vec<i64>,
     percentage_of_nodes_to_score: usize,
+    pub series: ProfileSeries,
 }
 
 impl Profile {
     /// Makes the plugins of a specification; it was checked when it was read.
-    pub fn new(spec: &ProfileSpec) -> Profile {
+    pub fn new(spec: &ProfileSpec, metrics: &Arc<Metrics>) -> Profile {
         let mut profile = Profile {
             name: spec.scheduler_name.clone(),
             plugins: Vec::new(),
             at: HashMap::new(),
             weights: Vec::new(),
             percentage_of_nodes_to_score: spec.percentage_of_nodes_to_score,
+            series: ProfileSeries::new(metrics, &spec.scheduler_name, &asked(spec)),
         };
         for point in Point::ALL {
             for enabled in spec.points.get(&point).into_iter().flatten() {
@@ -35,6 +39,11 @@ impl Profile {
             }
         }
         profile
+    }
+
+    #[cfg(test)]
+    pub fn by_default() -> Profile {
+        Profile::new(&ProfileSpec::default(), &Arc::default())
     }
 
     fn number(&mut self, name: &str, spec: &ProfileSpec) -> usize {
@@ -77,10 +86,6 @@ impl Profile {
         self.plugins.iter().map(|plugin| &**plugin).find(|plugin| plugin.name() == name)
     }
 
-    pub fn preemption(&self) -> Option<Limits> {
-        self.at(Point::PostFilter).find_map(Plugin::preemption)
-    }
-
     pub fn patience(&self) -> Duration {
         self.at(Point::PreBind).find_map(Plugin::patience).unwrap_or(Duration::from_secs(600))
     }
@@ -101,23 +106,34 @@ impl Profile {
     }
 }
 
+/// Which plugins are counted where.
+fn asked(spec: &ProfileSpec) -> Vec<(&'static str, Point)> {
+    let counted = [Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
+    let at = |point: Point| {
+        let enabled = spec.points.get(&point).into_iter().flatten();
+        enabled.filter_map(move |plugin| Some((registered(&plugin.name)?.name, point)))
+    };
+    counted.into_iter().flat_map(at).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn in_large_clusters_a_share_of_the_nodes_is_enough() {
-        let profile = Profile::new(&ProfileSpec::default());
+        let profile = Profile::by_default();
         for (nodes, expected) in [(50, 50), (100, 100), (1000, 420), (5000, 500), (10_000, 500)] {
             assert_eq!(profile.feasible_to_find(nodes), expected, "{nodes} nodes");
         }
-        let half = Profile::new(&ProfileSpec { percentage_of_nodes_to_score: 50, ..ProfileSpec::default() });
+        let half = ProfileSpec { percentage_of_nodes_to_score: 50, ..ProfileSpec::default() };
+        let half = Profile::new(&half, &Arc::default());
         assert_eq!(half.feasible_to_find(5000), 2500);
     }
 
     #[test]
     fn the_default_profile_filters_and_scores_in_upstreams_order() {
-        let profile = Profile::new(&ProfileSpec::default());
+        let profile = Profile::by_default();
         let filters: Vec<&str> = profile.filters().map(Plugin::name).collect();
         assert_eq!(filters[..4], ["NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity"]);
         assert_eq!(filters.last(), Some(&"DynamicResources"));
@@ -128,6 +144,7 @@ mod tests {
             ("NodeResourcesFit", 1),
             ("PodTopologySpread", 2),
             ("InterPodAffinity", 2),
+            ("DynamicResources", 2),
             ("NodeResourcesBalancedAllocation", 1),
             ("ImageLocality", 1),
         ];

@@ -10,11 +10,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::framework::{ClusterEvent, Point, Verdict};
+use crate::metrics::{self, Metrics};
 use crate::profile::Profile;
 use crate::rows::{PodRow, Snapshot};
 
 /// A rejected pod is tried again after this long even when nothing seems to have changed.
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
+
+/// What brings a pod into a queue that was in one before.
+const UPDATED: &str = "UnschedulablePodUpdate";
 
 pub type Profiles = HashMap<String, Arc<Profile>>;
 
@@ -23,9 +27,26 @@ pub struct Entry {
     pub pod: Arc<PodRow>,
     pub queued_at: Timestamp,
     pub attempts: u32,
+    pub first_attempt: Option<Timestamp>,
     pub last_attempt: Timestamp,
+    /// It is tried only because it has waited for long.
+    pub flushed: bool,
     /// The plugins whose change of mind could help; empty after an error, which only time heals.
     pub rejected_by: Vec<&'static str>,
+}
+
+impl Entry {
+    fn new(pod: Arc<PodRow>, now: Timestamp) -> Entry {
+        Entry {
+            pod,
+            queued_at: now,
+            attempts: 0,
+            first_attempt: None,
+            last_attempt: now,
+            flushed: false,
+            rejected_by: Vec::new(),
+        }
+    }
 }
 
 /// Where a pod waits.
@@ -43,6 +64,7 @@ type Rank = ((i64, i128), u64);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Alike {
     demand: usize,
+    nodes: usize,
     class: usize,
     priority: i32,
     nominated: String,
@@ -53,6 +75,7 @@ impl Alike {
     fn of(entry: &Entry) -> Alike {
         Alike {
             demand: Arc::as_ptr(&entry.pod.demand) as usize,
+            nodes: Arc::as_ptr(&entry.pod.nodes) as usize,
             class: entry.pod.class.id,
             priority: entry.pod.priority,
             nominated: entry.pod.nominated.clone(),
@@ -75,12 +98,19 @@ pub struct Queue {
     stale: BTreeSet<(Timestamp, Arc<str>)>,
     gated: HashMap<Arc<str>, Entry>,
     arrivals: u64,
+    metrics: Arc<Metrics>,
 }
 
 impl Queue {
-    pub fn new(profiles: Arc<Profiles>, initial_backoff: Duration, max_backoff: Duration) -> Queue {
+    pub fn new(
+        profiles: Arc<Profiles>,
+        initial_backoff: Duration,
+        max_backoff: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Queue {
         Queue {
             profiles,
+            metrics,
             initial_backoff,
             max_backoff,
             places: HashMap::new(),
@@ -115,32 +145,37 @@ impl Queue {
         let asleep = matches!(self.places.get(&pod.uid), Some(Place::Unschedulable(_)));
         let backing_off = matches!(self.places.get(&pod.uid), Some(Place::Backoff(_)));
         let Some(mut entry) = self.remove(&pod.uid) else {
-            let entry = Entry { pod, queued_at: now, attempts: 0, last_attempt: now, rejected_by: Vec::new() };
-            return self.enqueue(entry);
+            return self.enqueue(Entry::new(pod, now), metrics::ADDED);
         };
         let news = !same_demand(&entry.pod, &pod);
         entry.pod = pod;
         // One that was woken stays awake, whatever is written into its status meanwhile.
         match (asleep, backing_off) {
-            (true, _) if !news => self.shelve(entry),
-            (_, true) if !news => self.back_off(entry),
-            _ => return self.enqueue(entry),
+            (true, _) if !news => self.shelve(entry, UPDATED),
+            (_, true) if !news => self.back_off(entry, UPDATED),
+            _ => return self.enqueue(entry, UPDATED),
         }
         None
     }
 
-    fn enqueue(&mut self, entry: Entry) -> Option<Verdict> {
+    fn enqueue(&mut self, mut entry: Entry, event: &'static str) -> Option<Verdict> {
         let profile = self.profile(&entry.pod);
         let gates = profile.into_iter().flat_map(|profile| profile.at(Point::PreEnqueue));
-        let closed = gates.map(|plugin| plugin.pre_enqueue(&entry.pod)).find(|verdict| !verdict.fits());
-        if let Some(verdict) = closed {
+        let mut said = gates.map(|plugin| (plugin.name(), plugin.pre_enqueue(&entry.pod)));
+        let closed = said.find(|(_, verdict)| !verdict.fits());
+        drop(said);
+        let sorter = profile.and_then(|profile| profile.at(Point::QueueSort).next());
+        let rank = (sorter.map(|plugin| plugin.rank(&entry)).unwrap_or_default(), self.arrivals);
+        if let Some((gate, verdict)) = closed {
+            entry.rejected_by = vec![gate];
+            self.metrics.incoming("unschedulable", event);
+            self.metrics.rejected(&entry.pod.demand.scheduler_name, &entry.rejected_by, true);
             self.places.insert(entry.pod.uid.clone(), Place::Gated);
             self.gated.insert(entry.pod.uid.clone(), entry);
             return Some(verdict);
         }
-        let rank = profile.and_then(|profile| profile.at(Point::QueueSort).next()).map(|plugin| plugin.rank(&entry));
-        let rank = (rank.unwrap_or_default(), self.arrivals);
         self.arrivals += 1;
+        self.metrics.incoming("active", event);
         self.places.insert(entry.pod.uid.clone(), Place::Active(rank));
         self.active.insert(rank, entry);
         None
@@ -152,12 +187,18 @@ impl Queue {
         match place {
             Place::Active(rank) => self.active.remove(&rank),
             Place::Backoff(until) => self.backoff.remove(&(until, uid)),
-            Place::Gated => self.gated.remove(&uid),
+            Place::Gated => self.gated.remove(&uid).map(|mut entry| {
+                self.metrics.rejected(&entry.pod.demand.scheduler_name, &entry.rejected_by, false);
+                entry.rejected_by.clear();
+                entry
+            }),
             Place::Unschedulable(alike) => self.unshelve(&alike, &uid),
         }
     }
 
-    fn shelve(&mut self, entry: Entry) {
+    fn shelve(&mut self, entry: Entry, event: &'static str) {
+        self.metrics.incoming("unschedulable", event);
+        self.metrics.rejected(&entry.pod.demand.scheduler_name, &entry.rejected_by, true);
         let (uid, alike) = (entry.pod.uid.clone(), Alike::of(&entry));
         self.stale.insert((entry.last_attempt, uid.clone()));
         if !entry.pod.nominated.is_empty() {
@@ -174,6 +215,7 @@ impl Queue {
             self.unschedulable.remove(alike);
         }
         self.stale.remove(&(entry.last_attempt, uid.clone()));
+        self.metrics.rejected(&entry.pod.demand.scheduler_name, &entry.rejected_by, false);
         if let Some(waiting) = self.waiting_for_node.get_mut(&alike.nominated) {
             waiting.remove(uid);
             if waiting.is_empty() {
@@ -191,11 +233,13 @@ impl Queue {
             None => {
                 let woken = self.backoff.iter().find(|(_, entry)| !entry.rejected_by.is_empty());
                 let key = woken.map(|(key, _)| key.clone())?;
+                self.metrics.incoming("active", "PopFromBackoffQ");
                 self.backoff.remove(&key)?
             }
         };
         self.places.remove(&entry.pod.uid);
         entry.attempts += 1;
+        entry.first_attempt.get_or_insert(now);
         entry.last_attempt = now;
         entry.rejected_by.clear();
         Some(entry)
@@ -208,14 +252,14 @@ impl Queue {
                 break;
             }
             let entry = first.remove();
-            self.enqueue(entry);
+            self.enqueue(entry, "BackoffComplete");
         }
         while let Some((at, uid)) = self.stale.first().cloned() {
             if now.duration_since(at).unsigned_abs() < MAX_UNSCHEDULABLE || now < at {
                 break;
             }
             match self.remove(&uid) {
-                Some(entry) => drop(self.enqueue(entry)),
+                Some(entry) => drop(self.enqueue(Entry { flushed: true, ..entry }, "UnschedulableTimeout")),
                 None => drop(self.stale.pop_first()),
             }
         }
@@ -225,17 +269,18 @@ impl Queue {
     pub fn put_back(&mut self, mut entry: Entry, rejected_by: Vec<&'static str>) {
         entry.rejected_by = rejected_by;
         match entry.rejected_by.is_empty() {
-            true => self.back_off(entry),
-            false => self.shelve(entry),
+            true => self.back_off(entry, "ScheduleAttemptFailure"),
+            false => self.shelve(entry, "ScheduleAttemptFailure"),
         }
     }
 
     /// Makes a pod active that was taken out, whatever it waited for.
     pub fn activate(&mut self, entry: Entry) {
-        self.enqueue(entry);
+        self.enqueue(entry, "ForceActivate");
     }
 
-    fn back_off(&mut self, entry: Entry) {
+    fn back_off(&mut self, entry: Entry, event: &'static str) {
+        self.metrics.incoming("backoff", event);
         let until = self.backoff_ends(&entry);
         self.places.insert(entry.pod.uid.clone(), Place::Backoff(until));
         self.backoff.insert((until, entry.pod.uid.clone()), entry);
@@ -270,9 +315,10 @@ impl Queue {
         }
         for uid in woken {
             let Some(entry) = self.remove(&uid) else { continue };
+            let entry = Entry { flushed: false, ..entry };
             match self.backoff_ends(&entry) <= now {
-                true => drop(self.enqueue(entry)),
-                false => self.back_off(entry),
+                true => drop(self.enqueue(entry, event.label())),
+                false => self.back_off(entry, event.label()),
             }
         }
     }
@@ -305,7 +351,6 @@ impl Queue {
     }
 
     /// How many pods are active, in backoff, unschedulable and gated.
-    #[cfg(test)]
     pub fn lengths(&self) -> [usize; 4] {
         [self.active.len(), self.backoff.len(), self.stale.len(), self.gated.len()]
     }
@@ -313,7 +358,9 @@ impl Queue {
 
 /// Whether two versions of a pod ask for the same: a status update must not count as news.
 fn same_demand(a: &PodRow, b: &PodRow) -> bool {
-    a.class == b.class && a.priority == b.priority && (Arc::ptr_eq(&a.demand, &b.demand) || a.demand == b.demand)
+    let same_nodes = Arc::ptr_eq(&a.nodes, &b.nodes) || a.nodes == b.nodes;
+    let same_demand = Arc::ptr_eq(&a.demand, &b.demand) || a.demand == b.demand;
+    a.class == b.class && a.priority == b.priority && same_nodes && same_demand
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What waits where, and what wakes it.
 
 use super::*;
-use crate::config::ProfileSpec;
 use crate::rows::tests::{node, typed_pod};
 use serde_json::json;
 
@@ -10,9 +9,10 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn queue() -> (Queue, Snapshot) {
-    let profile = Profile::new(&ProfileSpec::default());
+    let profile = Profile::by_default();
     let profiles = Arc::new(Profiles::from([(profile.name.clone(), Arc::new(profile))]));
-    (Queue::new(profiles, Duration::from_secs(1), Duration::from_secs(10)), Snapshot::default())
+    let queue = Queue::new(profiles, Duration::from_secs(1), Duration::from_secs(10), Arc::default());
+    (queue, Snapshot::default())
 }
 
 fn row(snapshot: &mut Snapshot, name: &str, priority: i32) -> Arc<PodRow> {

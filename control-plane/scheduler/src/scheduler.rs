@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use jiff::Timestamp;
@@ -13,7 +14,8 @@ use jiff::Timestamp;
 use crate::config::Config;
 use crate::cycle::{self, Rejection, Rotation, Search};
 use crate::framework::{ClusterEvent, Effect, Point};
-use crate::preemption::Preemption;
+use crate::metrics::{Attempt, Metrics};
+use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
 use crate::queue::{Entry, Profiles, Queue};
 use crate::rows::{PodRow, Snapshot};
@@ -37,6 +39,8 @@ pub struct Unplaced {
     /// Pods of lesser priority that lose their claim to the node that is made free.
     pub displaced: Vec<Arc<PodRow>>,
     pub clears_nomination: bool,
+    /// What is written to make it schedulable.
+    pub effects: Vec<Effect>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,16 +58,19 @@ pub struct Scheduler {
     /// Nominations of ours that the cache does not show yet.
     unconfirmed: HashMap<Arc<str>, String>,
     rotation: Rotation,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Scheduler {
     pub fn new(config: &Config) -> Scheduler {
-        let profiles =
-            config.profiles.iter().map(Profile::new).map(|profile| (profile.name.clone(), Arc::new(profile)));
+        let metrics = &config.metrics;
+        let profiles = config.profiles.iter().map(|spec| Profile::new(spec, metrics));
+        let profiles = profiles.map(|profile| (profile.name.clone(), Arc::new(profile)));
         let profiles = Arc::new(profiles.collect::<Profiles>());
         Scheduler {
-            queue: Queue::new(profiles.clone(), config.initial_backoff, config.max_backoff),
+            queue: Queue::new(profiles.clone(), config.initial_backoff, config.max_backoff, metrics.clone()),
             profiles,
+            metrics: metrics.clone(),
             snapshot: Snapshot::default(),
             assumed: HashMap::new(),
             unconfirmed: HashMap::new(),
@@ -81,6 +88,12 @@ impl Scheduler {
 
     pub fn is_assumed(&self, uid: &str) -> bool {
         self.assumed.contains_key(uid)
+    }
+
+    /// Writes down how much there is of everything.
+    pub fn note_sizes(&self, binding: usize) {
+        let known = [self.snapshot.len(), self.snapshot.pods(), self.assumed.len()];
+        self.metrics.note_sizes(self.queue.lengths(), known, binding);
     }
 
     #[cfg(test)]
@@ -201,42 +214,39 @@ impl Scheduler {
         cycle::search(&mut self.snapshot, profile, pod, &mut self.rotation)
     }
 
-    /// The second half: `extra` are the extenders' scores of the feasible nodes.
-    pub fn conclude(&mut self, entry: Entry, profile: &Profile, search: &Search, extra: &[i64]) -> Decision {
-        let feasible = &search.feasible;
-        if self.snapshot.len() == 0 {
-            return self.reject(entry, cycle::no_nodes());
-        }
+    /// The second half: `extra` are the extenders' scores of the feasible nodes, of which there is at least one.
+    pub fn conclude(&mut self, entry: Entry, profile: &Profile, feasible: &[usize], extra: &[i64]) -> Option<Decision> {
         let mut scores = cycle::scores(&mut self.snapshot, profile, &entry.pod, feasible);
         scores.iter_mut().zip(extra).for_each(|(score, extra)| *score += extra);
-        match cycle::select(feasible, &scores, &mut self.rotation) {
-            Some(slot) => self.assume(entry, profile, slot),
-            None => {
-                let rejection = cycle::post_filter(&mut self.snapshot, profile, &entry.pod, search, &mut self.rotation);
-                self.reject(entry, rejection)
-            }
+        let slot = cycle::select(feasible, &scores, &mut self.rotation)?;
+        Some(self.assume(entry, profile, slot))
+    }
+
+    /// Or, without a feasible node, why there is none and where room could be made.
+    pub fn why_not(&mut self, pod: &PodRow, profile: &Profile, search: &Search) -> Rejection {
+        match self.snapshot.len() {
+            0 => cycle::no_nodes(),
+            _ => cycle::post_filter(&mut self.snapshot, profile, pod, search, &mut self.rotation),
         }
     }
 
     /// Reserve: from here on the pod counts as placed, and whether it can be bound is awaited beside.
     fn assume(&mut self, entry: Entry, profile: &Profile, slot: usize) -> Decision {
+        let began = Instant::now();
         let mut effects = Vec::new();
         for plugin in profile.at(Point::Reserve) {
             match plugin.reserve(&entry.pod, slot, &mut self.snapshot) {
                 Ok(more) => effects.extend(more),
                 Err(verdict) => {
+                    profile.series.point(Point::Reserve, verdict.status(), began);
                     profile.at(Point::Reserve).for_each(|other| other.unreserve(&entry.pod, &mut self.snapshot));
                     let message = verdict.reasons().map(|reasons| reasons.text()).unwrap_or_default();
-                    let rejection = Rejection {
-                        message: format!("running Reserve plugin {:?}: {message}", plugin.name()),
-                        plugins: vec![plugin.name()],
-                        preemption: None,
-                        clears_nomination: false,
-                    };
-                    return self.reject(entry, rejection);
+                    let why = format!("running Reserve plugin {:?}: {message}", plugin.name());
+                    return self.reject(entry, Rejection::new(why, plugin.name()));
                 }
             }
         }
+        profile.series.point(Point::Reserve, "Success", began);
         let mut row = (*entry.pod).clone();
         row.node_name.clone_from(&self.snapshot.node(slot).name);
         let row = Arc::new(row);
@@ -247,22 +257,25 @@ impl Scheduler {
     }
 
     /// No node: room is claimed if it can be made, and the pod waits for a change.
-    fn reject(&mut self, mut entry: Entry, rejection: Rejection) -> Decision {
+    pub fn reject(&mut self, mut entry: Entry, rejection: Rejection) -> Decision {
         let pod = entry.pod.clone();
-        let Rejection { message, plugins, preemption, clears_nomination } = rejection;
+        let message = rejection.message();
+        let Rejection { plugins, candidates, clears_nomination, effects, .. } = rejection;
+        let preemption = preemption::best(candidates);
         let mut displaced = Vec::new();
         if let Some(room) = &preemption {
             let lesser = self.snapshot.nominated.on(&room.node).iter().filter(|other| other.priority < pod.priority);
             displaced = lesser.cloned().collect();
             displaced.iter().for_each(|other| self.lose_nomination(other));
             self.mark_going(room, true);
+            self.metrics.preempted(room.victims.len());
             self.nominate(&mut entry, &room.node);
         } else if clears_nomination && !pod.nominated.is_empty() {
             self.nominate(&mut entry, "");
         }
         self.queue.put_back(entry, plugins);
         let clears_nomination = clears_nomination && !pod.nominated.is_empty();
-        Decision::Reject(Unplaced { pod, message, preemption, displaced, clears_nomination })
+        Decision::Reject(Unplaced { pod, message, preemption, displaced, clears_nomination, effects })
     }
 
     fn nominate(&mut self, entry: &mut Entry, node: &str) {
@@ -311,8 +324,17 @@ impl Scheduler {
     }
 
     /// The API has taken the binding; the cache will show it.
-    pub fn bound(&mut self, placed: &Placed) {
+    pub fn bound(&mut self, placed: &Placed, now: Timestamp) {
         self.release(placed);
+        self.metrics.bound(&placed.entry, now);
+        self.attempted(&placed.row, Attempt::Scheduled, placed.entry.last_attempt, now);
+    }
+
+    /// An attempt to place a pod has ended.
+    pub fn attempted(&self, pod: &PodRow, result: Attempt, since: Timestamp, now: Timestamp) {
+        if let Some(profile) = self.profiles.get(&pod.demand.scheduler_name) {
+            profile.series.attempt(result, since, now);
+        }
     }
 
     fn release(&mut self, placed: &Placed) {
@@ -324,6 +346,7 @@ impl Scheduler {
     /// The pod could not be bound: it gives back what it took, and is tried again after a while.
     pub fn binding_failed(&mut self, placed: Placed, now: Timestamp) {
         self.release(&placed);
+        self.attempted(&placed.row, Attempt::Error, placed.entry.last_attempt, now);
         let uid = placed.row.uid.clone();
         if self.assumed.remove(&uid).is_none() {
             return;
@@ -340,8 +363,15 @@ impl Scheduler {
         for effect in &placed.effects {
             let key = match effect {
                 Effect::BindVolume { claim, .. } | Effect::Provision { claim } => claim,
-                // Nothing follows from it that would have to be waited for.
-                Effect::AllocateClaim { .. } => continue,
+                // Until the cache shows it, only the promise keeps the devices from others.
+                Effect::AllocateClaim { claim, .. } => match self.snapshot.devices.claim(claim) {
+                    None => return Err(format!("resourceclaim {:?} does not exist any more", claim.name)),
+                    Some(object) if object.status.as_ref().is_none_or(|status| status.allocation.is_none()) => {
+                        return Ok(false);
+                    }
+                    Some(_) => continue,
+                },
+                Effect::DeallocateClaim { .. } => continue,
             };
             let claim = storage.claims.get(key).ok_or_else(|| format!("PVC {key} does not exist any more"))?;
             match effect {
@@ -356,7 +386,7 @@ impl Scheduler {
                         return Err(format!("provisioning failed for PVC {:?}", claim.key.name));
                     }
                 }
-                Effect::Provision { .. } | Effect::AllocateClaim { .. } => {}
+                Effect::Provision { .. } | Effect::AllocateClaim { .. } | Effect::DeallocateClaim { .. } => {}
             }
             if !claim.is_bound() {
                 return Ok(false);

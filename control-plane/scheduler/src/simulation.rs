@@ -33,6 +33,15 @@ enum Step {
     DeletePod {
         pick: usize,
     },
+    /// A pod that is being deleted is gone at last.
+    Vanish {
+        pick: usize,
+    },
+    /// Another scheduler binds a pod that ours may be about to bind.
+    BindByOther {
+        pick: usize,
+        node: u8,
+    },
     /// News of some pods and nodes reach the scheduler.
     Deliver {
         most: usize,
@@ -56,10 +65,12 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0u8..4, 1u8..6).prop_map(|(name, cpu)| Step::AddNode { name, cpu }),
         1 => (0u8..4).prop_map(|name| Step::RemoveNode { name }),
         1 => (0u8..4, any::<bool>()).prop_map(|(name, off)| Step::Cordon { name, off }),
-        5 => (1u8..5, 0u8..3, prop::bool::weighted(0.1), prop::bool::weighted(0.2))
+        5 => (0u8..5, 0u8..3, prop::bool::weighted(0.1), prop::bool::weighted(0.2))
             .prop_map(|(cpu, priority, gated, spreads)| Step::CreatePod { cpu, priority, gated, spreads }),
         1 => any::<usize>().prop_map(|pick| Step::Ungate { pick }),
         2 => any::<usize>().prop_map(|pick| Step::DeletePod { pick }),
+        3 => any::<usize>().prop_map(|pick| Step::Vanish { pick }),
+        1 => (any::<usize>(), 0u8..4).prop_map(|(pick, node)| Step::BindByOther { pick, node }),
         5 => (1usize..6).prop_map(|most| Step::Deliver { most }),
         6 => Just(Step::Decide),
         5 => (any::<usize>(), prop::bool::weighted(0.2)).prop_map(|(pick, fails)| Step::Answer { pick, fails }),
@@ -76,6 +87,8 @@ struct Stored {
     gated: bool,
     spreads: bool,
     node: String,
+    /// It was told to go, and takes its time.
+    going: bool,
 }
 
 enum Request {
@@ -122,7 +135,10 @@ impl World {
                 "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchExpressions": [
                     {"key": "app", "operator": "Exists"}]}}]);
         }
-        Some(typed_pod(name, spec))
+        let mut pod = typed_pod(name, spec);
+        pod.metadata.deletion_timestamp =
+            stored.going.then_some(corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.now));
+        Some(pod)
     }
 
     fn deliver(&mut self, most: usize) {
@@ -171,7 +187,7 @@ impl World {
                     pod.node.clone_from(&placed.row.node_name);
                 }
                 self.news.insert((true, name));
-                self.scheduler.bound(&placed);
+                self.scheduler.bound(&placed, self.now);
                 self.check_nodes();
             }
             Request::Evict(unplaced) => {
@@ -180,7 +196,9 @@ impl World {
                     return self.scheduler.eviction_failed(&unplaced.pod, &room);
                 }
                 for victim in &room.victims {
-                    self.pods.remove(&victim.name);
+                    if let Some(pod) = self.pods.get_mut(&victim.name) {
+                        pod.going = true;
+                    }
                     self.news.insert((true, victim.name.clone()));
                 }
             }
@@ -232,7 +250,8 @@ impl World {
                 let name = format!("p{:03}", self.made);
                 self.made += 1;
                 let (cpu, priority) = (i64::from(cpu), i32::from(priority));
-                self.pods.insert(name.clone(), Stored { cpu, priority, gated, spreads, node: String::new() });
+                self.pods
+                    .insert(name.clone(), Stored { cpu, priority, gated, spreads, node: String::new(), going: false });
                 self.news.insert((true, name));
             }
             Step::Ungate { pick } => self.change(pick, |pods, name| {
@@ -241,6 +260,17 @@ impl World {
                 }
             }),
             Step::DeletePod { pick } => self.change(pick, |pods, name| drop(pods.remove(name))),
+            Step::Vanish { pick } => self.vanish(pick),
+            Step::BindByOther { pick, node } => {
+                let node = format!("n{node}");
+                let known = self.nodes.contains_key(&node);
+                // One that asks for nothing: nobody can keep to what another gives away at the same time.
+                self.change(pick, |pods, name| {
+                    if let Some(pod) = pods.get_mut(name).filter(|pod| known && pod.cpu == 0 && pod.node.is_empty()) {
+                        pod.node = node;
+                    }
+                });
+            }
             Step::Deliver { most } => self.deliver(most),
             Step::Decide => _ = self.decide(),
             Step::Answer { pick, fails } => self.answer(pick, fails),
@@ -253,6 +283,14 @@ impl World {
         let Some(name) = self.pods.keys().nth(pick % self.pods.len().max(1)).cloned() else { return };
         what(&mut self.pods, &name);
         self.news.insert((true, name));
+    }
+
+    fn vanish(&mut self, pick: usize) {
+        let going: Vec<String> = self.pods.iter().filter(|(_, pod)| pod.going).map(|(name, _)| name.clone()).collect();
+        if let Some(name) = going.get(pick % going.len().max(1)) {
+            self.pods.remove(name);
+            self.news.insert((true, name.clone()));
+        }
     }
 
     fn wait(&mut self, seconds: i64) {
@@ -270,7 +308,10 @@ impl World {
                     self.answer(0, false);
                 }
                 if !decided && self.news.is_empty() {
-                    break;
+                    if !self.pods.values().any(|pod| pod.going) {
+                        break;
+                    }
+                    self.vanish(0);
                 }
             }
         }

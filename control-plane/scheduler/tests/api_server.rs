@@ -2,97 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::future::Future;
-use std::time::{Duration, Instant};
+mod cluster;
 
+use cluster::Cluster;
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount,
-};
+use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use corten_api::k8s_openapi::api::scheduling::v1::PriorityClass;
 use corten_api::k8s_openapi::api::storage::v1::StorageClass;
-use corten_client::{Client, DeleteOptions, Patch};
+use corten_client::{DeleteOptions, Patch};
 use corten_scheduler::Config;
-use serde_json::{Value, json};
-use testkit::control_plane::ControlPlane;
-use tokio_util::sync::CancellationToken;
-
-/// No single wait takes longer than this, also on a busy machine.
-const BOUND: Duration = Duration::from_secs(30);
-
-struct Cluster {
-    _plane: ControlPlane,
-    admin: Client,
-    shutdown: CancellationToken,
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        self.shutdown.cancel();
-    }
-}
-
-impl Cluster {
-    async fn start(config: Config) -> Cluster {
-        let plane = ControlPlane::start_in(&std::env::temp_dir()).await;
-        let (admin, shutdown) = (plane.admin(), CancellationToken::new());
-        let client = plane.client("system:kube-scheduler", &[]);
-        tokio::spawn(corten_scheduler::run(config, client, shutdown.clone()));
-        let cluster = Cluster { _plane: plane, admin, shutdown };
-        cluster.create::<Namespace>(json!({"metadata": {"name": "test"}})).await;
-        cluster.create::<ServiceAccount>(json!({"metadata": {"namespace": "test", "name": "default"}})).await;
-        cluster
-    }
-
-    async fn create<K: Typed>(&self, mut object: Value) -> K {
-        object["apiVersion"] = json!(K::API_VERSION);
-        object["kind"] = json!(K::KIND);
-        self.admin.create(&K::from_value(object).unwrap()).await.unwrap()
-    }
-
-    async fn node(&self, name: &str, cpu: &str) {
-        let labels = json!({"kubernetes.io/hostname": name});
-        let resources = json!({"cpu": cpu, "memory": "4Gi", "pods": "110"});
-        let status = json!({"capacity": resources, "allocatable": resources});
-        self.create::<Node>(json!({"metadata": {"name": name, "labels": labels}, "status": status})).await;
-        // The API server gives a new node a taint that the node lifecycle takes away once the kubelet is ready.
-        let ready = Patch::Merge(json!({"spec": {"taints": null}}));
-        self.admin.patch::<Node>("", name, &ready, None).await.unwrap();
-    }
-
-    async fn pod(&self, name: &str, cpu: &str, extra: Value) {
-        let mut spec = json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}],
-            "automountServiceAccountToken": false});
-        corten_meta::patch::merge_patch(&mut spec, &extra);
-        self.create::<Pod>(json!({"metadata": {"namespace": "test", "name": name}, "spec": spec})).await;
-    }
-
-    async fn get(&self, name: &str) -> Value {
-        self.admin.get::<Pod>("test", name).await.unwrap().to_value()
-    }
-
-    async fn eventually<F: Future<Output = bool>>(&self, what: &str, holds: impl Fn() -> F) {
-        let began = Instant::now();
-        while !holds().await {
-            assert!(began.elapsed() < BOUND, "{what} did not come to pass");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn is_on(&self, name: &str, node: &str) {
-        let what = format!("{name} on {node}");
-        self.eventually(&what, || async { self.get(name).await["spec"]["nodeName"] == node }).await;
-    }
-
-    async fn says(&self, name: &str, message: &str) {
-        let told = || async {
-            let pod = self.get(name).await;
-            let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            conditions.iter().any(|one| one["type"] == "PodScheduled" && one["message"] == message)
-        };
-        self.eventually(&format!("{name}: {message}"), told).await;
-    }
-}
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_bound_or_told_why_not_and_tried_again() {
@@ -101,7 +20,7 @@ async fn pods_are_bound_or_told_why_not_and_tried_again() {
     cluster.pod("fits", "1", json!({})).await;
     cluster.is_on("fits", "a").await;
     cluster.pod("large", "4", json!({})).await;
-    let why = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 Preemption is not \
+    let why = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not \
                helpful for scheduling.";
     cluster.says("large", why).await;
     cluster.node("b", "8").await;
@@ -186,9 +105,42 @@ async fn several_schedulers_care_each_for_their_own() {
     cluster.pod("first", "1", json!({"schedulerName": "one"})).await;
     cluster.pod("second", "1", json!({"schedulerName": "two"})).await;
     cluster.is_on("second", "a").await;
-    let why = "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 \
+    let why = "0/1 nodes are available: 1 node(s) were unschedulable. no new claims to deallocate, preemption: 0/1 nodes are available: 1 \
                Preemption is not helpful for scheduling.";
     cluster.says("first", why).await;
     let untouched = cluster.get("default").await;
     assert!(untouched["spec"]["nodeName"].is_null() && untouched["status"]["conditions"].is_null(), "{untouched}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_is_counted_under_upstreams_names() {
+    let config = Config::default();
+    let metrics = config.metrics.clone();
+    let cluster = Cluster::start(config).await;
+    cluster.node("a", "2").await;
+    cluster.pod("fits", "1", json!({})).await;
+    cluster.pod("large", "4", json!({})).await;
+    cluster.pod("gated", "1", json!({"schedulingGates": [{"name": "example.com/wait"}]})).await;
+    cluster.is_on("fits", "a").await;
+    let expected = [
+        "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"} 1\n",
+        "scheduler_scheduling_attempt_duration_seconds_count{profile=\"default-scheduler\",result=\"scheduled\"} 1\n",
+        "scheduler_pod_scheduling_sli_duration_seconds_count{attempts=\"1\"} 1\n",
+        "scheduler_pod_scheduling_attempts_bucket{le=\"1\"} 1\n",
+        "scheduler_pending_pods{queue=\"active\"} 0\n",
+        "scheduler_pending_pods{queue=\"unschedulable\"} 1\n",
+        "scheduler_pending_pods{queue=\"gated\"} 1\n",
+        "scheduler_queue_incoming_pods_total{event=\"UnschedulablePodAdd\",queue=\"active\"} 2\n",
+        "scheduler_unschedulable_pods{plugin=\"NodeResourcesFit\",profile=\"default-scheduler\"} 1\n",
+        "scheduler_unschedulable_pods{plugin=\"SchedulingGates\",profile=\"default-scheduler\"} 1\n",
+        "scheduler_cache_size{type=\"nodes\"} 1\n",
+        "scheduler_cache_size{type=\"pods\"} 1\n",
+        "scheduler_framework_extension_point_duration_seconds_count{extension_point=\"Bind\",profile=\"default-scheduler\",status=\"Success\"} 1\n",
+    ];
+    let missing = || expected.iter().filter(|line| !metrics.render().contains(*line)).copied().collect::<Vec<_>>();
+    let began = std::time::Instant::now();
+    while !missing().is_empty() {
+        assert!(began.elapsed() < cluster::BOUND, "{:?} in\n{}", missing(), metrics.render());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }

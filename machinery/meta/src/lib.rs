@@ -12,6 +12,7 @@ pub mod fields;
 pub mod go;
 pub mod int_or_string;
 pub mod labels;
+pub mod metrics;
 pub mod names;
 pub mod object;
 pub mod patch;

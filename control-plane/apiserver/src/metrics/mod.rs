@@ -3,7 +3,6 @@
 //! Counting must cost next to nothing: a request finds its series once and adds to atomic numbers. Labels come from
 //! the table of resources and never from what a client made up, so that their number is bounded.
 
-mod exposition;
 mod histogram;
 mod process;
 mod requests;
@@ -12,7 +11,7 @@ mod watches;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use exposition::Exposition;
+pub use corten_meta::metrics::Exposition;
 pub use histogram::Histogram;
 pub use requests::{LongRunning, Requests};
 pub use watches::WatchSeries;

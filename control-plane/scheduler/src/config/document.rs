@@ -162,8 +162,9 @@ pub fn read(document: Value) -> Result<Config, String> {
 }
 
 fn refuse_what_is_not_there(document: &Document) -> Result<(), String> {
-    if document.parallelism.is_some() {
-        return Err("parallelism: nodes are searched by one thread; leave it out".to_owned());
+    // It is the most threads that may search; one is enough and is what does.
+    if document.parallelism.is_some_and(|threads| threads <= 0) {
+        return Err("parallelism: must be greater than 0".to_owned());
     }
     if document.enable_profiling == Some(true) || document.enable_contention_profiling == Some(true) {
         return Err("enableProfiling: there is no profiling endpoint".to_owned());
@@ -263,6 +264,11 @@ fn extender(given: &Extender) -> Result<ExtenderSpec, String> {
     if given.enable_https && !https {
         return Err("extenders: enableHTTPS needs a https urlPrefix".to_owned());
     }
+    let mut tls = given.tls_config.as_ref().map(tls).transpose()?;
+    // As upstream has it: asked for HTTPS and given no authority, any certificate will do.
+    if given.enable_https && tls.as_ref().is_none_or(|tls| tls.ca.is_none()) {
+        tls.get_or_insert_default().insecure = true;
+    }
     Ok(ExtenderSpec {
         url_prefix: given.url_prefix.trim_end_matches('/').to_owned(),
         filter_verb: given.filter_verb.clone(),
@@ -270,7 +276,7 @@ fn extender(given: &Extender) -> Result<ExtenderSpec, String> {
         prioritize_verb: given.prioritize_verb.clone(),
         bind_verb: given.bind_verb.clone(),
         weight: given.weight,
-        tls: given.tls_config.as_ref().map(tls).transpose()?,
+        tls,
         timeout: given.http_timeout.as_deref().map_or(Ok(Duration::from_secs(5)), duration)?,
         node_cache_capable: given.node_cache_capable,
         managed_resources: given

@@ -10,12 +10,14 @@ mod plugins;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corten_meta::Value;
 
 use crate::Error;
 use crate::framework::Point;
+use crate::metrics::Metrics;
 use args::Args;
 
 /// Everything a scheduler process is told.
@@ -33,6 +35,8 @@ pub struct Config {
     pub seed: u64,
     /// The kubeconfig that the document names.
     pub kubeconfig: Option<String>,
+    /// What the process counts about itself.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Default for Config {
@@ -46,6 +50,7 @@ impl Default for Config {
             leader_election: None,
             seed: 0x2545_f491_4f6c_dd1d,
             kubeconfig: None,
+            metrics: Arc::default(),
         }
     }
 }

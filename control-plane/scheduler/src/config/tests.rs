@@ -39,6 +39,7 @@ fn plugins_are_enabled_disabled_and_weighed() {
         ("NodeAffinity", 7),
         ("PodTopologySpread", 2),
         ("InterPodAffinity", 2),
+        ("DynamicResources", 2),
         ("NodeResourcesBalancedAllocation", 1),
     ];
     assert_eq!(scores, expected);
@@ -80,7 +81,7 @@ fn what_is_wrong_is_refused_by_name() {
     for (fields, why) in [
         (json!({"kind": "Other"}), "expected kubescheduler.config.k8s.io/v1 KubeSchedulerConfiguration"),
         (json!({"profile": []}), "unknown field `profile`"),
-        (json!({"parallelism": 16}), "parallelism"),
+        (json!({"parallelism": 0}), "parallelism"),
         (json!({"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]}), "is there twice"),
         (json!({"percentageOfNodesToScore": 101}), "percentageOfNodesToScore"),
         (plugin(json!({"filter": {"enabled": [{"name": "Nothing"}]}})), "\"Nothing\" does not exist"),

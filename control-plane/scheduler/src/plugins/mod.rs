@@ -73,7 +73,7 @@ pub static PLUGINS: [Registered; 19] = [
     plugin!("VolumeZone", 0, |_| Box::new(VolumeZone)),
     plugin!("PodTopologySpread", 2, |args| Box::new(args.pod_topology_spread())),
     plugin!("InterPodAffinity", 2, |args| Box::new(args.inter_pod_affinity())),
-    plugin!("DynamicResources", 0, |_| Box::new(DynamicResources::default())),
+    plugin!("DynamicResources", 2, |_| Box::new(DynamicResources::default())),
     plugin!("DefaultPreemption", 0, |args| Box::new(args.default_preemption())),
     plugin!("NodeResourcesBalancedAllocation", 1, |args| Box::new(args.balanced_allocation())),
     plugin!("ImageLocality", 1, |_| Box::new(ImageLocality)),

@@ -45,12 +45,16 @@ impl Plugin for NodeAffinity {
         "NodeAffinity"
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn points(&self) -> &'static [Point] {
         &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
-        let demand = &pod.demand.nodes;
+        let demand = &pod.nodes;
         if demand.is_empty() && self.added.is_empty() {
             return PreFilter::Skip;
         }
@@ -70,7 +74,7 @@ impl Plugin for NodeAffinity {
         }
         let selected = match state::<Meant>(meant) {
             Some(Meant::Set(set)) => snapshot.sets().contains(*set, node.slot),
-            _ => pod.demand.nodes.selects(node),
+            _ => pod.nodes.selects(node),
         };
         match selected {
             true => Verdict::Fits,
@@ -94,8 +98,7 @@ impl Plugin for NodeAffinity {
     }
 
     fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, _: &Snapshot) -> bool {
-        let selects =
-            |node: &NodeRow| (self.added.is_empty() || self.added.selects(node)) && pod.demand.nodes.selects(node);
+        let selects = |node: &NodeRow| (self.added.is_empty() || self.added.selects(node)) && pod.nodes.selects(node);
         match event {
             ClusterEvent::NodeAdded(node) => selects(node),
             ClusterEvent::NodeUpdated(node, change) => change.labels && selects(node),

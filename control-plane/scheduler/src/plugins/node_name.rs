@@ -10,6 +10,10 @@ impl Plugin for NodeName {
         "NodeName"
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn points(&self) -> &'static [Point] {
         &[Point::Filter]
     }

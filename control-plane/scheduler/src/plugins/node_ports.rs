@@ -10,6 +10,10 @@ impl Plugin for NodePorts {
         "NodePorts"
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn points(&self) -> &'static [Point] {
         &[Point::PreFilter, Point::Filter]
     }

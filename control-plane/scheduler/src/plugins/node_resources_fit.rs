@@ -92,6 +92,10 @@ impl Plugin for NodeResourcesFit {
         "NodeResourcesFit"
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn points(&self) -> &'static [Point] {
         &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }

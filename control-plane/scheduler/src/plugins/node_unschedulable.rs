@@ -13,6 +13,10 @@ impl Plugin for NodeUnschedulable {
         "NodeUnschedulable"
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn points(&self) -> &'static [Point] {
         &[Point::Filter]
     }

@@ -224,7 +224,7 @@ fn ask(snapshot: &mut Snapshot, pod: &PodRow, constraint: &Spread, key: &str, wi
         }],
     };
     let demand = &pod.demand;
-    let selected = (constraint.honor_affinity && !demand.nodes.is_empty()).then(|| demand.nodes.clone());
+    let selected = (constraint.honor_affinity && !pod.nodes.is_empty()).then(|| pod.nodes.clone());
     let tolerated = constraint.honor_taints.then(|| demand.tolerations.clone());
     let nodes = if key == EVERY_NODE { Inclusion::default() } else { Inclusion { with_labels, selected, tolerated } };
     snapshot.tally(Query { topology_key: key.to_owned(), pods, staying: true, nodes })

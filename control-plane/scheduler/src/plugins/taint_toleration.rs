@@ -14,6 +14,10 @@ impl Plugin for TaintToleration {
         "TaintToleration"
     }
 
+    fn is_local(&self) -> bool {
+        true
+    }
+
     fn points(&self) -> &'static [Point] {
         &[Point::Filter, Point::PreScore, Point::Score]
     }

@@ -1,9 +1,11 @@
-//! What a pod asks of a node, apart from who it is: compiled once, and shared by all pods that ask for the same.
+//! What a pod asks of a node, apart from who it is: compiled once, and shared by all pods that ask for the same. Which
+//! nodes it requires is shared apart: pods of a DaemonSet differ in nothing else.
 //!
 //! Hashes are coarse where an API type has none; equality decides. Nothing here changes after it was made.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::{
     Affinity, Container, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Toleration,
@@ -31,7 +33,6 @@ pub struct Demand {
     pub placed_scoring: Resources,
     pub host_ports: Vec<HostPort>,
     pub tolerations: Tolerations,
-    pub nodes: NodeDemand,
     pub preferred_nodes: Vec<PreferredSchedulingTerm>,
     pub terms: Terms,
     pub spread: Vec<Spread>,
@@ -51,14 +52,13 @@ impl Hash for Demand {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.requests.hash(state);
         self.images.hash(state);
-        self.nodes.hash(state);
         self.spread.len().hash(state);
         self.owner.hash(state);
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tolerations(pub Vec<Toleration>);
+pub struct Tolerations(pub Arc<[Toleration]>);
 
 impl Eq for Tolerations {}
 
@@ -87,8 +87,10 @@ impl Eq for NodeDemand {}
 impl Hash for NodeDemand {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.selector.hash(state);
-        let fields = self.required.iter().flatten().flat_map(|term| term.match_fields.iter().flatten());
-        fields.for_each(|field| field.values.hash(state));
+        for term in self.required.iter().flatten() {
+            let requirements = term.match_fields.iter().chain(&term.match_expressions).flatten();
+            requirements.for_each(|one| (&one.key, &one.values).hash(state));
+        }
     }
 }
 
@@ -231,8 +233,7 @@ impl Demand {
             scoring,
             placed_scoring,
             host_ports: spec.containers.iter().chain(sidecars(spec)).flat_map(host_ports).collect(),
-            tolerations: Tolerations(spec.tolerations.clone().unwrap_or_default()),
-            nodes: node_demand(spec),
+            tolerations: Tolerations(spec.tolerations.clone().unwrap_or_default().into()),
             preferred_nodes: preferred_nodes(affinity),
             terms: terms(affinity, namespace, labels),
             spread: spec.topology_spread_constraints.iter().flatten().map(|c| spread(c, labels)).collect(),
@@ -266,7 +267,7 @@ fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> {
     })
 }
 
-fn node_demand(spec: &PodSpec) -> NodeDemand {
+pub fn node_demand(spec: &PodSpec) -> NodeDemand {
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
     NodeDemand {
@@ -449,12 +450,14 @@ mod tests {
     fn terms_that_all_name_nodes_name_the_only_candidates() {
         let term =
             |names: &[&str]| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": names}]});
-        let spec = |terms: Vec<Value>| {
-            json!({"containers": [], "affinity": {"nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
+        let of = |terms: Vec<Value>| {
+            let spec = json!({"containers": [], "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+            node_demand(&Pod::from_value(pod).unwrap().spec.unwrap())
         };
-        assert_eq!(demand(spec(vec![term(&["b"]), term(&["a"])])).nodes.names(), Some(vec!["a", "b"]));
+        assert_eq!(of(vec![term(&["b"]), term(&["a"])]).names(), Some(vec!["a", "b"]));
         let label = json!({"matchExpressions": [{"key": "x", "operator": "Exists"}]});
-        assert_eq!(demand(spec(vec![term(&["b"]), label])).nodes.names(), None);
+        assert_eq!(of(vec![term(&["b"]), label]).names(), None);
     }
 }

@@ -1,24 +1,28 @@
 //! Devices, their classes and the claims to them, and which devices are taken.
 //!
 //! Invariant: a device that an allocation names, written or promised, is offered to no other claim (administrators
-//! apart).
+//! apart), and devices that share counters never use more of them than there are. The inventory is made anew when it
+//! is asked for after the pools changed; what is taken is counted claim by claim.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::NodeSelector;
 use corten_api::k8s_openapi::api::resource::v1::{
     AllocationResult, Device, DeviceClass, ResourceClaim, ResourceSlice, ResourceSliceSpec,
 };
-use corten_meta::Key;
+use corten_meta::{Key, Quantity};
 
 use super::node::NodeRow;
 
 /// A device by driver, pool and name.
-pub type DeviceId = (String, String, String);
+type DeviceId = (String, String, String);
 
 /// A device that a node can use, with the driver and pool it belongs to.
 #[derive(Clone, Copy)]
 pub struct Offered<'a> {
+    /// In the inventory, as long as the pools stay as they are.
+    pub number: usize,
     pub driver: &'a str,
     pub pool: &'a str,
     pub device: &'a Device,
@@ -26,32 +30,74 @@ pub struct Offered<'a> {
     pub on_one_node: bool,
     /// The nodes that can use it, if not all and not one.
     pub nodes: Option<&'a NodeSelector>,
+    /// What it uses of counters: their numbers, and how much.
+    pub consumes: &'a [(usize, i128)],
 }
 
-impl Offered<'_> {
-    pub fn id(&self) -> DeviceId {
-        (self.driver.to_owned(), self.pool.to_owned(), self.device.name.clone())
+/// A device of the inventory.
+struct Listed {
+    slice: Arc<ResourceSliceSpec>,
+    place: usize,
+    consumes: Vec<(usize, i128)>,
+}
+
+impl Listed {
+    fn device(&self) -> Option<&Device> {
+        self.slice.devices.as_ref()?.get(self.place)
     }
+}
+
+/// All devices of pools that are whole, and what is left of them.
+#[derive(Default)]
+struct Inventory {
+    devices: Vec<Listed>,
+    numbers: HashMap<DeviceId, usize>,
+    /// How many allocations name each device.
+    busy: Vec<u32>,
+    /// What is left of each counter.
+    left: Vec<i128>,
+    /// Devices of one node, by its name; and all others.
+    by_node: HashMap<String, Vec<usize>>,
+    elsewhere: Vec<usize>,
 }
 
 #[derive(Default)]
 pub struct Devices {
-    pub slices: BTreeMap<String, ResourceSliceSpec>,
+    slices: BTreeMap<String, Arc<ResourceSliceSpec>>,
     pub classes: HashMap<String, DeviceClass>,
-    pub claims: HashMap<Key, ResourceClaim>,
+    claims: HashMap<Key, ResourceClaim>,
     promised: HashMap<Key, AllocationResult>,
+    inventory: Option<Inventory>,
+    /// Grows whenever devices get new numbers.
+    pub epoch: u64,
 }
 
 impl Devices {
     pub fn set_slice(&mut self, name: &str, slice: Option<ResourceSlice>) {
         match slice {
-            Some(slice) => drop(self.slices.insert(name.to_owned(), slice.spec)),
+            Some(slice) => drop(self.slices.insert(name.to_owned(), Arc::new(slice.spec))),
             None => drop(self.slices.remove(name)),
         }
+        self.inventory = None;
     }
 
-    pub fn promise(&mut self, claim: &Key, allocation: AllocationResult) {
-        self.promised.insert(claim.clone(), allocation);
+    pub fn claim(&self, key: &Key) -> Option<&ResourceClaim> {
+        self.claims.get(key)
+    }
+
+    pub fn set_claim(&mut self, key: &Key, claim: Option<ResourceClaim>) {
+        self.count(key, false);
+        match claim {
+            Some(claim) => drop(self.claims.insert(key.clone(), claim)),
+            None => drop(self.claims.remove(key)),
+        }
+        self.count(key, true);
+    }
+
+    pub fn promise(&mut self, key: &Key, allocation: AllocationResult) {
+        self.count(key, false);
+        self.promised.insert(key.clone(), allocation);
+        self.count(key, true);
     }
 
     pub fn is_promised(&self, claim: &Key) -> bool {
@@ -59,47 +105,153 @@ impl Devices {
     }
 
     pub fn release(&mut self, claims: &HashSet<Key>) {
-        self.promised.retain(|claim, _| !claims.contains(claim));
+        for key in claims.iter().filter(|key| self.promised.contains_key(*key)).cloned().collect::<Vec<_>>() {
+            self.count(&key, false);
+            self.promised.remove(&key);
+            self.count(&key, true);
+        }
     }
 
-    /// Devices that allocations have.
-    pub fn taken(&self) -> HashSet<DeviceId> {
+    /// Counts what a claim has, in or out.
+    fn count(&mut self, key: &Key, taken: bool) {
+        let written = self.claims.get(key).and_then(|claim| claim.status.as_ref()?.allocation.as_ref());
+        if let (Some(inventory), Some(allocation)) = (&mut self.inventory, written.or(self.promised.get(key))) {
+            inventory.count(allocation, taken);
+        }
+    }
+
+    /// Makes the inventory anew if pools changed; before anything is asked of it.
+    pub fn refresh(&mut self) {
+        if self.inventory.is_some() {
+            return;
+        }
+        let mut inventory = Inventory::of(self.slices.values());
         let written = self.claims.values().filter_map(|claim| claim.status.as_ref()?.allocation.as_ref());
-        let results = written.chain(self.promised.values()).filter_map(|allocation| allocation.devices.as_ref());
-        let results = results.flat_map(|devices| devices.results.iter().flatten());
-        let exclusive = results.filter(|result| result.admin_access != Some(true));
-        exclusive.map(|result| (result.driver.clone(), result.pool.clone(), result.device.clone())).collect()
+        written.for_each(|allocation| inventory.count(allocation, true));
+        let has =
+            |key: &Key| self.claims.get(key).is_some_and(|c| c.status.as_ref().is_some_and(|s| s.allocation.is_some()));
+        let promised = self.promised.iter().filter(|(key, _)| !has(key));
+        promised.for_each(|(_, allocation)| inventory.count(allocation, true));
+        self.inventory = Some(inventory);
+        self.epoch += 1;
     }
 
-    /// What the newest complete generation of each pool offers to a node. A pool that is being rewritten offers
-    /// nothing until it is whole.
+    pub fn is_free(&self, number: usize) -> bool {
+        self.inventory.as_ref().is_some_and(|inventory| inventory.busy.get(number) == Some(&0))
+    }
+
+    /// What is left of a counter.
+    pub fn left(&self, counter: usize) -> i128 {
+        self.inventory.as_ref().and_then(|inventory| inventory.left.get(counter).copied()).unwrap_or(0)
+    }
+
+    /// What the newest complete generation of each pool offers to a node.
     pub fn offered_to(&self, node: &NodeRow) -> Vec<Offered<'_>> {
+        let Some(inventory) = &self.inventory else { return Vec::new() };
+        let own = inventory.by_node.get(&node.name).into_iter().flatten();
+        let mut numbers: Vec<usize> = own.chain(&inventory.elsewhere).copied().collect();
+        numbers.sort_unstable();
+        numbers.into_iter().filter_map(|number| offer(number, &inventory.devices[number], node)).collect()
+    }
+}
+
+impl Inventory {
+    /// A pool that is being rewritten offers nothing until it is whole.
+    fn of<'a>(slices: impl Iterator<Item = &'a Arc<ResourceSliceSpec>>) -> Inventory {
+        let slices: Vec<&Arc<ResourceSliceSpec>> = slices.collect();
         let mut newest: HashMap<(&str, &str), (i64, i64, i64)> = HashMap::new();
-        for slice in self.slices.values() {
+        for slice in &slices {
             let pool = newest.entry((slice.driver.as_str(), slice.pool.name.as_str())).or_insert((i64::MIN, 0, 0));
             if slice.pool.generation > pool.0 {
                 *pool = (slice.pool.generation, slice.pool.resource_slice_count, 0);
             }
             pool.2 += i64::from(slice.pool.generation == pool.0);
         }
-        let whole = |slice: &&ResourceSliceSpec| {
+        let whole = |slice: &&&Arc<ResourceSliceSpec>| {
             let pool = newest.get(&(slice.driver.as_str(), slice.pool.name.as_str()));
             pool.is_some_and(|(generation, count, seen)| slice.pool.generation == *generation && seen >= count)
         };
-        let mut offered = Vec::new();
-        for slice in self.slices.values().filter(whole) {
-            for device in slice.devices.iter().flatten() {
-                offered.extend(offer(slice, device, node));
+        let mut inventory = Inventory::default();
+        let mut counters = HashMap::new();
+        for slice in slices.iter().filter(whole) {
+            inventory.add_counters(slice, &mut counters);
+        }
+        for slice in slices.iter().filter(whole) {
+            inventory.add_devices(slice, &counters);
+        }
+        inventory
+    }
+
+    fn add_counters(&mut self, slice: &ResourceSliceSpec, counters: &mut HashMap<CounterId, usize>) {
+        for set in slice.shared_counters.iter().flatten() {
+            for (name, counter) in &set.counters {
+                counters.insert(counter_id(slice, &set.name, name), self.left.len());
+                self.left.push(amount(&counter.value.0));
             }
         }
-        offered
+    }
+
+    fn add_devices(&mut self, slice: &Arc<ResourceSliceSpec>, counters: &HashMap<CounterId, usize>) {
+        for (place, device) in slice.devices.iter().flatten().enumerate() {
+            let mut consumes = Vec::new();
+            for set in device.consumes_counters.iter().flatten() {
+                for (name, counter) in &set.counters {
+                    let number = counters.get(&counter_id(slice, &set.counter_set, name));
+                    consumes.extend(number.map(|number| (*number, amount(&counter.value.0))));
+                }
+            }
+            let number = self.devices.len();
+            let node = match slice.per_device_node_selection {
+                Some(true) => &device.node_name,
+                _ => &slice.node_name,
+            };
+            match node {
+                Some(node) => self.by_node.entry(node.clone()).or_default().push(number),
+                None => self.elsewhere.push(number),
+            }
+            let id = (slice.driver.clone(), slice.pool.name.clone(), device.name.clone());
+            self.numbers.insert(id, number);
+            self.devices.push(Listed { slice: slice.clone(), place, consumes });
+            self.busy.push(0);
+        }
+    }
+
+    fn count(&mut self, allocation: &AllocationResult, taken: bool) {
+        let results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
+        for result in results.filter(|result| result.admin_access != Some(true)) {
+            let id = (result.driver.clone(), result.pool.clone(), result.device.clone());
+            let Some(number) = self.numbers.get(&id).copied() else { continue };
+            let before = self.busy[number];
+            self.busy[number] = if taken { before + 1 } else { before.saturating_sub(1) };
+            // Counters are used once, by whoever has the device first.
+            let change = match (before, self.busy[number]) {
+                (0, 1) => -1,
+                (1, 0) => 1,
+                _ => continue,
+            };
+            for (counter, used) in &self.devices[number].consumes {
+                self.left[*counter] += change * used;
+            }
+        }
     }
 }
 
-/// A device if the node can use it. Devices that share counters, or that several claims can have parts of, are not
-/// offered: what is left of such cannot be told.
-fn offer<'a>(slice: &'a ResourceSliceSpec, device: &'a Device, node: &NodeRow) -> Option<Offered<'a>> {
-    if device.consumes_counters.is_some() || device.allow_multiple_allocations == Some(true) {
+/// A counter by driver, pool, set and name.
+type CounterId = (String, String, String, String);
+
+fn counter_id(slice: &ResourceSliceSpec, set: &str, name: &str) -> CounterId {
+    (slice.driver.clone(), slice.pool.name.clone(), set.to_owned(), name.to_owned())
+}
+
+fn amount(quantity: &str) -> i128 {
+    Quantity::parse(quantity).map_or(0, |quantity| quantity.as_milli())
+}
+
+/// A device if the node can use it. Devices that several claims can have parts of are not offered: what is left of
+/// such cannot be told.
+fn offer<'a>(number: usize, listed: &'a Listed, node: &NodeRow) -> Option<Offered<'a>> {
+    let (slice, device) = (&listed.slice, listed.device()?);
+    if device.allow_multiple_allocations == Some(true) {
         return None;
     }
     let (name, selector, all) = match slice.per_device_node_selection {
@@ -116,10 +268,96 @@ fn offer<'a>(slice: &'a ResourceSliceSpec, device: &'a Device, node: &NodeRow) -
         (None, None, all) => all == Some(true),
     };
     usable.then(|| Offered {
+        number,
         driver: &slice.driver,
         pool: &slice.pool.name,
         device,
         on_one_node: name.is_some() || device.binds_to_node == Some(true),
         nodes: selector.as_ref(),
+        consumes: &listed.consumes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corten_api::Typed;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    /// Three pools, each a card of four units: one device takes it all, four take one each.
+    fn pool(name: usize) -> ResourceSlice {
+        let part = |device: &str, units: u32| json!({"name": device, "consumesCounters": [{"counterSet": "card", "counters": {"units": {"value": units.to_string()}}}]});
+        let mut devices: Vec<Value> = (0..4).map(|number| part(&format!("part-{number}"), 1)).collect();
+        devices.push(part("whole", 4));
+        let spec = json!({"driver": "d", "allNodes": true, "devices": devices,
+            "pool": {"name": format!("p{name}"), "generation": 1, "resourceSliceCount": 1},
+            "sharedCounters": [{"name": "card", "counters": {"units": {"value": "4"}}}]});
+        let slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec});
+        ResourceSlice::from_value(slice).unwrap()
+    }
+
+    fn allocation(pool: usize, device: usize) -> Value {
+        let device = if device == 4 { "whole".to_owned() } else { format!("part-{device}") };
+        json!({"devices": {"results": [{"request": "r", "driver": "d", "pool": format!("p{pool}"), "device": device}]}})
+    }
+
+    fn claim(status: Value) -> ResourceClaim {
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+            "spec": {}, "status": status});
+        ResourceClaim::from_value(claim).unwrap()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Slice(usize, bool),
+        Claim(usize, Option<(usize, usize)>),
+        Gone(usize),
+        Promise(usize, (usize, usize)),
+        Release(usize),
+        Refresh,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let device = || (0usize..3, 0usize..5);
+        prop_oneof![
+            (0usize..3, any::<bool>()).prop_map(|(pool, there)| Step::Slice(pool, there)),
+            (0usize..4, prop::option::of(device())).prop_map(|(claim, device)| Step::Claim(claim, device)),
+            (0usize..4).prop_map(Step::Gone),
+            (0usize..4, device()).prop_map(|(claim, device)| Step::Promise(claim, device)),
+            (0usize..4).prop_map(Step::Release),
+            Just(Step::Refresh),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_counted_claim_by_claim_is_what_counting_anew_gives(steps in prop::collection::vec(step(), 1..60)) {
+            let mut devices = Devices::default();
+            let key = |claim: usize| Key::new("n", format!("c{claim}"));
+            for step in steps {
+                match step {
+                    Step::Slice(name, there) => devices.set_slice(&format!("s{name}"), there.then(|| pool(name))),
+                    Step::Claim(number, device) => {
+                        let has = device.map_or(json!({}), |(pool, device)| json!({"allocation": allocation(pool, device)}));
+                        devices.set_claim(&key(number), Some(claim(has)));
+                    }
+                    Step::Gone(number) => devices.set_claim(&key(number), None),
+                    Step::Promise(number, (pool, device)) => {
+                        let status = claim(json!({"allocation": allocation(pool, device)})).status;
+                        devices.promise(&key(number), status.unwrap().allocation.unwrap());
+                    }
+                    Step::Release(number) => devices.release(&HashSet::from([key(number)])),
+                    Step::Refresh => devices.refresh(),
+                }
+                let counted = devices.inventory.as_ref().map(|now| (now.busy.clone(), now.left.clone()));
+                if let Some(counted) = counted {
+                    devices.inventory = None;
+                    devices.refresh();
+                    let anew = devices.inventory.as_ref().map(|now| (now.busy.clone(), now.left.clone()));
+                    prop_assert_eq!(Some(counted), anew);
+                }
+            }
+        }
+    }
 }

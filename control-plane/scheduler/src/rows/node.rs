@@ -27,6 +27,8 @@ pub struct NodeRow {
     pub with_disks: usize,
     /// Which images it has, by number.
     pub images: Vec<u32>,
+    /// Grows with every change of the row.
+    pub generation: u64,
     /// False while only pods of the node are known, not the node itself.
     pub known: bool,
 }
@@ -69,6 +71,7 @@ impl NodeRow {
         self.unschedulable = spec.unschedulable.unwrap_or(false);
         self.allocatable = allocatable;
         self.known = true;
+        self.generation += 1;
         node.status.unwrap_or_default()
     }
 
@@ -78,11 +81,13 @@ impl NodeRow {
         self.with_ports += usize::from(!pod.demand.host_ports.is_empty());
         self.with_disks += usize::from(!pod.demand.volumes.is_empty());
         self.pods.push(pod);
+        self.generation += 1;
     }
 
     pub fn remove(&mut self, uid: &str) -> Option<Arc<PodRow>> {
         let at = self.pods.iter().position(|pod| *pod.uid == *uid)?;
         let pod = self.pods.swap_remove(at);
+        self.generation += 1;
         self.requested.subtract(&pod.demand.requests);
         self.scoring.subtract(&pod.demand.placed_scoring);
         self.with_ports -= usize::from(!pod.demand.host_ports.is_empty());

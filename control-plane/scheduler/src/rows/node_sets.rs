@@ -2,6 +2,7 @@
 //! alike, and kept up to date node by node.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::demand::{NodeDemand, Tolerations};
 use super::node::NodeRow;
@@ -11,7 +12,7 @@ const MOST_SETS: usize = 256;
 /// Which nodes belong to a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NodeQuery {
-    Selected(NodeDemand),
+    Selected(Arc<NodeDemand>),
     Tolerated(Tolerations),
 }
 

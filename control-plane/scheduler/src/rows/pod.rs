@@ -1,21 +1,38 @@
 //! A pod as scheduling sees it, and the sharing that keeps ten thousand of them small.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use super::demand::Demand;
+use super::demand::{Demand, NodeDemand, node_demand};
 
 /// Pods alike in namespace and labels: for every selector they are the same pod.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Class {
     /// Dense, so that what matches a class is remembered in a plain vector.
     pub id: usize,
     pub namespace: String,
     pub labels: BTreeMap<String, String>,
+}
+
+/// The id is given by what they look like, and no part of it.
+impl PartialEq for Class {
+    fn eq(&self, other: &Class) -> bool {
+        self.namespace == other.namespace && self.labels == other.labels
+    }
+}
+
+impl Eq for Class {}
+
+impl Hash for Class {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.namespace.hash(state);
+        self.labels.hash(state);
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -24,6 +41,8 @@ pub struct PodRow {
     pub uid: Arc<str>,
     pub class: Arc<Class>,
     pub demand: Arc<Demand>,
+    /// The nodes it requires.
+    pub nodes: Arc<NodeDemand>,
     pub node_name: String,
     pub nominated: String,
     pub priority: i32,
@@ -63,10 +82,11 @@ impl PodRow {
 /// Makes rows of pods, sharing what equal pods have in common.
 #[derive(Default)]
 pub struct Interner {
-    classes: HashMap<(String, BTreeMap<String, String>), Arc<Class>>,
+    classes: HashSet<Arc<Class>>,
     free: Vec<usize>,
     next: usize,
     demands: HashSet<Arc<Demand>>,
+    node_demands: HashSet<Arc<NodeDemand>>,
     /// Grows whenever ids of classes were given back: what was remembered by id is void then.
     pub epoch: u64,
     keep: usize,
@@ -77,8 +97,11 @@ const WORTH_SWEEPING: usize = 1024;
 
 impl Interner {
     pub fn row(&mut self, mut pod: Pod) -> PodRow {
+        self.sweep();
         let labels = pod.metadata.labels.take().unwrap_or_default();
         let demand = self.demand(Demand::of(&pod, &labels));
+        let nodes = pod.spec.as_ref().map(node_demand).unwrap_or_default();
+        let nodes = self.node_demand(nodes);
         let class = self.class(pod.metadata.namespace.take().unwrap_or_default(), labels);
         let status = pod.status.unwrap_or_default();
         let conditions = status.conditions.as_deref().unwrap_or_default();
@@ -102,6 +125,7 @@ impl Interner {
             uid: pod.metadata.uid.unwrap_or_default().into(),
             class,
             demand,
+            nodes,
             node_name: spec.node_name.unwrap_or_default(),
             nominated: status.nominated_node_name.unwrap_or_default(),
             priority: spec.priority.unwrap_or(0),
@@ -124,30 +148,38 @@ impl Interner {
         demand
     }
 
-    pub fn class(&mut self, namespace: String, labels: BTreeMap<String, String>) -> Arc<Class> {
-        let key = (namespace, labels);
-        if let Some(known) = self.classes.get(&key) {
+    fn node_demand(&mut self, nodes: NodeDemand) -> Arc<NodeDemand> {
+        if let Some(known) = self.node_demands.get(&nodes) {
             return known.clone();
         }
-        self.sweep();
-        let id = self.free.pop().unwrap_or_else(|| {
+        let nodes = Arc::new(nodes);
+        self.node_demands.insert(nodes.clone());
+        nodes
+    }
+
+    pub fn class(&mut self, namespace: String, labels: BTreeMap<String, String>) -> Arc<Class> {
+        let mut class = Class { id: 0, namespace, labels };
+        if let Some(known) = self.classes.get(&class) {
+            return known.clone();
+        }
+        class.id = self.free.pop().unwrap_or_else(|| {
             self.next += 1;
             self.next - 1
         });
-        let class = Arc::new(Class { id, namespace: key.0.clone(), labels: key.1.clone() });
-        self.classes.insert(key, class.clone());
+        let class = Arc::new(class);
+        self.classes.insert(class.clone());
         class
     }
 
     /// Forgets what no row uses, each time there is twice as much as after the last time.
     fn sweep(&mut self) {
-        let held = self.classes.len() + self.demands.len();
+        let held = self.classes.len() + self.demands.len() + self.node_demands.len();
         if held < self.keep.max(WORTH_SWEEPING) {
             return;
         }
         let before = self.free.len();
         let free = &mut self.free;
-        self.classes.retain(|_, class| {
+        self.classes.retain(|class| {
             let used = Arc::strong_count(class) > 1;
             if !used {
                 free.push(class.id);
@@ -155,8 +187,9 @@ impl Interner {
             used
         });
         self.demands.retain(|demand| Arc::strong_count(demand) > 1);
+        self.node_demands.retain(|nodes| Arc::strong_count(nodes) > 1);
         self.epoch += u64::from(self.free.len() > before);
-        self.keep = 2 * (self.classes.len() + self.demands.len());
+        self.keep = 2 * (self.classes.len() + self.demands.len() + self.node_demands.len());
     }
 }
 

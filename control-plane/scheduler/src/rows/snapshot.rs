@@ -102,6 +102,11 @@ impl Snapshot {
         self.known
     }
 
+    /// How many pods are on nodes.
+    pub fn pods(&self) -> usize {
+        self.placed.len()
+    }
+
     pub fn node(&self, slot: usize) -> &NodeRow {
         &self.nodes[slot]
     }
@@ -177,7 +182,9 @@ impl Snapshot {
             return *known;
         }
         let slot = self.free.pop().unwrap_or(self.nodes.len());
-        let row = NodeRow { slot, name: name.to_owned(), ..NodeRow::default() };
+        // A row that is used again goes on counting: what was remembered of the node before must not hold for it.
+        let generation = self.nodes.get(slot).map_or(0, |row| row.generation + 1);
+        let row = NodeRow { slot, name: name.to_owned(), generation, ..NodeRow::default() };
         if slot == self.nodes.len() {
             self.nodes.push(row)
         } else {
@@ -271,6 +278,7 @@ impl Snapshot {
         }
         let row = std::mem::take(&mut self.nodes[slot]);
         self.nodes[slot].slot = slot;
+        self.nodes[slot].generation = row.generation;
         self.index.remove(&row.name);
         self.free.push(slot);
     }

@@ -158,7 +158,7 @@ fn queries() -> Vec<Query> {
     let strict = Inclusion {
         with_labels: vec!["zone".to_owned()],
         selected: None,
-        tolerated: Some(demand::Tolerations(Vec::new())),
+        tolerated: Some(demand::Tolerations::default()),
     };
     vec![
         of("zone", Some("ns0"), false, Inclusion::default()),

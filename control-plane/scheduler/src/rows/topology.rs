@@ -6,6 +6,7 @@
 //! Invariant: a tally equals what counting all pods of all nodes would give. Checked by property in `tests`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::demand::{NodeDemand, PodMatcher, Term, Tolerations};
 use super::node::NodeRow;
@@ -37,7 +38,7 @@ pub struct Inclusion {
     /// Those that have all of these labels,
     pub with_labels: Vec<String>,
     /// that are selected,
-    pub selected: Option<NodeDemand>,
+    pub selected: Option<Arc<NodeDemand>>,
     /// and whose taints are tolerated.
     pub tolerated: Option<Tolerations>,
 }

@@ -5,19 +5,25 @@ pub mod watches;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corten_api::decode_object;
 use corten_api::k8s_openapi::api::core::v1::Pod;
-use corten_client::{Caches, Change, Client};
+use corten_client::{Caches, Change, Client, Error};
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::extender::Extenders;
+use crate::cycle::Rejection;
+use crate::extender::{Consulted, Extenders};
+use crate::framework::Point;
+use crate::metrics::Attempt;
 use crate::outcome::Outcomes;
+use crate::profile::Profile;
 use crate::queue::Entry;
+use crate::rows::PodRow;
 use crate::scheduler::{Decision, Placed, Scheduler, Unplaced};
 use watches::{Watched, Watches};
 
@@ -26,7 +32,9 @@ const MAX_IN_FLIGHT: usize = 256;
 
 pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
     let caches = Caches::new(client.clone(), shutdown.clone());
+    config.metrics.catch_up(true);
     let watches = Watches::start(&caches).await;
+    config.metrics.catch_up(false);
     let outcomes = config.profiles.iter().map(|profile| {
         let name = &profile.scheduler_name;
         (name.clone(), Arc::new(Outcomes::new(client.clone(), name)))
@@ -34,7 +42,6 @@ pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
     let task = Task {
         outcomes: outcomes.collect(),
         extenders: Arc::new(Extenders::new(&config.extenders)),
-        client,
         watches,
         scheduler: Scheduler::new(config),
         waiting: HashMap::new(),
@@ -54,8 +61,16 @@ enum Finished {
     Other,
 }
 
+/// What came of asking extenders.
+enum Consulting {
+    /// Feasible nodes, and what extenders add to their scores.
+    Nodes(Vec<usize>, Vec<i64>),
+    Nowhere(Rejection),
+    /// The pod is gone meanwhile.
+    Gone,
+}
+
 struct Task {
-    client: Client,
     outcomes: HashMap<String, Arc<Outcomes>>,
     extenders: Arc<Extenders>,
     watches: Watches,
@@ -69,6 +84,7 @@ impl Task {
     async fn run(mut self, shutdown: CancellationToken) {
         while !shutdown.is_cancelled() {
             self.hear_all();
+            self.scheduler.note_sizes(self.in_flight.len());
             let now = corten_meta::time::now();
             self.bind_what_is_ready(now);
             if self.in_flight.len() < MAX_IN_FLIGHT
@@ -88,6 +104,12 @@ impl Task {
             }
         }
         while self.in_flight.join_next().await.is_some() {}
+    }
+
+    /// Starts something beside the task. Boxed, so that the runtime's code around it is there once.
+    fn launch(&mut self, work: impl Future<Output = Finished> + Send + 'static) {
+        let work: BoxFuture<'static, Finished> = Box::pin(work);
+        self.in_flight.spawn(work);
     }
 
     fn until_deadline(&self, now: Timestamp) -> Duration {
@@ -130,7 +152,7 @@ impl Task {
         if let Some(gated) = self.scheduler.pod_changed(pod, now)
             && let Some(outcomes) = self.outcomes.get(&gated.demand.scheduler_name).cloned()
         {
-            self.in_flight.spawn(async move {
+            self.launch(async move {
                 outcomes.gated(gated).await;
                 Finished::Other
             });
@@ -139,14 +161,17 @@ impl Task {
 
     /// The scheduling cycle of one pod.
     async fn schedule_one(&mut self, entry: Entry, now: Timestamp) {
-        let pod = entry.pod.clone();
+        let (pod, since) = (entry.pod.clone(), entry.last_attempt);
         let decision = match self.extenders.concern(&pod) {
             false => self.scheduler.decide(entry),
             true => self.decide_with_extenders(entry).await,
         };
         match decision {
             Some(Decision::Place(placed)) => self.carry_out(placed),
-            Some(Decision::Reject(unplaced)) => self.tell(unplaced, now),
+            Some(Decision::Reject(unplaced)) => {
+                self.scheduler.attempted(&pod, Attempt::Unschedulable, since, corten_meta::time::now());
+                self.tell(unplaced, now);
+            }
             None => {}
         }
     }
@@ -155,25 +180,17 @@ impl Task {
     /// be made on one state.
     async fn decide_with_extenders(&mut self, entry: Entry) -> Option<Decision> {
         let profile = self.scheduler.profile(&entry.pod)?;
-        let mut search = self.scheduler.search(&entry.pod, &profile);
-        let extenders = self.extenders.clone();
-        let asked = async {
-            let object = self.client.get::<Pod>(entry.pod.namespace(), &entry.pod.name).await?;
-            let consulted = crate::extender::Consulted { client: &self.client, pod: &object, row: &entry.pod };
-            extenders.filter(&consulted, &self.scheduler.snapshot, &mut search).await?;
-            extenders.prioritize(&consulted, &self.scheduler.snapshot, &search.feasible).await
-        };
-        match asked.await {
-            Ok(scores) => {
-                let decision = self.scheduler.conclude(entry, &profile, &search, &scores);
-                Some(self.extenders_on_preemption(decision).await)
-            }
+        match self.consult(&entry.pod, &profile).await {
+            Ok(Consulting::Nodes(feasible, scores)) => self.scheduler.conclude(entry, &profile, &feasible, &scores),
+            Ok(Consulting::Nowhere(rejection)) => Some(self.scheduler.reject(entry, rejection)),
+            Ok(Consulting::Gone) => None,
             Err(error) => {
                 let outcomes = self.outcomes.get(&entry.pod.demand.scheduler_name).cloned()?;
                 let pod = entry.pod.clone();
+                self.scheduler.attempted(&pod, Attempt::Error, entry.last_attempt, corten_meta::time::now());
                 self.scheduler.failed(entry);
-                self.in_flight.spawn(async move {
-                    outcomes.binding_failed(&pod, "an extender", &error.to_string()).await;
+                self.launch(async move {
+                    outcomes.failed(&pod, &error.to_string()).await;
                     Finished::Other
                 });
                 None
@@ -181,16 +198,38 @@ impl Task {
         }
     }
 
-    /// Extenders may object to a preemption; the pod then waits without one.
-    async fn extenders_on_preemption(&mut self, decision: Decision) -> Decision {
-        let Decision::Reject(mut unplaced) = decision else { return decision };
-        let Some(room) = unplaced.preemption.clone() else { return Decision::Reject(unplaced) };
-        let pod = unplaced.pod.clone();
-        if !self.extenders.allow_preemption(&self.client, &pod, &room).await {
-            self.scheduler.eviction_failed(&pod, &room);
-            unplaced.preemption = None;
+    async fn consult(&mut self, pod: &Arc<PodRow>, profile: &Profile) -> Result<Consulting, Error> {
+        let (nodes, pods) = (self.watches.nodes.clone(), self.watches.pods.clone());
+        let Some(object) = pods.get(&pod.key()) else { return Ok(Consulting::Gone) };
+        let asked = Consulted { row: pod, pod: object, nodes: &nodes, pods: &pods };
+        let extenders = self.extenders.clone();
+        let mut search = self.scheduler.search(pod, profile);
+        extenders.filter(&asked, &self.scheduler.snapshot, &mut search).await?;
+        if search.nominated && search.feasible.is_empty() {
+            let elsewhere = PodRow { nominated: String::new(), ..(**pod).clone() };
+            search = self.scheduler.search(&elsewhere, profile);
+            extenders.filter(&asked, &self.scheduler.snapshot, &mut search).await?;
         }
-        Decision::Reject(unplaced)
+        if !search.feasible.is_empty() {
+            let scores = extenders.prioritize(&asked, &self.scheduler.snapshot, &search.feasible).await;
+            return Ok(Consulting::Nodes(search.feasible, scores));
+        }
+        let mut rejection = self.scheduler.why_not(pod, profile, &search);
+        let possible = !rejection.candidates.is_empty();
+        let processed = extenders.process_preemption(&asked, &self.scheduler.snapshot, &mut rejection.candidates);
+        match processed.await {
+            Ok(()) if possible && rejection.candidates.is_empty() => {
+                rejection.said.pop();
+                rejection.said.push("preemption: no candidate node for preemption".to_owned());
+            }
+            Ok(()) => {}
+            Err(error) => {
+                tracing::error!(%error, pod = %pod.key(), "no room is made: an extender gave no answer");
+                rejection.candidates.clear();
+                rejection.said.pop();
+            }
+        }
+        Ok(Consulting::Nowhere(rejection))
     }
 
     /// Pre-bind, if there is something to write first; else bind.
@@ -199,8 +238,14 @@ impl Task {
             return self.bind(placed);
         }
         let Some(outcomes) = self.outcomes.get(&placed.row.demand.scheduler_name).cloned() else { return };
-        self.in_flight.spawn(async move {
-            match outcomes.pre_bind(&placed).await {
+        let profile = self.scheduler.profile(&placed.row);
+        self.launch(async move {
+            let began = Instant::now();
+            let written = outcomes.pre_bind(&placed).await;
+            if let Some(profile) = profile {
+                profile.series.point(Point::PreBind, if written.is_ok() { "Success" } else { "Error" }, began);
+            }
+            match written {
                 Ok(()) => Finished::PreBound(placed),
                 Err(error) => {
                     let step = "PreBind plugin \"VolumeBinding\"";
@@ -213,12 +258,20 @@ impl Task {
 
     fn bind(&mut self, placed: Placed) {
         let Some(outcomes) = self.outcomes.get(&placed.row.demand.scheduler_name).cloned() else { return };
-        let extenders = self.extenders.clone();
-        self.in_flight.spawn(async move {
-            let bound = match extenders.binder(&placed.row) {
+        let (extenders, profile) = (self.extenders.clone(), self.scheduler.profile(&placed.row));
+        self.launch(async move {
+            let began = Instant::now();
+            let by_extender = match extenders.binder(&placed.row) {
                 Some(extender) => extender.bind(&placed.row).await,
-                None => outcomes.bind(&placed.row).await,
+                None => Ok(false),
             };
+            let bound = match by_extender {
+                Ok(false) => outcomes.bind(&placed.row).await,
+                bound => bound.map(drop),
+            };
+            if let Some(profile) = profile {
+                profile.series.point(Point::Bind, if bound.is_ok() { "Success" } else { "Error" }, began);
+            }
             match bound {
                 Ok(()) => {
                     outcomes.scheduled(&placed.row);
@@ -263,7 +316,7 @@ impl Task {
         let Some(outcomes) = self.outcomes.get(&row.demand.scheduler_name).cloned().filter(|_| !why.is_empty()) else {
             return;
         };
-        self.in_flight.spawn(async move {
+        self.launch(async move {
             outcomes.binding_failed(&row, "PreBind plugin \"VolumeBinding\"", &why).await;
             Finished::Other
         });
@@ -277,7 +330,7 @@ impl Task {
                 let until = now.checked_add(patience.unwrap_or_default()).unwrap_or(Timestamp::MAX);
                 self.waiting.insert(placed.row.uid.clone(), (placed, until));
             }
-            Ok(Finished::Bound(placed)) => self.scheduler.bound(&placed),
+            Ok(Finished::Bound(placed)) => self.scheduler.bound(&placed, now),
             Ok(Finished::BindingFailed(placed)) => self.scheduler.binding_failed(placed, now),
             Ok(Finished::EvictionFailed(unplaced)) => {
                 if let Some(room) = &unplaced.preemption {
@@ -292,8 +345,9 @@ impl Task {
     /// Says why a pod found no node, and makes room if that was found to help.
     fn tell(&mut self, unplaced: Unplaced, now: Timestamp) {
         let Some(outcomes) = self.outcomes.get(&unplaced.pod.demand.scheduler_name).cloned() else { return };
-        self.in_flight.spawn(async move {
+        self.launch(async move {
             outcomes.unschedulable(&unplaced).await;
+            outcomes.deallocate(&unplaced).await;
             match outcomes.preempt(&unplaced, now).await {
                 Ok(()) => Finished::Other,
                 Err(error) => {

@@ -1,5 +1,7 @@
 //! What the scheduler watches, and what each change means for its state.
 
+use std::sync::Arc;
+
 use corten_api::k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use corten_api::k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
@@ -10,7 +12,7 @@ use corten_api::k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
 use corten_api::{Typed, decode_object};
-use corten_client::{Caches, Change, Subscription};
+use corten_client::{Cache, Caches, Change, Subscription};
 use corten_meta::Selector;
 use jiff::Timestamp;
 
@@ -45,6 +47,9 @@ pub enum Watched {
 
 pub struct Watches {
     subscriptions: Vec<(Watched, Subscription)>,
+    /// The objects themselves, for those who must see them whole.
+    pub nodes: Arc<Cache>,
+    pub pods: Arc<Cache>,
 }
 
 impl Watches {
@@ -71,7 +76,11 @@ impl Watches {
             (Watched::Pod, caches.of::<Pod>()),
         ];
         caches.synced().await;
-        Watches { subscriptions: of.into_iter().map(|(kind, cache)| (kind, cache.subscribe())).collect() }
+        Watches {
+            subscriptions: of.into_iter().map(|(kind, cache)| (kind, cache.subscribe())).collect(),
+            nodes: caches.of::<Node>(),
+            pods: caches.of::<Pod>(),
+        }
     }
 
     /// A change that is already known.
@@ -111,7 +120,7 @@ pub fn hear(scheduler: &mut Scheduler, kind: Watched, change: &Change, now: Time
         Watched::Node => return scheduler.node_changed(&key.name, typed::<Node>(change), now),
         Watched::Namespace => {
             let labels = |change: &Option<_>| {
-                let object: &Option<std::sync::Arc<corten_meta::Object>> = change;
+                let object: &Option<Arc<corten_meta::Object>> = change;
                 object.as_ref().map(|object| object.header.labels.clone())
             };
             let new = labels(&change.new);
@@ -162,7 +171,7 @@ pub fn hear(scheduler: &mut Scheduler, kind: Watched, change: &Change, now: Time
             ClusterEvent::DevicesChanged
         }
         Watched::ResourceClaim => {
-            replace(&mut snapshot.devices.claims, key, typed::<ResourceClaim>(change));
+            snapshot.devices.set_claim(key, typed::<ResourceClaim>(change));
             ClusterEvent::DevicesChanged
         }
     };

@@ -1,6 +1,6 @@
 //! Which devices a node's pools can give to the claims of a pod: a search that goes back where a choice leads nowhere.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use corten_api::k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use corten_api::k8s_openapi::api::resource::v1::{
@@ -9,7 +9,7 @@ use corten_api::k8s_openapi::api::resource::v1::{
 };
 
 use super::select::Selectors;
-use crate::rows::devices::{DeviceId, Devices, Offered};
+use crate::rows::devices::{Devices, Offered};
 
 /// A node's choice is given up after so many tries: pools are small, and a pod must not hold up all others.
 const MOST_TRIES: usize = 100_000;
@@ -34,8 +34,11 @@ type Ways<'a> = Vec<Wanted<'a>>;
 struct Search<'a> {
     claims: &'a [&'a ResourceClaim],
     requests: Vec<Ways<'a>>,
+    devices: &'a Devices,
     offered: Vec<Offered<'a>>,
-    taken: HashSet<DeviceId>,
+    /// Numbers of the devices that were chosen, and what they use of counters.
+    taken: HashSet<usize>,
+    used: HashMap<usize, i128>,
     chosen: Vec<(Wanted<'a>, Offered<'a>)>,
     tries: usize,
     selectors: &'a Selectors,
@@ -43,19 +46,28 @@ struct Search<'a> {
 
 /// Allocations for all claims, in their order; none if the node cannot satisfy them all. An error is an expression
 /// that failed.
-pub fn allocate(
-    claims: &[&ResourceClaim],
-    devices: &Devices,
-    offered: Vec<Offered<'_>>,
-    selectors: &Selectors,
+pub fn allocate<'a>(
+    claims: &'a [&'a ResourceClaim],
+    devices: &'a Devices,
+    offered: Vec<Offered<'a>>,
+    selectors: &'a Selectors,
     node: &str,
 ) -> Result<Option<Vec<AllocationResult>>, String> {
     let mut requests = Vec::new();
     for (number, claim) in claims.iter().enumerate() {
         requests.extend(ways(number, claim, devices));
     }
-    let mut search =
-        Search { claims, requests, offered, taken: devices.taken(), chosen: Vec::new(), tries: 0, selectors };
+    let mut search = Search {
+        claims,
+        requests,
+        devices,
+        offered,
+        taken: HashSet::new(),
+        used: HashMap::new(),
+        chosen: Vec::new(),
+        tries: 0,
+        selectors,
+    };
     if !search.satisfy(0)? {
         return Ok(None);
     }
@@ -132,7 +144,7 @@ impl<'a> Search<'a> {
             if !wanted.admin && !tolerated(taints, wanted.tolerations) {
                 continue;
             }
-            if self.selectors.match_all(&wanted.selectors, offered)? {
+            if self.selectors.match_all(&wanted.selectors, offered, self.devices.epoch)? {
                 suiting.push(place);
             }
         }
@@ -140,7 +152,23 @@ impl<'a> Search<'a> {
     }
 
     fn is_free(&self, wanted: &Wanted<'a>, place: usize) -> bool {
-        wanted.admin || !self.taken.contains(&self.offered[place].id())
+        let offered = &self.offered[place];
+        let enough = |(counter, amount): &(usize, i128)| {
+            self.used.get(counter).copied().unwrap_or(0) + amount <= self.devices.left(*counter)
+        };
+        let free = self.devices.is_free(offered.number) && !self.taken.contains(&offered.number);
+        wanted.admin || (free && offered.consumes.iter().all(enough))
+    }
+
+    /// Takes a device and its counters, or gives them back.
+    fn account(&mut self, offered: &Offered<'a>, taken: bool) {
+        match taken {
+            true => self.taken.insert(offered.number),
+            false => self.taken.remove(&offered.number),
+        };
+        for (counter, amount) in offered.consumes {
+            *self.used.entry(*counter).or_default() += if taken { *amount } else { -amount };
+        }
     }
 
     fn take_all(&mut self, wanted: &Wanted<'a>, places: &[usize]) -> bool {
@@ -190,7 +218,7 @@ impl<'a> Search<'a> {
             return false;
         }
         if !wanted.admin {
-            self.taken.insert(offered.id());
+            self.account(&offered, true);
         }
         self.chosen.push((wanted.clone(), offered));
         true
@@ -212,9 +240,10 @@ impl<'a> Search<'a> {
     }
 
     fn give_back(&mut self, to: usize) {
-        for (wanted, offered) in self.chosen.drain(to..) {
+        while self.chosen.len() > to {
+            let Some((wanted, offered)) = self.chosen.pop() else { return };
             if !wanted.admin {
-                self.taken.remove(&offered.id());
+                self.account(&offered, false);
             }
         }
     }

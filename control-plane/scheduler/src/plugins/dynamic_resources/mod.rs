@@ -8,17 +8,22 @@ mod tests;
 
 use std::collections::HashSet;
 
-use corten_api::k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
+use corten_api::k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceClaim};
 use corten_meta::Key;
 
 use self::allocate::allocate;
 use self::select::Selectors;
-use crate::framework::{ClusterEvent, Effect, Plugin, Point, PreFilter, State, Verdict, state};
+use crate::cycle::Search;
+use crate::framework::{
+    Aftermath, ClusterEvent, Effect, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state,
+};
 use crate::rows::devices::Devices;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 /// No claim serves more pods than this.
 const MOST_CONSUMERS: usize = 256;
+/// No request has more alternatives than this.
+const MOST_ALTERNATIVES: i64 = 8;
 
 #[derive(Default)]
 pub struct DynamicResources {
@@ -37,10 +42,22 @@ impl Plugin for DynamicResources {
     }
 
     fn points(&self) -> &'static [Point] {
-        &[Point::PreFilter, Point::Filter, Point::Reserve, Point::PreBind]
+        &[
+            Point::PreFilter,
+            Point::Filter,
+            Point::PostFilter,
+            Point::PreScore,
+            Point::Score,
+            Point::Reserve,
+            Point::PreBind,
+        ]
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
+        if pod.demand.claims.is_empty() {
+            return PreFilter::Skip;
+        }
+        snapshot.devices.refresh();
         match claims(pod, &snapshot.devices) {
             Err(why) => PreFilter::Reject(Verdict::unresolvable_because(why)),
             Ok(claims) if claims.allocated.is_empty() && claims.to_allocate.is_empty() => PreFilter::Skip,
@@ -51,7 +68,7 @@ impl Plugin for DynamicResources {
     fn filter(&self, claims: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
         let Some(claims) = state::<Claims>(claims) else { return Verdict::Fits };
         for key in &claims.allocated {
-            let allocation = snapshot.devices.claims.get(key).and_then(allocation_of);
+            let allocation = snapshot.devices.claim(key).and_then(allocation_of);
             if !allocation.is_none_or(|allocation| usable(allocation, node)) {
                 return Verdict::unresolvable("resourceclaim not available on the node");
             }
@@ -63,7 +80,65 @@ impl Plugin for DynamicResources {
         }
     }
 
+    /// An allocation that no node can use any more is given up, if nobody else has the claim.
+    fn post_filter(&self, pod: &PodRow, search: &Search, snapshot: &Snapshot) -> Option<Aftermath> {
+        let said = |why: &str| Some(Aftermath { why: why.to_owned(), effect: None, ends: false });
+        if let Some((plugin, verdict)) = search.refusal() {
+            // As upstream has it: whoever refused before this plugin was prepared leaves it without words of its own.
+            let early = plugin != self.name() && matches!(verdict, Verdict::Unresolvable(_));
+            return match early {
+                true => Some(Aftermath { why: "not found".to_owned(), effect: None, ends: true }),
+                false => said("no new claims to deallocate"),
+            };
+        }
+        let Ok(claims) = claims(pod, &snapshot.devices) else { return said("no new claims to deallocate") };
+        if claims.allocated.is_empty() && claims.to_allocate.is_empty() {
+            return said("no new claims to deallocate");
+        }
+        match claims.allocated.into_iter().find(|key| can_be_given_up(key, pod, search, snapshot)) {
+            Some(claim) => Some(Aftermath {
+                why: "deallocation of ResourceClaim completed".to_owned(),
+                effect: Some(Effect::DeallocateClaim { claim }),
+                ends: false,
+            }),
+            None => said("still not schedulable"),
+        }
+    }
+
+    /// Only requests with alternatives make a difference between nodes.
+    fn pre_score(&self, pod: &PodRow, snapshot: &mut Snapshot, _: &[usize]) -> PreScore {
+        if pod.demand.claims.is_empty() {
+            return PreScore::Skip;
+        }
+        let Ok(claims) = claims(pod, &snapshot.devices) else { return PreScore::Skip };
+        let keys = claims.allocated.iter().chain(&claims.to_allocate);
+        let mut requests = keys.filter_map(|key| snapshot.devices.claim(key)).flat_map(requests);
+        match requests.any(|request| request.first_available.is_some()) {
+            true => PreScore::Ready(Box::new(claims)),
+            false => PreScore::Skip,
+        }
+    }
+
+    /// The earlier the alternatives that the node has, the better.
+    fn score(&self, claims: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> i64 {
+        let Some(claims) = state::<Claims>(claims) else { return 0 };
+        let devices = &snapshot.devices;
+        let Ok(Some(allocations)) = self.allocate(claims, node, devices) else { return 0 };
+        let new = claims.to_allocate.iter().filter_map(|key| devices.claim(key)).zip(&allocations);
+        let old = claims.allocated.iter().filter_map(|key| devices.claim(key));
+        let old = old.filter_map(|claim| Some((claim, allocation_of(claim)?)));
+        new.chain(old).map(|(claim, allocation)| alternatives(claim, allocation)).sum()
+    }
+
+    fn normalize(&self, _: &State, scores: &mut [i64]) {
+        normalize(scores, false);
+    }
+
     fn reserve(&self, pod: &PodRow, slot: usize, snapshot: &mut Snapshot) -> Result<Vec<Effect>, Verdict> {
+        if pod.demand.claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        snapshot.devices.refresh();
         let claims = claims(pod, &snapshot.devices).map_err(Verdict::unresolvable_because)?;
         let node = snapshot.node(slot);
         let allocations = self.allocate(&claims, node, &snapshot.devices).map_err(Verdict::unresolvable_because)?;
@@ -73,8 +148,7 @@ impl Plugin for DynamicResources {
             snapshot.devices.promise(&claim, allocation.clone());
             effects.push(Effect::AllocateClaim { claim, allocation: Some(Box::new(allocation)) });
         }
-        let reserved =
-            |claim: &Key| snapshot.devices.claims.get(claim).is_some_and(|claim| is_reserved_for(claim, pod));
+        let reserved = |claim: &Key| snapshot.devices.claim(claim).is_some_and(|claim| is_reserved_for(claim, pod));
         let others: Vec<Key> = claims.allocated.into_iter().filter(|claim| !reserved(claim)).collect();
         effects.extend(others.into_iter().map(|claim| Effect::AllocateClaim { claim, allocation: None }));
         Ok(effects)
@@ -102,8 +176,7 @@ impl DynamicResources {
         node: &NodeRow,
         devices: &Devices,
     ) -> Result<Option<Vec<AllocationResult>>, String> {
-        let to_allocate: Vec<&ResourceClaim> =
-            claims.to_allocate.iter().filter_map(|key| devices.claims.get(key)).collect();
+        let to_allocate: Vec<&ResourceClaim> = claims.to_allocate.iter().filter_map(|key| devices.claim(key)).collect();
         if to_allocate.is_empty() {
             return Ok(Some(Vec::new()));
         }
@@ -139,7 +212,7 @@ fn claims(pod: &PodRow, devices: &Devices) -> Result<Claims, String> {
         };
         let key = key(pod, name);
         let missing = || format!("resourceclaim.resource.k8s.io {name:?} not found");
-        let claim = devices.claims.get(&key).ok_or_else(missing)?;
+        let claim = devices.claim(&key).ok_or_else(missing)?;
         if claim.metadata.deletion_timestamp.is_some() {
             return Err(format!("resourceclaim {name:?} is being deleted"));
         }
@@ -164,12 +237,43 @@ fn claims(pod: &PodRow, devices: &Devices) -> Result<Claims, String> {
     Ok(found)
 }
 
+fn requests(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequest> {
+    claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten())
+}
+
+/// How early the alternatives are that an allocation has chosen.
+fn alternatives(claim: &ResourceClaim, allocation: &AllocationResult) -> i64 {
+    let chosen = |name: &str| {
+        let mut results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
+        results.any(|result| result.request == name)
+    };
+    let mut score = 0;
+    for request in requests(claim) {
+        for (place, sub) in request.first_available.iter().flatten().enumerate() {
+            if chosen(&format!("{}/{}", request.name, sub.name)) {
+                score += MOST_ALTERNATIVES - place as i64;
+            }
+        }
+    }
+    score
+}
+
+/// Whether a node could not use what the claim has, and nobody but the pod has the claim.
+fn can_be_given_up(key: &Key, pod: &PodRow, search: &Search, snapshot: &Snapshot) -> bool {
+    let Some(claim) = snapshot.devices.claim(key) else { return false };
+    let reserved = claim.status.as_ref().and_then(|status| status.reserved_for.as_deref()).unwrap_or_default();
+    let ours = reserved.is_empty() || matches!(reserved, [one] if *one.uid == *pod.uid);
+    let mut rejected = search.rejected.iter().filter(|rejected| rejected.plugin == "DynamicResources");
+    let unusable = |slot: usize| allocation_of(claim).is_some_and(|has| !usable(has, snapshot.node(slot)));
+    ours && rejected.any(|rejected| unusable(rejected.slot))
+}
+
 fn classes_exist(claim: &ResourceClaim, devices: &Devices) -> Result<(), String> {
     let missing = |request: &str, class: &str| {
         (!devices.classes.contains_key(class))
             .then(|| format!("request {request}: device class {class} does not exist"))
     };
-    for request in claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten()) {
+    for request in requests(claim) {
         let exactly = request.exactly.iter().find_map(|one| missing(&request.name, &one.device_class_name));
         let mut sub = request.first_available.iter().flatten();
         let sub = sub.find_map(|one| missing(&format!("{}/{}", request.name, one.name), &one.device_class_name));

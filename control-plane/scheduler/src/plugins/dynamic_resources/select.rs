@@ -25,34 +25,67 @@ struct Expression {
     domains: Vec<String>,
 }
 
-#[derive(Default)]
-pub struct Selectors {
-    programs: Mutex<HashMap<String, Compiled>>,
+/// An expression with what it says of each device, by number.
+struct Known {
+    compiled: Compiled,
+    said: Vec<Option<bool>>,
 }
 
+#[derive(Default)]
+struct Expressions {
+    known: HashMap<String, Known>,
+    /// Of the numbers of devices.
+    epoch: u64,
+}
+
+#[derive(Default)]
+pub struct Selectors(Mutex<Expressions>);
+
 impl Selectors {
-    /// Whether a device is meant by all of these.
-    pub fn match_all(&self, selectors: &[&DeviceSelector], offered: &Offered<'_>) -> Result<bool, String> {
+    /// Whether a device is meant by all of these. What was said of a device holds as long as its epoch.
+    pub fn match_all(&self, selectors: &[&DeviceSelector], offered: &Offered<'_>, epoch: u64) -> Result<bool, String> {
+        let mut expressions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        expressions.begin(epoch);
         for selector in selectors {
             let Some(cel) = &selector.cel else { return Ok(false) };
-            let expression = self.compiled(&cel.expression)?;
-            let device = device(offered, &expression.domains);
-            let outcome = expression.program.eval_within(&[("device", device)], COST_LIMIT);
-            match outcome.value {
-                Ok(Value::Bool(true)) => {}
-                Ok(_) => return Ok(false),
-                Err(error) => return Err(format!("CEL runtime error: {error}")),
+            if !expressions.matches(&cel.expression, offered)? {
+                return Ok(false);
             }
         }
         Ok(true)
     }
+}
 
-    fn compiled(&self, text: &str) -> Compiled {
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        if programs.len() > MOST_PROGRAMS {
-            programs.clear();
+impl Expressions {
+    fn begin(&mut self, epoch: u64) {
+        if self.known.len() > MOST_PROGRAMS {
+            self.known.clear();
         }
-        programs.entry(text.to_owned()).or_insert_with(|| compile(text)).clone()
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.known.values_mut().for_each(|known| known.said.clear());
+        }
+    }
+
+    fn matches(&mut self, text: &str, offered: &Offered<'_>) -> Result<bool, String> {
+        if !self.known.contains_key(text) {
+            self.known.insert(text.to_owned(), Known { compiled: compile(text), said: Vec::new() });
+        }
+        let Some(known) = self.known.get_mut(text) else { return Ok(false) };
+        if let Some(Some(said)) = known.said.get(offered.number) {
+            return Ok(*said);
+        }
+        let expression = known.compiled.clone()?;
+        let device = device(offered, &expression.domains);
+        let matches = match expression.program.eval_within(&[("device", device)], COST_LIMIT).value {
+            Ok(value) => matches!(value, Value::Bool(true)),
+            Err(error) => return Err(format!("CEL runtime error: {error}")),
+        };
+        if known.said.len() <= offered.number {
+            known.said.resize(offered.number + 1, None);
+        }
+        known.said[offered.number] = Some(matches);
+        Ok(matches)
     }
 }
 

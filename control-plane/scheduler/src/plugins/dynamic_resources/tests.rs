@@ -1,7 +1,6 @@
 //! Claims against pools of devices: by class, expression, count, constraint and node.
 
 use super::*;
-use crate::config::ProfileSpec;
 use crate::cycle::{Rotation, schedule};
 use crate::profile::Profile;
 use crate::rows::tests::{node, typed_pod};
@@ -40,7 +39,7 @@ fn claim(snapshot: &mut Snapshot, name: &str, devices: Value) {
     let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"namespace": "default", "name": name, "uid": name}, "spec": {"devices": devices}});
     let key = Key { namespace: "default".to_owned(), name: name.to_owned() };
-    snapshot.devices.claims.insert(key, ResourceClaim::from_value(claim).unwrap());
+    snapshot.devices.set_claim(&key, Some(ResourceClaim::from_value(claim).unwrap()));
 }
 
 fn exactly(extra: Value) -> Value {
@@ -59,8 +58,8 @@ fn using(name: &str) -> Value {
 
 fn place(snapshot: &mut Snapshot, name: &str) -> Result<String, String> {
     let row = snapshot.row(typed_pod("p", using(name)));
-    let profile = Profile::new(&ProfileSpec::default());
-    let slot = schedule(snapshot, &profile, &row, &mut Rotation::new(3)).map_err(|rejection| rejection.message)?;
+    let profile = Profile::by_default();
+    let slot = schedule(snapshot, &profile, &row, &mut Rotation::new(3)).map_err(|rejection| rejection.message())?;
     Ok(snapshot.node(slot).name.clone())
 }
 

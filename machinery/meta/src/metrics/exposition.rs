@@ -28,7 +28,7 @@ impl Exposition {
             }
             self.0.push('}');
         }
-        let _ = writeln!(self.0, " {value}");
+        let _ = writeln!(self.0, " {}", number(value));
     }
 
     fn escape(&mut self, text: &str) {
@@ -47,6 +47,18 @@ impl Exposition {
     }
 }
 
+/// A number as upstream's library writes it: very small ones with an exponent of at least two digits.
+pub fn number(value: f64) -> String {
+    if value == 0.0 || value.abs() >= 1e-4 {
+        return value.to_string();
+    }
+    let text = format!("{value:e}");
+    match text.split_once("e-") {
+        Some((digits, exponent)) if exponent.len() < 2 => format!("{digits}e-0{exponent}"),
+        _ => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +72,19 @@ mod tests {
         let expected = "# HELP a_total Something.\n# TYPE a_total counter\n\
                         a_total{x=\"1\\\"2\\\\3\\n4\",y=\"\"} 2\na_total 0.5\n";
         assert_eq!(out.finish(), expected);
+    }
+
+    #[test]
+    fn numbers_are_written_as_upstream_does() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (0.1, "0.1"),
+            (0.0001, "0.0001"),
+            (0.000_01, "1e-05"),
+            (0.000_022_5, "2.25e-05"),
+            (1e-12, "1e-12"),
+        ] {
+            assert_eq!(number(value), expected);
+        }
     }
 }

@@ -1,0 +1,267 @@
+//! The secure port of a component that runs alone: whether it is well, and what it counts.
+//!
+//! Health is told to everybody, as upstream's components do; anything else only to a caller whose token the API server
+//! knows and who may `get` the path. The certificate is made at the start and signed by nobody: who wants to check it
+//! must be given one that the cluster trusts.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use corten_api::k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use corten_api::k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use corten_client::Client;
+use futures::future::BoxFuture;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Says what is wrong, if something is.
+pub type Check = (&'static str, Box<dyn Fn() -> Result<(), String> + Send + Sync>);
+
+/// What a component shows of itself.
+pub struct Endpoint {
+    /// Port zero serves nothing.
+    pub address: SocketAddr,
+    /// Certificate and key in PEM; made if absent.
+    pub identity: Option<(String, String)>,
+    /// Who is asked about callers.
+    pub client: Client,
+    /// What must hold for `/readyz`; `/healthz` and `/livez` tell that the process answers.
+    pub ready: Vec<Check>,
+    /// `/metrics`, in the Prometheus text format.
+    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+/// Serves until shutdown.
+pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()> {
+    let address = endpoint.address;
+    if address.port() == 0 {
+        shutdown.cancelled().await;
+        return Ok(());
+    }
+    let acceptor = acceptor(endpoint.identity.clone())?;
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    tracing::info!(%address, "health and metrics are served");
+    let (endpoint, connections) = (Arc::new(endpoint), TaskTracker::new());
+    loop {
+        let stream = tokio::select! {
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "connection not accepted");
+                    continue;
+                }
+            },
+        };
+        let (endpoint, acceptor, shutdown) = (endpoint.clone(), acceptor.clone(), shutdown.clone());
+        let served: BoxFuture<'static, ()> = Box::pin(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = connection(endpoint, acceptor, stream) => {}
+            }
+        });
+        connections.spawn(served);
+    }
+    connections.close();
+    connections.wait().await;
+    Ok(())
+}
+
+fn acceptor(identity: Option<(String, String)>) -> Result<TlsAcceptor> {
+    let (certificate, key) = match identity {
+        Some(given) => given,
+        None => {
+            let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+            (made.cert.pem(), made.signing_key.serialize_pem())
+        }
+    };
+    let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).context("the serving key cannot be used")?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain.context("the serving certificate cannot be used")?, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpStream) {
+    let stream = match acceptor.accept(stream).await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
+    };
+    let service = service_fn(move |request| {
+        let endpoint = endpoint.clone();
+        async move { Ok::<_, Infallible>(answer(&endpoint, request).await) }
+    });
+    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Health for everybody; for anything else authenticate, authorize, then route.
+async fn answer(endpoint: &Endpoint, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let path = request.uri().path();
+    let verbose = request.uri().query().is_some_and(|query| query.contains("verbose"));
+    match path {
+        "/healthz" | "/livez" => return health(path, &[], verbose),
+        "/readyz" => return health(path, &endpoint.ready, verbose),
+        _ => {}
+    }
+    let user = match authenticate(endpoint, &request).await {
+        Some(user) => user,
+        None => return text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
+    };
+    if !may_get(endpoint, &user, path).await {
+        let why = format!("forbidden: User {:?} cannot get path {path:?}", user.0);
+        return text(StatusCode::FORBIDDEN, why);
+    }
+    match path {
+        "/metrics" => text(StatusCode::OK, (endpoint.metrics)()),
+        _ => text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+    }
+}
+
+fn health(path: &str, checks: &[Check], verbose: bool) -> Response<Full<Bytes>> {
+    let results: Vec<(&str, Result<(), String>)> = checks.iter().map(|(name, check)| (*name, check())).collect();
+    let well = results.iter().all(|(_, result)| result.is_ok());
+    let name = path.trim_start_matches('/');
+    if well && !verbose {
+        return text(StatusCode::OK, "ok".to_owned());
+    }
+    let mut told = String::from("[+]ping ok\n");
+    for (check, result) in results {
+        match result {
+            Ok(()) => told.push_str(&format!("[+]{check} ok\n")),
+            Err(_) => told.push_str(&format!("[-]{check} failed: reason withheld\n")),
+        }
+    }
+    told.push_str(&format!("{name} check {}\n", if well { "passed" } else { "failed" }));
+    text(if well { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, told)
+}
+
+/// Name and groups.
+type User = (String, Vec<String>);
+
+/// The owner of the token, or nobody in particular without one. A token that the API does not know is refused.
+async fn authenticate(endpoint: &Endpoint, request: &Request<Incoming>) -> Option<User> {
+    let value = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let Some((_, token)) = value.and_then(|value| value.split_once(' ')) else {
+        return Some(("system:anonymous".to_owned(), vec!["system:unauthenticated".to_owned()]));
+    };
+    let spec = TokenReviewSpec { token: token.trim().to_owned(), ..TokenReviewSpec::default() };
+    let review = endpoint.client.create(&TokenReview { spec, ..TokenReview::default() }).await.ok()?;
+    let status = review.status.filter(|status| status.authenticated == Some(true))?;
+    let user = status.user?;
+    Some((user.username.unwrap_or_default(), user.groups.unwrap_or_default()))
+}
+
+async fn may_get(endpoint: &Endpoint, (name, groups): &User, path: &str) -> bool {
+    let asked = NonResourceAttributes { path: Some(path.to_owned()), verb: Some("get".to_owned()) };
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(name.clone()),
+            groups: Some(groups.clone()),
+            non_resource_attributes: Some(asked),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let answer = endpoint.client.create(&review).await;
+    answer.is_ok_and(|review| review.status.is_some_and(|status| status.allowed))
+}
+
+fn text(status: StatusCode, content: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(content.into()));
+    *response.status_mut() = status;
+    let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response.headers_mut().insert("x-content-type-options", header::HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_is_told_check_by_check() {
+        let check = |name, fails: bool| -> Check {
+            (name, Box::new(move || if fails { Err("why".to_owned()) } else { Ok(()) }))
+        };
+        let well = health("/readyz", &[check("a", false)], false);
+        assert_eq!(well.status(), StatusCode::OK);
+        let ill = health("/readyz", &[check("a", false), check("b", true)], false);
+        assert_eq!(ill.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+        let server = format!("https://{address}");
+        let config = corten_client::HttpsConfig { server, insecure_skip_tls_verify: true, ..Default::default() };
+        let request = Request::builder().uri(path).body(Bytes::new()).unwrap();
+        let response = Client::https(config).unwrap().request(request).await.unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().into_bytes().await.unwrap();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn health_is_for_everybody_and_metrics_for_those_who_may() {
+        let plane = testkit::control_plane::ControlPlane::start_in(&std::env::temp_dir()).await;
+        // A port that is free now.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let endpoint = Endpoint {
+            address,
+            identity: None,
+            client: plane.client("system:kube-scheduler", &[]),
+            ready: vec![("b", Box::new(|| Err("not yet".to_owned())))],
+            metrics: Box::new(|| "a_total 1\n".to_owned()),
+        };
+        let shutdown = CancellationToken::new();
+        let served = tokio::spawn(serve(endpoint, shutdown.clone()));
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            assert!(!served.is_finished(), "the endpoint is served");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(get(address, "/healthz").await, (200, "ok".to_owned()));
+        let (status, told) = get(address, "/readyz").await;
+        assert!(status == 500 && told.contains("[-]b failed"), "{status} {told}");
+        assert_eq!(get(address, "/metrics").await.0, 403);
+        let admin = plane.admin();
+        let rule = serde_json::json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]});
+        let role = serde_json::json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": "metrics"}, "rules": [rule]});
+        let binding = serde_json::json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "metrics"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "metrics"},
+            "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:anonymous"}]});
+        use corten_api::Typed as _;
+        use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+        admin.create(&ClusterRole::from_value(role).unwrap()).await.unwrap();
+        admin.create(&ClusterRoleBinding::from_value(binding).unwrap()).await.unwrap();
+        let mut answer = get(address, "/metrics").await;
+        let began = std::time::Instant::now();
+        while answer.0 != 200 && began.elapsed() < std::time::Duration::from_secs(10) {
+            answer = get(address, "/metrics").await;
+        }
+        assert_eq!(answer, (200, "a_total 1\n".to_owned()));
+        shutdown.cancel();
+        served.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,91 @@
+//! A control plane with a scheduler in it, for tests: the real API server in process, nodes that are only objects.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "a failed step of a test is a failed test; no test uses everything")]
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use corten_client::{Client, Patch};
+use corten_scheduler::Config;
+use serde_json::{Value, json};
+use testkit::control_plane::ControlPlane;
+use tokio_util::sync::CancellationToken;
+
+/// No single wait takes longer than this, also on a busy machine.
+pub const BOUND: Duration = Duration::from_secs(30);
+
+pub struct Cluster {
+    pub plane: ControlPlane,
+    pub admin: Client,
+    pub shutdown: CancellationToken,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Cluster {
+    pub async fn start(config: Config) -> Cluster {
+        let plane = ControlPlane::start_in(&std::env::temp_dir()).await;
+        let (admin, shutdown) = (plane.admin(), CancellationToken::new());
+        let client = plane.client("system:kube-scheduler", &[]);
+        tokio::spawn(corten_scheduler::run(config, client, shutdown.clone()));
+        let cluster = Cluster { plane, admin, shutdown };
+        cluster.create::<Namespace>(json!({"metadata": {"name": "test"}})).await;
+        cluster.create::<ServiceAccount>(json!({"metadata": {"namespace": "test", "name": "default"}})).await;
+        cluster
+    }
+
+    pub async fn create<K: Typed>(&self, mut object: Value) -> K {
+        object["apiVersion"] = json!(K::API_VERSION);
+        object["kind"] = json!(K::KIND);
+        self.admin.create(&K::from_value(object).unwrap()).await.unwrap()
+    }
+
+    pub async fn node(&self, name: &str, cpu: &str) {
+        let labels = json!({"kubernetes.io/hostname": name});
+        let resources = json!({"cpu": cpu, "memory": "4Gi", "pods": "110"});
+        let status = json!({"capacity": resources, "allocatable": resources});
+        self.create::<Node>(json!({"metadata": {"name": name, "labels": labels}, "status": status})).await;
+        // The API server gives a new node a taint that the node lifecycle takes away once the kubelet is ready.
+        let ready = Patch::Merge(json!({"spec": {"taints": null}}));
+        self.admin.patch::<Node>("", name, &ready, None).await.unwrap();
+    }
+
+    pub async fn pod(&self, name: &str, cpu: &str, extra: Value) {
+        let mut spec = json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}],
+            "automountServiceAccountToken": false});
+        corten_meta::patch::merge_patch(&mut spec, &extra);
+        self.create::<Pod>(json!({"metadata": {"namespace": "test", "name": name}, "spec": spec})).await;
+    }
+
+    pub async fn get(&self, name: &str) -> Value {
+        self.admin.get::<Pod>("test", name).await.unwrap().to_value()
+    }
+
+    pub async fn eventually<F: Future<Output = bool>>(&self, what: &str, holds: impl Fn() -> F) {
+        let began = Instant::now();
+        while !holds().await {
+            assert!(began.elapsed() < BOUND, "{what} did not come to pass");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn is_on(&self, name: &str, node: &str) {
+        let what = format!("{name} on {node}");
+        self.eventually(&what, || async { self.get(name).await["spec"]["nodeName"] == node }).await;
+    }
+
+    pub async fn says(&self, name: &str, message: &str) {
+        let told = || async {
+            let pod = self.get(name).await;
+            let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|one| one["type"] == "PodScheduled" && one["message"] == message)
+        };
+        self.eventually(&format!("{name}: {message}"), told).await;
+    }
+}
