@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use corten_network::routes::Backend;
 
+use crate::access_options::AccessOptions;
 use crate::kubelet_options::KubeletOptions;
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
@@ -136,12 +137,8 @@ pub struct Server {
     /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) for the scheduler.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
-    /// The AuthenticationConfiguration (apiserver.config.k8s.io) whose token issuers are trusted.
-    #[arg(long, value_name = "FILE")]
-    pub authentication_config: Option<PathBuf>,
-    /// The kubeconfig file of a server that judges bearer tokens by TokenReview (authentication.k8s.io/v1).
-    #[arg(long, value_name = "FILE")]
-    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub access: AccessOptions,
     #[command(flatten)]
     pub audit: Audit,
     #[command(flatten)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use corten_controllers::{AddressRange, LoadBalancerAddresses};
 
+use crate::access_options::AccessOptions;
 use crate::cli;
 use crate::join::settings::Settings;
 use crate::kubelet_options::KubeletOptions;
@@ -122,10 +123,7 @@ pub struct Cluster {
     pub scheduler: corten_scheduler::Config,
     /// Where Services of type LoadBalancer get their addresses.
     pub load_balancer: Option<LoadBalancerAddresses>,
-    /// The file of the AuthenticationConfiguration.
-    pub authentication: Option<PathBuf>,
-    /// The kubeconfig file of the server that judges tokens.
-    pub token_webhook: Option<PathBuf>,
+    pub access: AccessOptions,
     pub audit: cli::Audit,
 }
 
@@ -159,8 +157,7 @@ impl Cluster {
             extra_names: flags.tls_san.clone(),
             scheduler: scheduler(flags.scheduler_config.as_deref())?,
             load_balancer: load_balancer(flags)?,
-            authentication: flags.authentication_config.clone(),
-            token_webhook: flags.authentication_token_webhook_config_file.clone(),
+            access: flags.access.clone(),
             audit: flags.audit.clone(),
         })
     }

@@ -4,6 +4,7 @@
 //! place that knows every component: it makes their configuration, gives each its identity, and plugs one into
 //! another where they must meet.
 
+mod access_options;
 mod bench;
 mod cli;
 mod commands;

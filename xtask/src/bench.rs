@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-const BENCHES: [(&str, &str); 7] = [
+const BENCHES: [(&str, &str); 8] = [
     ("corten-store", "commit"),
+    ("corten-apiserver", "access"),
     ("corten-scheduler", "placement"),
     ("corten-scheduler", "rows"),
     ("corten-controllers", "controllers"),

@@ -163,8 +163,6 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     }
     let audit = &flags.audit;
     for (name, path) in [
-        ("--authentication-config", &flags.authentication_config),
-        ("--authentication-token-webhook-config-file", &flags.authentication_token_webhook_config_file),
         ("--audit-policy-file", &audit.audit_policy_file),
         ("--audit-log-path", &audit.audit_log_path),
         ("--audit-webhook-config-file", &audit.audit_webhook_config_file),
@@ -178,6 +176,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     flag("--audit-log-maxsize", audit.audit_log_maxsize.to_string().into());
     flag("--audit-log-maxbackup", audit.audit_log_maxbackup.to_string().into());
     flag("--audit-log-maxage", audit.audit_log_maxage.to_string().into());
+    list.extend(flags.access.arguments());
     list.extend(flags.kubelet.arguments());
     list
 }

@@ -1,26 +1,22 @@
 //! The API server in this process: its store, certificates and listener, and clients that reach it without a socket.
 
-use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_apiserver::{KubeletClient, ProxyClient, Server, User};
 use corten_client::{Caches, Client, Transport};
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use rustls::ServerConfig;
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::node::DNS_USER;
+use super::serving_certificate::Certificates;
 use super::tasks::Tasks;
-use super::{access, addons, further_nodes, joining};
+use super::{access, addons, authorization, files, further_nodes, joining};
 use crate::config::Cluster;
 use crate::kubeconfig;
 use crate::pki::{self, Leaf, Pki};
@@ -53,13 +49,13 @@ fn user_agent(user: &str) -> String {
 
 /// Opens the store, starts the API server and waits until it serves. The store outlives all clients.
 pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tasks: &mut Tasks) -> Result<ApiServer> {
-    let server = Server::new(config(cluster, pki)?, store).await.context("the API server cannot start")?;
-    let tls = Arc::new(ArcSwap::from(tls(cluster, pki)?));
+    let server = Server::new(config(cluster, pki, tasks)?, store).await.context("the API server cannot start")?;
+    let certificates = Arc::new(Certificates::issue(cluster, pki)?);
     write_kubeconfigs(cluster, pki)?;
     let listener =
         TcpListener::bind(cluster.bind).await.with_context(|| format!("cannot listen on {}", cluster.bind))?;
-    tasks.spawn("apiserver", server.clone().serve(listener, tls.clone(), tasks.shutdown()));
-    tasks.spawn("certificates", renew(cluster.clone(), pki.clone(), tls, tasks.shutdown()));
+    tasks.spawn("apiserver", server.clone().serve(listener, certificates.clone(), tasks.shutdown()));
+    tasks.spawn("certificates", renew(cluster.clone(), server.clone(), certificates, tasks.shutdown()));
     Ok(ApiServer { server })
 }
 
@@ -87,9 +83,11 @@ pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> 
     tasks.run().await
 }
 
-fn config(cluster: &Cluster, pki: &Pki) -> Result<corten_apiserver::Config> {
-    let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &["kubeadm:cluster-admins"]))?;
-    let front_proxy = pki.front_proxy.issue(&Leaf::client("front-proxy-client", &[]))?;
+fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apiserver::Config> {
+    let access = &cluster.access;
+    let authorization = authorization::config(access, tasks)?;
+    let mut follow = |path: &Option<PathBuf>| path.as_deref().map(|path| files::follow(path, tasks)).transpose();
+    let (kubelet, front_proxy) = clients(pki)?;
     let issuer = format!("https://kubernetes.default.svc.{}", cluster.node.cluster_domain);
     Ok(corten_apiserver::Config {
         advertise_address: cluster.node.address,
@@ -101,23 +99,49 @@ fn config(cluster: &Cluster, pki: &Pki) -> Result<corten_apiserver::Config> {
         client_ca: pki.cluster.certificate.clone(),
         serving_ca: pki.cluster.certificate.clone(),
         requestheader_ca: Some(pki.front_proxy.certificate.clone()),
-        kubelet: Some(KubeletClient {
-            ca: pki.cluster.certificate.clone(),
-            certificate: kubelet.certificate,
-            key: kubelet.key,
-        }),
+        kubelet: Some(kubelet),
         encryption_key: Some(pki.secrets_key),
+        encryption_configuration: follow(&access.encryption_provider_config)?,
+        authorization,
         trusted_roots: trusted_roots(),
-        authentication_configuration: cluster.authentication.as_deref().map(read).transpose()?,
-        token_webhook: cluster.token_webhook.as_deref().map(super::audit::remote_server).transpose()?,
+        authentication_configuration: follow(&access.authentication_config)?,
+        token_webhook: access
+            .authentication_token_webhook_config_file
+            .as_deref()
+            .map(super::audit::remote_server)
+            .transpose()?,
         audit: super::audit::config(&cluster.audit)?,
-        proxy_client: Some(ProxyClient { certificate: front_proxy.certificate, key: front_proxy.key }),
+        proxy_client: Some(front_proxy),
         ..corten_apiserver::Config::default()
     })
 }
 
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+/// Who the API server is towards kubelets and towards aggregated API servers.
+fn clients(pki: &Pki) -> Result<(KubeletClient, ProxyClient)> {
+    let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &["kubeadm:cluster-admins"]))?;
+    let ca = pki.cluster.certificate.clone();
+    let kubelet = KubeletClient { ca, certificate: kubelet.certificate, key: kubelet.key };
+    let front_proxy = pki.front_proxy.issue(&Leaf::client("front-proxy-client", &[]))?;
+    Ok((kubelet, ProxyClient { certificate: front_proxy.certificate, key: front_proxy.key }))
+}
+
+/// Signs the leaves anew while the cluster runs, so that no certificate ever expires under it.
+async fn renew(
+    cluster: Cluster,
+    server: Arc<Server>,
+    certificates: Arc<Certificates>,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(pki::RENEWAL) => {}
+        }
+        certificates.renew()?;
+        let (kubelet, front_proxy) = clients(certificates.pki())?;
+        server.renew_clients(&kubelet, front_proxy)?;
+        write_kubeconfigs(&cluster, certificates.pki())?;
+    }
 }
 
 /// The authorities that this machine trusts, wherever its distribution keeps them; none if it keeps none.
@@ -129,58 +153,6 @@ fn trusted_roots() -> String {
         "/etc/ssl/cert.pem",
     ];
     BUNDLES.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
-}
-
-/// The names and addresses under which clients reach the API server.
-fn names(cluster: &Cluster) -> Vec<String> {
-    let service = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
-    let mut names = vec!["localhost".to_owned(), cluster.node.name.clone()];
-    names.extend(service);
-    names.push(format!("kubernetes.default.svc.{}", cluster.node.cluster_domain));
-    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster.kubernetes_service, cluster.node.address];
-    if !cluster.bind.ip().is_unspecified() {
-        addresses.push(cluster.bind.ip());
-    }
-    names.extend(addresses.iter().map(IpAddr::to_string));
-    names.extend(cluster.extra_names.iter().cloned());
-    names.sort();
-    names.dedup();
-    names
-}
-
-fn tls(cluster: &Cluster, pki: &Pki) -> Result<Arc<ServerConfig>> {
-    let leaf = Leaf { common_name: "kube-apiserver", organizations: &[], names: names(cluster) };
-    let identity = pki.cluster.issue(&leaf)?;
-    let mut roots = rustls::RootCertStore::empty();
-    // A front proxy has an authority of its own; the API server tells the two apart.
-    for authority in [&pki.cluster, &pki.front_proxy] {
-        for certificate in CertificateDer::pem_slice_iter(authority.certificate.as_bytes()) {
-            roots.add(certificate?)?;
-        }
-    }
-    let verifier = rustls::server::WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build()?;
-    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())?;
-    let mut config = ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
-}
-
-/// Signs the leaves anew while the cluster runs, so that no certificate ever expires under it.
-async fn renew(
-    cluster: Cluster,
-    pki: Arc<Pki>,
-    current: Arc<ArcSwap<ServerConfig>>,
-    shutdown: CancellationToken,
-) -> Result<()> {
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pki::RENEWAL) => {}
-        }
-        current.store(tls(&cluster, &pki)?);
-        write_kubeconfigs(&cluster, &pki)?;
-    }
 }
 
 /// The kubeconfig files of the administrator and of components that run alone.

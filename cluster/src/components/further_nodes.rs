@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -20,7 +21,7 @@ use super::node::{DNS_USER, serving};
 use super::tasks::Tasks;
 use crate::config::{Cluster, Place};
 use crate::pki::{Leaf, Pki, write_private};
-use crate::{instance, kubeconfig};
+use crate::{instance, kubeconfig, pki};
 
 /// How long an agent that failed stays down before it is started again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -31,7 +32,7 @@ pub fn namespaces(cluster_cidr: &str, place: &Place) -> Result<namespace_node::C
 }
 
 /// Starts the nodes beyond the first, and returns their names.
-pub async fn start(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<Vec<String>> {
+pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Result<Vec<String>> {
     let namespaces = namespaces(&cluster.node.cluster_cidr, &cluster.node.place)?;
     let mut names = Vec::new();
     for number in 2..=cluster.nodes {
@@ -45,8 +46,7 @@ pub async fn start(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<Ve
         let namespace = namespace_node::create(&namespaces, &name, address)
             .await
             .with_context(|| format!("the network namespace of node {name} cannot be made"))?;
-        prepare(cluster, pki, &name, &place, address.into())?;
-        tasks.spawn("node", supervise(cluster.clone(), place, namespace, tasks.shutdown()));
+        tasks.spawn("node", supervise(cluster.clone(), Arc::clone(pki), place, namespace, tasks.shutdown()));
         names.push(name);
     }
     Ok(names)
@@ -73,16 +73,20 @@ pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, address:
     Ok(())
 }
 
-/// Keeps one agent running until the shutdown.
+/// Keeps one agent running until the shutdown. Every start of it has new certificates, and it is started again long
+/// before they expire: its containers do not notice.
 async fn supervise(
     cluster: Cluster,
+    pki: Arc<Pki>,
     place: Place,
     namespace: NodeNamespace,
     shutdown: CancellationToken,
 ) -> Result<()> {
     loop {
+        prepare(&cluster, &pki, &namespace.name, &place, namespace.address.into())?;
         let mut agent = spawn(&cluster, &place, &namespace)?;
         tokio::select! {
+            () = tokio::time::sleep(pki::RENEWAL) => stop(agent).await?,
             ended = agent.wait() => {
                 tracing::warn!(node = namespace.name, "the agent ended: {}", ended?);
                 tokio::select! {

@@ -7,8 +7,10 @@ mod addons;
 pub mod alone;
 pub mod apiserver;
 mod audit;
+mod authorization;
 mod control;
 mod endpoint;
+mod files;
 pub mod further_nodes;
 mod joining;
 pub mod network;
@@ -17,6 +19,7 @@ pub mod readiness;
 mod renewal;
 mod service_accounts;
 mod serving_approver;
+mod serving_certificate;
 mod tasks;
 
 use std::sync::Arc;
@@ -52,7 +55,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the node's components cannot be given their rights")?;
     joining::publish(&admin, &cluster, &pki).await.context("the cluster cannot be published to nodes that join")?;
-    let identities = node::Identities::in_process(&cluster, &pki, &api)?;
+    let identities = node::Identities::in_process(&cluster, &pki, &api, &mut clients)?;
     node::start(cluster.node.clone(), identities, cluster.nodes > 1, &mut clients)?;
 
     let caches = Caches::new(admin.clone(), shutdown.clone());

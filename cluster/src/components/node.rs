@@ -19,7 +19,7 @@ use super::network::{Plugged, gateway, pod_range};
 use super::tasks::Tasks;
 use crate::config::{Cluster, Node, Place};
 use crate::pki::{Identity, Leaf, Pki};
-use crate::{config, registries};
+use crate::{config, pki, registries};
 
 /// The label and the taint of a node that runs the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -39,14 +39,16 @@ pub struct Identities {
 
 impl Identities {
     /// Of the node in the API server's own process.
-    pub fn in_process(cluster: &Cluster, pki: &Pki, api: &ApiServer) -> Result<Identities> {
+    pub fn in_process(cluster: &Cluster, pki: &Arc<Pki>, api: &ApiServer, tasks: &mut Tasks) -> Result<Identities> {
         let name = format!("system:node:{}", cluster.node.name);
+        let (sender, serving) = watch::channel(serving(pki, &cluster.node.name, cluster.node.address)?);
+        tasks.spawn("serving certificate", renew(cluster.node.clone(), Arc::clone(pki), sender, tasks.shutdown()));
         Ok(Identities {
             kubelet: api.client(&name, &["system:nodes"]),
             proxy: api.client("system:kube-proxy", &[]),
             dns: api.client(DNS_USER, &["system:serviceaccounts"]),
             network: api.client(NETWORK_USER, &["system:serviceaccounts"]),
-            serving: watch::channel(serving(pki, &cluster.node.name, cluster.node.address)?).1,
+            serving,
         })
     }
 
@@ -85,6 +87,17 @@ pub fn serving(pki: &Pki, name: &str, address: IpAddr) -> Result<Tls> {
     let leaf = Leaf { common_name: &user, organizations: &["system:nodes"], names };
     let Identity { certificate, key } = pki.cluster.issue(&leaf)?;
     Ok(Tls { certificate, key, client_ca: pki.cluster.certificate.clone() })
+}
+
+/// Signs the certificate of a node's own API anew while it runs.
+async fn renew(node: Node, pki: Arc<Pki>, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            () = tokio::time::sleep(pki::RENEWAL) => {}
+        }
+        tls.send_replace(serving(&pki, &node.name, node.address)?);
+    }
 }
 
 /// Starts every component of a node.

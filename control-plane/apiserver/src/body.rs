@@ -12,6 +12,7 @@ use corten_meta::{Object, Status};
 use futures::stream::{BoxStream, StreamExt};
 use http_body_util::BodyExt;
 
+use crate::audit::End;
 use crate::cache::{Change, ResourceCache};
 use crate::metrics::LongRunning;
 
@@ -112,14 +113,16 @@ pub struct Watch {
     pub(crate) cache: Arc<ResourceCache>,
     /// Keeps the watch among the long requests under way.
     pub(crate) under_way: Option<LongRunning>,
+    /// Tells the audit log of its end.
+    pub(crate) audited: Option<End>,
 }
 
 impl Watch {
     /// The events as they are, for callers of the same process.
     pub fn events(self) -> BoxStream<'static, WatchEvent> {
-        let under_way = self.under_way;
+        let lasting = (self.under_way, self.audited);
         let event = move |delivery: Delivery| {
-            let _under_way = &under_way;
+            let _lasting = &lasting;
             delivery.event
         };
         self.deliveries.map(event).boxed()
@@ -127,9 +130,10 @@ impl Watch {
 
     /// The events as text. Those that are ready together leave in one piece: fewer, fuller packets.
     fn frames(self) -> impl futures::Stream<Item = Bytes> + Send + 'static {
-        let Watch { deliveries, encode, cache, under_way } = self;
+        let Watch { deliveries, encode, cache, under_way, audited } = self;
+        let lasting = (under_way, audited);
         deliveries.ready_chunks(WATCH_CHUNK).map(move |deliveries| {
-            let _under_way = &under_way;
+            let _lasting = &lasting;
             let mut frames: Vec<Bytes> = deliveries.iter().map(|delivery| encode(delivery)).collect();
             cache.storage.watches.observe(frames.iter().map(Bytes::len));
             if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat().into() }

@@ -3,8 +3,11 @@
 //! Nothing here reads a file, a flag or the environment: the binary does, and hands over the contents.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 /// Everything the API server must be told.
 #[derive(Clone, Debug)]
@@ -37,10 +40,16 @@ pub struct Config {
     pub trusted_roots: String,
     /// How to reach kubelets. Without it, logs, exec, attach, port-forward and proxy answer 503.
     pub kubelet: Option<KubeletClient>,
-    /// AES-256 key that Secrets are encrypted with at rest. Without it they are stored in the clear.
+    /// The key that Secrets are encrypted with at rest (by secretbox, under the name `corten`), unless a configuration
+    /// says otherwise; it opens what it sealed also then. Without it they are stored in the clear.
     pub encryption_key: Option<[u8; 32]>,
-    /// An AuthenticationConfiguration of apiserver.config.k8s.io, in YAML: issuers of tokens that are trusted.
-    pub authentication_configuration: Option<String>,
+    /// An EncryptionConfiguration of apiserver.config.k8s.io, in YAML, whenever it changes.
+    pub encryption_configuration: Option<watch::Receiver<String>>,
+    /// An AuthenticationConfiguration of apiserver.config.k8s.io, in YAML, whenever it changes: issuers of tokens that
+    /// are trusted, and where no credential is needed.
+    pub authentication_configuration: Option<watch::Receiver<String>>,
+    /// Who decides what users may do. Without it, the Node authorizer and RBAC do.
+    pub authorization: Option<Authorization>,
     /// A server that judges the tokens that nobody else knows.
     pub token_webhook: Option<RemoteServer>,
     /// What is written about requests, and where to. Without it, nothing is.
@@ -68,6 +77,25 @@ pub struct KubeletClient {
     pub certificate: String,
     /// PEM private key of the certificate.
     pub key: String,
+}
+
+/// Who decides what users may do.
+#[derive(Clone, Debug)]
+pub struct Authorization {
+    /// An AuthorizationConfiguration of apiserver.config.k8s.io, in YAML, whenever it changes.
+    pub configuration: watch::Receiver<String>,
+    /// Reads the kubeconfig files that it names.
+    pub kubeconfig: KubeconfigReader,
+}
+
+/// Reads the server that a kubeconfig file describes.
+#[derive(Clone)]
+pub struct KubeconfigReader(pub Arc<dyn Fn(&Path) -> Result<RemoteServer, String> + Send + Sync>);
+
+impl std::fmt::Debug for KubeconfigReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KubeconfigReader")
+    }
 }
 
 /// The audit log.
@@ -137,7 +165,9 @@ impl Default for Config {
             trusted_roots: String::new(),
             kubelet: None,
             encryption_key: None,
+            encryption_configuration: None,
             authentication_configuration: None,
+            authorization: None,
             token_webhook: None,
             audit: None,
             event_ttl: Duration::from_secs(3600),

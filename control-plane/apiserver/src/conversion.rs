@@ -153,7 +153,13 @@ fn version_of(object: &Object) -> &str {
 impl Resource {
     /// Whether an object may need to be converted before it is served.
     pub fn is_converted(&self) -> bool {
-        self.is_spoke() || self.has_versions
+        self.is_spoke() || self.versions.len() > 1
+    }
+
+    /// Whether objects may be served otherwise than they are stored: another version's, and those of a custom
+    /// resource, whose versions and schema come and go. Such objects are selected as they are served.
+    pub fn is_selected_as_served(&self) -> bool {
+        self.is_spoke() || !self.versions.is_empty()
     }
 
     /// Whether this version is not the one that is stored.
@@ -161,26 +167,40 @@ impl Resource {
         self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
     }
 
-    /// Whether an object is stored in the version in which it would be written now.
+    /// Whether an object is stored as it would be written now: in that version, and as today's schema has it.
     pub fn is_stored_as_now(&self, object: &Object) -> bool {
-        !self.has_versions || self.stored.as_ref().is_some_and(|s| s.hub.api_version() == version_of(object))
+        let in_version = || self.stored.as_ref().is_some_and(|s| s.hub.api_version() == version_of(object));
+        (self.versions.len() < 2 || in_version()) && self.reread(object).is_none()
+    }
+
+    /// A stored object as today's schema reads it, where that is another than when it was written.
+    fn reread(&self, object: &Object) -> Option<Object> {
+        let version = self.versions.first().filter(|kind| object.revision < kind.behaviour.defined_at())?;
+        let stored_in = version_of(object);
+        let mut versions = std::iter::once(version).chain(&self.versions[1..]);
+        let kind = versions.find(|kind| kind.api_version() == stored_in)?;
+        let mut value = object.value();
+        kind.default(&mut value);
+        Object::from_value(&value, object.revision).ok().filter(|read| read.bytes != object.bytes)
     }
 
     /// A stored object in the form that this version serves.
     pub async fn serve(&self, object: &Arc<Object>) -> Result<Arc<Object>, Status> {
-        if self.is_in_version(object) {
-            return Ok(Arc::clone(object));
-        }
         let served = self.serve_all(vec![Arc::clone(object)]).await?;
         served.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"))
     }
 
     fn is_in_version(&self, object: &Object) -> bool {
-        !self.is_converted() || (self.has_versions && self.kind.api_version() == version_of(object))
+        !self.is_converted() || (!self.versions.is_empty() && self.kind.api_version() == version_of(object))
     }
 
-    /// Stored objects in the form that this version serves, with one call of the webhook for all.
+    /// Stored objects in the form that this version serves, with one call of the webhook for all that are in another.
     pub async fn serve_all(&self, mut objects: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, Status> {
+        for object in &mut objects {
+            if let Some(read) = self.reread(object) {
+                *object = Arc::new(read);
+            }
+        }
         let others: Vec<usize> = (0..objects.len()).filter(|at| !self.is_in_version(&objects[*at])).collect();
         if others.is_empty() {
             return Ok(objects);
@@ -197,11 +217,12 @@ impl Resource {
     async fn read_stored(&self, mut values: Vec<Value>) -> Result<Vec<Value>, Status> {
         let wanted = self.kind.api_version();
         if let Some(webhook) = &self.webhook {
-            return webhook.convert(&values, &wanted).await;
+            values = webhook.convert(&values, &wanted).await?;
         }
         for value in &mut values {
             self.kind.behaviour.from_stored(value);
             value["apiVersion"] = wanted.clone().into();
+            self.kind.behaviour.prune(value);
         }
         Ok(values)
     }
@@ -212,11 +233,12 @@ impl Resource {
             return Ok(value);
         }
         if let Some(webhook) = &self.webhook {
-            let converted = webhook.convert(&[value], &hub.api_version()).await?;
-            return converted.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"));
+            let mut converted = webhook.convert(&[value], &hub.api_version()).await?;
+            value = converted.pop().ok_or_else(|| Status::internal("an object was lost in conversion"))?;
         }
         self.kind.behaviour.to_stored(&mut value);
         value["apiVersion"] = hub.api_version().into();
+        hub.behaviour.prune(&mut value);
         Ok(value)
     }
 

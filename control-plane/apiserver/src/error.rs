@@ -13,6 +13,8 @@ pub enum Error {
     Store(#[from] corten_store::Error),
     #[error("stored object {key}: {reason}")]
     Object { key: String, reason: String },
+    #[error("unable to transform key {key:?}: {reason}")]
+    Sealed { key: String, reason: String },
     #[error("bootstrap: {0}")]
     Bootstrap(String),
     #[error("TLS: {0}")]

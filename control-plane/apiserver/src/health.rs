@@ -15,12 +15,16 @@ pub struct Health {
     ready: AtomicBool,
 }
 
+/// The plugins that keep keys; there only if there are some.
+const KMS: &str = "kms-providers";
+
 /// The checks, in the order of upstream's output. The second word says whether only readiness asks for it.
 const CHECKS: &[(&str, bool)] = &[
     ("ping", false),
     ("log", false),
     ("etcd", false),
     ("etcd-readiness", true),
+    (KMS, false),
     ("informer-sync", true),
     ("poststarthook/start-apiserver-admission-initializer", false),
     ("poststarthook/rbac/bootstrap-roles", false),
@@ -48,7 +52,7 @@ impl Health {
         if single.is_empty() {
             return Some(all(server, context, endpoint));
         }
-        let Some((name, _)) = CHECKS.iter().find(|(name, _)| *name == single) else {
+        let Some((name, _)) = checks(server).find(|(name, _)| *name == single) else {
             return Some(response::page_not_found());
         };
         Some(match check(server, name) {
@@ -61,15 +65,25 @@ impl Health {
 /// The path of every single check.
 pub fn paths() -> impl Iterator<Item = String> {
     ["livez", "readyz", "healthz"].into_iter().flat_map(|endpoint| {
-        let asked = CHECKS.iter().filter(move |(_, readiness_only)| !readiness_only || endpoint == "readyz");
+        let always = CHECKS.iter().filter(|(name, _)| *name != KMS);
+        let asked = always.filter(move |(_, readiness_only)| !readiness_only || endpoint == "readyz");
         asked.map(move |(name, _)| format!("/{endpoint}/{name}"))
     })
 }
 
-fn check(server: &Server, name: &str) -> Result<(), &'static str> {
+/// The checks that this server has.
+fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, bool)> {
+    let has_plugins = server.registry.transformer.health().is_some();
+    CHECKS.iter().filter(move |(name, _)| *name != KMS || has_plugins)
+}
+
+fn check(server: &Server, name: &str) -> Result<(), String> {
     match name {
-        "shutdown" if server.shutdown.is_cancelled() => Err("process is shutting down"),
-        n if n.starts_with("poststarthook/") && !server.health.ready.load(Ordering::Acquire) => Err("not finished"),
+        KMS => server.registry.transformer.health().unwrap_or(Ok(())),
+        "shutdown" if server.shutdown.is_cancelled() => Err("process is shutting down".to_owned()),
+        n if n.starts_with("poststarthook/") && !server.health.ready.load(Ordering::Acquire) => {
+            Err("not finished".to_owned())
+        }
         _ => Ok(()),
     }
 }
@@ -79,7 +93,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     let excluded: Vec<&str> = query.all("exclude").collect();
     let mut lines = String::new();
     let mut failed = false;
-    for (name, readiness_only) in CHECKS {
+    for (name, readiness_only) in checks(server) {
         if *readiness_only && endpoint != "readyz" {
             continue;
         }

@@ -16,6 +16,7 @@ mod body;
 mod bootstrap;
 mod cache;
 mod compression;
+mod conditions;
 mod config;
 mod conversion;
 mod custom_resources;
@@ -25,6 +26,7 @@ mod encryption;
 mod error;
 mod fields;
 mod flow_control;
+mod follow;
 mod handlers;
 mod health;
 mod metrics;
@@ -47,9 +49,11 @@ mod virtual_resources;
 
 pub use authentication::{Identity, Peer, User};
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch, WatchEvent};
-pub use config::{Audit, AuditLog, AuditWebhook, Config, KubeletClient, ProxyClient, RemoteServer};
+pub use config::{
+    Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
+};
 pub use error::Error;
-pub use serve::tls_config;
+pub use serve::{Certificates, tls_config};
 pub use server::{InProcess, Server};
 
 /// Compares secrets without telling by its duration where they differ.

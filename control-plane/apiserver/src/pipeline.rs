@@ -116,8 +116,7 @@ impl Server {
         };
         write_warnings(&context, &mut reply);
         finish_headers(&context, &mut reply);
-        let events = self.audit.ended(&context, &reply, panicked);
-        self.audit.send(events).await;
+        self.audit.ended(&context, &mut reply, panicked).await;
         series.observe(reply.status().as_u16(), started.elapsed(), reply.body().size());
         if let Body::Watch(watch) = reply.body_mut() {
             watch.under_way = Some(series.begin());
@@ -133,15 +132,15 @@ impl Server {
         body: RequestBody,
         peer: &Peer,
     ) -> Result<Reply, Status> {
-        let authenticated = authenticate(self, &context.headers, peer).await;
+        let authenticated = authenticate(self, &context.info.path, &context.headers, peer).await;
         self.metrics.authenticated.count(authenticated.is_ok());
         context.user = authenticated?;
-        let acting = impersonate(self, context.user.clone(), &context.headers)?;
+        let acting = impersonate(self, context.user.clone(), &context.headers).await?;
         if acting != context.user {
             context.audit.impersonator = Some(std::mem::replace(&mut context.user, acting));
         }
         self.audit.begin(context).await;
-        if let Err(status) = self.authorize(context) {
+        if let Err(status) = self.authorize(context).await {
             let mut reply = response::status(context.accept, &status);
             reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             return Ok(reply);
@@ -175,9 +174,9 @@ impl Server {
         admission.enter(self, context).await
     }
 
-    fn authorize(&self, context: &mut Context) -> Result<(), Status> {
+    async fn authorize(&self, context: &mut Context) -> Result<(), Status> {
         let attributes = Attributes::of_request(&context.user, &context.info);
-        let (decision, refused) = match authorize(self, &attributes) {
+        let (decision, refused) = match authorize(self, &attributes).await {
             Ok(reason) => (("allow", reason), None),
             Err(reason) => (("forbid", reason.clone()), Some(forbidden(&attributes, &reason))),
         };

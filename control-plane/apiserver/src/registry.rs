@@ -29,8 +29,8 @@ pub struct Resource {
     pub kind: Arc<Kind>,
     /// Where its objects live; `None` for resources that are only answered.
     pub stored: Option<Stored>,
-    /// Whether stored objects may be in several versions: those of a custom resource that has more than one.
-    pub has_versions: bool,
+    /// All versions of a custom resource: its stored objects may be in any of them. Of a built-in one, none.
+    pub versions: Vec<Arc<Kind>>,
     /// Who converts between the versions, if it is not the kind itself.
     pub webhook: Option<Arc<ConversionWebhook>>,
 }
@@ -84,7 +84,7 @@ pub struct Registry {
     pub caches: Arc<Caches>,
     /// The way to servers that objects name.
     pub outbound: Arc<Outbound>,
-    transformer: Arc<Transformer>,
+    pub transformer: Arc<Transformer>,
     resources: ArcSwap<Resources>,
     built_in: Vec<Arc<Kind>>,
     event_ttl: Duration,
@@ -175,7 +175,10 @@ impl Registry {
         let key = Self::key(stored, namespace, name);
         let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
         stored.cache.storage.observe(StorageOperation::Get, began);
-        entry.map(|entry| self.decode(&entry).map(Arc::new)).transpose()
+        match entry {
+            Some(entry) => self.decode(&stored.hub, &entry).await.map(|object| Some(Arc::new(object))),
+            None => Ok(None),
+        }
     }
 
     /// The object in the served version, or 404.
@@ -186,10 +189,20 @@ impl Registry {
         }
     }
 
-    pub fn decode(&self, entry: &Entry) -> Result<Object, Status> {
-        let broken = |e: String| Status::internal(format!("stored object {:?}: {e}", entry.key));
-        let bytes = self.transformer.decrypt(&entry.key, &entry.value).map_err(broken)?;
-        Object::parse(bytes, entry.mod_revision).map_err(|e| broken(e.to_string()))
+    async fn decode(&self, kind: &Kind, entry: &Entry) -> Result<Object, Status> {
+        self.caches.decode(kind, entry).await.map_err(|e| Status::internal(e.to_string()))
+    }
+
+    /// Whether an object is sealed otherwise than it would be today.
+    pub async fn is_sealed_otherwise(&self, resource: &Resource, object: &Object) -> Result<bool, Status> {
+        let stored = resource.storage()?;
+        if !self.transformer.seals(&stored.hub) {
+            return Ok(false);
+        }
+        let key = Self::key(stored, &object.header.namespace, &object.header.name);
+        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        let opened = entry.and_then(|entry| self.transformer.open(&stored.hub, &entry.key, &entry.value).ok());
+        Ok(opened.is_some_and(|opened| opened.stale))
     }
 
     /// Whether a namespace holds no object of the resource, as the store has it now.
@@ -218,11 +231,16 @@ impl Registry {
         let began = Instant::now();
         let result = self.store.range(range).await?;
         stored.cache.storage.observe(StorageOperation::List, began);
-        let objects = result.entries.iter().filter_map(|entry| {
-            let key = std::str::from_utf8(&entry.key).ok()?.strip_prefix(&base)?.to_owned();
-            self.decode(entry).ok().map(|object| (key, object))
-        });
-        Ok((objects.collect(), result.more, result.count))
+        let mut objects = Vec::with_capacity(result.entries.len());
+        for entry in &result.entries {
+            let Some(key) = std::str::from_utf8(&entry.key).ok().and_then(|key| key.strip_prefix(&base)) else {
+                continue;
+            };
+            if let Ok(object) = self.decode(&stored.hub, entry).await {
+                objects.push((key.to_owned(), object));
+            }
+        }
+        Ok((objects, result.more, result.count))
     }
 
     /// The operation that writes an object given in the served version.
@@ -237,7 +255,7 @@ impl Registry {
         if bytes.len() > MAX_OBJECT_BYTES {
             return Err(Status::request_too_large(&format!("limit is {MAX_OBJECT_BYTES}")));
         }
-        let sealed = self.transformer.encrypt(&key, bytes.clone()).map_err(Status::internal)?;
+        let sealed = self.transformer.seal(&stored.hub, &key, bytes.clone()).map_err(Status::internal)?;
         let lease = if stored.prefix == EXPIRING_PREFIX { self.lease().await? } else { NO_LEASE };
         Ok((Op::Put { key, value: sealed, lease, expect }, bytes))
     }
@@ -326,9 +344,10 @@ fn table(
     outbound: &Arc<Outbound>,
 ) -> Result<Resources, Error> {
     let mut ordered = Vec::new();
-    let mut versions: HashMap<(&str, &str), usize> = HashMap::new();
-    for kind in kinds {
-        *versions.entry((&kind.group, &kind.plural)).or_default() += 1;
+    let mut versions: HashMap<(&str, &str), Vec<Arc<Kind>>> = HashMap::new();
+    // Built-in kinds are stored in one version for ever; their schema is in the table.
+    for kind in kinds.iter().filter(|kind| kind.is_custom()) {
+        versions.entry((&kind.group, &kind.plural)).or_default().push(Arc::clone(kind));
     }
     for kind in kinds {
         let stored = match &kind.storage {
@@ -340,11 +359,9 @@ fn table(
                 Some(Stored { prefix: prefix.clone(), hub, cache })
             }
         };
-        // Built-in kinds are stored in one version for ever; their schema is in the table.
-        let custom = kind.schema.is_empty();
-        let has_versions = custom && versions.get(&(kind.group.as_str(), kind.plural.as_str())).is_some_and(|n| *n > 1);
-        let webhook = ConversionWebhook::of(kind, outbound).filter(|_| has_versions);
-        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored, has_versions, webhook }));
+        let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();
+        let webhook = ConversionWebhook::of(kind, outbound).filter(|_| versions.len() > 1);
+        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored, versions, webhook }));
     }
     let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
     for resource in &ordered {

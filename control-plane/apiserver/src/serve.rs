@@ -3,6 +3,7 @@
 //! What a connection proves about its peer (a verified client certificate) is read here and nowhere else.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -44,12 +45,25 @@ const MAX_HEAD: u32 = 256 * 1024;
 /// What one HTTP/2 stream may have waiting to be sent.
 const SEND_BUFFER: usize = 256 * 1024;
 
+/// What a server shows to whoever connects to it.
+pub trait Certificates: Send + Sync {
+    /// The configuration for a connection to this address of the machine. Asked for every connection.
+    fn tls(&self, local: Option<IpAddr>) -> Arc<rustls::ServerConfig>;
+}
+
+/// The same for all, until it is swapped.
+impl Certificates for ArcSwap<rustls::ServerConfig> {
+    fn tls(&self, _: Option<IpAddr>) -> Arc<rustls::ServerConfig> {
+        self.load_full()
+    }
+}
+
 impl Server {
-    /// Serves the API on `listener` until `shutdown`. The TLS configuration may be swapped while it runs.
+    /// Serves the API on `listener` until `shutdown`.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
-        tls: Arc<ArcSwap<rustls::ServerConfig>>,
+        certificates: Arc<dyn Certificates>,
         shutdown: CancellationToken,
     ) -> Result<(), Error> {
         let connections = TaskTracker::new();
@@ -60,7 +74,8 @@ impl Server {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let acceptor = tokio_rustls::TlsAcceptor::from(tls.load_full());
+                    let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
+                    let acceptor = tokio_rustls::TlsAcceptor::from(certificates.tls(local));
                     connections.spawn(Arc::clone(&self).connection(stream, acceptor, shutdown.clone()));
                 }
                 Err(e) => {

@@ -2,27 +2,29 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use corten_meta::Object;
 use corten_store::Store;
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Chain, follow_policies};
 use crate::aggregation::{self, Aggregation};
 use crate::audit::Audit;
 use crate::authentication::front_proxy::ClientCertificates;
-use crate::authentication::oidc::Issuers;
+use crate::authentication::oidc::{self, Issuers};
 use crate::authentication::token::Tokens;
 use crate::authentication::webhook::TokenWebhook;
 use crate::authentication::{Identity, Peer, User};
 use crate::authorization::rbac::Rbac;
+use crate::authorization::{self, Authorizers};
 use crate::body::{Body, Reply, RequestBody};
 use crate::bootstrap;
-use crate::config::Config;
+use crate::config::{Config, KubeletClient, ProxyClient};
 use crate::custom_resources;
 use crate::discovery::Discovery;
-use crate::encryption::Transformer;
+use crate::encryption::{self, Transformer};
 use crate::error::Error;
 use crate::flow_control::{self, FlowControl};
 use crate::health::Health;
@@ -38,6 +40,7 @@ pub struct Server {
     pub(crate) config: Config,
     pub(crate) registry: Registry,
     pub(crate) tokens: Tokens,
+    pub(crate) authorizers: ArcSwap<Authorizers>,
     pub(crate) rbac: Rbac,
     pub(crate) admission: Chain,
     pub(crate) custom_kinds: custom_resources::Kinds,
@@ -49,10 +52,12 @@ pub struct Server {
     pub(crate) flow_control: FlowControl,
     pub(crate) aggregation: Aggregation,
     pub(crate) audit: Audit,
-    pub(crate) issuers: Issuers,
+    pub(crate) issuers: ArcSwap<Issuers>,
     pub(crate) token_webhook: Option<TokenWebhook>,
     pub(crate) client_certificates: ClientCertificates,
     pub(crate) kubelets: Kubelets,
+    /// Who this server is towards aggregated ones.
+    pub(crate) proxy_client: ArcSwapOption<ProxyClient>,
     pub(crate) gatherer: Gatherer,
     pub(crate) shutdown: CancellationToken,
 }
@@ -61,11 +66,13 @@ impl Server {
     /// Fills the caches and writes what every cluster must hold. When this returns, the server is ready.
     pub async fn new(config: Config, store: Arc<dyn Store>) -> Result<Arc<Server>, Error> {
         let shutdown = CancellationToken::new();
-        let transformer = Arc::new(Transformer::new(config.encryption_key.as_ref())?);
+        let transformer = Arc::new(Transformer::new(&config)?);
+        transformer.reach_plugins().await;
         let kinds = corten_api::kinds();
         let registry = Registry::start(store, kinds, transformer, &config, shutdown.clone()).await?;
         let server = Arc::new(Server {
             tokens: Tokens::new(&config)?,
+            authorizers: ArcSwap::from_pointee(Authorizers::new(&config)?),
             rbac: Rbac::new(rbac_caches(&registry)?),
             admission: Chain::new(),
             custom_kinds: custom_resources::Kinds::default(),
@@ -76,11 +83,12 @@ impl Server {
             limits: Limits::new(&config),
             flow_control: FlowControl::new(config.max_requests_inflight + config.max_mutating_requests_inflight),
             aggregation: Aggregation::default(),
-            issuers: Issuers::new(&config)?,
+            issuers: ArcSwap::from_pointee(Issuers::new(&config)?),
             token_webhook: config.token_webhook.as_ref().map(TokenWebhook::new).transpose()?,
             audit: Audit::start(config.audit.as_ref(), shutdown.clone())?,
             client_certificates: ClientCertificates::new(&config)?,
             kubelets: Kubelets::new(config.kubelet.as_ref())?,
+            proxy_client: ArcSwapOption::from(config.proxy_client.clone().map(Arc::new)),
             gatherer: Gatherer::default(),
             registry,
             config,
@@ -89,22 +97,41 @@ impl Server {
         bootstrap::run(&server).await?;
         custom_resources::reconcile(&server).await.map_err(|status| Error::Bootstrap(status.message))?;
         flow_control::reconcile(&server).await;
-        let task = || (Arc::downgrade(&server), server.shutdown.clone());
-        let (weak, shutdown) = task();
-        tokio::spawn(custom_resources::run(weak, shutdown));
-        let (weak, shutdown) = task();
-        tokio::spawn(flow_control::run(weak, shutdown));
-        let (weak, shutdown) = task();
-        tokio::spawn(aggregation::run(weak, shutdown));
-        let (weak, shutdown) = task();
-        tokio::spawn(follow_policies(weak, shutdown));
+        server.start_tasks();
         server.health.mark_ready();
         Ok(server)
+    }
+
+    /// What runs beside the requests until shutdown. Boxed: one task's code serves all.
+    fn start_tasks(self: &Arc<Self>) {
+        let (server, shutdown) = (|| Arc::downgrade(self), || self.shutdown.clone());
+        let (transformer, configuration) =
+            (Arc::clone(&self.registry.transformer), self.config.encryption_configuration.clone());
+        let tasks: [BoxFuture<'static, ()>; 7] = [
+            Box::pin(encryption::run(transformer, configuration, shutdown())),
+            Box::pin(custom_resources::run(server(), shutdown())),
+            Box::pin(flow_control::run(server(), shutdown())),
+            Box::pin(authorization::run(server(), shutdown())),
+            Box::pin(oidc::run(server(), shutdown())),
+            Box::pin(aggregation::run(server(), shutdown())),
+            Box::pin(follow_policies(server(), shutdown())),
+        ];
+        for task in tasks {
+            tokio::spawn(task);
+        }
     }
 
     /// Ends every watch and the feed of the caches. Requests after this are answered, but see no news.
     pub fn shut_down(&self) {
         self.shutdown.cancel();
+    }
+
+    /// Is this client towards kubelets and aggregated API servers from now on: certificates are renewed.
+    pub fn renew_clients(&self, kubelet: &KubeletClient, proxy: ProxyClient) -> Result<(), Error> {
+        self.kubelets.renew(kubelet)?;
+        self.proxy_client.store(Some(Arc::new(proxy)));
+        self.aggregation.registrations.notify_one();
+        Ok(())
     }
 
     /// A way to call this server as `user`, without a socket and through the same pipeline.

@@ -143,6 +143,36 @@ async fn a_node_reads_and_writes_only_what_is_its_own() {
     let restricted = json!({ "metadata": { "labels": { "node-restriction.kubernetes.io/team": "x" } } });
     call(&node, "PATCH", "/api/v1/nodes/a", Some(restricted), merge).await.expect(403);
     post(&node, &format!("{DEFAULT}/pods"), pod("forged", "mine", "theirs")).await.expect(403);
+    // Nor does it help to call it a mirror of one's own: then every Secret could be read that one names.
+    let mut mirror = pod("forged", "mine", "theirs");
+    mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" });
+    mirror["spec"]["nodeName"] = "a".into();
+    let message = post(&node, &format!("{DEFAULT}/pods"), mirror.clone()).await.message(403);
+    assert!(message.contains("with an owner reference set to itself"), "{message}");
+    let uid = server.get("/api/v1/nodes/a").await.expect(200)["metadata"]["uid"].clone();
+    mirror["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "v1", "kind": "Node", "name": "a", "uid": uid, "controller": true }]);
+    let message = post(&node, &format!("{DEFAULT}/pods"), mirror.clone()).await.message(403);
+    assert!(message.ends_with("can not create pods that reference serviceaccounts"), "{message}");
+    mirror["spec"].as_object_mut().unwrap().remove("serviceAccountName");
+    let message = post(&node, &format!("{DEFAULT}/pods"), mirror.clone()).await.message(403);
+    assert!(message.ends_with("can not create pods that reference secrets (via secret volumes)"), "{message}");
+    mirror["spec"].as_object_mut().unwrap().remove("volumes");
+    post(&node, &format!("{DEFAULT}/pods"), mirror).await.expect(201);
+    // Of pods and nodes it reads its own.
+    get(&node, &format!("{DEFAULT}/pods?fieldSelector=spec.nodeName=a")).await.expect(200);
+    get(&node, &format!("{DEFAULT}/pods/mine")).await.expect(200);
+    get(&node, "/api/v1/nodes/a").await.expect(200);
+    for path in ["pods", "pods/theirs", "pods?fieldSelector=spec.nodeName=b", "serviceaccounts/theirs"] {
+        get(&node, &format!("{DEFAULT}/{path}")).await.expect(403);
+    }
+    get(&node, "/api/v1/nodes/b").await.expect(403);
+    get(&node, "/api/v1/nodes").await.expect(403);
+    let role = json!({ "metadata": { "labels": { "node-role.kubernetes.io/control-plane": "" } } });
+    let merge = "application/merge-patch+json";
+    call(&node, "PATCH", "/api/v1/nodes/a", Some(role), merge).await.expect(403);
+    let relabel = json!({ "metadata": { "labels": { "app": "other" } } });
+    call(&node, "PATCH", &format!("{DEFAULT}/pods/mine/status"), Some(relabel), merge).await.expect(403);
     call(&node, "DELETE", &format!("{DEFAULT}/pods/theirs"), None, "").await.expect(403);
     let evict = |name: &str| json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name } });
     post(&node, &format!("{DEFAULT}/pods/theirs/eviction"), evict("theirs")).await.expect(403);

@@ -176,3 +176,68 @@ async fn a_webhook_that_fails_or_lies_fails_the_request() {
     // What needs no conversion is not in danger.
     server.get(&format!("{}/a", path("v1"))).await.expect(200);
 }
+
+/// The next event's word, and the object's spec in it.
+async fn next_spec(events: &mut futures::stream::BoxStream<'static, corten_apiserver::WatchEvent>) -> (String, Value) {
+    use corten_apiserver::WatchEvent::{Added, Deleted, Modified};
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(10), futures::StreamExt::next(events)).await;
+    match waited.expect("no event in time") {
+        Some(Added(object)) => ("ADDED".to_owned(), object.value()["spec"].clone()),
+        Some(Modified(object)) => ("MODIFIED".to_owned(), object.value()["spec"].clone()),
+        Some(Deleted(object)) => ("DELETED".to_owned(), object.value()["spec"].clone()),
+        other => panic!("not about an object: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn objects_are_selected_by_the_fields_of_the_version_that_is_asked() {
+    let server = TestServer::start().await;
+    let hook = Hook::start(|_, request| {
+        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
+        let objects = request["request"]["objects"].as_array().unwrap();
+        review(request, objects.iter().map(|object| converted(object, wanted)).collect())
+    })
+    .await;
+    let mut definition = definition(&hook.client("/convert"), "v1");
+    for (at, field) in [(0, "hostPort"), (1, "host")] {
+        let version = &mut definition["spec"]["versions"][at];
+        version["selectableFields"] = json!([{ "jsonPath": format!(".spec.{field}") }]);
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] =
+            json!({ field: { "type": "string" } });
+    }
+    define(&server, definition).await;
+    for (name, joined) in [("a", "h:1"), ("b", "i:1"), ("c", "h:2")] {
+        let object = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": name },
+                             "spec": { "hostPort": joined } });
+        server.post(&path("v1"), object).await.expect(201);
+    }
+    let names = |list: Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let select = |version: &str, selector: &str| format!("{}?fieldSelector={selector}", path(version));
+    assert_eq!(names(server.get(&select("v1", "spec.hostPort=h:2")).await.expect(200)), ["c"]);
+    assert_eq!(names(server.get(&select("v2", "spec.host=h")).await.expect(200)), ["a", "c"]);
+    let page = server.get(&format!("{}&limit=1", select("v2", "spec.host=h"))).await.expect(200);
+    let token = page["metadata"]["continue"].as_str().unwrap().to_owned();
+    assert_eq!(names(page), ["a"]);
+    let rest = server.get(&format!("{}&limit=1&continue={token}", select("v2", "spec.host=h"))).await.expect(200);
+    assert_eq!((rest["metadata"].get("continue"), names(rest.clone())), (None, vec!["c".to_owned()]));
+    let message = server.get(&select("v2", "spec.hostPort=h:1")).await.message(400);
+    assert!(message.contains("spec.hostPort"), "{message}");
+
+    // A watch tells of what enters and leaves the selection in its own version.
+    let mut events = server.watch(&format!("{}&watch=1", select("v2", "spec.host=h"))).await;
+    let spec = |host: &str, port: &str| json!({ "host": host, "port": port });
+    assert_eq!(next_spec(&mut events).await, ("ADDED".to_owned(), spec("h", "1")));
+    assert_eq!(next_spec(&mut events).await, ("ADDED".to_owned(), spec("h", "2")));
+    for (name, joined) in [("b", "h:1"), ("b", "h:3"), ("a", "x:1"), ("c", "h:2")] {
+        let patch = json!({ "spec": { "hostPort": joined } });
+        server.patch(&format!("{}/{name}", path("v1")), "merge", patch).await.expect(200);
+    }
+    server.delete(&format!("{}/c", path("v1")), None).await.expect(200);
+    assert_eq!(next_spec(&mut events).await, ("ADDED".to_owned(), spec("h", "1")));
+    assert_eq!(next_spec(&mut events).await, ("MODIFIED".to_owned(), spec("h", "3")));
+    assert_eq!(next_spec(&mut events).await, ("DELETED".to_owned(), spec("h", "1")));
+    assert_eq!(next_spec(&mut events).await, ("DELETED".to_owned(), spec("h", "2")));
+}

@@ -179,3 +179,81 @@ async fn rules_judge_objects() {
     let selected = s.get(&format!("{WIDGETS}?fieldSelector=spec.color%3Dblue")).await.expect(200);
     assert_eq!(selected["items"].as_array().unwrap().len(), 0);
 }
+
+/// The definition with another schema of `spec.color`, as soon as it is served.
+async fn redefine(s: &TestServer, color: Value) {
+    let change: Vec<Value> = (0..2)
+        .map(|at| {
+            let path = format!("/spec/versions/{at}/schema/openAPIV3Schema/properties/spec/properties/color");
+            json!({ "op": "add", "path": path, "value": color })
+        })
+        .collect();
+    s.patch(&format!("{DEFINITIONS}/widgets.example.com"), "json", json!(change)).await.expect(200);
+}
+
+/// Waits until an object has this spec.
+async fn until_spec(s: &TestServer, path: &str, spec: Value) -> Value {
+    let mut last = Value::Null;
+    for _ in 0..500 {
+        last = s.get(path).await.expect(200);
+        if last["spec"] == spec {
+            return last;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{path} is {}", last["spec"]);
+}
+
+#[tokio::test]
+async fn stored_objects_are_read_by_the_schema_of_today() {
+    let s = TestServer::start().await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    redefine(&s, json!({ "type": "string" })).await;
+    let path = format!("{WIDGETS}/w");
+    let body =
+        json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" }, "spec": { "size": 2 } });
+    for _ in 0..500 {
+        // The definition without the default is soon served.
+        let made = s.post(WIDGETS, body.clone()).await.expect(201);
+        if made["spec"].get("color").is_none() {
+            break;
+        }
+        s.delete(&path, None).await.expect(200);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let stored = until_spec(&s, &path, json!({ "size": 2 })).await;
+
+    redefine(&s, json!({ "type": "string", "default": "blue" })).await;
+    let defaulted = json!({ "size": 2, "color": "blue" });
+    let read = until_spec(&s, &path, defaulted.clone()).await;
+    assert_eq!(read["metadata"], stored["metadata"], "nothing was written");
+    assert_eq!(s.get(WIDGETS).await.expect(200)["items"][0]["spec"], defaulted);
+    let other = s.get("/apis/example.com/v1beta1/namespaces/default/widgets/w").await.expect(200);
+    assert_eq!((&other["apiVersion"], &other["spec"]), (&json!("example.com/v1beta1"), &defaulted));
+    let mut events = s.watch(&format!("{WIDGETS}?watch=1")).await;
+    let seen = tokio::time::timeout(std::time::Duration::from_secs(10), futures::StreamExt::next(&mut events)).await;
+    match seen.expect("no event in time") {
+        Some(corten_apiserver::WatchEvent::Added(object)) => assert_eq!(object.value()["spec"], defaulted),
+        other => panic!("{other:?}"),
+    }
+
+    // The default is what an update changes, and an update that changes nothing else writes it.
+    let patched = s.patch(&path, "json", json!([{ "op": "test", "path": "/spec/color", "value": "blue" }])).await;
+    let patched = patched.expect(200);
+    assert_ne!(patched["metadata"]["resourceVersion"], stored["metadata"]["resourceVersion"]);
+    let again = s.patch(&path, "merge", json!({})).await.expect(200);
+    assert_eq!(again["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"]);
+    redefine(&s, json!({ "type": "string", "default": "green" })).await;
+    until_spec(&s, &path, defaulted).await;
+
+    // What the schema no longer names is not shown.
+    let gone: Vec<Value> = (0..2)
+        .map(|at| {
+            let path = format!("/spec/versions/{at}/schema/openAPIV3Schema/properties/spec/properties/color");
+            json!({ "op": "remove", "path": path })
+        })
+        .collect();
+    s.patch(&format!("{DEFINITIONS}/widgets.example.com"), "json", json!(gone)).await.expect(200);
+    until_spec(&s, &path, json!({ "size": 2 })).await;
+}

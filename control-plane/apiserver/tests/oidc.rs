@@ -62,7 +62,8 @@ async fn a_token_is_reviewed() {
         "jwt": [{ "issuer": { "url": url, "audiences": ["corten"], "certificateAuthority": pem },
                   "claimMappings": { "username": { "claim": "sub", "prefix": "oidc:" }, "groups": { "claim": "groups", "prefix": "" } } }],
     });
-    let config = Config { authentication_configuration: Some(configuration.to_string()), ..server::config() };
+    let (sender, receiver) = tokio::sync::watch::channel(configuration.to_string());
+    let config = Config { authentication_configuration: Some(receiver), ..server::config() };
     let server = TestServer::with(config).await;
     let review = async |token: String| {
         let body = json!({ "spec": { "token": token } });
@@ -86,4 +87,39 @@ async fn a_token_is_reviewed() {
     ] {
         assert_ne!(review(token.clone()).await["authenticated"], true, "{token}");
     }
+
+    // A configuration that changes takes effect; one that is wrong does not.
+    sender.send("nonsense".to_owned()).unwrap();
+    let mut changed = configuration.clone();
+    changed["jwt"][0]["claimMappings"]["username"] = json!({ "expression": "'cel:' + claims.sub" });
+    changed["jwt"][0]["userValidationRules"] = json!([{ "expression": "user.username != 'cel:eve'" }]);
+    sender.send(changed.to_string()).unwrap();
+    let mut name = Value::Null;
+    for _ in 0..500 {
+        name = review(issuer.token(&good)).await["user"]["username"].clone();
+        if name == "cel:jane" {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(name, "cel:jane");
+    assert_ne!(review(issuer.token(&with("sub", json!("eve")))).await["authenticated"], true);
+}
+
+/// The code of a request without a credential.
+async fn anonymously(server: &TestServer, path: &str) -> u16 {
+    let request = http::Request::get(path).body(corten_apiserver::RequestBody::Full(Default::default())).unwrap();
+    server.server.handle(request, corten_apiserver::Peer::default()).await.status().as_u16()
+}
+
+#[tokio::test]
+async fn no_name_is_needed_only_where_it_is_configured() {
+    let server = TestServer::start().await;
+    assert_eq!((anonymously(&server, "/livez").await, anonymously(&server, "/api/v1/pods").await), (200, 403));
+    let text = "{apiVersion: apiserver.config.k8s.io/v1, kind: AuthenticationConfiguration, anonymous: {enabled: true, conditions: [{path: /livez}]}}";
+    let (_sender, receiver) = tokio::sync::watch::channel(text.to_owned());
+    let config = Config { authentication_configuration: Some(receiver), ..server::config() };
+    let server = TestServer::with(config).await;
+    let codes = [anonymously(&server, "/livez").await, anonymously(&server, "/readyz").await];
+    assert_eq!((codes, anonymously(&server, "/api/v1/pods").await), ([200, 401], 401));
 }

@@ -206,6 +206,13 @@ pub trait Behaviour: Send + Sync {
     fn conversion_webhook(&self) -> Option<&Value> {
         None
     }
+    /// The revision at which a custom resource's definition last changed: what was stored before it may lack defaults
+    /// that the schema has now, and hold fields that it no longer has.
+    fn defined_at(&self) -> u64 {
+        0
+    }
+    /// Drops what the schema does not name; part of [`Behaviour::default`].
+    fn prune(&self, _object: &mut Value) {}
     /// Warnings for the client that wrote this object.
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()

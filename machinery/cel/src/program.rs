@@ -1,6 +1,6 @@
 //! An expression that was compiled, ready to be evaluated as often as one likes.
 
-use crate::ast::Expr;
+use crate::ast::{Expr, ExprKind, Literal};
 use crate::check::Notes;
 use crate::error::Error;
 use crate::eval::evaluate;
@@ -58,6 +58,25 @@ impl Program {
     /// Whether it speaks of a variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.notes.uses(variable)
+    }
+
+    /// Whether it asks for a field of a variable anywhere: `variable.field` or `variable.?field`.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        fn is(expr: &Expr, variable: &str, field: &str) -> bool {
+            let of = |operand: &Expr| matches!(&operand.kind, ExprKind::Ident(name) if &**name == variable);
+            let found = match &expr.kind {
+                ExprKind::Select { operand, field: own, .. } => &**own == field && of(operand),
+                ExprKind::Call { function, target: None, args } if &**function == "_?._" => match args.as_slice() {
+                    [operand, Expr { kind: ExprKind::Literal(Literal::String(own)), .. }] => {
+                        &**own == field && of(operand)
+                    }
+                    _ => false,
+                },
+                _ => false,
+            };
+            found || expr.children().into_iter().any(|child| is(child, variable, field))
+        }
+        is(&self.expr, variable, field)
     }
 
     /// Evaluates within the limit of one call.

@@ -1,95 +1,205 @@
-//! What expressions of admission may speak of: the object before and after, the request, and who may do what.
-//!
-//! Types and names are upstream's. Whoever evaluates hands in JSON that lives as long as the evaluation.
+//! What expressions of admission may speak of: the object before and after, the request, its namespace, and who may do
+//! what. Types and names are upstream's, declared once for match conditions and policies.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use corten_cel::library::authorizer::Authorization;
 use corten_cel::{Authorizer, Check, Decision, Env, Type, Value};
 
 use crate::admission::Attributes;
 use crate::authentication::User;
-use crate::authorization::{self, authorize};
+use crate::authorization::{self, authorize, authorize_now};
+use crate::registry::Resource;
+use crate::server::Server;
 
-/// The environment of match conditions.
-pub static ADMISSION: LazyLock<Env> = LazyLock::new(|| {
-    let text = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), Type::String)).collect::<BTreeMap<_, _>>();
-    let mut user = text(&["username", "uid"]);
-    user.insert("groups".to_owned(), Type::list(Type::String));
-    user.insert("extra".to_owned(), Type::map(Type::String, Type::list(Type::String)));
-    let mut request = text(&["subResource", "requestSubResource", "name", "namespace", "operation"]);
-    let of = |name: &str| Type::Struct(format!("kubernetes.{name}").as_str().into());
-    for (field, kind) in [
-        ("kind", of("GroupVersionKind")),
-        ("requestKind", of("GroupVersionKind")),
-        ("resource", of("GroupVersionResource")),
-        ("requestResource", of("GroupVersionResource")),
-        ("userInfo", of("UserInfo")),
-        ("dryRun", Type::Bool),
-        ("options", Type::Dyn),
-    ] {
-        request.insert(field.to_owned(), kind);
-    }
+/// The environment of admission, without `params` and `variables`.
+static BASE: LazyLock<Env> = LazyLock::new(|| {
+    let text = || Type::String;
+    let fields = |fields: &[(&str, Type)]| -> BTreeMap<String, Type> {
+        fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect()
+    };
+    let texts = Type::list(Type::String);
+    let labels = Type::map(Type::String, Type::String);
+    let kind = Type::named("kubernetes.GroupVersionKind");
+    let resource = Type::named("kubernetes.GroupVersionResource");
     Env::new()
-        .message("kubernetes.GroupVersionKind", text(&["group", "version", "kind"]))
-        .message("kubernetes.GroupVersionResource", text(&["group", "version", "resource"]))
-        .message("kubernetes.UserInfo", user)
-        .message("kubernetes.AdmissionRequest", request)
         .variable("object", Type::Dyn)
         .variable("oldObject", Type::Dyn)
-        .variable("request", of("AdmissionRequest"))
-        .variable("authorizer", Type::named("kubernetes.authorization.Authorizer"))
-        .variable("authorizer.requestResource", Type::named("kubernetes.authorization.ResourceCheck"))
+        .variable("request", Type::named("kubernetes.AdmissionRequest"))
+        .message("kubernetes.GroupVersionKind", fields(&[("group", text()), ("version", text()), ("kind", text())]))
+        .message(
+            "kubernetes.GroupVersionResource",
+            fields(&[("group", text()), ("version", text()), ("resource", text())]),
+        )
+        .message(
+            "kubernetes.UserInfo",
+            fields(&[
+                ("username", text()),
+                ("uid", text()),
+                ("groups", texts.clone()),
+                ("extra", Type::map(Type::String, texts.clone())),
+            ]),
+        )
+        .message(
+            "kubernetes.AdmissionRequest",
+            fields(&[
+                ("kind", kind.clone()),
+                ("resource", resource.clone()),
+                ("subResource", text()),
+                ("requestKind", kind),
+                ("requestResource", resource),
+                ("requestSubResource", text()),
+                ("name", text()),
+                ("namespace", text()),
+                ("operation", text()),
+                ("userInfo", Type::named("kubernetes.UserInfo")),
+                ("dryRun", Type::Bool),
+                ("options", Type::Dyn),
+            ]),
+        )
+        .variable("namespaceObject", Type::named("kubernetes.Namespace"))
+        .message(
+            "kubernetes.NamespaceMetadata",
+            fields(&[
+                ("name", text()),
+                ("generateName", text()),
+                ("namespace", text()),
+                ("labels", labels.clone()),
+                ("annotations", labels),
+                ("UID", text()),
+                ("creationTimestamp", Type::Timestamp),
+                ("deletionGracePeriodSeconds", Type::Int),
+                ("deletionTimestamp", Type::Timestamp),
+                ("generation", Type::Int),
+                ("resourceVersion", text()),
+                ("finalizers", texts.clone()),
+            ]),
+        )
+        .message("kubernetes.NamespaceSpec", fields(&[("finalizers", texts)]))
+        .message("kubernetes.NamespaceStatus", fields(&[("phase", text())]))
+        .message(
+            "kubernetes.Namespace",
+            fields(&[
+                ("metadata", Type::named("kubernetes.NamespaceMetadata")),
+                ("spec", Type::named("kubernetes.NamespaceSpec")),
+                ("status", Type::named("kubernetes.NamespaceStatus")),
+            ]),
+        )
 });
 
-/// Answers what expressions ask about rights.
-pub struct Rights<'a>(pub &'a Attributes<'a>);
+/// The environment of one kind of expression.
+pub fn env(params: bool, authorizer: bool) -> Env {
+    let mut env = BASE.clone();
+    if params {
+        env = env.variable("params", Type::Dyn);
+    }
+    if authorizer {
+        env = env
+            .variable("authorizer", Type::named("kubernetes.authorization.Authorizer"))
+            .variable("authorizer.requestResource", Type::named("kubernetes.authorization.ResourceCheck"));
+    }
+    env
+}
 
-impl Authorizer for Rights<'_> {
-    fn authorize(&self, check: &Check) -> Decision {
-        let target = self.0.target;
-        let account = check.service_account.as_ref().map(|(namespace, name)| User::service_account(namespace, name));
-        let asked = authorization::Attributes {
-            user: account.as_ref().unwrap_or(&target.context.user),
-            verb: &check.verb,
-            is_resource: check.path.is_none(),
+/// Answers what expressions ask about rights, for the user of the request.
+///
+/// Expressions are evaluated without waiting. A question that only a webhook can answer is written down and answered
+/// with an error; `settled` then asks the webhook and evaluates once more, so that in the end all are answered.
+pub struct Rights<'a> {
+    server: &'a Server,
+    user: &'a User,
+    /// The question about the request itself.
+    request: Check,
+    asked: Mutex<HashMap<Check, Option<Decision>>>,
+}
+
+/// The most rounds of questions: each answer may lead to another question.
+const MAX_ROUNDS: usize = 16;
+
+impl<'a> Rights<'a> {
+    pub fn new(a: &Attributes<'a>, resource: &Resource) -> Rights<'a> {
+        let kind = &resource.kind;
+        let request = Check {
+            group: kind.group.clone(),
+            resource: kind.plural.clone(),
+            subresource: a.subresource().to_owned(),
+            namespace: a.target.namespace.to_owned(),
+            name: a.name().to_owned(),
+            ..Check::default()
+        };
+        Rights { server: a.target.server, user: &a.target.context.user, request, asked: Mutex::default() }
+    }
+
+    /// The variables `authorizer` and `authorizer.requestResource`.
+    pub fn variables<'r>(&'r self) -> [(&'static str, Value<'r>); 2] {
+        [
+            ("authorizer", Authorization::authorizer(self)),
+            ("authorizer.requestResource", Authorization::resource(self, self.request.clone())),
+        ]
+    }
+
+    /// Evaluates until no question is open.
+    pub async fn settled<T>(&self, evaluate: impl Fn() -> T) -> T {
+        for _ in 0..MAX_ROUNDS {
+            let value = evaluate();
+            let open: Vec<Check> = {
+                let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+                asked.iter().filter(|(_, answer)| answer.is_none()).map(|(check, _)| check.clone()).collect()
+            };
+            if open.is_empty() {
+                return value;
+            }
+            for check in open {
+                let account = account(&check);
+                let answer = authorize(self.server, &question(account.as_ref().unwrap_or(self.user), &check)).await;
+                let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+                asked.insert(check, Some(decision(answer)));
+            }
+        }
+        evaluate()
+    }
+}
+
+fn account(check: &Check) -> Option<User> {
+    check.service_account.as_ref().map(|(namespace, name)| User::service_account(namespace, name))
+}
+
+fn question<'a>(user: &'a User, check: &'a Check) -> authorization::Attributes<'a> {
+    let asked = authorization::Attributes::resource(user, &check.verb);
+    match &check.path {
+        Some(path) => authorization::Attributes { is_resource: false, path, ..asked },
+        None => authorization::Attributes {
             group: &check.group,
+            version: "*",
             resource: &check.resource,
             subresource: &check.subresource,
             namespace: &check.namespace,
             name: &check.name,
-            path: check.path.as_deref().unwrap_or_default(),
-        };
-        match authorize(target.server, &asked) {
-            Ok(reason) => Decision { allowed: true, reason, error: None },
-            Err(reason) => Decision { allowed: false, reason, error: None },
-        }
+            field_selector: &check.field_selector,
+            label_selector: &check.label_selector,
+            ..asked
+        },
     }
 }
 
-/// The variables of one request.
-pub fn variables<'a>(
-    rights: &'a Rights<'a>,
-    object: &'a corten_meta::Value,
-    old: &'a corten_meta::Value,
-    request: &'a corten_meta::Value,
-) -> [(&'static str, Value<'a>); 5] {
-    let a = rights.0;
-    let kind = &a.target.resource.kind;
-    let check = Check {
-        group: kind.group.clone(),
-        resource: kind.plural.clone(),
-        subresource: a.subresource().to_owned(),
-        namespace: a.target.namespace.to_owned(),
-        name: a.name().to_owned(),
-        ..Check::default()
-    };
-    [
-        ("object", Value::json(object)),
-        ("oldObject", Value::json(old)),
-        ("request", Value::json(request)),
-        ("authorizer", Authorization::authorizer(rights)),
-        ("authorizer.requestResource", Authorization::resource(rights, check)),
-    ]
+fn decision(answer: Result<String, String>) -> Decision {
+    match answer {
+        Ok(reason) => Decision { allowed: true, reason, error: None },
+        Err(reason) => Decision { allowed: false, reason, error: None },
+    }
+}
+
+impl Authorizer for Rights<'_> {
+    fn authorize(&self, check: &Check) -> Decision {
+        let account = account(check);
+        let attributes = question(account.as_ref().unwrap_or(self.user), check);
+        if let Some(answer) = authorize_now(self.server, &attributes) {
+            return decision(answer);
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = asked.entry(check.clone()).or_default();
+        let open = || Decision { error: Some("the authorizer has not answered".to_owned()), ..Decision::default() };
+        answer.clone().unwrap_or_else(open)
+    }
 }

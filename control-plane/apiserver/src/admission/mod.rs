@@ -4,6 +4,7 @@
 //! `validate` only refuses. A plugin never writes to the store itself: what must be stored together with the
 //! object is handed over as companions of the write.
 
+mod certificate_subject_restriction;
 mod custom_resource_rules;
 mod default_ingress_class;
 mod default_storage_class;
@@ -12,7 +13,9 @@ mod expressions;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod persistent_volume_claim_resize;
 mod pod_security;
+mod pod_topology_labels;
 mod policy;
 mod priority;
 mod rbac_escalation;
@@ -229,9 +232,12 @@ impl Chain {
             Box::new(default_toleration_seconds::DefaultTolerationSeconds),
             Box::new(default_storage_class::DefaultStorageClass),
             Box::new(storage_object_in_use_protection::StorageObjectInUseProtection),
+            Box::new(persistent_volume_claim_resize::PersistentVolumeClaimResize),
             Box::new(runtime_class::RuntimeClass),
             Box::new(signing_request::SigningRequest),
+            Box::new(certificate_subject_restriction::CertificateSubjectRestriction),
             Box::new(default_ingress_class::DefaultIngressClass),
+            Box::new(pod_topology_labels::PodTopologyLabels),
             Box::new(policy::MutatingAdmissionPolicy::new()),
             Box::new(webhook::MutatingAdmissionWebhook::new()),
             Box::new(policy::ValidatingAdmissionPolicy::new()),

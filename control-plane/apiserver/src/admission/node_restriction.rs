@@ -1,4 +1,7 @@
 //! NodeRestriction: a kubelet writes its own Node, its own Lease and the pods that run on it, and nothing else.
+//!
+//! What a node may read hangs on its pods and on its Node (see the Node authorizer): so a node must not be able to make
+//! pods that refer to anything, nor labels by which it would be given other pods. Reasons are in upstream's words.
 
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
@@ -6,6 +9,8 @@ use futures::future::BoxFuture;
 use super::{Attributes, Operation, Plugin};
 
 pub struct NodeRestriction;
+
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 impl Plugin for NodeRestriction {
     fn name(&self) -> &'static str {
@@ -16,16 +21,32 @@ impl Plugin for NodeRestriction {
         Box::pin(async move {
             let Some(node) = a.target.context.user.node_name() else { return Ok(()) };
             let kind = &a.target.resource.kind;
-            match (kind.group.as_str(), kind.plural.as_str()) {
-                ("", "nodes") => check_node(a, node),
-                ("", "pods") if a.subresource() == "eviction" => check_eviction(a, node).await,
-                ("", "pods") => check_pod(a, node),
-                ("coordination.k8s.io", "leases") => check_lease(a, node),
-                ("storage.k8s.io", "csinodes") => check_named(a, node, "CSINode"),
+            let checked = match (kind.group.as_str(), kind.plural.as_str(), a.subresource()) {
+                ("", "nodes", _) => check_node(a, node),
+                ("", "pods", "") => check_pod(a, node),
+                ("", "pods", "status") => check_pod_status(a, node),
+                ("", "pods", "eviction") => return check_eviction(a, node).await,
+                ("", "pods", other) => {
+                    Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
+                }
+                ("", "persistentvolumeclaims", "status") => check_claim_status(a, node),
+                ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
+                ("", "serviceaccounts", "token") => return check_token(a, node).await,
+                ("coordination.k8s.io", "leases", _) => check_lease(a, node),
+                ("storage.k8s.io", "csinodes", _) => check_named(a, node, "CSINode"),
+                ("resource.k8s.io", "resourceslices", _) => check_slice(a, node),
                 _ => Ok(()),
-            }
+            };
+            checked.map_err(|why| a.forbidden(why))
         })
     }
+}
+
+/// `Ok`, or why not.
+type Checked = Result<(), String>;
+
+fn only(holds: bool, why: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(why()) }
 }
 
 fn name_of<'a>(a: &'a Attributes<'_>) -> &'a str {
@@ -35,68 +56,323 @@ fn name_of<'a>(a: &'a Attributes<'_>) -> &'a str {
     }
 }
 
-fn check_node(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
-    let name = name_of(a);
-    if name != node {
-        return Err(a.forbidden(format!("node {node:?} is not allowed to modify node {name:?}")));
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether two objects have the same there; nothing and an empty value are the same.
+fn same(old: &Value, new: &Value, pointer: &str) -> bool {
+    let read = |object: &Value| object.pointer(pointer).filter(|v| !is_empty(v)).cloned();
+    read(old) == read(new)
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
     }
+}
+
+fn check_node(a: &Attributes<'_>, node: &str) -> Checked {
+    let name = name_of(a);
+    only(name == node, || format!("node {node:?} is not allowed to modify node {name:?}"))?;
     if a.operation == Operation::Delete {
         return Ok(());
     }
     let empty = Value::Null;
-    let old = corten_meta::labels(a.old.as_ref().unwrap_or(&empty));
-    let new = corten_meta::labels(&a.object);
+    let old = a.old.as_ref().unwrap_or(&empty);
+    if a.operation == Operation::Update {
+        let why = |what: &str| format!("node {node:?} is not allowed to modify {what}");
+        only(same(old, &a.object, "/spec/taints"), || why("taints"))?;
+        only(same(old, &a.object, "/metadata/ownerReferences"), || why("ownerReferences"))?;
+    }
+    let (old, new) = (corten_meta::labels(old), corten_meta::labels(&a.object));
     let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(key, _)| key);
     let removed = old.keys().filter(|key| !new.contains_key(*key));
-    let forbidden: Vec<&String> =
-        changed.chain(removed).filter(|key| key.contains("node-restriction.kubernetes.io/")).collect();
-    if !forbidden.is_empty() {
-        return Err(a.forbidden(format!("is not allowed to modify labels: {forbidden:?}")));
-    }
-    if a.operation == Operation::Update
-        && let Some(old) = &a.old
-        && old.pointer("/spec/taints") != a.object.pointer("/spec/taints")
-    {
-        return Err(a.forbidden(format!("node {node:?} is not allowed to modify taints")));
-    }
-    Ok(())
+    let mut forbidden: Vec<&str> = changed.chain(removed).map(String::as_str).filter(|key| is_reserved(key)).collect();
+    forbidden.sort_unstable();
+    only(forbidden.is_empty(), || match a.operation {
+        Operation::Create => {
+            format!("node {node:?} is not allowed to set the following labels: {}", forbidden.join(", "))
+        }
+        _ => format!("is not allowed to modify labels: {}", forbidden.join(", ")),
+    })
 }
 
-fn check_pod(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
-    let pod = a.old.as_ref().unwrap_or(&a.object);
-    let runs_on = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
-    if runs_on != node {
-        return Err(a.forbidden(format!("node {node:?} can only act on pods with spec.nodeName set to itself")));
+/// Labels by which pods are steered: those that are kept from nodes, and those of Kubernetes that kubelets do not set.
+fn is_reserved(key: &str) -> bool {
+    const OWN: [&str; 11] = [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "beta.kubernetes.io/instance-type",
+        "node.kubernetes.io/instance-type",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "beta.kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+    ];
+    let namespace = key.split_once('/').map(|(namespace, _)| namespace).unwrap_or_default();
+    let is_in = |domain: &str| namespace == domain || namespace.ends_with(&format!(".{domain}"));
+    let of_kubelets = OWN.contains(&key) || is_in("kubelet.kubernetes.io") || is_in("node.kubernetes.io");
+    is_in("node-restriction.kubernetes.io") || ((is_in("kubernetes.io") || is_in("k8s.io")) && !of_kubelets)
+}
+
+fn check_pod(a: &Attributes<'_>, node: &str) -> Checked {
+    match a.operation {
+        Operation::Create => check_mirror(a, node),
+        Operation::Delete => {
+            let pod = a.old.as_ref().unwrap_or(&a.object);
+            let why = || format!("node {node:?} can only delete pods with spec.nodeName set to itself");
+            only(text(pod, "/spec/nodeName") == node, why)
+        }
+        other => Err(format!(
+            "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
+            other.word()
+        )),
     }
-    let mirror = corten_meta::annotations(&a.object).contains_key("kubernetes.io/config.mirror");
-    if a.operation == Operation::Create && !mirror {
-        return Err(a.forbidden(format!(
-            "pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods"
-        )));
+}
+
+/// A pod that stands for one from a file of the node: it belongs to the node and refers to nothing else.
+fn check_mirror(a: &Attributes<'_>, node: &str) -> Checked {
+    let pod = &a.object;
+    only(corten_meta::annotations(pod).contains_key(MIRROR), || {
+        format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods")
+    })?;
+    let create = |what: &str| format!("node {node:?} can only create pods with {what} set to itself");
+    only(text(pod, "/spec/nodeName") == node, || create("spec.nodeName"))?;
+    let owners = pod.pointer("/metadata/ownerReferences").and_then(Value::as_array).cloned().unwrap_or_default();
+    only(owners.len() <= 1, || create("a single owner reference"))?;
+    let Some(owner) = owners.first() else { return Err(create("an owner reference")) };
+    let is_node = owner["apiVersion"] == "v1" && owner["kind"] == "Node" && owner["name"] == node;
+    only(is_node, || create("an owner reference"))?;
+    only(owner["controller"] == true, || create("a controller owner reference"))?;
+    let blocks = owner["blockOwnerDeletion"] == true;
+    only(!blocks, || format!("node {node:?} must not set blockOwnerDeletion on an owner reference"))?;
+    let known = a.target.server.cached("", "v1", "nodes", "", node);
+    let uid = known.as_ref().map(|known| known.header.uid.as_str()).unwrap_or_default();
+    let given = owner["uid"].as_str().unwrap_or_default();
+    only(uid == given, || format!("node {node} UID mismatch: expected {given} got {uid}"))?;
+    match reference(&pod["spec"]) {
+        Some(resource) => Err(format!("node {node:?} can not create pods that reference {resource}")),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// What a pod refers to of the API, if anything.
+fn reference(spec: &Value) -> Option<&'static str> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    if !text(spec, "/serviceAccountName").is_empty() {
+        return Some("serviceaccounts");
+    }
+    if !list(&spec["imagePullSecrets"]).is_empty() {
+        return Some("secrets");
+    }
+    if !list(&spec["resourceClaims"]).is_empty() {
+        return Some("resourceclaims");
+    }
+    let containers = ["containers", "initContainers", "ephemeralContainers"];
+    for container in containers.iter().flat_map(|field| list(&spec[*field])) {
+        let sources = list(&container["env"]).into_iter().map(|env| env["valueFrom"].clone());
+        for source in sources.chain(list(&container["envFrom"])) {
+            let has = |keys: [&str; 2]| keys.iter().any(|key| source.get(*key).is_some_and(|v| !v.is_null()));
+            if has(["secretKeyRef", "secretRef"]) {
+                return Some("secrets");
+            }
+            if has(["configMapKeyRef", "configMapRef"]) {
+                return Some("configmaps");
+            }
+        }
+    }
+    let has = |value: &Value, key: &str| value.get(key).is_some_and(|v| !v.is_null());
+    list(&spec["volumes"]).iter().find_map(|volume| {
+        const SOURCES: [(&str, &str); 7] = [
+            ("configMap", "configmaps (via configmap volumes)"),
+            ("secret", "secrets (via secret volumes)"),
+            ("csi", "csidrivers (via CSI volumes)"),
+            ("glusterfs", "endpoints (via glusterFS volumes)"),
+            ("persistentVolumeClaim", "persistentvolumeclaims"),
+            ("ephemeral", "persistentvolumeclaims (via ephemeral volumes)"),
+            ("azureFile", "secrets (via azureFile volumes)"),
+        ];
+        const PROJECTED: [(&str, &str); 5] = [
+            ("configMap", "configmaps (via projected volumes)"),
+            ("secret", "secrets (via projected volumes)"),
+            ("serviceAccountToken", "serviceaccounts (via projected volumes)"),
+            ("clusterTrustBundle", "clustertrustbundles"),
+            ("podCertificate", "podcertificates"),
+        ];
+        let projected = volume.pointer("/projected/sources").map(list).unwrap_or_default();
+        let source = SOURCES.iter().find(|(key, _)| has(volume, key));
+        let inner = || PROJECTED.iter().find(|(key, _)| projected.iter().any(|source| has(source, key)));
+        source.or_else(inner).map(|(_, what)| *what)
+    })
+}
+
+fn check_pod_status(a: &Attributes<'_>, node: &str) -> Checked {
+    let Some(old) = a.old.as_ref() else { return Err(format!("unexpected operation {:?}", a.operation.word())) };
+    only(text(old, "/spec/nodeName") == node, || {
+        format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself")
+    })?;
+    let labels = corten_meta::labels(old) == corten_meta::labels(&a.object);
+    only(labels, || format!("node {node:?} cannot update labels through pod status"))?;
+    let claims = same(old, &a.object, "/status/resourceClaimStatuses");
+    only(claims, || format!("node {node:?} cannot update resource claim statues"))
 }
 
 /// The body of an eviction does not say where its pod runs.
 async fn check_eviction(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let target = a.target;
     let pod = target.server.registry.get(target.resource, target.namespace, a.name()).await?.value();
-    if pod.pointer("/spec/nodeName").and_then(Value::as_str) == Some(node) {
+    if text(&pod, "/spec/nodeName") == node {
         return Ok(());
     }
-    Err(a.forbidden(format!("node {node:?} can only evict pods with spec.nodeName set to itself")))
+    Err(a.forbidden(format!("node {node} can only evict pods with spec.nodeName set to itself")))
 }
 
-fn check_lease(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
-    if a.target.namespace != "kube-node-lease" {
-        return Err(a.forbidden("can only access leases in the \"kube-node-lease\" system namespace"));
+/// Of a claim's status a node writes how big it has become.
+fn check_claim_status(a: &Attributes<'_>, node: &str) -> Checked {
+    let stripped = |claim: &Value| {
+        let mut claim = claim.clone();
+        for (parent, fields) in [
+            ("/metadata", &["resourceVersion", "managedFields"][..]),
+            ("/status", &["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"]),
+        ] {
+            let Some(map) = claim.pointer_mut(parent).and_then(Value::as_object_mut) else { continue };
+            fields.iter().for_each(|field| _ = map.remove(*field));
+        }
+        claim
+    };
+    let unchanged = a.old.as_ref().is_some_and(|old| stripped(old) == stripped(&a.object));
+    only(unchanged, || {
+        format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions")
+    })
+}
+
+/// A node asks for tokens of its pods, and says which.
+async fn check_token(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
+    let bound = &a.object["spec"]["boundObjectRef"];
+    let (name, uid) = (text(bound, "/name"), text(bound, "/uid"));
+    let refuse = |why: &str| Err(a.forbidden(why));
+    if bound["apiVersion"] != "v1" || bound["kind"] != "Pod" || name.is_empty() {
+        return refuse("node requested token not bound to a pod");
     }
+    if uid.is_empty() {
+        return refuse("node requested token with a pod binding without a uid");
+    }
+    let pods = a.target.server.resource("", "v1", "pods")?;
+    let pod = a.target.server.registry.get(&pods, a.target.namespace, name).await?;
+    if pod.header.uid != uid {
+        return Err(a.forbidden(format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        )));
+    }
+    let pod = pod.value();
+    if text(&pod, "/spec/nodeName") != node {
+        return refuse("node requested token bound to a pod scheduled on a different node");
+    }
+    check_audience(a, node, &pod).await
+}
+
+/// The audience is that of a token that the pod has as a volume, or one that RBAC lets the node ask for.
+async fn check_audience(a: &Attributes<'_>, node: &str, pod: &Value) -> Result<(), Status> {
+    let audiences = a.object["spec"]["audiences"].as_array().cloned().unwrap_or_default();
+    let asked = match audiences.as_slice() {
+        [] => "",
+        [one] => one.as_str().unwrap_or_default(),
+        _ => return Err(a.forbidden("node may only request 0 or 1 audiences")),
+    };
+    if has_token(pod, asked, &a.target.server.config.audiences) {
+        return Ok(());
+    }
+    let attributes = crate::authorization::Attributes {
+        resource: asked,
+        version: "v1",
+        namespace: a.target.namespace,
+        name: a.name(),
+        ..crate::authorization::Attributes::resource(&a.target.context.user, "request-serviceaccounts-token-audience")
+    };
+    if crate::authorization::authorize(a.target.server, &attributes).await.is_ok() {
+        return Ok(());
+    }
+    Err(a.forbidden(format!(
+        "audience {asked:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
+    )))
+}
+
+/// Whether a volume of the pod is a token for an audience. One that is not said is the API server's own.
+fn has_token(pod: &Value, audience: &str, own: &[String]) -> bool {
+    let meant = |given: &str| if own.iter().any(|o| o == given) { String::new() } else { given.to_owned() };
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+    let sources = volumes.filter_map(|volume| volume.pointer("/projected/sources")).filter_map(Value::as_array);
+    let mut tokens = sources.flatten().filter_map(|source| source.get("serviceAccountToken"));
+    tokens.any(|token| meant(text(token, "/audience")) == meant(audience))
+}
+
+fn check_lease(a: &Attributes<'_>, node: &str) -> Checked {
+    only(a.target.namespace == "kube-node-lease", || {
+        "can only access leases in the \"kube-node-lease\" system namespace".to_owned()
+    })?;
     check_named(a, node, "lease")
 }
 
-fn check_named(a: &Attributes<'_>, node: &str, what: &str) -> Result<(), Status> {
-    if name_of(a) == node {
-        return Ok(());
+fn check_named(a: &Attributes<'_>, node: &str, what: &str) -> Checked {
+    only(name_of(a) == node, || format!("can only access {what} with the same name as the requesting node"))
+}
+
+fn check_slice(a: &Attributes<'_>, node: &str) -> Checked {
+    let slice = if a.operation == Operation::Delete { a.old.as_ref().unwrap_or(&a.object) } else { &a.object };
+    only(text(slice, "/spec/nodeName") == node, || {
+        "can only create ResourceSlice with the same NodeName as the requesting node".to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn labels_that_steer_pods_are_reserved() {
+        for (key, reserved) in [
+            ("team", false),
+            ("example.com/team", false),
+            ("kubernetes.io/hostname", false),
+            ("node.kubernetes.io/anything", false),
+            ("x.kubelet.kubernetes.io/y", false),
+            ("node-role.kubernetes.io/control-plane", true),
+            ("node-restriction.kubernetes.io/team", true),
+            ("x.node-restriction.kubernetes.io/team", true),
+            ("scheduling.k8s.io/x", true),
+        ] {
+            assert_eq!(is_reserved(key), reserved, "{key}");
+        }
     }
-    Err(a.forbidden(format!("can only access {what} with the same name as the requesting node")))
+
+    #[test]
+    fn every_reference_of_a_pod_is_found() {
+        for (spec, expected) in [
+            (
+                json!({ "containers": [{ "env": [{ "name": "a", "value": "b" }] }], "volumes": [{ "emptyDir": {} }, { "hostPath": {} }] }),
+                None,
+            ),
+            (json!({ "serviceAccountName": "x" }), Some("serviceaccounts")),
+            (json!({ "imagePullSecrets": [{ "name": "x" }] }), Some("secrets")),
+            (json!({ "initContainers": [{ "env": [{ "valueFrom": { "secretKeyRef": {} } }] }] }), Some("secrets")),
+            (json!({ "containers": [{ "envFrom": [{ "configMapRef": {} }] }] }), Some("configmaps")),
+            (json!({ "volumes": [{ "secret": {} }] }), Some("secrets (via secret volumes)")),
+            (json!({ "volumes": [{ "projected": { "sources": [{ "downwardAPI": {} }] } }] }), None),
+            (
+                json!({ "volumes": [{ "projected": { "sources": [{ "serviceAccountToken": {} }] } }] }),
+                Some("serviceaccounts (via projected volumes)"),
+            ),
+            (json!({ "volumes": [{ "ephemeral": {} }] }), Some("persistentvolumeclaims (via ephemeral volumes)")),
+        ] {
+            assert_eq!(reference(&spec), expected, "{spec}");
+        }
+    }
 }

@@ -24,18 +24,18 @@ impl Plugin for RbacEscalation {
                 return Ok(());
             }
             match kind.plural.as_str() {
-                "roles" | "clusterroles" => check_role(a),
-                _ => check_binding(a),
+                "roles" | "clusterroles" => check_role(a).await,
+                _ => check_binding(a).await,
             }
         })
     }
 }
 
-fn check_role(a: &Attributes<'_>) -> Result<(), Status> {
+async fn check_role(a: &Attributes<'_>) -> Result<(), Status> {
     let unchanged = a.old.as_ref().is_some_and(|old| {
         old["rules"] == a.object["rules"] && old.get("aggregationRule") == a.object.get("aggregationRule")
     });
-    if unchanged || may(a, "escalate", &a.target.resource.kind.plural, corten_meta::name(&a.object)) {
+    if unchanged || may(a, "escalate", &a.target.resource.kind.plural, corten_meta::name(&a.object)).await {
         return Ok(());
     }
     let wanted: Vec<Rule> = a.object["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect();
@@ -47,7 +47,7 @@ fn check_role(a: &Attributes<'_>) -> Result<(), Status> {
     check_covered(a, &wanted)
 }
 
-fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
+async fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
     let unchanged = a
         .old
         .as_ref()
@@ -55,7 +55,7 @@ fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
     let text = |key: &str| a.object["roleRef"][key].as_str().unwrap_or_default();
     let (kind, name) = (text("kind"), text("name"));
     let plural = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
-    if unchanged || may(a, "bind", plural, name) {
+    if unchanged || may(a, "bind", plural, name).await {
         return Ok(());
     }
     let policy = a.target.server.rbac.policy();
@@ -66,7 +66,7 @@ fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
     check_covered(a, &rules)
 }
 
-fn may(a: &Attributes<'_>, verb: &str, plural: &str, name: &str) -> bool {
+async fn may(a: &Attributes<'_>, verb: &str, plural: &str, name: &str) -> bool {
     let attributes = authorization::Attributes {
         group: GROUP,
         resource: plural,
@@ -74,7 +74,7 @@ fn may(a: &Attributes<'_>, verb: &str, plural: &str, name: &str) -> bool {
         name,
         ..authorization::Attributes::resource(&a.target.context.user, verb)
     };
-    authorize(a.target.server, &attributes).is_ok()
+    authorize(a.target.server, &attributes).await.is_ok()
 }
 
 fn check_covered(a: &Attributes<'_>, wanted: &[Rule]) -> Result<(), Status> {

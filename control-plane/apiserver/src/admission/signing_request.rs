@@ -42,7 +42,7 @@ impl Plugin for SigningRequest {
             let old = a.old.as_ref().and_then(|o| o.pointer("/status/certificate"));
             if old != a.object.pointer("/status/certificate") {
                 let signer = a.object.pointer("/spec/signerName").and_then(|s| s.as_str()).unwrap_or_default();
-                check_signer(a.target, "sign", signer)?;
+                check_signer(a.target, "sign", signer).await?;
             }
             Ok(())
         })

@@ -164,7 +164,7 @@ async fn one(
     let known = Remote::group_version_of(service);
     let known = before.get(&known);
     // What connects to it is kept as long as the APIService says the same.
-    let remote = match known.filter(|k| k.remote.is_of(service)) {
+    let remote = match known.filter(|k| k.remote.is_of(server, service)) {
         Some(known) => Arc::clone(&known.remote),
         None => Arc::new(Remote::new(server, service)),
     };

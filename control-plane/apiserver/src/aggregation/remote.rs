@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 
 use crate::authentication::User;
+use crate::config::ProxyClient;
 use crate::outbound::{self, Identity};
 use crate::server::Server;
 
@@ -36,6 +37,8 @@ pub struct Remote {
     pub service: String,
     pub port: u16,
     spec: Value,
+    /// Who this server was towards it when `tls` was made.
+    identity: Option<Arc<ProxyClient>>,
     tls: Result<Arc<rustls::ClientConfig>, String>,
 }
 
@@ -44,6 +47,7 @@ impl Remote {
         let spec = &api_service["spec"];
         let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let number = |pointer: &str| spec.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+        let identity = server.proxy_client.load_full();
         Remote {
             group: text("/group"),
             version: text("/version"),
@@ -53,7 +57,8 @@ impl Remote {
             service: text("/service/name"),
             port: u16::try_from(number("/service/port")).ok().filter(|port| *port != 0).unwrap_or(443),
             spec: spec.clone(),
-            tls: tls(server, spec).map(Arc::new),
+            tls: tls(server, spec, identity.as_deref()).map(Arc::new),
+            identity,
         }
     }
 
@@ -66,9 +71,14 @@ impl Remote {
         (self.group.clone(), self.version.clone())
     }
 
-    /// Whether this is still what the APIService says.
-    pub fn is_of(&self, api_service: &Value) -> bool {
-        self.spec == api_service["spec"]
+    /// Whether this is still what the APIService says, and who this server is.
+    pub fn is_of(&self, server: &Server, api_service: &Value) -> bool {
+        let identity = server.proxy_client.load();
+        let same = match (&self.identity, &*identity) {
+            (Some(own), Some(current)) => Arc::ptr_eq(own, current),
+            (own, current) => own.is_none() && current.is_none(),
+        };
+        same && self.spec == api_service["spec"]
     }
 
     /// `/apis/group/version`.
@@ -137,15 +147,14 @@ impl Remote {
     }
 }
 
-fn tls(server: &Server, spec: &Value) -> Result<rustls::ClientConfig, String> {
-    let config = &server.config;
-    let identity = config.proxy_client.as_ref().map(|c| Identity { certificate: &c.certificate, key: &c.key });
+fn tls(server: &Server, spec: &Value, identity: Option<&ProxyClient>) -> Result<rustls::ClientConfig, String> {
+    let identity = identity.map(|c| Identity { certificate: &c.certificate, key: &c.key });
     if spec["insecureSkipTLSVerify"] == true {
         return outbound::unverified_config(identity.as_ref()).map_err(|e| e.to_string());
     }
     let bundle = spec["caBundle"].as_str().and_then(|b| base64::engine::general_purpose::STANDARD.decode(b).ok());
     let bundle = bundle.and_then(|pem| String::from_utf8(pem).ok()).filter(|pem| !pem.is_empty());
-    let bundle = bundle.unwrap_or_else(|| config.trusted_roots.clone());
+    let bundle = bundle.unwrap_or_else(|| server.config.trusted_roots.clone());
     outbound::client_config(&bundle, identity.as_ref()).map_err(|e| e.to_string())
 }
 

@@ -63,6 +63,12 @@ pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
                 reference[key] = value.as_str().into();
             }
         }
+        if info.verb == "create"
+            && info.name.is_empty()
+            && let Some(name) = reply.and_then(created_name)
+        {
+            reference["name"] = name.into();
+        }
         event["objectRef"] = reference;
     }
     if let Some(reply) = reply {
@@ -77,6 +83,14 @@ pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
         event["annotations"] = json!(annotations);
     }
     event
+}
+
+/// The name of an object that was created, or could not be: the path does not say it.
+fn created_name(reply: &Reply) -> Option<String> {
+    let Body::Full(bytes) = reply.body() else { return None };
+    let answer: Value = serde_json::from_slice(bytes).ok()?;
+    let name = ["/metadata/name", "/details/name"].into_iter().find_map(|pointer| answer.pointer(pointer)?.as_str());
+    name.map(str::to_owned)
 }
 
 /// The code of the answer and, of an error, why.

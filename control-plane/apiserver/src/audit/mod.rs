@@ -11,6 +11,8 @@ mod sink;
 use std::sync::Mutex;
 
 use bytes::Bytes;
+use corten_meta::Value;
+use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -88,19 +90,32 @@ impl Audit {
         self.send(event).await;
     }
 
-    /// What there is to write when the answer is there. A stream has only begun; what it says is not written.
-    pub fn ended(&self, context: &Context, reply: &Reply, panicked: bool) -> Vec<String> {
+    /// Writes what there is to write when the answer is there. A stream has only begun: that it ended is written when
+    /// it does; what it says is not.
+    pub async fn ended(&self, context: &Context, reply: &mut Reply, panicked: bool) {
         if self.policy.is_none() || context.audit.level == Level::None {
-            return Vec::new();
+            return;
         }
         let stream = matches!(reply.body(), Body::Watch(_) | Body::Stream(_));
-        let started = stream.then_some("ResponseStarted");
         let stage = if panicked { "Panic" } else { "ResponseComplete" };
-        let complete = (!stream || context.info.verb != "watch").then_some(stage);
-        started.into_iter().chain(complete).filter_map(|stage| self.event(context, stage, Some(reply))).collect()
+        let complete = self.event(context, stage, Some(reply));
+        if !stream {
+            return self.send(complete).await;
+        }
+        self.send(self.event(context, "ResponseStarted", Some(reply))).await;
+        let Some(event) = complete else { return };
+        let end = End { event, sender: self.sender.clone() };
+        match reply.body_mut() {
+            Body::Watch(watch) => watch.audited = Some(end),
+            Body::Stream(stream) => {
+                let whole = std::mem::replace(stream, futures::stream::empty().boxed());
+                *stream = whole.inspect(move |_| _ = &end).boxed();
+            }
+            Body::Full(_) | Body::List(_) => {}
+        }
     }
 
-    fn event(&self, context: &Context, stage: &str, reply: Option<&Reply>) -> Option<String> {
+    fn event(&self, context: &Context, stage: &str, reply: Option<&Reply>) -> Option<Value> {
         let record = &context.audit;
         if record.level == Level::None || record.omit_stages.iter().any(|omitted| omitted == stage) {
             return None;
@@ -110,13 +125,29 @@ impl Audit {
         if stage != "RequestReceived" {
             event::add_objects(&mut event, record.level, request.as_ref(), reply, record.omit_managed_fields);
         }
-        Some(event.to_string())
+        Some(event)
     }
 
-    /// Hands events to the writers, which are gone only when the server is going.
-    pub async fn send(&self, events: impl IntoIterator<Item = String, IntoIter: Send>) {
-        for event in events {
-            let _ = self.sender.send(event).await;
+    /// Hands an event to the writers, which are gone only when the server is going.
+    async fn send(&self, event: Option<Value>) {
+        if let Some(event) = event {
+            let _ = self.sender.send(event.to_string()).await;
+        }
+    }
+}
+
+/// Writes that a stream ended, when it is dropped.
+pub struct End {
+    event: Value,
+    sender: mpsc::Sender<String>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.event["stageTimestamp"] = corten_meta::time::rfc3339_micro(jiff::Timestamp::now()).into();
+        // Nobody can wait here; with thousands of streams that end at once, the writers may have no room.
+        if self.sender.try_send(self.event.to_string()).is_err() {
+            tracing::warn!("the audit log is behind; the end of a stream was not written");
         }
     }
 }

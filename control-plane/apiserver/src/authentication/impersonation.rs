@@ -11,7 +11,7 @@ use crate::server::Server;
 const EXTRA: &str = "impersonate-extra-";
 
 /// The user that the request acts as. Without the headers it is the user itself.
-pub fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User, Status> {
+pub async fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User, Status> {
     let one = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let name = one("impersonate-user");
     let groups: Vec<String> =
@@ -31,10 +31,10 @@ pub fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<U
     {
         // A ServiceAccount is in its groups without anybody saying so.
         let itself = User::service_account(namespace, account);
-        check_user(server, &user, &target)?;
+        check_user(server, &user, &target).await?;
         target.groups = itself.groups;
     } else {
-        check_user(server, &user, &target)?;
+        check_user(server, &user, &target).await?;
     }
     for (key, values) in extra {
         for value in &values {
@@ -45,7 +45,7 @@ pub fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<U
                 name: value,
                 ..Attributes::resource(&user, "impersonate")
             };
-            check(server, &attributes)?;
+            check(server, &attributes).await?;
         }
         target.extra.insert(key, values);
     }
@@ -82,26 +82,26 @@ fn without_name(uid: &str, groups: &[String], extra: &[(String, Vec<String>)]) -
     format!("requested {user} without impersonating a user name")
 }
 
-fn check_user(server: &Server, user: &User, target: &User) -> Result<(), Status> {
+async fn check_user(server: &Server, user: &User, target: &User) -> Result<(), Status> {
     let base = Attributes::resource(user, "impersonate");
     match target.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
         Some((namespace, name)) => {
-            check(server, &Attributes { resource: "serviceaccounts", namespace, name, ..base.clone() })?;
+            check(server, &Attributes { resource: "serviceaccounts", namespace, name, ..base.clone() }).await?;
         }
-        None => check(server, &Attributes { resource: "users", name: &target.name, ..base.clone() })?,
+        None => check(server, &Attributes { resource: "users", name: &target.name, ..base.clone() }).await?,
     }
     for group in &target.groups {
-        check(server, &Attributes { resource: "groups", name: group, ..base.clone() })?;
+        check(server, &Attributes { resource: "groups", name: group, ..base.clone() }).await?;
     }
     if !target.uid.is_empty() {
         let group = "authentication.k8s.io";
-        check(server, &Attributes { group, resource: "uids", name: &target.uid, ..base })?;
+        check(server, &Attributes { group, resource: "uids", name: &target.uid, ..base }).await?;
     }
     Ok(())
 }
 
-fn check(server: &Server, attributes: &Attributes<'_>) -> Result<(), Status> {
-    match authorize(server, attributes) {
+async fn check(server: &Server, attributes: &Attributes<'_>) -> Result<(), Status> {
+    match authorize(server, attributes).await {
         Ok(_) => Ok(()),
         Err(reason) => Err(forbidden(attributes, &reason)),
     }

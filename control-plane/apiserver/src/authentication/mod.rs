@@ -105,8 +105,8 @@ pub enum Identity {
     InProcess(User),
 }
 
-/// Finds out who is asking.
-pub async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Result<User, Status> {
+/// Finds out who is asking for a path.
+pub async fn authenticate(server: &Server, path: &str, headers: &HeaderMap, peer: &Peer) -> Result<User, Status> {
     if let Identity::InProcess(user) = &peer.identity {
         return Ok(user.clone());
     }
@@ -126,7 +126,8 @@ pub async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> 
                 Err(Status::unauthorized())
             }
         },
-        None => Ok(User::anonymous()),
+        None if server.issuers.load().anonymous.is_allowed(path) => Ok(User::anonymous()),
+        None => Err(Status::unauthorized()),
     }
 }
 

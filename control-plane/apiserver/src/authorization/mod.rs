@@ -1,16 +1,25 @@
-//! May this user do that: `system:masters` always, then the Node authorizer, then RBAC.
+//! May this user do that: `system:masters` always, then the authorizers of the configuration in their order; without
+//! one, the Node authorizer and RBAC.
 //!
 //! Every request passes here, in the pipeline; handlers do not ask again, except for the extra questions
 //! that the API defines (impersonation, escalation, access reviews).
 
+mod configuration;
 pub mod node;
 pub mod rbac;
+mod webhook;
+
+use std::sync::{Arc, Weak};
 
 use corten_meta::{GroupResource, Status};
+use tokio_util::sync::CancellationToken;
 
 use crate::authentication::User;
+use crate::config::{Authorization, Config};
+use crate::error::Error;
 use crate::request::RequestInfo;
 use crate::server::Server;
+use webhook::Webhook;
 
 /// What is asked for. Non-resource requests have a path and no resource.
 #[derive(Clone, Debug)]
@@ -24,6 +33,10 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub path: &'a str,
+    pub version: &'a str,
+    /// What a list, a watch or a deletion of many is narrowed by, as text.
+    pub field_selector: &'a str,
+    pub label_selector: &'a str,
 }
 
 impl<'a> Attributes<'a> {
@@ -39,10 +52,15 @@ impl<'a> Attributes<'a> {
             namespace: "",
             name: "",
             path: "",
+            version: "",
+            field_selector: "",
+            label_selector: "",
         }
     }
 
     pub fn of_request(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
+        let selects = matches!(info.verb.as_str(), "list" | "watch" | "deletecollection");
+        let selector = |key: &str| info.query.get(key).filter(|_| selects).unwrap_or_default();
         Attributes {
             user,
             verb: &info.verb,
@@ -53,24 +71,154 @@ impl<'a> Attributes<'a> {
             namespace: &info.namespace,
             name: &info.name,
             path: &info.path,
+            version: &info.version,
+            field_selector: selector("fieldSelector"),
+            label_selector: selector("labelSelector"),
         }
     }
 }
 
+/// What one authorizer, or all together, say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Allow,
+    Deny,
+    NoOpinion,
+}
+
+/// A decision and why; often there is nothing to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub decision: Decision,
+    pub reason: String,
+}
+
+impl Verdict {
+    pub fn new(decision: Decision, reason: impl Into<String>) -> Verdict {
+        Verdict { decision, reason: reason.into() }
+    }
+
+    fn into_result(self) -> Result<String, String> {
+        if self.decision == Decision::Allow { Ok(self.reason) } else { Err(self.reason) }
+    }
+}
+
 /// `Ok` with the reason why it is allowed, `Err` with the reason why it is not (often empty).
-pub fn authorize(server: &Server, attributes: &Attributes<'_>) -> Result<String, String> {
-    if attributes.user.is_in("system:masters") {
-        return Ok(String::new());
+pub async fn authorize(server: &Server, attributes: &Attributes<'_>) -> Result<String, String> {
+    decide(server, attributes).await.into_result()
+}
+
+/// The same without waiting; `None` if a webhook would have to be asked.
+pub fn authorize_now(server: &Server, attributes: &Attributes<'_>) -> Option<Result<String, String>> {
+    let authorizers = server.authorizers.load();
+    match authorizers.next(server, attributes, 0, &mut Vec::new()) {
+        Step::Decided(verdict) => Some(verdict.into_result()),
+        Step::Ask(..) => None,
     }
-    let policy = server.rbac.policy();
-    match node::authorize(server, &policy, attributes) {
-        node::Decision::Allow => return Ok(String::new()),
-        node::Decision::Deny(reason) => {
-            return policy.authorize(attributes).map_err(|_| reason);
+}
+
+/// Asks the authorizers in their order: the first that has an opinion decides; nobody's opinion is no.
+pub async fn decide(server: &Server, attributes: &Attributes<'_>) -> Verdict {
+    let authorizers = server.authorizers.load_full();
+    let (mut at, mut reasons) = (0, Vec::new());
+    loop {
+        match authorizers.next(server, attributes, at, &mut reasons) {
+            Step::Decided(verdict) => return verdict,
+            Step::Ask(index, webhook) => {
+                let verdict = webhook.review(attributes).await;
+                if verdict.decision != Decision::NoOpinion {
+                    return verdict;
+                }
+                reasons.push(verdict.reason);
+                at = index + 1;
+            }
         }
-        node::Decision::NoOpinion => {}
     }
-    policy.authorize(attributes)
+}
+
+/// The authorizers of a configuration, in their order.
+pub struct Authorizers(Vec<Authorizer>);
+
+/// One authorizer.
+pub enum Authorizer {
+    AlwaysAllow,
+    AlwaysDeny,
+    Node,
+    Rbac,
+    Webhook(Box<Webhook>),
+}
+
+/// How far the question came without waiting.
+enum Step<'a> {
+    Decided(Verdict),
+    /// This one, at this place, has to be asked.
+    Ask(usize, &'a Webhook),
+}
+
+impl Authorizers {
+    /// As the settings say; the Node authorizer and RBAC if they say nothing.
+    pub fn new(config: &Config) -> Result<Authorizers, Error> {
+        let Some(authorization) = &config.authorization else {
+            return Ok(Authorizers(vec![Authorizer::Node, Authorizer::Rbac]));
+        };
+        Authorizers::read(&authorization.configuration.borrow(), authorization).map_err(Error::Config)
+    }
+
+    fn read(text: &str, settings: &Authorization) -> Result<Authorizers, String> {
+        let authorizers = configuration::parse(text, settings);
+        authorizers.map(Authorizers).map_err(|e| format!("AuthorizationConfiguration: {e}"))
+    }
+
+    pub fn has_webhook(&self) -> bool {
+        self.0.iter().any(|authorizer| matches!(authorizer, Authorizer::Webhook(_)))
+    }
+
+    /// Goes on from a place until somebody decides or has to be waited for.
+    fn next(&self, server: &Server, a: &Attributes<'_>, from: usize, reasons: &mut Vec<String>) -> Step<'_> {
+        // Whatever is configured, a cluster can be repaired.
+        if a.user.is_in("system:masters") {
+            return Step::Decided(Verdict::new(Decision::Allow, ""));
+        }
+        for (at, authorizer) in self.0.iter().enumerate().skip(from) {
+            let verdict = match authorizer {
+                Authorizer::AlwaysAllow => Verdict::new(Decision::Allow, ""),
+                Authorizer::AlwaysDeny => Verdict::new(Decision::NoOpinion, "Everything is forbidden."),
+                Authorizer::Node => node::authorize(server, a),
+                Authorizer::Rbac => match server.rbac.policy().authorize(a) {
+                    Ok(reason) => Verdict::new(Decision::Allow, reason),
+                    Err(reason) => Verdict::new(Decision::NoOpinion, reason),
+                },
+                Authorizer::Webhook(webhook) => return Step::Ask(at, webhook),
+            };
+            if verdict.decision != Decision::NoOpinion {
+                return Step::Decided(verdict);
+            }
+            reasons.push(verdict.reason);
+        }
+        let reasons: Vec<&str> = reasons.iter().map(String::as_str).filter(|reason| !reason.is_empty()).collect();
+        Step::Decided(Verdict::new(Decision::NoOpinion, reasons.join("\n")))
+    }
+}
+
+/// Follows the configuration until shutdown; one that is wrong changes nothing.
+pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
+    let settings = server.upgrade().and_then(|server| server.config.authorization.clone());
+    let Some(mut settings) = settings else { return };
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = settings.configuration.changed() => if changed.is_err() { return },
+        }
+        let text = settings.configuration.borrow_and_update().clone();
+        let Some(server) = server.upgrade() else { return };
+        match Authorizers::read(&text, &settings) {
+            Ok(authorizers) => {
+                server.authorizers.store(Arc::new(authorizers));
+                tracing::info!("the authorization configuration was read again");
+            }
+            Err(e) => tracing::error!(error = e, "the new authorization configuration is not used"),
+        }
+    }
 }
 
 /// The 403 of a refused request.

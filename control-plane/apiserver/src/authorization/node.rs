@@ -1,22 +1,14 @@
 //! The Node authorizer: a kubelet may do what kubelets do, for the objects of its own node.
 //!
-//! The rules are those of the `system:node` role. Secrets and ConfigMaps are narrowed to what a pod of the
-//! node refers to, ServiceAccount tokens to the accounts of its pods, Leases to its own.
+//! Its own Node, Lease and pods; of Secrets, ConfigMaps, claims, volumes and ServiceAccounts, those that a pod of the
+//! node uses. For the rest, the rules are those of the `system:node` role. Reasons are in upstream's words.
 
 use corten_meta::{FieldSelector, Selector, Value};
 
-use super::Attributes;
-use super::rbac::{Policy, Rule};
+use super::rbac::Rule;
+use super::{Attributes, Decision, Verdict};
 use crate::cache::Filter;
 use crate::server::Server;
-
-/// What the Node authorizer says.
-pub enum Decision {
-    Allow,
-    /// No, unless RBAC allows it otherwise.
-    Deny(String),
-    NoOpinion,
-}
 
 /// The rules of kubelets, from the bootstrap policy's `system:node` role.
 pub fn rules() -> &'static [Rule] {
@@ -24,25 +16,175 @@ pub fn rules() -> &'static [Rule] {
     RULES.get_or_init(|| crate::bootstrap::rbac::rules_of("system:node"))
 }
 
-pub fn authorize(server: &Server, _policy: &Policy, a: &Attributes<'_>) -> Decision {
-    let Some(node) = a.user.node_name() else { return Decision::NoOpinion };
-    if !rules().iter().any(|rule| rule.allows(a)) {
-        return Decision::Deny(String::new());
-    }
-    let narrowed = match (a.group, a.resource, a.subresource) {
-        ("", "secrets" | "configmaps" | "persistentvolumeclaims", _) if matches!(a.verb, "get" | "list" | "watch") => {
-            is_referenced(server, node, a)
-        }
-        ("", "serviceaccounts", "token") => is_account_of_pod(server, node, a),
-        ("coordination.k8s.io", "leases", "") if a.verb != "create" => {
-            a.namespace == "kube-node-lease" && a.name == node
-        }
-        _ => true,
+/// Allows it, or has no opinion: somebody else may.
+pub fn authorize(server: &Server, a: &Attributes<'_>) -> Verdict {
+    let Some(node) = a.user.node_name() else { return Verdict::new(Decision::NoOpinion, "") };
+    let own = Own { server, node };
+    let allowed = match (a.group, a.resource) {
+        ("", "secrets" | "configmaps") => own.read_related(a),
+        ("", "persistentvolumeclaims") if a.subresource == "status" => own.update_status(a),
+        ("", "persistentvolumeclaims" | "persistentvolumes")
+        | ("resource.k8s.io", "resourceclaims")
+        | ("storage.k8s.io", "volumeattachments") => own.get(a),
+        ("", "serviceaccounts") => own.service_account(a),
+        ("", "nodes") => own.node(a),
+        ("", "pods") => own.pod(a),
+        ("coordination.k8s.io", "leases") => own.lease(a),
+        ("storage.k8s.io", "csinodes") => own.csi_node(a),
+        ("resource.k8s.io", "resourceslices") => own.resource_slice(a),
+        // The rest is the same for all nodes.
+        _ => rules().iter().any(|rule| rule.allows(a)).then_some(()).ok_or_else(String::new),
     };
-    if narrowed {
-        Decision::Allow
-    } else {
-        Decision::Deny(format!("no relationship found between node '{node}' and this object"))
+    match allowed {
+        Ok(()) => Verdict::new(Decision::Allow, ""),
+        Err(why) => Verdict::new(Decision::NoOpinion, why),
+    }
+}
+
+/// What is a node's own. Each answer is `Ok`, or why not.
+struct Own<'a> {
+    server: &'a Server,
+    node: &'a str,
+}
+
+type Answer = Result<(), String>;
+
+fn only(holds: bool, why: &str) -> Answer {
+    if holds { Ok(()) } else { Err(why.to_owned()) }
+}
+
+impl Own<'_> {
+    fn read_related(&self, a: &Attributes<'_>) -> Answer {
+        only(matches!(a.verb, "get" | "list" | "watch"), "can only read resources of this type")?;
+        only(a.subresource.is_empty(), "cannot read subresource")?;
+        only(!a.namespace.is_empty(), "can only read namespaced object of this type")?;
+        self.related(a)
+    }
+
+    fn get(&self, a: &Attributes<'_>) -> Answer {
+        only(a.verb == "get", "can only get individual resources of this type")?;
+        only(a.subresource.is_empty(), "cannot get subresource")?;
+        self.related(a)
+    }
+
+    fn update_status(&self, a: &Attributes<'_>) -> Answer {
+        only(matches!(a.verb, "update" | "patch"), "can only get/update/patch this type")?;
+        self.related(a)
+    }
+
+    fn service_account(&self, a: &Attributes<'_>) -> Answer {
+        if a.verb == "get" && a.subresource.is_empty() {
+            return self.read_related(a);
+        }
+        let individual = a.verb == "create" && !a.name.is_empty();
+        only(individual, "can only create tokens for individual service accounts")?;
+        only(a.subresource == "token", "can only create token subresource of serviceaccount")?;
+        self.related(a)
+    }
+
+    /// Which Node is written, admission checks.
+    fn node(&self, a: &Attributes<'_>) -> Answer {
+        match (a.subresource, a.verb) {
+            ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
+            ("", "get" | "list" | "watch") if a.name == self.node => Ok(()),
+            ("", "get" | "list" | "watch") if a.name.is_empty() => {
+                Err(format!("node '{}' cannot read all nodes, only its own Node object", self.node))
+            }
+            ("", "get" | "list" | "watch") => {
+                Err(format!("node '{}' cannot read '{}', only its own Node object", self.node, a.name))
+            }
+            _ => Err(String::new()),
+        }
+    }
+
+    /// Which pod is written, admission checks.
+    fn pod(&self, a: &Attributes<'_>) -> Answer {
+        match (a.subresource, a.verb) {
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
+            ("", "get") => self.get(a),
+            ("", "list" | "watch") if self.selects_own(a, "spec.nodeName") => Ok(()),
+            ("", "list" | "watch") if !a.name.is_empty() => self.related(a),
+            ("", "list" | "watch") => Err("can only list/watch pods with spec.nodeName field selector".to_owned()),
+            _ => Err(String::new()),
+        }
+    }
+
+    fn lease(&self, a: &Attributes<'_>) -> Answer {
+        let verbs = matches!(a.verb, "get" | "create" | "update" | "patch" | "delete");
+        only(verbs, "can only get, create, update, patch, or delete a node lease")?;
+        let why = "can only access leases in the \"kube-node-lease\" system namespace";
+        only(a.namespace == "kube-node-lease", why)?;
+        let why = "can only access node lease with the same name as the requesting node";
+        only(a.verb == "create" || a.name == self.node, why)
+    }
+
+    fn csi_node(&self, a: &Attributes<'_>) -> Answer {
+        let verbs = matches!(a.verb, "get" | "create" | "update" | "patch" | "delete");
+        only(verbs, "can only get, create, update, patch, or delete a CSINode")?;
+        only(a.subresource.is_empty(), "cannot authorize CSINode subresources")?;
+        let why = "can only access CSINode with the same name as the requesting node";
+        only(a.verb == "create" || a.name == self.node, why)
+    }
+
+    fn resource_slice(&self, a: &Attributes<'_>) -> Answer {
+        only(a.subresource.is_empty(), "cannot authorize ResourceSlice subresources")?;
+        match a.verb {
+            "create" => Ok(()),
+            "get" | "update" | "patch" | "delete" => self.related(a),
+            "watch" | "list" | "deletecollection" => only(
+                self.selects_own(a, "spec.nodeName"),
+                "can only list/watch/deletecollection resourceslices with nodeName field selector",
+            ),
+            _ => Err("only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection".to_owned()),
+        }
+    }
+
+    /// Whether the request is narrowed to what is on this node.
+    fn selects_own(&self, a: &Attributes<'_>, field: &str) -> bool {
+        let selector = FieldSelector::parse(a.field_selector).unwrap_or_default();
+        selector.requires_exact_match(field) == Some(self.node)
+    }
+
+    /// Whether the named object has to do with this node.
+    fn related(&self, a: &Attributes<'_>) -> Answer {
+        only(!a.name.is_empty(), "No Object name found")?;
+        let of = |group: &str, plural: &str, pointer: &str, wanted: &str| {
+            let object = self.server.cached(group, "v1", plural, a.namespace, a.name).map(|object| object.value());
+            object.is_some_and(|o| o.pointer(pointer).and_then(Value::as_str) == Some(wanted))
+        };
+        let pods = |namespace: &str| pods_of(self.server, self.node, namespace);
+        let related = match a.resource {
+            "pods" => of("", "pods", "/spec/nodeName", self.node),
+            "persistentvolumes" => {
+                let volume = self.server.cached("", "v1", "persistentvolumes", "", a.name).map(|o| o.value());
+                let claim = |key: &str| {
+                    let found = volume.as_ref().and_then(|v| v.pointer(&format!("/spec/claimRef/{key}")));
+                    found.and_then(Value::as_str).unwrap_or_default().to_owned()
+                };
+                let (namespace, name) = (claim("namespace"), claim("name"));
+                !name.is_empty() && pods(&namespace).iter().any(|pod| uses(pod, "persistentvolumeclaims", &name))
+            }
+            "volumeattachments" => of("storage.k8s.io", "volumeattachments", "/spec/nodeName", self.node),
+            "resourceslices" => of("resource.k8s.io", "resourceslices", "/spec/nodeName", self.node),
+            resource => pods(a.namespace).iter().any(|pod| uses(pod, resource, a.name)),
+        };
+        let why = format!("no relationship found between node '{}' and this object", self.node);
+        if related { Ok(()) } else { Err(why) }
+    }
+}
+
+/// Whether a pod uses the named object.
+fn uses(pod: &Value, resource: &str, name: &str) -> bool {
+    let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    match resource {
+        "serviceaccounts" => text("/spec/serviceAccountName") == name,
+        "resourceclaims" => {
+            let statuses = pod.pointer("/status/resourceClaimStatuses").and_then(Value::as_array);
+            let mut claims = statuses.into_iter().flatten();
+            refers_to(&pod["spec"], resource, name) || claims.any(|claim| claim["resourceClaimName"] == name)
+        }
+        "persistentvolumeclaims" => refers_to(&pod["spec"], resource, name) || has_ephemeral_claim(pod, name),
+        _ => refers_to(&pod["spec"], resource, name),
     }
 }
 
@@ -58,25 +200,11 @@ fn pods_of(server: &Server, node: &str, namespace: &str) -> Vec<Value> {
     stored.cache.select(&filter).iter().map(|pod| pod.value()).collect()
 }
 
-fn is_referenced(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
-    !a.name.is_empty()
-        && pods_of(server, node, a.namespace).iter().any(|pod| {
-            refers_to(&pod["spec"], a.resource, a.name)
-                || (a.resource == "persistentvolumeclaims" && has_ephemeral_claim(pod, a.name))
-        })
-}
-
 /// Whether the claim is made for one of the pod's ephemeral volumes: it bears the names of both.
 fn has_ephemeral_claim(pod: &Value, claim: &str) -> bool {
     let volume = claim.strip_prefix(corten_meta::name(pod)).and_then(|rest| rest.strip_prefix('-'));
     let mut volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     volume.is_some_and(|name| volumes.any(|volume| volume["name"] == name && volume.get("ephemeral").is_some()))
-}
-
-fn is_account_of_pod(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
-    pods_of(server, node, a.namespace)
-        .iter()
-        .any(|pod| pod.pointer("/spec/serviceAccountName").and_then(Value::as_str) == Some(a.name))
 }
 
 /// Whether a pod spec names the object anywhere that the API lets it.
@@ -91,6 +219,7 @@ fn refers_to(spec: &Value, resource: &str, name: &str) -> bool {
             ("nodePublishSecretRef", "name"),
         ],
         "configmaps" => &[("configMapKeyRef", "name"), ("configMapRef", "name"), ("configMap", "name")],
+        "resourceclaims" => &[("resourceClaims", "resourceClaimName")],
         _ => &[("persistentVolumeClaim", "claimName")],
     };
     walk(spec, &mut |parent, value| keys.iter().any(|(key, field)| parent == *key && value[*field] == name))

@@ -10,8 +10,8 @@ mod pacer;
 mod resource;
 mod watcher;
 
-use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use corten_api::Kind;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use pacer::Pacer;
 pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache};
-pub use watcher::{Watcher, WatcherOptions};
+pub use watcher::{Watcher, WatcherOptions, transition};
 
 use crate::encryption::Transformer;
 use crate::error::Error;
@@ -44,6 +44,8 @@ pub struct Caches {
     progress: watch::Sender<Revision>,
     store: Arc<dyn Store>,
     transformer: Arc<Transformer>,
+    /// Entries that could not be read, by their keys.
+    unread: Mutex<BTreeMap<Vec<u8>, Error>>,
 }
 
 /// A kind that is to be held from now on.
@@ -64,11 +66,19 @@ impl Caches {
         let by_prefix = hubs.into_iter().map(|(prefix, kind)| (prefix, Arc::new(ResourceCache::new(kind)))).collect();
         let (additions, receiver) = mpsc::channel(16);
         let by_prefix = RwLock::new(by_prefix);
-        let caches = Arc::new(Caches { by_prefix, additions, progress: watch::Sender::new(0), store, transformer });
+        let (progress, unread) = (watch::Sender::new(0), Mutex::default());
+        let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, unread });
         let revision = caches.load().await?;
-        tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown));
+        tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown.clone()));
         caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
-        Ok(caches)
+        // Whoever comes with the wrong keys must not take what they do not open for absent.
+        match caches.sealed() {
+            Some(sealed) => {
+                shutdown.cancel();
+                Err(sealed)
+            }
+            None => Ok(caches),
+        }
     }
 
     /// The cache of the resource stored under `prefix`.
@@ -149,7 +159,7 @@ impl Caches {
             other => other?,
         };
         for entry in &all.entries {
-            self.apply(entry.mod_revision, EventKind::Put, entry);
+            self.apply(entry.mod_revision, EventKind::Put, entry).await;
         }
         for cache in self.map().values() {
             cache.begin_window(all.revision);
@@ -213,8 +223,10 @@ impl Caches {
                 Some(Err(e)) => return e,
                 None => return corten_store::Error::Closed,
             };
-            let touched: Vec<Arc<ResourceCache>> =
-                batch.events.iter().filter_map(|event| self.apply(batch.revision, event.kind, &event.entry)).collect();
+            let mut touched: Vec<Arc<ResourceCache>> = Vec::with_capacity(batch.events.len());
+            for event in batch.events.iter() {
+                touched.extend(self.apply(batch.revision, event.kind, &event.entry).await);
+            }
             *revision = batch.revision;
             self.progress.send_replace(batch.revision);
             let now = Instant::now();
@@ -232,7 +244,7 @@ impl Caches {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .insert(addition.prefix, Arc::clone(&cache));
         for entry in &all.entries {
-            self.apply(entry.mod_revision, EventKind::Put, entry);
+            self.apply(entry.mod_revision, EventKind::Put, entry).await;
         }
         cache.begin_window(revision);
         // Whoever asked may have gone; the cache stays until it is forgotten.
@@ -255,29 +267,43 @@ impl Caches {
     }
 
     /// Applies one change to the cache it belongs to, and returns that.
-    fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) -> Option<Arc<ResourceCache>> {
+    async fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) -> Option<Arc<ResourceCache>> {
         let (cache, name) = self.route(&entry.key)?;
         let item = match kind {
             EventKind::Delete => None,
-            EventKind::Put => match self.decode(entry) {
+            EventKind::Put => match self.decode(&cache.kind, entry).await {
                 Ok(object) => Some(Arc::new(Item::new(object))),
                 Err(e) => {
                     tracing::error!(error = %e, "a stored object cannot be read; it is left out");
+                    self.unread().insert(entry.key.to_vec(), e);
                     return None;
                 }
             },
         };
+        if !self.unread().is_empty() {
+            self.unread().remove(entry.key.as_ref());
+        }
         cache.apply(revision, name, item);
         Some(cache)
     }
 
-    fn decode(&self, entry: &Entry) -> Result<Object, Error> {
+    fn unread(&self) -> std::sync::MutexGuard<'_, BTreeMap<Vec<u8>, Error>> {
+        self.unread.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// An object as it is now that none of the keys opens.
+    fn sealed(&self) -> Option<Error> {
+        let all = std::mem::take(&mut *self.unread());
+        all.into_values().find(|e| matches!(e, Error::Sealed { .. }))
+    }
+
+    /// The object of an entry.
+    pub async fn decode(&self, kind: &Kind, entry: &Entry) -> Result<Object, Error> {
         let key = || String::from_utf8_lossy(&entry.key).into_owned();
-        let bytes = self
-            .transformer
-            .decrypt(&entry.key, &entry.value)
-            .map_err(|reason| Error::Object { key: key(), reason })?;
-        Object::parse(bytes, entry.mod_revision).map_err(|e| Error::Object { key: key(), reason: e.to_string() })
+        self.transformer.learn(kind, &entry.value).await;
+        let opened = self.transformer.open(kind, &entry.key, &entry.value);
+        let opened = opened.map_err(|reason| Error::Sealed { key: key(), reason })?;
+        Object::parse(opened.plain, entry.mod_revision).map_err(|e| Error::Object { key: key(), reason: e.to_string() })
     }
 
     /// The cache a key belongs to and the rest of the key. Prefixes have one or two segments.

@@ -32,7 +32,11 @@ pub struct Item {
 
 impl Item {
     pub fn new(object: Object) -> Item {
-        Item { object: Arc::new(object), fields: OnceLock::new() }
+        Item::of(Arc::new(object))
+    }
+
+    pub fn of(object: Arc<Object>) -> Item {
+        Item { object, fields: OnceLock::new() }
     }
 
     /// The value of a selectable field.
@@ -97,6 +101,21 @@ impl Filter {
     /// Whether every object of the namespace passes.
     pub fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.requirements().is_empty()
+    }
+
+    /// The part of it that no conversion of an object changes: which namespace it is in, and its name.
+    pub fn by_name(&self) -> Filter {
+        let name = self.fields.requires_exact_match("metadata.name");
+        let fields = name.map(|name| FieldSelector::equals("metadata.name", name)).unwrap_or_default();
+        Filter { namespace: self.namespace.clone(), labels: Selector::everything(), fields }
+    }
+
+    /// The same for an item as a version shows it; what was read of it counts if that is the same object.
+    pub fn matches_as(&self, kind: &Kind, item: &Item, shown: &Arc<Object>) -> bool {
+        if Arc::ptr_eq(&item.object, shown) {
+            return self.matches(kind, item);
+        }
+        self.matches(kind, &Item::of(Arc::clone(shown)))
     }
 
     pub fn matches(&self, kind: &Kind, item: &Item) -> bool {

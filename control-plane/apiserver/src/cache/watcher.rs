@@ -166,22 +166,30 @@ impl Watcher {
 
 /// The event of a change for a filter, if it has one.
 fn select(filter: &Filter, cache: &ResourceCache, change: Arc<Change>) -> Option<Delivery> {
-    let now = change.kind != ChangeKind::Deleted && filter.matches(&cache.kind, &change.item);
-    let before = change.previous.as_ref().is_some_and(|previous| filter.matches(&cache.kind, previous));
-    let object = Arc::clone(&change.item.object);
-    let (event, as_it_happened) = match (before, now) {
-        (false, true) => (WatchEvent::Added(object), change.kind == ChangeKind::Added),
-        (true, true) => (WatchEvent::Modified(object), true),
-        (true, false) if change.kind == ChangeKind::Deleted => (WatchEvent::Deleted(object), true),
-        // The client sees the object as it last matched, under the revision of the change.
-        (true, false) => {
-            let previous = &change.previous.as_ref()?.object;
-            let (bytes, header) = (previous.bytes.clone(), previous.header.clone());
-            (WatchEvent::Deleted(Arc::new(Object { bytes, revision: change.revision, header })), false)
-        }
-        (false, false) => return None,
+    let is = change.kind != ChangeKind::Deleted && filter.matches(&cache.kind, &change.item);
+    let was = change.previous.as_ref().is_some_and(|previous| filter.matches(&cache.kind, previous));
+    let previous = change.previous.as_ref().map(|previous| &previous.object);
+    let event = transition(&change, previous.filter(|_| was), is.then_some(&change.item.object))?;
+    let as_it_happened = match &event {
+        WatchEvent::Added(_) => change.kind == ChangeKind::Added,
+        WatchEvent::Deleted(_) => change.kind == ChangeKind::Deleted,
+        _ => true,
     };
     Some(Delivery { event, change: as_it_happened.then_some(change) })
+}
+
+/// What a watcher is told of a change, who selected the object as it `was` and selects it as it `is`.
+pub fn transition(change: &Change, was: Option<&Arc<Object>>, is: Option<&Arc<Object>>) -> Option<WatchEvent> {
+    match (was, is) {
+        (None, Some(is)) => Some(WatchEvent::Added(Arc::clone(is))),
+        (Some(_), Some(is)) => Some(WatchEvent::Modified(Arc::clone(is))),
+        // The client sees the object as it last matched, under the revision of the change.
+        (Some(was), None) => {
+            let (bytes, header) = (was.bytes.clone(), was.header.clone());
+            Some(WatchEvent::Deleted(Arc::new(Object { bytes, revision: change.revision, header })))
+        }
+        (None, None) => None,
+    }
 }
 
 fn too_old(asked: Revision, oldest: Revision) -> Status {

@@ -91,6 +91,8 @@ pub struct CustomResource {
     pub has_status: bool,
     /// `spec.conversion.webhook` of the definition, if it converts by one.
     pub conversion: Option<Value>,
+    /// The revision at which the definition last changed.
+    pub defined_at: u64,
     /// Compiled when the first object is written: most definitions see none for long.
     pub rules: OnceLock<Option<Rules>>,
 }
@@ -114,6 +116,14 @@ impl Behaviour for CustomResource {
     fn default(&self, object: &mut Value) {
         schema::prune_root(&self.schema, object);
         schema::default(&self.schema, object);
+    }
+
+    fn prune(&self, object: &mut Value) {
+        schema::prune_root(&self.schema, object);
+    }
+
+    fn defined_at(&self) -> u64 {
+        self.defined_at
     }
 
     fn prepare_create(&self, object: &mut Value) {

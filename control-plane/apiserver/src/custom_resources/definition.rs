@@ -26,6 +26,33 @@ pub fn prefix(definition: &Value) -> String {
     format!("/registry/{}/{}", text(definition, "/spec/group"), text(definition, "/spec/names/plural"))
 }
 
+/// What a definition is called, and which names it was given.
+pub struct Names {
+    definition: String,
+    group: String,
+    accepted: Value,
+    settled: bool,
+}
+
+impl Names {
+    pub fn of(definition: &Value) -> Names {
+        let accepted = definition.pointer("/status/acceptedNames").cloned().unwrap_or_default();
+        let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
+        let holds = |kind: &str| conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True");
+        let settled = corten_meta::finalizers(definition).contains(&FINALIZER)
+            && definition.pointer("/spec/names") == Some(&accepted)
+            && holds("NamesAccepted")
+            && holds("Established");
+        let (name, group) = (corten_meta::name(definition).to_owned(), text(definition, "/spec/group").to_owned());
+        Names { definition: name, group, accepted, settled }
+    }
+
+    /// Whether there is nothing left to accept.
+    pub fn are_settled(&self) -> bool {
+        self.settled
+    }
+}
+
 /// The names that other definitions of a group have taken.
 #[derive(Default)]
 pub struct Taken {
@@ -35,17 +62,13 @@ pub struct Taken {
 
 impl Taken {
     /// By all definitions of the group but this one.
-    pub fn by_others<'a>(definition: &Value, all: impl Iterator<Item = &'a Value>) -> Taken {
+    pub fn by_others<'a>(names: &Names, all: impl Iterator<Item = &'a Names>) -> Taken {
         let mut taken = Taken::default();
-        let group = text(definition, "/spec/group");
-        let is_other = |other: &&Value| {
-            text(other, "/spec/group") == group && corten_meta::name(other) != corten_meta::name(definition)
-        };
-        for other in all.filter(is_other) {
-            let names = other.pointer("/status/acceptedNames").unwrap_or(&Value::Null);
-            taken.resources.extend(["/plural", "/singular"].map(|field| text(names, field).to_owned()));
-            taken.resources.extend(words(names, "/shortNames"));
-            taken.kinds.extend(["/kind", "/listKind"].map(|field| text(names, field).to_owned()));
+        for other in all.filter(|other| other.group == names.group && other.definition != names.definition) {
+            let accepted = &other.accepted;
+            taken.resources.extend(["/plural", "/singular"].map(|field| text(accepted, field).to_owned()));
+            taken.resources.extend(words(accepted, "/shortNames"));
+            taken.kinds.extend(["/kind", "/listKind"].map(|field| text(accepted, field).to_owned()));
         }
         taken
     }
@@ -122,8 +145,8 @@ fn set_condition(
     corten_meta::set(definition, "/status/conditions", json!(conditions));
 }
 
-/// The kinds of the served versions, the one that is stored among them.
-pub fn kinds(definition: &Value) -> Vec<Kind> {
+/// The kinds of the served versions, the one that is stored among them; the definition is as of this revision.
+pub fn kinds(definition: &Value, revision: u64) -> Vec<Kind> {
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array).cloned().unwrap_or_default();
     let Some(storage) = versions.iter().find(|v| v["storage"] == true) else { return Vec::new() };
     let stored = storage["name"].as_str().unwrap_or_default().to_owned();
@@ -131,11 +154,11 @@ pub fn kinds(definition: &Value) -> Vec<Kind> {
     versions
         .iter()
         .filter(|v| v["served"] == true || v["storage"] == true)
-        .map(|version| kind(definition, version, &stored))
+        .map(|version| kind(definition, version, &stored, revision))
         .collect()
 }
 
-fn kind(definition: &Value, version: &Value, stored: &str) -> Kind {
+fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kind {
     let (group, plural) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
     let name = version["name"].as_str().unwrap_or_default();
     let mut kind = Kind::new(group, name, text(definition, "/spec/names/kind"), plural);
@@ -178,8 +201,8 @@ fn kind(definition: &Value, version: &Value, stored: &str) -> Kind {
     let has_status = kind.rules.has_status;
     let by_webhook = text(definition, "/spec/conversion/strategy") == "Webhook";
     let conversion = definition.pointer("/spec/conversion/webhook").filter(|_| by_webhook).cloned();
-    kind.behaviour =
-        Arc::new(CustomResource { schema, columns, scale, has_status, conversion, rules: OnceLock::new() });
+    let (defined_at, rules) = (revision, OnceLock::new());
+    kind.behaviour = Arc::new(CustomResource { schema, columns, scale, has_status, conversion, defined_at, rules });
     kind
 }
 
@@ -223,13 +246,18 @@ mod tests {
     #[test]
     fn a_name_is_given_once() {
         let now = jiff::Timestamp::UNIX_EPOCH;
+        let accept = |definition: &Value, others: &[&Value]| {
+            let others: Vec<Names> = others.iter().map(|other| Names::of(other)).collect();
+            accepted(definition, &Taken::by_others(&Names::of(definition), others.iter()), now)
+        };
         let first = definition("foos.a.b", "foos", "Foo");
-        let first = accepted(&first, &Taken::by_others(&first, std::iter::empty()), now).unwrap();
-        assert!(is_established(&first));
-        assert_eq!(accepted(&first, &Taken::by_others(&first, [&first].into_iter()), now), None);
+        assert!(!Names::of(&first).are_settled());
+        let first = accept(&first, &[]).unwrap();
+        assert!(is_established(&first) && Names::of(&first).are_settled());
+        assert_eq!(accept(&first, &[&first]), None);
         let second = definition("bars.a.b", "bars", "Foo");
-        let second = accepted(&second, &Taken::by_others(&second, [&first].into_iter()), now).unwrap();
-        assert!(!is_established(&second));
+        let second = accept(&second, &[&first]).unwrap();
+        assert!(!is_established(&second) && !Names::of(&second).are_settled());
         let conditions = second.pointer("/status/conditions").unwrap();
         assert_eq!(
             (&conditions[0]["reason"], &conditions[0]["message"]),
@@ -237,7 +265,7 @@ mod tests {
         );
         assert_eq!(conditions[1]["reason"], "NotAccepted");
         // With the first one gone, it is accepted.
-        let second = accepted(&second, &Taken::by_others(&second, std::iter::empty()), now).unwrap();
+        let second = accept(&second, &[]).unwrap();
         assert!(is_established(&second));
     }
 }

@@ -17,98 +17,96 @@ pub use schema::unknown_fields;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use corten_api::Kind;
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op, Range};
 use tokio_util::sync::CancellationToken;
 
-use self::definition::Taken;
+use self::definition::{Names, Taken};
+use crate::follow::follow;
 use crate::registry::{Resource, Written, store_status};
 use crate::server::Server;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
 
-/// The kinds of definitions that did not change: among a thousand of them, one that does costs its own.
+/// What is known of definitions that did not change: among a thousand of them, one that does costs its own.
 #[derive(Default)]
-pub struct Kinds(Mutex<HashMap<String, Made>>);
+pub struct Kinds(Mutex<HashMap<String, Arc<Known>>>);
 
-/// The revision of a definition, and the kinds that it made.
-type Made = (u64, Vec<Arc<Kind>>);
+/// A definition as it was last looked at.
+struct Known {
+    object: Arc<Object>,
+    names: Names,
+    established: bool,
+    /// Made of its spec: a new status makes no new ones.
+    kinds: Vec<Arc<Kind>>,
+}
 
 impl Kinds {
-    fn of(&self, object: &Object, definition: &Value) -> Vec<Arc<Kind>> {
-        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match made.get(&object.header.name) {
-            Some((revision, kinds)) if *revision == object.revision => kinds.clone(),
-            _ => {
-                let kinds: Vec<Arc<Kind>> = definition::kinds(definition).into_iter().map(Arc::new).collect();
-                made.insert(object.header.name.clone(), (object.revision, kinds.clone()));
-                kinds
-            }
+    fn of(&self, object: &Arc<Object>) -> Arc<Known> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.get(&object.header.name);
+        if let Some(known) = before.filter(|known| known.object.revision == object.revision) {
+            return Arc::clone(known);
         }
+        let definition = object.value();
+        let same = |known: &&Arc<Known>| {
+            let (old, new) = (&known.object.header, &object.header);
+            old.uid == new.uid && old.generation == new.generation
+        };
+        let kinds = match before.filter(same) {
+            Some(known) => known.kinds.clone(),
+            None => definition::kinds(&definition, object.revision).into_iter().map(Arc::new).collect(),
+        };
+        let (names, established) = (Names::of(&definition), definition::is_established(&definition));
+        let known = Arc::new(Known { object: Arc::clone(object), names, established, kinds });
+        all.insert(object.header.name.clone(), Arc::clone(&known));
+        known
     }
 
-    fn forget_others(&self, definitions: &[(Arc<Object>, Value)]) {
-        let names: HashSet<&str> = definitions.iter().map(|(object, _)| object.header.name.as_str()).collect();
+    fn forget_others(&self, definitions: &[Arc<Known>]) {
+        let names: HashSet<&str> = definitions.iter().map(|known| known.object.header.name.as_str()).collect();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name.as_str()));
     }
 }
 
 /// Follows the definitions until shutdown.
 pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    let Some(mut changes) = server.upgrade().and_then(|s| {
-        let resource = s.registry.resource(GROUP, "v1", PLURAL)?;
-        resource.stored.as_ref().map(|stored| stored.cache.changes())
-    }) else {
-        return;
-    };
-    loop {
-        changes.mark_unchanged();
-        let reconciled = match server.upgrade() {
-            Some(server) => reconcile(&server).await,
-            None => return,
-        };
-        let again = reconciled.is_err();
-        if let Err(status) = reconciled {
-            tracing::warn!(message = status.message, "custom resources could not be brought up to date; trying again");
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = changes.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(Duration::from_secs(1)), if again => {}
-        }
-    }
+    follow(server, (GROUP, PLURAL), |server| Box::pin(reconcile(server)), shutdown).await;
 }
 
 /// Brings status, resource table and discovery in line with the definitions. Doing it twice is harmless.
 pub async fn reconcile(server: &Server) -> Result<(), Status> {
     let resource = server.resource(GROUP, "v1", PLURAL)?;
     let mut kinds: BTreeMap<String, Arc<Kind>> = BTreeMap::new();
-    let mut definitions: Vec<(Arc<Object>, Value)> = server
-        .cached_list(GROUP, "v1", PLURAL, "")
-        .into_iter()
-        .map(|object| (object.clone(), object.value()))
-        .collect();
+    let mut definitions: Vec<Arc<Known>> =
+        server.cached_list(GROUP, "v1", PLURAL, "").iter().map(|object| server.custom_kinds.of(object)).collect();
     // Who was first keeps its names.
-    definitions.sort_by_key(|(object, _)| object.header.creation_timestamp);
-    for (object, definition) in &definitions {
+    definitions.sort_by_key(|known| known.object.header.creation_timestamp);
+    // Names that are given here count for the next already.
+    let mut given: Vec<Names> = Vec::new();
+    for known in &definitions {
+        let object = &known.object;
         if object.header.deletion_timestamp.is_some() {
-            clean_up(server, &resource, object, definition).await?;
+            clean_up(server, &resource, object, &object.value()).await?;
             continue;
         }
-        let taken = Taken::by_others(definition, definitions.iter().map(|(_, definition)| definition));
-        let accepted = definition::accepted(definition, &taken, jiff::Timestamp::now());
-        if let Some(accepted) = &accepted {
-            accept(server, &resource, object, accepted).await?;
+        let mut established = known.established;
+        if !known.names.are_settled() {
+            let definition = object.value();
+            let others = definitions.iter().map(|known| &known.names).chain(&given);
+            let taken = Taken::by_others(&known.names, others);
+            if let Some(accepted) = definition::accepted(&definition, &taken, jiff::Timestamp::now()) {
+                accept(server, &resource, object, &accepted).await?;
+                established = definition::is_established(&accepted);
+                given.push(Names::of(&accepted));
+            }
         }
-        if !definition::is_established(accepted.as_ref().unwrap_or(definition)) {
-            continue;
-        }
-        for kind in server.custom_kinds.of(object, definition) {
-            kinds.insert(format!("{}/{}/{}", kind.group, kind.version, kind.plural), kind);
+        if established {
+            let path = |kind: &Kind| format!("{}/{}/{}", kind.group, kind.version, kind.plural);
+            kinds.extend(known.kinds.iter().map(|kind| (path(kind), Arc::clone(kind))));
         }
     }
     server.custom_kinds.forget_others(&definitions);

@@ -3,6 +3,7 @@
 //! The first page comes from the watch cache; the following ones are read from the store at the revision of
 //! the first, so that all pages together are one snapshot.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -23,6 +24,9 @@ pub struct Page {
     pub objects: Vec<Arc<Object>>,
     pub meta: ListMeta,
 }
+
+/// How many objects are converted together, of which a selector may leave few.
+const CHUNK: usize = 500;
 
 /// The form of continue tokens.
 const VERSION: &str = "meta.k8s.io/v1";
@@ -105,28 +109,20 @@ pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
 
 /// A page of the present state, from the cache.
 async fn present(target: &Target<'_>, filter: &Filter, limit: usize, at_least: u64) -> Result<Page, Status> {
-    let stored = target.resource.storage()?;
-    let snapshot = stored.cache.snapshot(at_least);
-    let mut objects = Vec::new();
-    let mut next = None;
-    for (key, item) in snapshot.namespace(&filter.namespace, None) {
-        if !filter.matches(&stored.hub, item) {
-            continue;
-        }
-        if limit > 0 && objects.len() == limit {
-            next = Some(key.clone());
-            break;
-        }
-        objects.push(Arc::clone(&item.object));
-    }
-    let mut meta = ListMeta { resource_version: snapshot.revision, ..ListMeta::default() };
-    if let Some(start) = next {
-        if filter.is_everything() {
-            meta.remaining = Some(snapshot.namespace(&filter.namespace, Some(&start)).count() as u64);
-        }
-        meta.continue_token = Continue { revision: snapshot.revision, start }.encode();
-    }
-    Ok(Page { objects: target.resource.serve_all(objects).await?, meta })
+    let snapshot = target.resource.storage()?.cache.snapshot(at_least);
+    let items = snapshot.namespace(&filter.namespace, None);
+    let items = items.map(|(key, item)| (Cow::from(key.as_str()), Arc::clone(item)));
+    fill(target, filter, limit, snapshot.revision, items).await
+}
+
+/// All that a filter selects now, in the served version, and the revision of it.
+pub async fn everything(
+    target: &Target<'_>,
+    filter: &Filter,
+    at_least: u64,
+) -> Result<(u64, Vec<Arc<Object>>), Status> {
+    let page = present(target, filter, 0, at_least).await?;
+    Ok((page.meta.resource_version, page.objects))
 }
 
 /// A page of a past state, from the store.
@@ -137,7 +133,6 @@ async fn past(
     revision: u64,
     start: Option<&str>,
 ) -> Result<Page, Status> {
-    let stored = target.resource.storage()?;
     let registry = &target.server.registry;
     let read = registry.range_at(target.resource, &filter.namespace, start, 0, revision).await;
     let (entries, _, _) = read.map_err(|e| match e {
@@ -147,22 +142,46 @@ async fn past(
         corten_store::Error::Future { requested, current } => crate::cache::too_large_resource_version(requested, current),
         other => crate::registry::store_status(other),
     })?;
-    let total = entries.len();
-    let mut meta = ListMeta { resource_version: revision, ..ListMeta::default() };
+    let items = entries.into_iter().map(|(key, object)| (Cow::from(key), Arc::new(Item::new(object))));
+    fill(target, filter, limit, revision, items).await
+}
+
+/// Takes what the filter selects until the page is full; the state is that of a revision.
+async fn fill<'i>(
+    target: &Target<'_>,
+    filter: &Filter,
+    limit: usize,
+    revision: u64,
+    mut items: impl Iterator<Item = (Cow<'i, str>, Arc<Item>)> + Send,
+) -> Result<Page, Status> {
+    let (resource, hub) = (target.resource, &target.resource.storage()?.hub);
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let as_served = resource.is_selected_as_served() && !filter.is_everything();
+    let first = if as_served { filter.by_name() } else { filter.clone() };
+    let wanted = if as_served { CHUNK } else { limit.saturating_add(1) };
+    let mut candidates = items.by_ref().filter(|(_, item)| first.matches(hub, item));
     let mut objects = Vec::new();
-    for (index, (key, object)) in entries.into_iter().enumerate() {
-        let item = Item::new(object);
-        if !filter.matches(&stored.hub, &item) {
-            continue;
-        }
-        if limit > 0 && objects.len() == limit {
-            meta.remaining = filter.is_everything().then_some((total - index) as u64);
-            meta.continue_token = Continue { revision, start: key }.encode();
+    let mut next = None;
+    while next.is_none() {
+        let (keys, chunk): (Vec<_>, Vec<_>) = candidates.by_ref().take(wanted).unzip();
+        if chunk.is_empty() {
             break;
         }
-        objects.push(Arc::clone(&item.object));
+        let stored = chunk.iter().map(|item| Arc::clone(&item.object)).collect();
+        let served = resource.serve_all(stored).await?;
+        let found = keys.into_iter().zip(&chunk).zip(served);
+        let mut selected =
+            found.filter(|((_, item), object)| !as_served || filter.matches_as(&resource.kind, item, object));
+        objects.extend(selected.by_ref().take(limit - objects.len()).map(|(_, object)| object));
+        next = selected.next().map(|((key, _), _)| key);
     }
-    Ok(Page { objects: target.resource.serve_all(objects).await?, meta })
+    drop(candidates);
+    let mut meta = ListMeta { resource_version: revision, ..ListMeta::default() };
+    if let Some(start) = next {
+        meta.remaining = filter.is_everything().then(|| 1 + items.count() as u64);
+        meta.continue_token = Continue { revision, start: start.into_owned() }.encode();
+    }
+    Ok(Page { objects, meta })
 }
 
 /// The filter of a list or a watch.

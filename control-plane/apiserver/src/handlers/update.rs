@@ -167,7 +167,7 @@ impl<'a> Change<'a> {
                 create::create_object(target, object, Ownership::Tracked).await
             }
             Create::Apply(make) => {
-                may_create(target)?;
+                may_create(target).await?;
                 create::create_object(target, make()?, Ownership::Given).await
             }
             _ => return Err(target.not_found()),
@@ -182,13 +182,13 @@ impl<'a> Change<'a> {
 }
 
 /// An apply that creates needs the right to create.
-fn may_create(target: &Target<'_>) -> Result<(), Status> {
+async fn may_create(target: &Target<'_>) -> Result<(), Status> {
     let context = target.context;
     let attributes = authorization::Attributes {
         verb: "create",
         ..authorization::Attributes::of_request(&context.user, &context.info)
     };
-    authorize(target.server, &attributes).map(|_| ()).map_err(|reason| forbidden(&attributes, &reason))
+    authorize(target.server, &attributes).await.map(|_| ()).map_err(|reason| forbidden(&attributes, &reason))
 }
 
 /// One try. `None` means that somebody else wrote first.
@@ -210,13 +210,16 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     }
     keep_times(&mut new, &old);
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
-    if object.bytes == served.bytes && target.resource.is_stored_as_now(current) {
+    let registry = &target.server.registry;
+    if object.bytes == served.bytes
+        && target.resource.is_stored_as_now(current)
+        && !registry.is_sealed_otherwise(target.resource, current).await?
+    {
         return Ok(Some(Updated::Changed(served)));
     }
     if dry_run {
         return Ok(Some(Updated::Changed(Arc::new(object))));
     }
-    let registry = &target.server.registry;
     if is_finished(target, &new, &old) {
         let mut companions = companions;
         companions.extend(target.server.admission.released(target, &new).await?);

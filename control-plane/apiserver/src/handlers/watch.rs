@@ -8,10 +8,10 @@ use futures::stream::StreamExt;
 use http::{HeaderValue, header};
 
 use super::Target;
-use super::list::{filter, number, revision};
+use super::list::{self, filter, number, revision};
 use super::options::check_list_options;
 use crate::body::{Body, Delivery, Reply, Watch, WatchEvent};
-use crate::cache::{Watcher, WatcherOptions};
+use crate::cache::{ChangeKind, Filter, Item, Watcher, WatcherOptions, transition};
 use crate::registry::Resource;
 use crate::response;
 
@@ -43,10 +43,8 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     };
     let wants_state = streaming_list.unwrap_or(matches!(asked, None | Some(0)));
     let (after, initial) = if wants_state {
-        let snapshot = stored.cache.snapshot(reached);
-        let selected =
-            snapshot.namespace(&filter.namespace, None).filter(|(_, item)| filter.matches(&stored.hub, item));
-        (snapshot.revision, Some(selected.map(|(_, item)| Arc::clone(&item.object)).collect()))
+        let (revision, objects) = list::everything(target, &filter, reached).await?;
+        (revision, Some(objects))
     } else {
         (reached, None)
     };
@@ -57,19 +55,20 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
         bookmarks: query.flag("allowWatchBookmarks"),
         timeout: timeout(number(query, "timeoutSeconds")?),
     };
-    let shutdown = target.server.shutdown.clone();
-    let deliveries = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), filter, options, shutdown)?;
     let resource = Arc::clone(target.resource);
-    let deliveries = if resource.is_converted() {
-        let resource = Arc::clone(&resource);
-        let convert = move |delivery: Delivery| convert(Arc::clone(&resource), delivery.event);
-        deliveries.then(convert).map(Into::into).boxed()
+    let told = if resource.is_selected_as_served() { filter.by_name() } else { filter.clone() };
+    let shutdown = target.server.shutdown.clone();
+    let deliveries = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), told, options, shutdown)?;
+    let deliveries = if resource.is_selected_as_served() {
+        let (resource, filter) = (Arc::clone(&resource), Arc::new(filter));
+        let serve = move |delivery: Delivery| served(Arc::clone(&resource), Arc::clone(&filter), delivery);
+        deliveries.filter_map(serve).boxed()
     } else {
         deliveries
     };
     let encode = response::event_encoder(context.accept, context.include_object(), resource);
     let cache = Arc::clone(&stored.cache);
-    let mut reply = Reply::new(Body::Watch(Watch { deliveries, encode, cache, under_way: None }));
+    let mut reply = Reply::new(Body::Watch(Watch { deliveries, encode, cache, under_way: None, audited: None }));
     let content_type = "application/json";
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(reply)
@@ -85,13 +84,24 @@ fn timeout(asked: Option<i64>) -> Duration {
     }
 }
 
-/// The event in the version that is watched; an object that cannot be converted ends up as an error.
-async fn convert(resource: Arc<Resource>, event: WatchEvent) -> WatchEvent {
-    let converted = match event {
-        WatchEvent::Added(object) => resource.serve(&object).await.map(WatchEvent::Added),
-        WatchEvent::Modified(object) => resource.serve(&object).await.map(WatchEvent::Modified),
-        WatchEvent::Deleted(object) => resource.serve(&object).await.map(WatchEvent::Deleted),
-        other => Ok(other),
+/// A delivery in the version that is watched, if the object is selected in it. One that cannot be converted ends up
+/// as an error. What the watch began with was served already.
+async fn served(resource: Arc<Resource>, filter: Arc<Filter>, delivery: Delivery) -> Option<Delivery> {
+    let Some(change) = &delivery.change else { return Some(delivery) };
+    let stored = change.previous.iter().chain((change.kind != ChangeKind::Deleted).then_some(&change.item));
+    let items: Vec<&Arc<Item>> = stored.collect();
+    let objects = items.iter().map(|item| Arc::clone(&item.object)).collect();
+    let served = match resource.serve_all(objects).await {
+        Ok(served) => served,
+        Err(status) => return Some(WatchEvent::Error(status).into()),
     };
-    converted.unwrap_or_else(WatchEvent::Error)
+    let selected = |at: usize| served.get(at).filter(|shown| filter.matches_as(&resource.kind, items[at], shown));
+    let is_at = usize::from(change.previous.is_some());
+    let event = transition(change, (is_at > 0).then(|| selected(0)).flatten(), selected(is_at))?;
+    // A change that is shown as it happened shares its frame with all others who see it so.
+    let as_stored = items.iter().zip(&served).all(|(item, shown)| Arc::ptr_eq(&item.object, shown));
+    match as_stored && std::mem::discriminant(&event) == std::mem::discriminant(&delivery.event) {
+        true => Some(delivery),
+        false => Some(event.into()),
+    }
 }

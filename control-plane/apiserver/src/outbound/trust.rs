@@ -1,4 +1,4 @@
-//! Whom a call trusts: the authorities of a bundle, or a certificate that is in the bundle itself.
+//! Whom a call trusts: the authorities of a bundle, a certificate that is in the bundle itself, or anybody.
 //!
 //! Many webhooks serve a self-signed certificate and hand over that very certificate as their bundle. Go accepts it,
 //! whether or not it says that it is an authority; the library that we verify with does not, so that case is ours.
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
@@ -41,26 +42,26 @@ pub fn client_config(bundle: &str, identity: Option<&Identity<'_>>) -> Result<ru
         let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
         Some(builder.build().map_err(|e| tls(&e))?)
     };
-    let verifier = Arc::new(Verifier { verifier, pinned, provider: Arc::clone(&provider) });
-    with_verifier(verifier, provider, identity)
+    with_trust(Trust::Bundle { verifier, pinned }, provider, identity)
 }
 
-/// A TLS client that takes any certificate whose key the server holds: only where an object asks for it.
+/// A TLS client that takes any certificate whose key the server holds: towards proxied pods and services, whose
+/// certificates nobody could have signed for us, and where an object asks for it. Never towards a kubelet.
 pub fn unverified_config(identity: Option<&Identity<'_>>) -> Result<rustls::ClientConfig, Error> {
-    with_verifier(crate::proxy::any_certificate(), Arc::new(rustls::crypto::ring::default_provider()), identity)
+    with_trust(Trust::Anybody, Arc::new(rustls::crypto::ring::default_provider()), identity)
 }
 
-fn with_verifier(
-    verifier: Arc<dyn ServerCertVerifier>,
-    provider: Arc<rustls::crypto::CryptoProvider>,
+fn with_trust(
+    trust: Trust,
+    provider: Arc<CryptoProvider>,
     identity: Option<&Identity<'_>>,
 ) -> Result<rustls::ClientConfig, Error> {
     let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|e| tls(&e))?
         .dangerous()
-        .with_custom_certificate_verifier(verifier);
+        .with_custom_certificate_verifier(Arc::new(Verifier { trust, provider }));
     let mut config = match identity {
         None => builder.with_no_client_auth(),
         Some(identity) => {
@@ -73,11 +74,17 @@ fn with_verifier(
     Ok(config)
 }
 
+/// Whose certificates are taken.
+#[derive(Debug)]
+enum Trust {
+    Bundle { verifier: Option<Arc<WebPkiServerVerifier>>, pinned: Vec<CertificateDer<'static>> },
+    Anybody,
+}
+
 #[derive(Debug)]
 struct Verifier {
-    verifier: Option<Arc<WebPkiServerVerifier>>,
-    pinned: Vec<CertificateDer<'static>>,
-    provider: Arc<rustls::crypto::CryptoProvider>,
+    trust: Trust,
+    provider: Arc<CryptoProvider>,
 }
 
 impl ServerCertVerifier for Verifier {
@@ -89,12 +96,13 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        if self.pinned.iter().any(|pinned| pinned.as_ref() == end_entity.as_ref()) {
+        let Trust::Bundle { verifier, pinned } = &self.trust else { return Ok(ServerCertVerified::assertion()) };
+        if pinned.iter().any(|pinned| pinned.as_ref() == end_entity.as_ref()) {
             check_validity(end_entity, now)?;
             rustls::client::verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
             return Ok(ServerCertVerified::assertion());
         }
-        match &self.verifier {
+        match verifier {
             Some(verifier) => verifier.verify_server_cert(end_entity, intermediates, name, ocsp, now),
             None => Err(CertificateError::UnknownIssuer.into()),
         }

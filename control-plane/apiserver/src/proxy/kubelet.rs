@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use corten_meta::Status;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -21,31 +22,37 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// How to reach kubelets and what else is proxied.
 pub struct Kubelets {
-    kubelet: Option<Arc<rustls::ClientConfig>>,
+    kubelet: ArcSwapOption<rustls::ClientConfig>,
     unverified: Arc<rustls::ClientConfig>,
 }
 
 impl Kubelets {
     pub fn new(config: Option<&KubeletClient>) -> Result<Kubelets, Error> {
         Ok(Kubelets {
-            kubelet: config.map(client_config).transpose()?.map(Arc::new),
-            unverified: Arc::new(super::unverified::client_config()?),
+            kubelet: ArcSwapOption::from(config.map(client_config).transpose()?.map(Arc::new)),
+            unverified: Arc::new(crate::outbound::unverified_config(None)?),
         })
+    }
+
+    /// Shows kubelets this certificate from now on.
+    pub fn renew(&self, config: &KubeletClient) -> Result<(), Error> {
+        self.kubelet.store(Some(Arc::new(client_config(config)?)));
+        Ok(())
     }
 
     /// Connects to a backend; a kubelet must prove that it is the host.
     pub async fn connect(&self, via: Via, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
         let tls = match via {
             Via::Plain => return Ok(Box::new(dial(host, port).await?)),
-            Via::Tls => &self.unverified,
+            Via::Tls => Arc::clone(&self.unverified),
             Via::Kubelet => self
                 .kubelet
-                .as_ref()
+                .load_full()
                 .ok_or_else(|| Status::service_unavailable("this server has no kubelet client certificate"))?,
         };
         let stream = dial(host, port).await?;
         let name = ServerName::try_from(host.to_owned()).map_err(|e| dial_failed(host, port, &e))?;
-        let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
+        let connector = tokio_rustls::TlsConnector::from(tls);
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream))
             .await
             .map_err(|_| dial_failed(host, port, &"TLS handshake timeout"))?

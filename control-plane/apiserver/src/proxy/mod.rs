@@ -8,7 +8,6 @@ mod fetch;
 mod kubelet;
 mod locate;
 mod options;
-mod unverified;
 
 use corten_api::Role;
 use corten_meta::Status;
@@ -17,7 +16,6 @@ use http::{HeaderValue, Method, StatusCode, header};
 pub use backend::{is_passed_on, is_upgrade, join, passed};
 pub use fetch::fetch_from_kubelet;
 pub use kubelet::Kubelets;
-pub use unverified::any_certificate;
 
 use crate::admission::Operation;
 use crate::body::{Body, Reply, RequestBody};

@@ -6,11 +6,17 @@ use serde_json::json;
 use crate::authorization::{Attributes, authorize};
 use crate::handlers::Target;
 
-/// Takes the approval conditions from the body, after checking that the user may approve this signer.
+/// Whether the user may approve this request's signer, which never changes.
+pub async fn check(target: &Target<'_>) -> Result<(), Status> {
+    let request = target.server.registry.get(target.resource, target.namespace, target.name).await?;
+    let signer = request.value();
+    let signer = signer.pointer("/spec/signerName").and_then(Value::as_str).unwrap_or_default();
+    check_signer(target, "approve", signer).await
+}
+
+/// Takes the approval conditions from the body.
 pub fn conditions<'a>(target: &'a Target<'_>) -> impl Fn(Value, &Value) -> Result<Value, Status> + Send + Sync + 'a {
     move |new, old| {
-        let signer = old.pointer("/spec/signerName").and_then(Value::as_str).unwrap_or_default();
-        check_signer(target, "approve", signer)?;
         // Labels and annotations may be written with the approval; what only the server writes is restored later.
         let mut object = old.clone();
         object["metadata"] = new["metadata"].clone();
@@ -29,17 +35,15 @@ pub fn conditions<'a>(target: &'a Target<'_>) -> impl Fn(Value, &Value) -> Resul
 }
 
 /// Whether the user may act for a signer: by its name, or for its whole domain.
-pub fn check_signer(target: &Target<'_>, verb: &str, signer: &str) -> Result<(), Status> {
+pub async fn check_signer(target: &Target<'_>, verb: &str, signer: &str) -> Result<(), Status> {
     let domain = signer.split('/').next().unwrap_or_default();
-    let wildcard = format!("{domain}/*");
     let user = &target.context.user;
-    let asks = |name: &str| {
+    for name in [signer, &format!("{domain}/*")] {
         let attributes =
             Attributes { group: "certificates.k8s.io", resource: "signers", name, ..Attributes::resource(user, verb) };
-        authorize(target.server, &attributes).is_ok()
-    };
-    if asks(signer) || asks(&wildcard) {
-        return Ok(());
+        if authorize(target.server, &attributes).await.is_ok() {
+            return Ok(());
+        }
     }
     let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
     Err(Status::forbidden(&target.resource.group_resource(), target.name, &why))

@@ -35,7 +35,7 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
     if is_head || (!foreign && !subresource.verbs.contains(&verb)) {
         return Err(Status::method_not_allowed());
     }
-    check_stream(target, subresource.role)?;
+    check_stream(target, subresource.role).await?;
     if matches!(subresource.role, Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy) {
         return proxy::connect(target, subresource.role, body).await;
     }
@@ -49,7 +49,12 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
         Role::Finalize => part(target, &bytes, Part::Whole, &parts::finalizers).await,
         Role::EphemeralContainers => part(target, &bytes, Part::Whole, &parts::ephemeral_containers).await,
         Role::Resize => part(target, &bytes, Part::Whole, &parts::resize).await,
-        Role::Approval => part(target, &bytes, Part::Whole, &approval::conditions(target)).await,
+        Role::Approval => {
+            if verb != "get" {
+                approval::check(target).await?;
+            }
+            part(target, &bytes, Part::Whole, &approval::conditions(target)).await
+        }
         Role::Scale => scale::serve(target, &bytes).await,
         Role::Binding => binding::create(target, &bytes).await,
         Role::Eviction => eviction::create(target, &bytes).await,
@@ -59,13 +64,13 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
 }
 
 /// A WebSocket opens with GET, but running something in a container is not reading: it needs `create` as well.
-fn check_stream(target: &Target<'_>, role: Role) -> Result<(), Status> {
+async fn check_stream(target: &Target<'_>, role: Role) -> Result<(), Status> {
     let context = target.context;
     if !matches!(role, Role::Exec | Role::Attach | Role::PortForward) || context.info.verb != "get" {
         return Ok(());
     }
     let attributes = Attributes { verb: "create", ..Attributes::of_request(&context.user, &context.info) };
-    authorize(target.server, &attributes).map(|_| ()).map_err(|reason| forbidden(&attributes, &reason))
+    authorize(target.server, &attributes).await.map(|_| ()).map_err(|reason| forbidden(&attributes, &reason))
 }
 
 /// Takes from the wanted object what a subresource may change, and the rest from the object as it stands.

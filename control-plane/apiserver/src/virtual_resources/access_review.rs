@@ -6,18 +6,18 @@ use corten_meta::Value;
 use serde_json::json;
 
 use crate::authentication::User;
-use crate::authorization::{Attributes, authorize};
+use crate::authorization::{Attributes, Decision, decide as decide_on};
 use crate::handlers::Target;
 
 /// About the user that asks.
-pub fn own(target: &Target<'_>, review: &Value) -> Value {
-    decide(target, &target.context.user, &review["spec"])
+pub async fn own(target: &Target<'_>, review: &Value) -> Value {
+    decide(target, &target.context.user, &review["spec"]).await
 }
 
 /// About the user that the review names.
-pub fn of_subject(target: &Target<'_>, review: &Value) -> Value {
+pub async fn of_subject(target: &Target<'_>, review: &Value) -> Value {
     let spec = &review["spec"];
-    decide(target, &subject(spec), spec)
+    decide(target, &subject(spec), spec).await
 }
 
 fn subject(spec: &Value) -> User {
@@ -34,12 +34,13 @@ fn subject(spec: &Value) -> User {
     }
 }
 
-fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
+async fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let text = |value: &'static str| -> &str {
         let from = if resource.is_object() { resource } else { path };
         from[value].as_str().unwrap_or_default()
     };
+    let (fields, labels) = (selector(&resource["fieldSelector"]), selector(&resource["labelSelector"]));
     let attributes = Attributes {
         user,
         verb: text("verb"),
@@ -50,11 +51,39 @@ fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
         namespace: text("namespace"),
         name: text("name"),
         path: text("path"),
+        version: text("version"),
+        field_selector: &fields,
+        label_selector: &labels,
     };
-    match authorize(target.server, &attributes) {
-        Ok(reason) if reason.is_empty() => json!({ "allowed": true }),
-        Ok(reason) => json!({ "allowed": true, "reason": reason }),
-        Err(reason) if reason.is_empty() => json!({ "allowed": false }),
-        Err(reason) => json!({ "allowed": false, "reason": reason }),
+    let verdict = decide_on(target.server, &attributes).await;
+    let mut status = json!({ "allowed": verdict.decision == Decision::Allow });
+    if verdict.decision == Decision::Deny {
+        status["denied"] = true.into();
     }
+    if !verdict.reason.is_empty() {
+        status["reason"] = verdict.reason.into();
+    }
+    status
+}
+
+/// A selector of a review as text: given so, or by its requirements. Those that cannot be written narrow nothing.
+fn selector(given: &Value) -> String {
+    if let Some(raw) = given["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
+        return raw.to_owned();
+    }
+    let requirement = |r: &Value| {
+        let key = r["key"].as_str()?;
+        let values: Vec<&str> = r["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        match (r["operator"].as_str()?, values.as_slice()) {
+            ("In", [one]) => Some(format!("{key}={one}")),
+            ("NotIn", [one]) => Some(format!("{key}!={one}")),
+            ("In", many) => Some(format!("{key} in ({})", many.join(","))),
+            ("NotIn", many) => Some(format!("{key} notin ({})", many.join(","))),
+            ("Exists", _) => Some(key.to_owned()),
+            ("DoesNotExist", _) => Some(format!("!{key}")),
+            _ => None,
+        }
+    };
+    let requirements = given["requirements"].as_array().into_iter().flatten();
+    requirements.filter_map(requirement).collect::<Vec<_>>().join(",")
 }

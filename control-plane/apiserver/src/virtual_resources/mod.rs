@@ -64,8 +64,8 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
             corten_meta::set(&mut review, "/metadata/creationTimestamp", now.into());
             user_review::review(target)
         }
-        "selfsubjectaccessreviews" => access_review::own(target, &review),
-        "subjectaccessreviews" | "localsubjectaccessreviews" => access_review::of_subject(target, &review),
+        "selfsubjectaccessreviews" => access_review::own(target, &review).await,
+        "subjectaccessreviews" | "localsubjectaccessreviews" => access_review::of_subject(target, &review).await,
         "selfsubjectrulesreviews" => {
             let status = rules_review::review(target, &review)?;
             // The answer is an object of its own and repeats nothing of the question.

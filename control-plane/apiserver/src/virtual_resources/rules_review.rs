@@ -19,9 +19,14 @@ pub fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
         rules.push(Rule { verbs: all(), urls: all(), ..Rule::default() });
     }
     let (urls, resources): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|rule| !rule.urls.is_empty());
-    Ok(json!({
+    let mut status = json!({
         "resourceRules": resources.iter().map(|r| r.to_value()).collect::<Vec<_>>(),
         "nonResourceRules": urls.iter().map(|r| r.to_value()).collect::<Vec<_>>(),
         "incomplete": false,
-    }))
+    });
+    if target.server.authorizers.load().has_webhook() {
+        status["incomplete"] = true.into();
+        status["evaluationError"] = "webhook authorizer does not support user rule resolution".into();
+    }
+    Ok(status)
 }

@@ -60,9 +60,15 @@ impl TestServer {
     }
 
     pub async fn with(config: Config) -> TestServer {
+        TestServer::with_store(config, |_| {}).await
+    }
+
+    /// A server over a store with other settings.
+    pub async fn with_store(config: Config, settings: impl FnOnce(&mut corten_store::Config)) -> TestServer {
         let directory = tempfile::tempdir().unwrap();
-        let store = Embedded::open(corten_store::Config::new(directory.path())).unwrap();
-        TestServer::over(config, store, directory).await
+        let mut store = corten_store::Config::new(directory.path());
+        settings(&mut store);
+        TestServer::over(config, Embedded::open(store).unwrap(), directory).await
     }
 
     async fn over(config: Config, store: Arc<Embedded>, directory: tempfile::TempDir) -> TestServer {
@@ -74,6 +80,17 @@ impl TestServer {
 
     /// Stops the server and opens the same store again.
     pub async fn restart(self) -> TestServer {
+        self.restart_with(config()).await
+    }
+
+    /// The same, with other settings.
+    pub async fn restart_with(self, config: Config) -> TestServer {
+        let (store, directory) = self.stop().await;
+        TestServer::over(config, store, directory).await
+    }
+
+    /// Stops the server; its store is open again.
+    pub async fn stop(self) -> (Arc<Embedded>, tempfile::TempDir) {
         let TestServer { server, admin, directory, .. } = self;
         drop(admin);
         server.shut_down();
@@ -82,11 +99,16 @@ impl TestServer {
         for _ in 0..200 {
             drop(server.take());
             match Embedded::open(corten_store::Config::new(directory.path())) {
-                Ok(store) => return TestServer::over(config(), store, directory).await,
+                Ok(store) => return (store, directory),
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             }
         }
         panic!("the store stays locked");
+    }
+
+    /// Where the store keeps its files.
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
     }
 
     /// Forgets the history before a revision.

@@ -19,7 +19,7 @@ pub trait Authorizer {
 }
 
 /// A question: may this be done, by the user of the request or by a service account.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Check {
     /// Namespace and name, if it is not about the user.
     pub service_account: Option<(String, String)>,

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use corten_cel::{CompileError, Env, Program, Type};
 use corten_meta::{Selector, Value};
 
-use super::scope::{self, VARIABLES, compile_variables};
+use super::scope::{VARIABLES, compile_variables};
+use crate::admission::expressions;
 use crate::admission::rules::Rule;
 use crate::server::Server;
 
@@ -107,11 +108,11 @@ impl Policy {
         let has_params = spec["paramKind"].is_object();
         let param_kind = has_params
             .then(|| (text(&spec["paramKind"], "apiVersion").to_owned(), text(&spec["paramKind"], "kind").to_owned()));
-        let conditions_env = scope::env(has_params, true);
+        let conditions_env = expressions::env(has_params, true);
         let mut env = conditions_env.clone();
         let variables = compile_variables(&mut env, list(spec, "variables"));
         // Messages are not the place to ask an authorizer.
-        let mut message_env = scope::env(has_params, false).variable("variables", Type::named(VARIABLES));
+        let mut message_env = expressions::env(has_params, false).variable("variables", Type::named(VARIABLES));
         for (name, compiled) in &variables {
             let of = compiled.as_ref().map_or(Type::Dyn, |program| program.output().clone());
             message_env.add_field(VARIABLES, name, of);

@@ -14,8 +14,9 @@ use futures::future::BoxFuture;
 use super::definition::{Binding, Form, Mutation, Policies, Policy};
 use super::matching::{input, matches};
 use super::params::params;
-use super::scope::{Input, RequestAuthorizer, Scope};
+use super::scope::{Input, Scope};
 use super::{conditions_hold, is_exempt};
+use crate::admission::expressions::Rights;
 use crate::admission::{Attributes, Operation, Plugin};
 use crate::fields::merge;
 use crate::handlers::ownership::{managers_are_valid, restore_managers, type_of};
@@ -100,10 +101,9 @@ async fn bound_policy(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding
             // Each mutation sees what the ones before it made.
             let mut input = input(a, &resource).await.map_err(message)?;
             input.params = one.clone();
-            let authorizer = RequestAuthorizer::new(a, &resource);
-            let Some(object) = mutate(policy, mutation, index == 0, &input, &authorizer, &resource)? else {
-                return Ok(());
-            };
+            let rights = Rights::new(a, &resource);
+            let mutated = rights.settled(|| mutate(policy, mutation, index == 0, &input, &rights, &resource)).await;
+            let Some(object) = mutated? else { return Ok(()) };
             a.object = read(a, &resource, object).await.map_err(message)?;
         }
     }
@@ -131,10 +131,10 @@ fn mutate<'a>(
     mutation: &'a Mutation,
     first: bool,
     input: &'a Input,
-    authorizer: &'a RequestAuthorizer<'a>,
+    rights: &'a Rights<'a>,
     resource: &Resource,
 ) -> Result<Option<Value>, String> {
-    let scope = Scope::new(input, authorizer, &policy.variables);
+    let scope = Scope::new(input, rights, &policy.variables);
     if first && !conditions_hold(policy, &scope)? {
         return Ok(None);
     }

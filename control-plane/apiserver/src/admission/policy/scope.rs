@@ -4,112 +4,19 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::LazyLock;
 
-use corten_cel::library::authorizer::Authorization;
 use corten_cel::value::Fields;
-use corten_cel::{Activation, Authorizer, Check, Decision, Env, Error, Program, Type, Value as Cel};
+use corten_cel::{Activation, Env, Error, Program, Type, Value as Cel};
 use corten_meta::Value;
 use serde_json::json;
 
 use super::definition::compile;
 use crate::admission::Attributes;
-use crate::authentication::User;
-use crate::authorization;
+use crate::admission::expressions::Rights;
 use crate::registry::Resource;
-use crate::server::Server;
 
 /// The type of `variables`.
 pub const VARIABLES: &str = "kubernetes.variables";
-
-/// The environment of admission, without `params` and `variables`.
-static BASE: LazyLock<Env> = LazyLock::new(|| {
-    let text = || Type::String;
-    let fields = |fields: &[(&str, Type)]| -> BTreeMap<String, Type> {
-        fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect()
-    };
-    let texts = Type::list(Type::String);
-    let labels = Type::map(Type::String, Type::String);
-    let kind = Type::named("kubernetes.GroupVersionKind");
-    let resource = Type::named("kubernetes.GroupVersionResource");
-    Env::new()
-        .variable("object", Type::Dyn)
-        .variable("oldObject", Type::Dyn)
-        .variable("request", Type::named("kubernetes.AdmissionRequest"))
-        .message("kubernetes.GroupVersionKind", fields(&[("group", text()), ("version", text()), ("kind", text())]))
-        .message(
-            "kubernetes.GroupVersionResource",
-            fields(&[("group", text()), ("version", text()), ("resource", text())]),
-        )
-        .message(
-            "kubernetes.UserInfo",
-            fields(&[
-                ("username", text()),
-                ("uid", text()),
-                ("groups", texts.clone()),
-                ("extra", Type::map(Type::String, texts.clone())),
-            ]),
-        )
-        .message(
-            "kubernetes.AdmissionRequest",
-            fields(&[
-                ("kind", kind.clone()),
-                ("resource", resource.clone()),
-                ("subResource", text()),
-                ("requestKind", kind),
-                ("requestResource", resource),
-                ("requestSubResource", text()),
-                ("name", text()),
-                ("namespace", text()),
-                ("operation", text()),
-                ("userInfo", Type::named("kubernetes.UserInfo")),
-                ("dryRun", Type::Bool),
-                ("options", Type::Dyn),
-            ]),
-        )
-        .variable("namespaceObject", Type::named("kubernetes.Namespace"))
-        .message(
-            "kubernetes.NamespaceMetadata",
-            fields(&[
-                ("name", text()),
-                ("generateName", text()),
-                ("namespace", text()),
-                ("labels", labels.clone()),
-                ("annotations", labels),
-                ("UID", text()),
-                ("creationTimestamp", Type::Timestamp),
-                ("deletionGracePeriodSeconds", Type::Int),
-                ("deletionTimestamp", Type::Timestamp),
-                ("generation", Type::Int),
-                ("resourceVersion", text()),
-                ("finalizers", texts.clone()),
-            ]),
-        )
-        .message("kubernetes.NamespaceSpec", fields(&[("finalizers", texts)]))
-        .message("kubernetes.NamespaceStatus", fields(&[("phase", text())]))
-        .message(
-            "kubernetes.Namespace",
-            fields(&[
-                ("metadata", Type::named("kubernetes.NamespaceMetadata")),
-                ("spec", Type::named("kubernetes.NamespaceSpec")),
-                ("status", Type::named("kubernetes.NamespaceStatus")),
-            ]),
-        )
-});
-
-/// The environment of one kind of expression.
-pub fn env(params: bool, authorizer: bool) -> Env {
-    let mut env = BASE.clone();
-    if params {
-        env = env.variable("params", Type::Dyn);
-    }
-    if authorizer {
-        env = env
-            .variable("authorizer", Type::named("kubernetes.authorization.Authorizer"))
-            .variable("authorizer.requestResource", Type::named("kubernetes.authorization.ResourceCheck"));
-    }
-    env
-}
 
 /// A policy's variables, in their order, each with its expression.
 pub type Variables = [(String, Result<Program, String>)];
@@ -152,59 +59,13 @@ impl Input {
     }
 }
 
-/// Answers the questions of an expression for the user of the request.
-pub struct RequestAuthorizer<'a> {
-    server: &'a Server,
-    user: &'a User,
-    /// The question about the request itself.
-    request: Check,
-}
-
-impl<'a> RequestAuthorizer<'a> {
-    pub fn new(a: &Attributes<'a>, resource: &Resource) -> RequestAuthorizer<'a> {
-        let kind = &resource.kind;
-        let request = Check {
-            group: kind.group.clone(),
-            resource: kind.plural.clone(),
-            subresource: a.subresource().to_owned(),
-            namespace: a.target.namespace.to_owned(),
-            name: a.name().to_owned(),
-            ..Check::default()
-        };
-        RequestAuthorizer { server: a.target.server, user: &a.target.context.user, request }
-    }
-}
-
-impl Authorizer for RequestAuthorizer<'_> {
-    fn authorize(&self, check: &Check) -> Decision {
-        let account = check.service_account.as_ref().map(|(namespace, name)| User::service_account(namespace, name));
-        let user = account.as_ref().unwrap_or(self.user);
-        let asked = authorization::Attributes::resource(user, &check.verb);
-        let attributes = match &check.path {
-            Some(path) => authorization::Attributes { is_resource: false, path, ..asked },
-            None => authorization::Attributes {
-                group: &check.group,
-                resource: &check.resource,
-                subresource: &check.subresource,
-                namespace: &check.namespace,
-                name: &check.name,
-                ..asked
-            },
-        };
-        match authorization::authorize(self.server, &attributes) {
-            Ok(reason) => Decision { allowed: true, reason, error: None },
-            Err(reason) => Decision { allowed: false, reason, error: None },
-        }
-    }
-}
-
 /// The variables of one evaluation after the other; what was found out about the policy's own is kept.
 #[derive(Clone)]
 pub struct Scope<'a>(Rc<Inner<'a>>);
 
 struct Inner<'a> {
     input: &'a Input,
-    authorizer: &'a RequestAuthorizer<'a>,
+    authorizer: &'a Rights<'a>,
     variables: &'a Variables,
     found: RefCell<BTreeMap<String, Result<Cel<'a>, Error>>>,
     /// What variables have cost that nobody was charged for.
@@ -212,7 +73,7 @@ struct Inner<'a> {
 }
 
 impl<'a> Scope<'a> {
-    pub fn new(input: &'a Input, authorizer: &'a RequestAuthorizer<'a>, variables: &'a Variables) -> Scope<'a> {
+    pub fn new(input: &'a Input, authorizer: &'a Rights<'a>, variables: &'a Variables) -> Scope<'a> {
         Scope(Rc::new(Inner { input, authorizer, variables, found: RefCell::default(), cost: Cell::new(0) }))
     }
 
@@ -244,8 +105,9 @@ impl<'a> Activation<'a> for Scope<'a> {
             "request" => Cel::json(&inner.input.request),
             "namespaceObject" => Cel::json(&inner.input.namespace),
             "params" => Cel::json(&inner.input.params),
-            "authorizer" => Authorization::authorizer(inner.authorizer),
-            "authorizer.requestResource" => Authorization::resource(inner.authorizer, inner.authorizer.request.clone()),
+            "authorizer" | "authorizer.requestResource" => {
+                inner.authorizer.variables().into_iter().find(|(known, _)| *known == name)?.1
+            }
             "variables" => Cel::Lazy(Rc::new(self.clone())),
             _ => return None,
         })

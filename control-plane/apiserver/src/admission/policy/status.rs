@@ -3,7 +3,6 @@
 //! One task follows the policies. It never judges requests.
 
 use std::sync::Weak;
-use std::time::Duration;
 
 use corten_meta::{Status, Value};
 use corten_store::Expect;
@@ -12,34 +11,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::definition::GROUP;
 use super::type_checking::warnings;
+use crate::follow::follow;
 use crate::server::Server;
 
 const PLURAL: &str = "validatingadmissionpolicies";
 
 /// Follows the policies until shutdown.
 pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    let Some(mut changes) = server.upgrade().and_then(|s| {
-        let resource = s.registry.resource(GROUP, "v1", PLURAL)?;
-        resource.stored.as_ref().map(|stored| stored.cache.changes())
-    }) else {
-        return;
-    };
-    loop {
-        changes.mark_unchanged();
-        let checked = match server.upgrade() {
-            Some(server) => check(&server).await,
-            None => return,
-        };
-        let again = checked.is_err();
-        if let Err(status) = checked {
-            tracing::warn!(message = status.message, "policies could not be type-checked; trying again");
-        }
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = changes.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(Duration::from_secs(1)), if again => {}
-        }
-    }
+    follow(server, (GROUP, PLURAL), |server| Box::pin(check(server)), shutdown).await;
 }
 
 /// Checks every policy whose generation was not seen. Doing it twice is harmless.

@@ -10,7 +10,8 @@ use corten_meta::Value;
 use serde_json::json;
 
 use super::definition::compile;
-use super::scope::{self, compile_variables};
+use super::scope::compile_variables;
+use crate::admission::expressions;
 use crate::registry::{Resource, Resources};
 
 /// A policy is checked against no more kinds than this for each of its rules.
@@ -52,7 +53,7 @@ pub fn warnings(policy: &Value, resources: &Resources) -> Vec<Value> {
 
 /// What is wrong with an expression when the object is of a kind.
 fn problem(spec: &Value, expression: &str, decl: &Decl, params: Option<&Option<Decl>>) -> Option<String> {
-    let mut env = scope::env(false, true).declared("object", decl).declared("oldObject", decl);
+    let mut env = expressions::env(false, true).declared("object", decl).declared("oldObject", decl);
     env = match params {
         Some(Some(params)) => env.declared("params", params),
         Some(None) => env.variable("params", Type::Dyn),

@@ -1,5 +1,6 @@
 //! ValidatingAdmissionPolicy: expressions that must be true of a write.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_cel::{RUNTIME_BUDGET, Value as Cel};
@@ -11,8 +12,9 @@ use serde_json::json;
 use super::definition::{Binding, Policies, Policy, Validation};
 use super::matching::{input, matches};
 use super::params::params;
-use super::scope::{Input, RequestAuthorizer, Scope};
+use super::scope::{Input, Scope};
 use super::{conditions_hold, is_exempt};
+use crate::admission::expressions::Rights;
 use crate::admission::{Attributes, Plugin};
 use crate::custom_resources::usable_message;
 use crate::registry::Resource;
@@ -35,6 +37,9 @@ struct Denied {
     reason: String,
     index: usize,
 }
+
+/// What a policy notes in the audit log: the distinct values of each key, over all bindings and parameters.
+type Notes = BTreeMap<String, Vec<String>>;
 
 /// What the evaluation of a policy for one set of parameters gave.
 #[derive(Default)]
@@ -65,9 +70,13 @@ impl Plugin for ValidatingAdmissionPolicy {
                     }
                     Err(status) => return Err(denial(a, &bound.policy, None, &failure(status.message))),
                 };
+                let mut notes = Notes::default();
                 for binding in &bound.bindings {
-                    let refused = bound_policy(a, &bound.policy, binding, &resource).await?;
+                    let refused = bound_policy(a, &bound.policy, binding, &resource, &mut notes).await?;
                     first = first.or(refused);
+                }
+                for (key, values) in notes {
+                    a.target.context.annotate(&format!("{}/{key}", bound.policy.name), &values.join(", "));
                 }
             }
             first.map_or(Ok(()), Err)
@@ -85,6 +94,7 @@ async fn bound_policy(
     policy: &Policy,
     binding: &Binding,
     resource: &Arc<Resource>,
+    notes: &mut Notes,
 ) -> Result<Option<Status>, Status> {
     let refuse = |why: String| match policy.fail_open {
         true => None,
@@ -102,13 +112,16 @@ async fn bound_policy(
         Err(why) => return Ok(refuse(why)),
     };
     let mut input = input(a, resource).await?;
-    let authorizer = RequestAuthorizer::new(a, resource);
+    let rights = Rights::new(a, resource);
     let mut refusal = None;
     for one in params {
         input.params = one;
-        let judgement = judge(policy, &input, &authorizer);
-        for (key, value) in &judgement.annotations {
-            a.target.context.annotate(&format!("{}/{key}", policy.name), value);
+        let judgement = rights.settled(|| judge(policy, &input, &rights)).await;
+        for (key, value) in judgement.annotations {
+            let values = notes.entry(key).or_default();
+            if !values.contains(&value) {
+                values.push(value);
+            }
         }
         for denied in &judgement.denied {
             let refused = act(a, policy, binding, denied);
@@ -124,7 +137,7 @@ fn act(a: &Attributes<'_>, policy: &Policy, binding: &Binding, denied: &Denied) 
     let (policy_name, binding_name, message) = (&policy.name, &binding.name, &denied.message);
     if has("Audit") {
         let note = json!([{ "message": message, "policy": policy_name, "binding": binding_name,
-                            "expressionIndex": denied.index.to_string(), "validationActions": binding.actions }]);
+                            "expressionIndex": denied.index, "validationActions": binding.actions }]);
         a.target.context.annotate("validation.policy.admission.k8s.io/validation_failure", &note.to_string());
     }
     if has("Warn") {
@@ -159,8 +172,8 @@ fn denial(a: &Attributes<'_>, policy: &Policy, binding: Option<&Binding>, denied
 }
 
 /// Evaluates a policy. Pure but for the questions to the authorizer.
-fn judge<'a>(policy: &'a Policy, input: &'a Input, authorizer: &'a RequestAuthorizer<'a>) -> Judgement {
-    let scope = Scope::new(input, authorizer, &policy.variables);
+fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Judgement {
+    let scope = Scope::new(input, rights, &policy.variables);
     let mut judgement = Judgement::default();
     let fail = |judgement: &mut Judgement, index: usize, message: String| {
         if !policy.fail_open {

@@ -1,30 +1,24 @@
 //! The match conditions of a webhook: expressions that must all hold for it to be called.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-use corten_cel::{MATCH_CONDITIONS_BUDGET, Program, Type};
+use corten_cel::{Env, Value as Cel};
 use corten_meta::{FieldError, Path, Status, Value};
 
 use super::matching::Invocation;
 use super::review;
 use crate::admission::Attributes;
-use crate::admission::expressions::{ADMISSION, Rights, variables};
+use crate::admission::expressions::{self, Rights};
+use crate::conditions::{Condition, all_hold, compile};
 
-/// A condition: its name, and its expression if it could be compiled.
-pub type Condition = (String, Result<Program, String>);
+/// What the conditions may speak of.
+static ENV: LazyLock<Env> = LazyLock::new(|| expressions::env(false, true));
 
 /// Reads the conditions of a webhook.
 pub fn read(webhook: &Value) -> Vec<Condition> {
     let conditions = webhook["matchConditions"].as_array().into_iter().flatten();
-    let one = |condition: &Value| {
-        let name = condition["name"].as_str().unwrap_or_default().to_owned();
-        (name, compile(condition["expression"].as_str().unwrap_or_default()))
-    };
-    conditions.map(one).collect()
-}
-
-fn compile(expression: &str) -> Result<Program, String> {
-    ADMISSION.compile(expression, &[Type::Bool]).map_err(|e| e.to_string())
+    conditions.map(|condition| compile(&ENV, condition["expression"].as_str().unwrap_or_default())).collect()
 }
 
 /// Whether all conditions hold. If one cannot be evaluated and none is false, the failure policy decides.
@@ -38,7 +32,20 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
             request.remove(*field);
         });
     }
-    match evaluate(&invocation.hook.conditions, a, &object, &old, &request) {
+    let rights = Rights::new(a, a.target.resource);
+    let held = rights.settled(|| {
+        let [authorizer, request_resource] = rights.variables();
+        let variables = [
+            ("object", Cel::json(&object)),
+            ("oldObject", Cel::json(&old)),
+            ("request", Cel::json(&request)),
+            ("namespaceObject", Cel::json(&Value::Null)),
+            authorizer,
+            request_resource,
+        ];
+        all_hold(invocation.hook.conditions.iter(), &variables)
+    });
+    match held.await {
         Ok(matches) => Ok(matches),
         Err(_) if invocation.hook.fail_open => Ok(false),
         Err(errors) => {
@@ -46,36 +53,6 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
             Err(a.forbidden(text))
         }
     }
-}
-
-fn evaluate(
-    conditions: &[Condition],
-    a: &Attributes<'_>,
-    object: &Value,
-    old: &Value,
-    request: &Value,
-) -> Result<bool, Vec<String>> {
-    let rights = Rights(a);
-    let variables = variables(&rights, object, old, request);
-    let (mut budget, mut errors) = (MATCH_CONDITIONS_BUDGET, Vec::new());
-    for (_, condition) in conditions {
-        let program = match condition {
-            Ok(program) => program,
-            Err(e) => {
-                errors.push(format!("compilation error: {e}"));
-                continue;
-            }
-        };
-        let outcome = program.eval_within(&variables, budget.min(corten_cel::PER_CALL_LIMIT));
-        budget = budget.saturating_sub(outcome.cost);
-        match outcome.value {
-            Ok(corten_cel::Value::Bool(false)) => return Ok(false),
-            Ok(corten_cel::Value::Bool(true)) => {}
-            Ok(_) => errors.push(format!("expression '{}' is no truth value", program.text())),
-            Err(e) => errors.push(format!("expression '{}' resulted in error: {e}", program.text())),
-        }
-    }
-    if errors.is_empty() { Ok(true) } else { Err(errors) }
 }
 
 /// Refuses a configuration whose conditions cannot be compiled; what stood there before is let be.
@@ -93,7 +70,7 @@ pub fn check_configuration(a: &Attributes<'_>) -> Result<(), Status> {
             if before.contains(expression) {
                 continue;
             }
-            if let Err(e) = compile(expression) {
+            if let Err(e) = compile(&ENV, expression) {
                 let path = Path::root("webhooks").index(at).child("matchConditions").index(index).child("expression");
                 errors.push(FieldError::invalid(&path, expression, format!("compilation failed: {e}")));
             }

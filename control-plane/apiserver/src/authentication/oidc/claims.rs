@@ -1,9 +1,30 @@
 //! From the claims of a verified token to a user. Pure.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use corten_cel::value::to_json;
+use corten_cel::{Env, Program, Type, Value as Cel};
 use corten_meta::Value;
 
-use super::configuration::{Issuer, Mapping};
+use super::configuration::{Issuer, Mapping, Rule};
 use crate::authentication::User;
+
+/// What expressions about claims may speak of.
+pub static CLAIMS: LazyLock<Env> = LazyLock::new(|| Env::new().variable("claims", Type::map(Type::String, Type::Dyn)));
+
+/// What rules about the user may speak of.
+pub static USER: LazyLock<Env> = LazyLock::new(|| {
+    let texts = || Type::list(Type::String);
+    let fields = [
+        ("username", Type::String),
+        ("uid", Type::String),
+        ("groups", texts()),
+        ("extra", Type::map(Type::String, texts())),
+    ];
+    let fields: BTreeMap<String, Type> = fields.into_iter().map(|(name, of)| (name.to_owned(), of)).collect();
+    Env::new().message("kubernetes.UserInfo", fields).variable("user", Type::named("kubernetes.UserInfo"))
+});
 
 /// A token is good from its `nbf` to its `exp`, which it must have.
 pub fn check_times(claims: &Value, now: i64) -> Result<(), String> {
@@ -20,34 +41,36 @@ pub fn check_times(claims: &Value, now: i64) -> Result<(), String> {
     }
 }
 
-/// The user that the claims make under the issuer's mappings.
+/// The user that the claims make under the issuer's mappings and rules.
 pub fn user(issuer: &Issuer, claims: &Value) -> Result<User, String> {
     check_audience(issuer, claims)?;
-    for (claim, wanted) in &issuer.required {
-        match claims[claim.as_str()].as_str() {
-            Some(value) if value == wanted => {}
-            Some(_) => {
-                return Err(format!(
-                    "oidc: required claim {claim} value does not match. Got = {}, want = {wanted}",
-                    claims[claim.as_str()]
-                ));
-            }
-            None => return Err(format!("oidc: required claim {claim} not present in ID token")),
-        }
-    }
     let name = username(&issuer.username, claims)?;
     let groups = match &issuer.groups {
         None => Vec::new(),
         Some(mapping) => groups(mapping, claims)?,
     };
-    let uid = match &issuer.uid {
-        None => String::new(),
-        Some(claim) => claims[claim.as_str()]
-            .as_str()
-            .ok_or_else(|| format!("oidc: parse uid claim {claim:?}: it is no text"))?
-            .to_owned(),
-    };
-    Ok(User { name, uid, groups, ..User::default() })
+    let uid = issuer.uid.as_ref().map(|mapping| uid(mapping, claims)).transpose()?.unwrap_or_default();
+    let mut extra = BTreeMap::new();
+    for (key, program) in &issuer.extra {
+        let failed = |e: String| format!("oidc: error evaluating extra claim expression: {e}");
+        let values = evaluate(program, "claims", claims).and_then(|value| texts(&value)).map_err(failed)?;
+        if !values.is_empty() {
+            extra.insert(key.clone(), values);
+        }
+    }
+    check_required(issuer, claims)?;
+    let failed = |e: String| format!("oidc: error evaluating claim validation expression: {e}");
+    check_rules(&issuer.claim_rules, "claims", claims).map_err(failed)?;
+    let user = User { name, uid, groups, extra };
+    let mut shown = user.to_value();
+    for (field, empty) in [("uid", Value::from("")), ("extra", serde_json::json!({}))] {
+        if shown.get(field).is_none() {
+            shown[field] = empty;
+        }
+    }
+    let failed = |e: String| format!("oidc: error evaluating user info validation rule: {e}");
+    check_rules(&issuer.user_rules, "user", &shown).map_err(failed)?;
+    Ok(user)
 }
 
 fn check_audience(issuer: &Issuer, claims: &Value) -> Result<(), String> {
@@ -62,8 +85,52 @@ fn check_audience(issuer: &Issuer, claims: &Value) -> Result<(), String> {
     Err(format!("oidc: expected audience in {:?} got {carried:?}", issuer.audiences))
 }
 
+fn check_required(issuer: &Issuer, claims: &Value) -> Result<(), String> {
+    for (claim, wanted) in &issuer.required {
+        match claims[claim.as_str()].as_str() {
+            Some(value) if value == wanted => {}
+            Some(value) => {
+                return Err(format!(
+                    "oidc: required claim {claim} value does not match. Got = {value}, want = {wanted}"
+                ));
+            }
+            None => return Err(format!("oidc: required claim {claim} not present in ID token")),
+        }
+    }
+    Ok(())
+}
+
+/// The value of an expression over one variable, in JSON.
+fn evaluate(program: &Program, variable: &str, value: &Value) -> Result<Value, String> {
+    let failed = |e: String| format!("expression '{}' resulted in error: {e}", program.text());
+    let outcome = program.eval(&[(variable, Cel::json(value))]);
+    let value = outcome.value.map_err(|e| failed(e.to_string()))?;
+    to_json(&value).map_err(|e| failed(e.to_string()))
+}
+
+fn check_rules(rules: &[Rule], variable: &str, value: &Value) -> Result<(), String> {
+    for rule in rules {
+        if evaluate(&rule.program, variable, value)? != true {
+            let (text, message) = (rule.program.text(), &rule.message);
+            return Err(format!("validation expression '{text}' failed: {message}"));
+        }
+    }
+    Ok(())
+}
+
 fn username(mapping: &Mapping, claims: &Value) -> Result<String, String> {
-    let claim = mapping.claim.as_str();
+    let (claim, prefix) = match mapping {
+        Mapping::Claim { claim, prefix } => (claim.as_str(), prefix),
+        Mapping::Expression(program) => {
+            let failed = |e: &str| format!("oidc: error evaluating username claim expression: {e}");
+            let name = evaluate(program, "claims", claims).map_err(|e| failed(&e))?;
+            let name = name.as_str().ok_or_else(|| failed("username claim expression must return a string"))?;
+            if name.is_empty() {
+                return Err("oidc: empty username via CEL expression is not allowed".to_owned());
+            }
+            return Ok(name.to_owned());
+        }
+    };
     let name =
         claims[claim].as_str().ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
     // An address that its owner never confirmed is anybody's.
@@ -73,22 +140,54 @@ fn username(mapping: &Mapping, claims: &Value) -> Result<String, String> {
     if name.is_empty() {
         return Err(format!("oidc: parse username claims {claim:?}: claim is empty"));
     }
-    Ok(format!("{}{name}", mapping.prefix))
+    Ok(format!("{prefix}{name}"))
 }
 
 fn groups(mapping: &Mapping, claims: &Value) -> Result<Vec<String>, String> {
-    let names: Vec<&str> = match &claims[mapping.claim.as_str()] {
-        Value::Null => Vec::new(),
-        Value::String(one) => vec![one],
-        Value::Array(many) if many.iter().all(Value::is_string) => many.iter().filter_map(Value::as_str).collect(),
-        _ => {
-            return Err(format!(
-                "oidc: parse groups claim {:?}: it is neither text nor a list of texts",
-                mapping.claim
-            ));
+    match mapping {
+        Mapping::Claim { claim, prefix } => {
+            let names = match &claims[claim.as_str()] {
+                Value::Null => Vec::new(),
+                value @ (Value::String(_) | Value::Array(_)) => {
+                    texts(value).map_err(|e| format!("oidc: parse groups claim {claim:?}: {e}"))?
+                }
+                _ => return Err(format!("oidc: parse groups claim {claim:?}: unsupported type")),
+            };
+            Ok(names.into_iter().map(|name| format!("{prefix}{name}")).collect())
         }
+        Mapping::Expression(program) => {
+            let failed = |e: String| format!("oidc: error evaluating group claim expression: {e}");
+            evaluate(program, "claims", claims).and_then(|value| texts(&value)).map_err(failed)
+        }
+    }
+}
+
+fn uid(mapping: &Mapping, claims: &Value) -> Result<String, String> {
+    match mapping {
+        Mapping::Claim { claim, .. } => {
+            let uid = claims[claim.as_str()].as_str();
+            Ok(uid.ok_or_else(|| format!("oidc: parse uid claim {claim:?}: it is no text"))?.to_owned())
+        }
+        Mapping::Expression(program) => {
+            let failed = |e: &str| format!("oidc: error evaluating uid claim expression: {e}");
+            let uid = evaluate(program, "claims", claims).map_err(|e| failed(&e))?;
+            Ok(uid.as_str().ok_or_else(|| failed("uid claim expression must return a string"))?.to_owned())
+        }
+    }
+}
+
+/// One text, or a list of texts; empty ones say nothing.
+fn texts(value: &Value) -> Result<Vec<String>, String> {
+    let texts = match value {
+        Value::Null => Vec::new(),
+        Value::String(one) => vec![one.clone()],
+        Value::Array(many) => {
+            let each = many.iter().map(|one| one.as_str().map(str::to_owned));
+            each.collect::<Option<Vec<_>>>().ok_or("expected values of a list to be text")?
+        }
+        _ => return Err("unsupported type: neither text nor a list of texts".to_owned()),
     };
-    Ok(names.into_iter().map(|name| format!("{}{name}", mapping.prefix)).collect())
+    Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
 }
 
 #[cfg(test)]
@@ -97,10 +196,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn issuer(rest: &str) -> Issuer {
+        let head = "apiVersion: apiserver.config.k8s.io/v1, kind: AuthenticationConfiguration";
+        let text = format!("{{{head}, jwt: [{{issuer: {{url: 'https://i', audiences: [a]}}, {rest}}}]}}");
+        parse(&text, "").unwrap().issuers.remove(0)
+    }
+
     #[test]
     fn claims_make_a_user_or_not() {
-        let config = "{apiVersion: apiserver.config.k8s.io/v1, kind: AuthenticationConfiguration, jwt: [{issuer: {url: 'https://i', audiences: [a]}, claimMappings: {username: {claim: email, prefix: 'o:'}, groups: {claim: groups, prefix: 'g:'}}, claimValidationRules: [{claim: hd, requiredValue: x}]}]}";
-        let issuer = parse(config).unwrap().remove(0);
+        let issuer = issuer(
+            "claimMappings: {username: {claim: email, prefix: 'o:'}, groups: {claim: groups, prefix: 'g:'}}, claimValidationRules: [{claim: hd, requiredValue: x}]",
+        );
         let good = json!({ "aud": "a", "hd": "x", "email": "e@x", "email_verified": true, "groups": ["one"] });
         let jane = user(&issuer, &good).unwrap();
         assert_eq!((jane.name.as_str(), jane.groups.as_slice()), ("o:e@x", ["g:one".to_owned()].as_slice()));
@@ -116,6 +222,35 @@ mod tests {
             claims[key] = value;
             let found = user(&issuer, &claims).unwrap_err();
             assert!(found.contains(error), "{found}");
+        }
+    }
+
+    #[test]
+    fn expressions_make_a_user_or_not() {
+        let issuer = issuer(
+            "claimMappings: {username: {expression: '\"o:\" + claims.sub'}, groups: {expression: 'claims.roles.split(\",\")'}, uid: {expression: 'claims.?oid.orValue(\"\")'}, extra: [{key: example.com/tenant, valueExpression: claims.tenant}]}, claimValidationRules: [{expression: 'claims.exp - claims.nbf <= 86400', message: 'it lasts too long'}], userValidationRules: [{expression: '!user.username.startsWith(\"o:system:\")', message: 'a reserved name'}, {expression: 'user.groups.all(g, g != \"root\") && !(\"x\" in user.extra)'}]",
+        );
+        let good =
+            json!({ "aud": "a", "sub": "jane", "roles": "dev,,ops", "tenant": ["t1", "t2"], "nbf": 10, "exp": 20 });
+        let jane = user(&issuer, &good).unwrap();
+        assert_eq!((jane.name.as_str(), jane.groups.join(" ")), ("o:jane", "dev ops".to_owned()));
+        assert_eq!(
+            (jane.uid.as_str(), &jane.extra["example.com/tenant"]),
+            ("", &vec!["t1".to_owned(), "t2".to_owned()])
+        );
+        for (key, value, error) in [
+            ("sub", json!("system:admin"), "a reserved name"),
+            ("sub", json!(7), "resulted in error"),
+            ("roles", json!("root"), "user info validation rule"),
+            ("roles", Value::Null, "group claim expression"),
+            ("tenant", json!(7), "extra claim expression"),
+            ("oid", json!(7), "uid claim expression must return a string"),
+            ("exp", json!(1_000_000), "it lasts too long"),
+        ] {
+            let mut claims = good.clone();
+            claims[key] = value;
+            let found = user(&issuer, &claims).unwrap_err();
+            assert!(found.contains(error), "{key}: {found}");
         }
     }
 

@@ -1,6 +1,38 @@
-//! AuthenticationConfiguration: which issuers are trusted, and what their claims mean. Pure.
+//! AuthenticationConfiguration: which issuers are trusted, what their claims mean, and where nobody needs a name. Pure.
+//!
+//! What upstream refuses is refused here, in its words.
 
-use corten_meta::Value;
+use corten_cel::{Env, Program, Type};
+use corten_meta::{FieldError, Path, Value};
+
+use super::claims::{CLAIMS, USER};
+
+/// The whole configuration.
+#[derive(Debug, Default)]
+pub struct Configuration {
+    pub issuers: Vec<Issuer>,
+    pub anonymous: Anonymous,
+}
+
+/// Where requests without a credential are let in as `system:anonymous`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum Anonymous {
+    #[default]
+    Everywhere,
+    Nowhere,
+    /// At these paths.
+    At(Vec<String>),
+}
+
+impl Anonymous {
+    pub fn is_allowed(&self, path: &str) -> bool {
+        match self {
+            Anonymous::Everywhere => true,
+            Anonymous::Nowhere => false,
+            Anonymous::At(paths) => paths.iter().any(|known| known == path),
+        }
+    }
+}
 
 /// One issuer of tokens.
 #[derive(Debug)]
@@ -12,16 +44,31 @@ pub struct Issuer {
     pub certificate_authority: String,
     /// Claims that must have a value.
     pub required: Vec<(String, String)>,
+    pub claim_rules: Vec<Rule>,
+    pub user_rules: Vec<Rule>,
     pub username: Mapping,
     pub groups: Option<Mapping>,
-    pub uid: Option<String>,
+    pub uid: Option<Mapping>,
+    /// Keys, and the expressions of their values.
+    pub extra: Vec<(String, Program)>,
 }
 
-/// A claim and what is put before it.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Mapping {
-    pub claim: String,
-    pub prefix: String,
+/// Where a value comes from.
+#[derive(Debug)]
+pub enum Mapping {
+    /// A claim and what is put before it.
+    Claim {
+        claim: String,
+        prefix: String,
+    },
+    Expression(Program),
+}
+
+/// An expression that must be true, and what is said if it is not.
+#[derive(Debug)]
+pub struct Rule {
+    pub program: Program,
+    pub message: String,
 }
 
 impl Issuer {
@@ -32,136 +79,375 @@ impl Issuer {
     }
 }
 
-/// Reads an AuthenticationConfiguration of apiserver.config.k8s.io, in YAML or JSON.
-pub fn parse(text: &str) -> Result<Vec<Issuer>, String> {
+/// Reads an AuthenticationConfiguration of apiserver.config.k8s.io, in YAML or JSON. Nobody else may claim to be the
+/// issuer of this cluster's own tokens.
+pub fn parse(text: &str, own_issuer: &str) -> Result<Configuration, String> {
     let config = corten_meta::decode_yaml(text.as_bytes()).map_err(|e| e.to_string())?;
     let version = config["apiVersion"].as_str().unwrap_or_default();
     let known = ["v1", "v1beta1", "v1alpha1"].map(|v| format!("apiserver.config.k8s.io/{v}"));
     if !known.iter().any(|k| k == version) || config["kind"] != "AuthenticationConfiguration" {
         return Err("it is no AuthenticationConfiguration of apiserver.config.k8s.io".to_owned());
     }
-    if config.get("anonymous").is_some_and(|a| !a.is_null()) {
-        return Err("anonymous: this server's anonymous access cannot be configured".to_owned());
-    }
+    let root = Path::root("jwt");
     let issuers = config["jwt"].as_array().cloned().unwrap_or_default();
-    let read = |(at, jwt): (usize, &Value)| issuer(jwt).map_err(|e| format!("jwt[{at}].{e}"));
-    let issuers = issuers.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+    let mut reader = Reader { own_issuer, errors: Vec::new() };
+    if issuers.len() > 64 {
+        reader.errors.push(FieldError::too_many(&root, issuers.len(), 64));
+    }
     for (at, issuer) in issuers.iter().enumerate() {
-        if issuers[..at].iter().any(|other| other.url == issuer.url) {
-            return Err(format!("jwt[{at}].issuer.url: Duplicate value: {:?}", issuer.url));
+        for field in ["url", "discoveryURL"] {
+            let given = text_at(&issuer["issuer"], field);
+            let same = |other: &Value| text_at(&other["issuer"], field) == given;
+            if !given.is_empty() && issuers[..at].iter().any(same) {
+                reader.errors.push(FieldError::duplicate(&root.index(at).child("issuer").child(field), given));
+            }
         }
     }
-    Ok(issuers)
+    let anonymous = reader.anonymous(&config["anonymous"]);
+    let read = issuers.iter().enumerate().map(|(at, jwt)| reader.issuer(jwt, &root.index(at)));
+    let issuers: Vec<Option<Issuer>> = read.collect();
+    match corten_meta::field::aggregate(&reader.errors) {
+        Some(message) => Err(message),
+        None => Ok(Configuration { issuers: issuers.into_iter().flatten().collect(), anonymous }),
+    }
 }
 
-fn issuer(jwt: &Value) -> Result<Issuer, String> {
-    let text = |pointer: &str| jwt.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let list = |pointer: &str| jwt.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
-    let url = text("/issuer/url");
-    if !url.starts_with("https://") {
-        return Err(format!("issuer.url: Invalid value: {url:?}: URL scheme must be https"));
-    }
-    let discovery = Some(text("/issuer/discoveryURL")).filter(|d| !d.is_empty());
-    if discovery.as_ref().is_some_and(|d| !d.starts_with("https://") || *d == url) {
-        return Err("issuer.discoveryURL: must be another https URL than issuer.url".to_owned());
-    }
-    let audiences: Vec<String> =
-        list("/issuer/audiences").iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    let policy = text("/issuer/audienceMatchPolicy");
-    if audiences.is_empty() {
-        return Err("issuer.audiences: Required value: at least one jwt[0].issuer.audiences is required".to_owned());
-    }
-    if audiences.len() > 1 && policy != "MatchAny" {
-        return Err("issuer.audienceMatchPolicy: must be MatchAny for multiple audiences".to_owned());
-    }
-    refuse_expressions(jwt)?;
-    let required = list("/claimValidationRules");
-    let required = required.iter().map(|rule| (field(rule, "claim"), field(rule, "requiredValue"))).collect();
-    let mapping = |at: &str, must_prefix: bool| -> Result<Option<Mapping>, String> {
-        let claim = text(&format!("/claimMappings/{at}/claim"));
-        if claim.is_empty() {
-            return Ok(None);
-        }
-        let prefix = jwt.pointer(&format!("/claimMappings/{at}/prefix")).and_then(Value::as_str);
-        match prefix {
-            Some(prefix) => Ok(Some(Mapping { claim, prefix: prefix.to_owned() })),
-            None if must_prefix => Err(format!(
-                "claimMappings.{at}.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing"
-            )),
-            None => Ok(Some(Mapping { claim, prefix: String::new() })),
-        }
-    };
-    Ok(Issuer {
-        discovery,
-        audiences,
-        certificate_authority: text("/issuer/certificateAuthority"),
-        required,
-        username: mapping("username", true)?
-            .ok_or("claimMappings.username: Required value: claim or expression is required")?,
-        groups: mapping("groups", true)?,
-        uid: Some(text("/claimMappings/uid/claim")).filter(|claim| !claim.is_empty()),
-        url,
-    })
+fn text_at<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
 }
 
-fn field(value: &Value, key: &str) -> String {
-    value[key].as_str().unwrap_or_default().to_owned()
+/// Collects the errors of a configuration.
+struct Reader<'a> {
+    own_issuer: &'a str,
+    errors: Vec<FieldError>,
 }
 
-/// What this server cannot evaluate it must not seem to accept.
-fn refuse_expressions(jwt: &Value) -> Result<(), String> {
-    let has = |value: &Value, key: &str| value.get(key).is_some_and(|v| !v.is_null());
-    let rules = jwt["claimValidationRules"].as_array().cloned().unwrap_or_default();
-    for (at, rule) in rules.iter().enumerate() {
-        if has(rule, "expression") {
-            return Err(format!("claimValidationRules[{at}].expression: expressions are not supported"));
+impl Reader<'_> {
+    fn wrong(&mut self, path: &Path, value: &str, why: impl Into<String>) {
+        self.errors.push(FieldError::invalid(path, value, why));
+    }
+
+    fn anonymous(&mut self, given: &Value) -> Anonymous {
+        if !given.is_object() {
+            return Anonymous::Everywhere;
+        }
+        let conditions = given["conditions"].as_array().cloned().unwrap_or_default();
+        let path = Path::root("anonymous").child("conditions");
+        match (given["enabled"] == true, conditions.is_empty()) {
+            (true, true) => Anonymous::Everywhere,
+            (true, false) => Anonymous::At(conditions.iter().map(|c| text_at(c, "path").to_owned()).collect()),
+            (false, true) => Anonymous::Nowhere,
+            (false, false) => {
+                let why = "enabled should be set to true when conditions are defined";
+                self.errors.push(FieldError::invalid(&path, given["conditions"].clone(), why));
+                Anonymous::Nowhere
+            }
         }
     }
-    for at in ["username", "groups", "uid"] {
-        if jwt.pointer(&format!("/claimMappings/{at}")).is_some_and(|mapping| has(mapping, "expression")) {
-            return Err(format!("claimMappings.{at}.expression: expressions are not supported"));
+
+    fn issuer(&mut self, jwt: &Value, path: &Path) -> Option<Issuer> {
+        let (issuer, at) = (&jwt["issuer"], path.child("issuer"));
+        let (url, discovery) = (text_at(issuer, "url"), text_at(issuer, "discoveryURL"));
+        match url {
+            "" => self.errors.push(FieldError::required(&at.child("url"), "")),
+            url if url == self.own_issuer => {
+                let why = format!("URL must not overlap with disallowed issuers: [{url}]");
+                self.wrong(&at.child("url"), url, why);
+            }
+            url => self.url(url, &at.child("url")),
+        }
+        if !discovery.is_empty() {
+            if discovery.trim_end_matches('/') == url.trim_end_matches('/') {
+                self.wrong(&at.child("discoveryURL"), discovery, "discoveryURL must be different from URL");
+            }
+            self.url(discovery, &at.child("discoveryURL"));
+        }
+        let egress = text_at(issuer, "egressSelectorType");
+        if !egress.is_empty() {
+            self.wrong(&at.child("egressSelectorType"), egress, "this server has no egress selectors");
+        }
+        let audiences = self.audiences(issuer, &at);
+        let (required, claim_rules) = self.claim_rules(jwt, &path.child("claimValidationRules"));
+        let mappings = path.child("claimMappings");
+        let mapping = &jwt["claimMappings"];
+        let username = self.mapping(&mapping["username"], &mappings.child("username"));
+        if username.is_none() && text_at(&mapping["username"], "expression").is_empty() {
+            let why = "claim or expression is required";
+            if text_at(&mapping["username"], "claim").is_empty() {
+                self.errors.push(FieldError::required(&mappings.child("username"), why));
+            }
+        }
+        let groups = self.mapping(&mapping["groups"], &mappings.child("groups"));
+        let uid = self.uid(&mapping["uid"], &mappings.child("uid"));
+        let extra = self.extra(&mapping["extra"], &mappings.child("extra"));
+        let user_rules = self.user_rules(&jwt["userValidationRules"], &path.child("userValidationRules"));
+        let issuer = Issuer {
+            url: url.to_owned(),
+            discovery: Some(discovery.to_owned()).filter(|d| !d.is_empty()),
+            audiences,
+            certificate_authority: text_at(issuer, "certificateAuthority").to_owned(),
+            required,
+            claim_rules,
+            user_rules,
+            username: username?,
+            groups,
+            uid,
+            extra,
+        };
+        self.check_email(&issuer, &mappings.child("username").child("expression"));
+        Some(issuer)
+    }
+
+    fn url(&mut self, url: &str, path: &Path) {
+        let Some(rest) = url.strip_prefix("https://") else {
+            return self.wrong(path, url, "URL scheme must be https");
+        };
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        if authority.contains('@') {
+            self.wrong(path, url, "URL must not contain a username or password");
+        }
+        if rest.split('#').next().is_some_and(|rest| rest.contains('?')) {
+            self.wrong(path, url, "URL must not contain a query");
+        }
+        if rest.contains('#') {
+            self.wrong(path, url, "URL must not contain a fragment");
         }
     }
-    for at in ["/claimMappings/extra", "/userValidationRules"] {
-        if jwt.pointer(at).and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
-            return Err(format!("{}: expressions are not supported", at.trim_start_matches('/').replace('/', ".")));
+
+    fn audiences(&mut self, issuer: &Value, path: &Path) -> Vec<String> {
+        let at = path.child("audiences");
+        let given = issuer["audiences"].as_array().cloned().unwrap_or_default();
+        let audiences: Vec<String> = given.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        if audiences.is_empty() {
+            self.errors.push(FieldError::required(&at, format!("at least one {at} is required")));
+        }
+        for (index, audience) in audiences.iter().enumerate() {
+            if audience.is_empty() {
+                self.errors.push(FieldError::required(&at.index(index), ""));
+            } else if audiences[..index].contains(audience) {
+                self.errors.push(FieldError::duplicate(&at.index(index), audience.as_str()));
+            }
+        }
+        let policy = text_at(issuer, "audienceMatchPolicy");
+        let at = path.child("audienceMatchPolicy");
+        if audiences.len() > 1 && policy != "MatchAny" {
+            self.wrong(&at, policy, "audienceMatchPolicy must be MatchAny for multiple audiences");
+        } else if !policy.is_empty() && policy != "MatchAny" {
+            self.wrong(&at, policy, "audienceMatchPolicy must be empty or MatchAny for single audience");
+        }
+        audiences
+    }
+
+    fn compile(&mut self, env: &Env, expression: &str, wanted: &[Type], path: &Path) -> Option<Program> {
+        match env.compile(expression, wanted) {
+            Ok(program) => Some(program),
+            Err(e) => {
+                self.wrong(path, expression, format!("compilation failed: {e}"));
+                None
+            }
         }
     }
-    Ok(())
+
+    fn claim_rules(&mut self, jwt: &Value, path: &Path) -> (Vec<(String, String)>, Vec<Rule>) {
+        let rules = jwt["claimValidationRules"].as_array().cloned().unwrap_or_default();
+        let (mut required, mut compiled): (Vec<(String, String)>, Vec<Rule>) = Default::default();
+        for (at, rule) in rules.iter().enumerate() {
+            let path = path.index(at);
+            let (claim, expression) = (text_at(rule, "claim"), text_at(rule, "expression"));
+            let earlier = |field: &str, value: &str| rules[..at].iter().any(|other| text_at(other, field) == value);
+            match (claim.is_empty(), expression.is_empty()) {
+                (false, false) => self.wrong(&path, claim, "claim and expression can't both be set"),
+                (true, true) => self.errors.push(FieldError::required(&path, "claim or expression is required")),
+                (false, true) => {
+                    if !text_at(rule, "message").is_empty() {
+                        let why = "may not be specified when claim is set";
+                        self.wrong(&path.child("message"), text_at(rule, "message"), why);
+                    }
+                    if earlier("claim", claim) {
+                        self.errors.push(FieldError::duplicate(&path.child("claim"), claim));
+                    }
+                    required.push((claim.to_owned(), text_at(rule, "requiredValue").to_owned()));
+                }
+                (true, false) => {
+                    let at = path.child("expression");
+                    if !text_at(rule, "requiredValue").is_empty() {
+                        let why = "may not be specified when expression is set";
+                        self.wrong(&path.child("requiredValue"), text_at(rule, "requiredValue"), why);
+                    }
+                    if earlier("expression", expression) {
+                        self.errors.push(FieldError::duplicate(&at, expression));
+                    }
+                    let program = self.compile(&CLAIMS, expression, &[Type::Bool], &at);
+                    let message = text_at(rule, "message").to_owned();
+                    compiled.extend(program.map(|program| Rule { program, message }));
+                }
+            }
+        }
+        (required, compiled)
+    }
+
+    fn user_rules(&mut self, rules: &Value, path: &Path) -> Vec<Rule> {
+        let rules = rules.as_array().cloned().unwrap_or_default();
+        let mut compiled = Vec::new();
+        for (at, rule) in rules.iter().enumerate() {
+            let (expression, path) = (text_at(rule, "expression"), path.index(at).child("expression"));
+            if expression.is_empty() {
+                self.errors.push(FieldError::required(&path, ""));
+                continue;
+            }
+            if rules[..at].iter().any(|other| text_at(other, "expression") == expression) {
+                self.errors.push(FieldError::duplicate(&path, expression));
+            }
+            let program = self.compile(&USER, expression, &[Type::Bool], &path);
+            compiled.extend(program.map(|program| Rule { program, message: text_at(rule, "message").to_owned() }));
+        }
+        compiled
+    }
+
+    /// A claim with its prefix, or an expression.
+    fn mapping(&mut self, given: &Value, path: &Path) -> Option<Mapping> {
+        let (claim, expression) = (text_at(given, "claim"), text_at(given, "expression"));
+        let prefix = given["prefix"].as_str();
+        match (claim.is_empty(), expression.is_empty()) {
+            (true, true) => None,
+            (false, false) => {
+                self.wrong(path, "", "claim and expression can't both be set");
+                None
+            }
+            (true, false) => {
+                if let Some(prefix) = prefix {
+                    self.wrong(&path.child("prefix"), prefix, "may not be specified when expression is set");
+                }
+                self.compile(&CLAIMS, expression, &[], &path.child("expression")).map(Mapping::Expression)
+            }
+            (false, true) => {
+                if prefix.is_none() {
+                    let why =
+                        "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
+                    self.errors.push(FieldError::required(&path.child("prefix"), why));
+                }
+                Some(Mapping::Claim { claim: claim.to_owned(), prefix: prefix.unwrap_or_default().to_owned() })
+            }
+        }
+    }
+
+    fn uid(&mut self, given: &Value, path: &Path) -> Option<Mapping> {
+        let (claim, expression) = (text_at(given, "claim"), text_at(given, "expression"));
+        match (claim.is_empty(), expression.is_empty()) {
+            (true, true) => None,
+            (false, false) => {
+                self.wrong(path, "", "claim and expression can't both be set");
+                None
+            }
+            (true, false) => self.compile(&CLAIMS, expression, &[], &path.child("expression")).map(Mapping::Expression),
+            (false, true) => Some(Mapping::Claim { claim: claim.to_owned(), prefix: String::new() }),
+        }
+    }
+
+    fn extra(&mut self, given: &Value, path: &Path) -> Vec<(String, Program)> {
+        let given = given.as_array().cloned().unwrap_or_default();
+        let mut extra: Vec<(String, Program)> = Vec::new();
+        for (at, mapping) in given.iter().enumerate() {
+            let path = path.index(at);
+            let (key, expression) = (text_at(mapping, "key"), text_at(mapping, "valueExpression"));
+            let (domain, rest) = key.split_once('/').unwrap_or_default();
+            let reserved = |root: &str| domain == root || domain.ends_with(&format!(".{root}"));
+            let at_key = path.child("key");
+            if domain.is_empty() || rest.is_empty() || !corten_meta::names::dns1123_subdomain(domain).is_empty() {
+                self.wrong(&at_key, key, "must be a domain-prefixed path (such as \"acme.io/foo\")");
+            } else if key != key.to_lowercase() {
+                self.wrong(&at_key, key, "must be lowercase");
+            } else if reserved("kubernetes.io") || reserved("k8s.io") {
+                let why = "k8s.io, kubernetes.io and their subdomains are reserved for Kubernetes use";
+                self.wrong(&at_key, key, why);
+            } else if extra.iter().any(|(known, _)| known == key) {
+                self.errors.push(FieldError::duplicate(&at_key, key));
+            }
+            if expression.is_empty() {
+                self.errors.push(FieldError::required(&path.child("valueExpression"), ""));
+                continue;
+            }
+            let program = self.compile(&CLAIMS, expression, &[], &path.child("valueExpression"));
+            extra.extend(program.map(|program| (key.to_owned(), program)));
+        }
+        extra
+    }
+
+    /// An address that its owner never confirmed is anybody's: whoever makes a name of it must ask.
+    fn check_email(&mut self, issuer: &Issuer, path: &Path) {
+        let Mapping::Expression(username) = &issuer.username else { return };
+        let mut all = std::iter::once(username)
+            .chain(issuer.extra.iter().map(|(_, program)| program))
+            .chain(issuer.claim_rules.iter().map(|rule| &rule.program));
+        if username.selects("claims", "email") && !all.any(|program| program.selects("claims", "email_verified")) {
+            let why = "claims.email_verified must be used in claimMappings.username.expression or claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in claimMappings.username.expression";
+            self.wrong(path, username.text(), why);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parse_jwt(jwt: &str) -> Result<Configuration, String> {
+        let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration";
+        parse(&format!("{head}\njwt:\n- {jwt}\n"), "https://own")
+    }
+
     #[test]
     fn a_configuration_is_read_or_refused() {
-        let parse_jwt = |jwt: &str| {
-            parse(&format!(
-                "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt:\n- {jwt}\n"
-            ))
-        };
         let good = "{issuer: {url: 'https://i', audiences: [a]}, claimMappings: {username: {claim: sub, prefix: 'o:'}, groups: {claim: groups, prefix: ''}, uid: {claim: oid}}, claimValidationRules: [{claim: hd, requiredValue: x}]}";
-        let issuer = parse_jwt(good).unwrap().remove(0);
+        let issuer = parse_jwt(good).unwrap().issuers.remove(0);
         assert_eq!(issuer.discovery_url(), "https://i/.well-known/openid-configuration");
-        assert_eq!(issuer.username, Mapping { claim: "sub".to_owned(), prefix: "o:".to_owned() });
-        assert_eq!((issuer.uid.as_deref(), issuer.required.len()), (Some("oid"), 1));
+        assert!(matches!(&issuer.username, Mapping::Claim { claim, prefix } if claim == "sub" && prefix == "o:"));
+        assert_eq!(issuer.required.len(), 1);
+        let with = |rest: &str| format!("{{issuer: {{url: 'https://i', audiences: [a]}}, {rest}}}");
+        let username = "username: {claim: sub, prefix: ''}";
         for (jwt, error) in [
-            ("{issuer: {url: 'http://i', audiences: [a]}}", "jwt[0].issuer.url: Invalid value"),
-            ("{issuer: {url: 'https://i'}}", "jwt[0].issuer.audiences: Required value"),
-            ("{issuer: {url: 'https://i', audiences: [a, b]}}", "must be MatchAny"),
-            ("{issuer: {url: 'https://i', audiences: [a]}}", "claimMappings.username: Required value"),
+            ("{issuer: {url: 'http://i', audiences: [a]}}".to_owned(), "jwt[0].issuer.url: Invalid value"),
+            ("{issuer: {url: 'https://own', audiences: [a]}}".to_owned(), "disallowed issuers"),
+            ("{issuer: {url: 'https://u@i?q#f', audiences: [a]}}".to_owned(), "must not contain a query"),
+            ("{issuer: {url: 'https://i'}}".to_owned(), "jwt[0].issuer.audiences: Required value"),
+            ("{issuer: {url: 'https://i', audiences: [a, b]}}".to_owned(), "must be MatchAny"),
+            (with(""), "claimMappings.username: Required value"),
+            (with("claimMappings: {username: {claim: sub}}"), "prefix is required"),
+            (with("claimMappings: {username: {claim: sub, expression: claims.sub}}"), "can't both be set"),
+            (with("claimMappings: {username: {expression: 'claims.('}}"), "compilation failed"),
+            (with("claimMappings: {username: {expression: claims.email}}"), "claims.email_verified must be used"),
             (
-                "{issuer: {url: 'https://i', audiences: [a]}, claimMappings: {username: {claim: sub}}}",
-                "prefix is required",
+                with(&format!("claimMappings: {{{username}, extra: [{{key: a, valueExpression: '1'}}]}}")),
+                "domain-prefixed path",
             ),
             (
-                "{issuer: {url: 'https://i', audiences: [a]}, claimMappings: {username: {expression: x}}}",
-                "expressions are not supported",
+                with(&format!("claimMappings: {{{username}, extra: [{{key: a.k8s.io/b, valueExpression: '1'}}]}}")),
+                "reserved for Kubernetes use",
+            ),
+            (
+                with(&format!("claimMappings: {{{username}}}, claimValidationRules: [{{expression: claims.sub}}]")),
+                "must evaluate to bool",
+            ),
+            (
+                with(&format!("claimMappings: {{{username}}}, userValidationRules: [{{expression: user.nobody}}]")),
+                "compilation failed",
             ),
         ] {
-            let found = parse_jwt(jwt).err().unwrap_or_default();
+            let found = parse_jwt(&jwt).err().unwrap_or_else(|| panic!("accepted: {jwt}"));
             assert!(found.contains(error), "{found}");
         }
+    }
+
+    #[test]
+    fn anonymous_is_everywhere_nowhere_or_somewhere() {
+        let read = |anonymous: &str| {
+            let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration";
+            parse(&format!("{head}\n{anonymous}"), "").map(|configuration| configuration.anonymous)
+        };
+        assert_eq!(read(""), Ok(Anonymous::Everywhere));
+        assert_eq!(read("anonymous: {enabled: true}"), Ok(Anonymous::Everywhere));
+        assert_eq!(read("anonymous: {enabled: false}"), Ok(Anonymous::Nowhere));
+        let some = read("anonymous: {enabled: true, conditions: [{path: /livez}, {path: /readyz}]}").unwrap();
+        assert!(some.is_allowed("/livez") && !some.is_allowed("/livez/ping") && !some.is_allowed("/api"));
+        assert!(read("anonymous: {enabled: false, conditions: [{path: /livez}]}").is_err());
     }
 }

@@ -10,19 +10,21 @@ mod claims;
 mod configuration;
 mod keys;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use corten_meta::Value;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::token::Authenticated;
 use crate::config::{Config, RemoteServer};
 use crate::error::Error;
 use crate::outbound::Caller;
-use configuration::Issuer;
+use crate::server::Server;
+use configuration::{Anonymous, Configuration, Issuer};
 use keys::Keys;
 
 /// How long an issuer may take to answer.
@@ -30,8 +32,11 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often keys are fetched at most, however many strange tokens come.
 const FETCH_PAUSE: Duration = Duration::from_secs(10);
 
-/// All configured issuers.
-pub struct Issuers(Vec<Known>);
+/// All configured issuers, and where nobody needs a name.
+pub struct Issuers {
+    known: Vec<Known>,
+    pub anonymous: Anonymous,
+}
 
 /// An issuer and the keys it was last seen with.
 struct Known {
@@ -48,27 +53,29 @@ struct Fetched {
 
 impl Issuers {
     pub fn new(config: &Config) -> Result<Issuers, Error> {
-        let Some(text) = &config.authentication_configuration else { return Ok(Issuers(Vec::new())) };
-        let issuers =
-            configuration::parse(text).map_err(|e| Error::Config(format!("AuthenticationConfiguration: {e}")))?;
-        let known = issuers.into_iter().map(|issuer| {
+        let configuration = match &config.authentication_configuration {
+            None => Configuration::default(),
+            Some(text) => configuration::parse(&text.borrow(), &config.issuer)
+                .map_err(|e| Error::Config(format!("AuthenticationConfiguration: {e}")))?,
+        };
+        let known = configuration.issuers.into_iter().map(|issuer| {
             let roots = issuer.certificate_authority.clone();
             let roots = if roots.is_empty() { config.trusted_roots.clone() } else { roots };
             Known { issuer, roots, keys: Mutex::default() }
         });
-        Ok(Issuers(known.collect()))
+        Ok(Issuers { known: known.collect(), anonymous: configuration.anonymous })
     }
 
     /// Whose token this is; `None` if no configured issuer claims to have made it.
     pub async fn authenticate(&self, token: &str) -> Option<Result<Authenticated, String>> {
-        if self.0.is_empty() {
+        if self.known.is_empty() {
             return None;
         }
         let (message, signature) = token.rsplit_once('.')?;
         let (header, payload) = message.split_once('.')?;
         let json = |part: &str| serde_json::from_slice::<Value>(&BASE64URL.decode(part).ok()?).ok();
         let (header, claims) = (json(header)?, json(payload)?);
-        let known = self.0.iter().find(|known| claims["iss"] == known.issuer.url.as_str())?;
+        let known = self.known.iter().find(|known| claims["iss"] == known.issuer.url.as_str())?;
         let signature = BASE64URL.decode(signature).ok()?;
         Some(known.check(&header, &claims, message, &signature).await)
     }
@@ -141,5 +148,27 @@ impl Known {
         let caller = Caller::new(&server).map_err(|e| e.to_string())?;
         let body = caller.get(FETCH_TIMEOUT).await?;
         serde_json::from_slice(&body).map_err(|e| format!("{url}: {e}"))
+    }
+}
+
+/// Follows the configuration until shutdown; one that is wrong changes nothing.
+pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
+    let Some(mut configuration) = server.upgrade().and_then(|s| s.config.authentication_configuration.clone()) else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = configuration.changed() => if changed.is_err() { return },
+        }
+        configuration.mark_unchanged();
+        let Some(server) = server.upgrade() else { return };
+        match Issuers::new(&server.config) {
+            Ok(issuers) => {
+                server.issuers.store(Arc::new(issuers));
+                tracing::info!("the authentication configuration was read again");
+            }
+            Err(e) => tracing::error!(error = %e, "the new authentication configuration is not used"),
+        }
     }
 }

@@ -1,0 +1,72 @@
+//! The flags of the API server that say who may do what, and how what is stored is sealed. Their names are upstream's.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Debug, Clone, Default, Args)]
+pub struct AccessOptions {
+    /// The AuthenticationConfiguration (apiserver.config.k8s.io) whose token issuers are trusted; read again when it
+    /// changes.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_config: Option<PathBuf>,
+    /// The kubeconfig file of a server that judges bearer tokens by TokenReview (authentication.k8s.io/v1).
+    #[arg(long, value_name = "FILE")]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// The AuthorizationConfiguration (apiserver.config.k8s.io) that says who decides what users may do; read again when
+    /// it changes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["authorization_mode", "authorization_webhook_config_file"])]
+    pub authorization_config: Option<PathBuf>,
+    /// Who decides what users may do, in this order: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny. Without it, Node and
+    /// RBAC.
+    #[arg(long, value_name = "MODES", value_delimiter = ',')]
+    pub authorization_mode: Vec<String>,
+    /// The kubeconfig file of the server that the mode Webhook asks by SubjectAccessReview.
+    #[arg(long, value_name = "FILE", requires = "authorization_mode")]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+    /// The version of the SubjectAccessReview that it is sent: v1 or v1beta1.
+    #[arg(long, value_name = "VERSION", default_value = "v1beta1")]
+    pub authorization_webhook_version: String,
+    /// How long its yes counts.
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub authorization_webhook_cache_authorized_ttl: String,
+    /// How long its no counts.
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    pub authorization_webhook_cache_unauthorized_ttl: String,
+    /// The EncryptionConfiguration (apiserver.config.k8s.io/v1) that says what is encrypted at rest, and how; read again
+    /// when it changes. Without it, Secrets are, with a key that the cluster made.
+    #[arg(long, value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+}
+
+impl AccessOptions {
+    /// The flags as another process's command line takes them.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut list: Vec<OsString> = Vec::new();
+        for (name, path) in [
+            ("--authentication-config", &self.authentication_config),
+            ("--authentication-token-webhook-config-file", &self.authentication_token_webhook_config_file),
+            ("--authorization-config", &self.authorization_config),
+            ("--authorization-webhook-config-file", &self.authorization_webhook_config_file),
+            ("--encryption-provider-config", &self.encryption_provider_config),
+        ] {
+            if let Some(path) = path {
+                // The other process has another working directory.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                list.extend([name.into(), path.into()]);
+            }
+        }
+        if !self.authorization_mode.is_empty() {
+            list.extend(["--authorization-mode".into(), self.authorization_mode.join(",").into()]);
+        }
+        for (name, value) in [
+            ("--authorization-webhook-version", &self.authorization_webhook_version),
+            ("--authorization-webhook-cache-authorized-ttl", &self.authorization_webhook_cache_authorized_ttl),
+            ("--authorization-webhook-cache-unauthorized-ttl", &self.authorization_webhook_cache_unauthorized_ttl),
+        ] {
+            list.extend([name.into(), value.into()]);
+        }
+        list
+    }
+}

@@ -1,0 +1,100 @@
+//! The certificate that the API server shows. It carries the names and addresses under which clients reach it.
+//!
+//! A machine gets addresses while it runs: a lease that ends, an interface that comes up. Whoever connects to an address
+//! that the certificate does not carry yet gets one that does.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use arc_swap::ArcSwap;
+use rustls::ServerConfig;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::config::Cluster;
+use crate::pki::{Leaf, Pki};
+
+/// The most names of a certificate; a machine has fewer addresses.
+const MAX_NAMES: usize = 128;
+
+/// The certificate in use, and what it carries.
+pub struct Certificates {
+    pki: Arc<Pki>,
+    names: Mutex<BTreeSet<String>>,
+    current: ArcSwap<ServerConfig>,
+}
+
+impl Certificates {
+    /// For all names that are known at the start.
+    pub fn issue(cluster: &Cluster, pki: &Arc<Pki>) -> Result<Certificates> {
+        let names = names(cluster);
+        let current = ArcSwap::from(config(&names, pki)?);
+        Ok(Certificates { pki: Arc::clone(pki), names: Mutex::new(names), current })
+    }
+
+    pub fn pki(&self) -> &Pki {
+        &self.pki
+    }
+
+    /// Signs it anew.
+    pub fn renew(&self) -> Result<()> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        self.current.store(config(&names, &self.pki)?);
+        Ok(())
+    }
+
+    /// Makes sure that it carries an address of this machine.
+    fn carry(&self, address: IpAddr) -> Result<()> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.len() >= MAX_NAMES || !names.insert(address.to_string()) {
+            return Ok(());
+        }
+        self.current.store(config(&names, &self.pki)?);
+        tracing::info!(%address, "the API server's certificate carries another address");
+        Ok(())
+    }
+}
+
+impl corten_apiserver::Certificates for Certificates {
+    fn tls(&self, local: Option<IpAddr>) -> Arc<ServerConfig> {
+        if let Some(Err(error)) = local.map(|address| self.carry(address)) {
+            tracing::warn!("the API server's certificate cannot be signed anew: {error:#}");
+        }
+        self.current.load_full()
+    }
+}
+
+/// The names and addresses under which clients reach the API server.
+fn names(cluster: &Cluster) -> BTreeSet<String> {
+    let service = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned);
+    let mut names = vec!["localhost".to_owned(), cluster.node.name.clone()];
+    names.extend(service);
+    names.push(format!("kubernetes.default.svc.{}", cluster.node.cluster_domain));
+    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster.kubernetes_service, cluster.node.address];
+    if !cluster.bind.ip().is_unspecified() {
+        addresses.push(cluster.bind.ip());
+    }
+    names.extend(addresses.iter().map(IpAddr::to_string));
+    names.extend(cluster.extra_names.iter().cloned());
+    names.into_iter().collect()
+}
+
+fn config(names: &BTreeSet<String>, pki: &Pki) -> Result<Arc<ServerConfig>> {
+    let leaf = Leaf { common_name: "kube-apiserver", organizations: &[], names: names.iter().cloned().collect() };
+    let identity = pki.cluster.issue(&leaf)?;
+    let mut roots = rustls::RootCertStore::empty();
+    // A front proxy has an authority of its own; the API server tells the two apart.
+    for authority in [&pki.cluster, &pki.front_proxy] {
+        for certificate in CertificateDer::pem_slice_iter(authority.certificate.as_bytes()) {
+            roots.add(certificate?)?;
+        }
+    }
+    let verifier = rustls::server::WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build()?;
+    let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())?;
+    let mut config = ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

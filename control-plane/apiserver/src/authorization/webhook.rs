@@ -1,0 +1,282 @@
+//! An authorizer that is another server: a SubjectAccessReview is posted, its answer is kept for a while.
+//!
+//! Match conditions keep questions from it that it has no opinion on. What it does not answer is decided by its failure
+//! policy, and not kept.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use corten_cel::{Env, Type, Value as Cel};
+use corten_meta::fields::FieldRequirement;
+use corten_meta::labels::{Operator, Requirement};
+use corten_meta::{FieldSelector, Selector, Value};
+use serde_json::json;
+
+use super::{Attributes, Decision, Verdict};
+use crate::conditions::{Condition, all_hold};
+use crate::outbound::Caller;
+
+/// The most answers that are kept, and the longest question whose answer is.
+const MAX_KEPT: usize = 8192;
+const MAX_QUESTION: usize = 10_000;
+
+/// What match conditions may speak of.
+pub static ENV: LazyLock<Env> = LazyLock::new(|| {
+    let fields = |fields: &[(&str, Type)]| -> BTreeMap<String, Type> {
+        fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect()
+    };
+    let (text, texts) = (|| Type::String, || Type::list(Type::String));
+    let named = |name: &str| Type::named(&format!("kubernetes.{name}"));
+    let requirement = || fields(&[("key", text()), ("operator", text()), ("values", texts())]);
+    let selector =
+        |requirement: &str| fields(&[("rawSelector", text()), ("requirements", Type::list(named(requirement)))]);
+    Env::new()
+        .message("kubernetes.FieldSelectorRequirement", requirement())
+        .message("kubernetes.LabelSelectorRequirement", requirement())
+        .message("kubernetes.FieldSelectorAttributes", selector("FieldSelectorRequirement"))
+        .message("kubernetes.LabelSelectorAttributes", selector("LabelSelectorRequirement"))
+        .message(
+            "kubernetes.ResourceAttributes",
+            fields(&[
+                ("namespace", text()),
+                ("verb", text()),
+                ("group", text()),
+                ("version", text()),
+                ("resource", text()),
+                ("subresource", text()),
+                ("name", text()),
+                ("fieldSelector", named("FieldSelectorAttributes")),
+                ("labelSelector", named("LabelSelectorAttributes")),
+            ]),
+        )
+        .message("kubernetes.NonResourceAttributes", fields(&[("path", text()), ("verb", text())]))
+        .message(
+            "kubernetes.SubjectAccessReviewSpec",
+            fields(&[
+                ("resourceAttributes", named("ResourceAttributes")),
+                ("nonResourceAttributes", named("NonResourceAttributes")),
+                ("user", text()),
+                ("groups", texts()),
+                ("extra", Type::map(Type::String, texts())),
+                ("uid", text()),
+            ]),
+        )
+        .variable("request", named("SubjectAccessReviewSpec"))
+});
+
+/// How long answers count; zero is not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    pub authorized: Duration,
+    pub unauthorized: Duration,
+    pub timeout: Duration,
+}
+
+/// The server that is asked.
+pub struct Webhook {
+    pub name: String,
+    pub caller: Caller,
+    pub times: Times,
+    /// The form of the review: `v1` or `v1beta1`.
+    pub version: &'static str,
+    /// What an error means: Deny or NoOpinion.
+    pub on_error: Decision,
+    pub conditions: Vec<Condition>,
+    pub kept: Mutex<HashMap<String, (Instant, Verdict)>>,
+}
+
+impl Webhook {
+    /// What the server says.
+    pub async fn review(&self, a: &Attributes<'_>) -> Verdict {
+        let spec = spec(a);
+        match self.conditions_hold(&spec) {
+            Ok(true) => {}
+            Ok(false) => return Verdict::new(Decision::NoOpinion, ""),
+            Err(errors) => return self.failed(&errors.join(", ")),
+        }
+        let question = spec.to_string();
+        if let Some(verdict) = self.known(&question) {
+            return verdict;
+        }
+        match self.ask(&spec).await {
+            Ok(verdict) => {
+                self.keep(question, &verdict);
+                verdict
+            }
+            Err(why) => self.failed(&why),
+        }
+    }
+
+    fn conditions_hold(&self, spec: &Value) -> Result<bool, Vec<String>> {
+        all_hold(self.conditions.iter(), &[("request", Cel::json(spec))])
+    }
+
+    fn failed(&self, why: &str) -> Verdict {
+        tracing::error!(webhook = self.name, error = why, "Failed to make webhook authorizer request");
+        Verdict::new(self.on_error, "")
+    }
+
+    async fn ask(&self, spec: &Value) -> Result<Verdict, String> {
+        let mut spec = spec.clone();
+        // The older form has another name for the groups.
+        if self.version == "v1beta1"
+            && let Some(fields) = spec.as_object_mut()
+            && let Some(groups) = fields.remove("groups")
+        {
+            fields.insert("group".to_owned(), groups);
+        }
+        let review = json!({ "apiVersion": format!("authorization.k8s.io/{}", self.version),
+                             "kind": "SubjectAccessReview", "metadata": {}, "spec": spec, "status": { "allowed": false } });
+        let answer = self.caller.post(review.to_string().into(), self.times.timeout).await?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|e| e.to_string())?;
+        if !answer["status"].is_object() {
+            return Err("the answer has no status".to_owned());
+        }
+        Ok(verdict(&answer["status"]))
+    }
+
+    fn known(&self, question: &str) -> Option<Verdict> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(question).filter(|(until, _)| Instant::now() < *until).map(|(_, verdict)| verdict.clone())
+    }
+
+    fn keep(&self, question: String, verdict: &Verdict) {
+        let lasts = match verdict.decision {
+            Decision::Allow => self.times.authorized,
+            _ => self.times.unauthorized,
+        };
+        if lasts.is_zero() || question.len() > MAX_QUESTION {
+            return;
+        }
+        let (now, mut kept) = (Instant::now(), self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        if kept.len() >= MAX_KEPT {
+            kept.retain(|_, (until, _)| now < *until);
+        }
+        if kept.len() < MAX_KEPT {
+            kept.insert(question, (now + lasts, verdict.clone()));
+        }
+    }
+}
+
+/// What the status of a review says. Whoever says both yes and no says no.
+fn verdict(status: &Value) -> Verdict {
+    let reason = status["reason"].as_str().unwrap_or_default();
+    let decision = match (status["denied"] == true, status["allowed"] == true) {
+        (true, _) => Decision::Deny,
+        (false, true) => Decision::Allow,
+        (false, false) => Decision::NoOpinion,
+    };
+    Verdict::new(decision, reason)
+}
+
+/// The question in the words of a SubjectAccessReview.
+fn spec(a: &Attributes<'_>) -> Value {
+    let mut spec = json!({ "user": a.user.name, "groups": a.user.groups });
+    if !a.user.uid.is_empty() {
+        spec["uid"] = a.user.uid.clone().into();
+    }
+    if !a.user.extra.is_empty() {
+        spec["extra"] = json!(a.user.extra);
+    }
+    if !a.is_resource {
+        spec["nonResourceAttributes"] = json!({ "path": a.path, "verb": a.verb });
+        return spec;
+    }
+    let mut resource = json!({
+        "namespace": a.namespace, "verb": a.verb, "group": a.group, "version": a.version,
+        "resource": a.resource, "subresource": a.subresource, "name": a.name,
+    });
+    // A selector that cannot be read narrows nothing: then the wider question is asked.
+    let fields = FieldSelector::parse(a.field_selector).unwrap_or_default();
+    let requirement = |r: &FieldRequirement| json!({ "key": r.field, "operator": if r.equals { "In" } else { "NotIn" }, "values": [r.value] });
+    let fields: Vec<Value> = fields.requirements().iter().map(requirement).collect();
+    let labels = Selector::parse(a.label_selector).unwrap_or_else(|_| Selector::everything());
+    let labels: Vec<Value> = labels.requirements().iter().filter_map(label_requirement).collect();
+    for (name, requirements) in [("fieldSelector", fields), ("labelSelector", labels)] {
+        if !requirements.is_empty() {
+            resource[name] = json!({ "requirements": requirements });
+        }
+    }
+    spec["resourceAttributes"] = resource;
+    spec
+}
+
+/// A requirement on labels as the review writes it; comparisons of numbers have no word there.
+fn label_requirement(requirement: &Requirement) -> Option<Value> {
+    let operator = match requirement.operator() {
+        Operator::Equals | Operator::DoubleEquals | Operator::In => "In",
+        Operator::NotEquals | Operator::NotIn => "NotIn",
+        Operator::Exists => "Exists",
+        Operator::DoesNotExist => "DoesNotExist",
+        Operator::GreaterThan | Operator::LessThan => return None,
+    };
+    let mut shown = json!({ "key": requirement.key(), "operator": operator });
+    if !requirement.values().is_empty() {
+        shown["values"] = json!(requirement.values());
+    }
+    Some(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authentication::User;
+    use crate::conditions::compile;
+
+    #[test]
+    fn a_question_is_written_down_whole() {
+        let user = User::new("jane", &["dev"]);
+        let list = Attributes {
+            resource: "pods",
+            version: "v1",
+            namespace: "n",
+            field_selector: "spec.nodeName=a,status.phase!=Failed",
+            label_selector: "app in (x,y),!old",
+            ..Attributes::resource(&user, "list")
+        };
+        let asked = spec(&list);
+        assert_eq!((&asked["user"], &asked["groups"][0]), (&json!("jane"), &json!("dev")));
+        let resource = &asked["resourceAttributes"];
+        assert_eq!(
+            resource["fieldSelector"]["requirements"],
+            json!([{ "key": "spec.nodeName", "operator": "In", "values": ["a"] },
+                   { "key": "status.phase", "operator": "NotIn", "values": ["Failed"] }])
+        );
+        assert_eq!(
+            resource["labelSelector"]["requirements"],
+            json!([{ "key": "app", "operator": "In", "values": ["x", "y"] }, { "key": "old", "operator": "DoesNotExist" }])
+        );
+        let condition = |text: &str| compile(&ENV, text);
+        let holds = |text: &str, spec: &Value| {
+            let variables = [("request", Cel::json(spec))];
+            all_hold([&condition(text)].into_iter(), &variables)
+        };
+        for (text, expected) in [
+            ("has(request.resourceAttributes)", Ok(true)),
+            ("has(request.nonResourceAttributes)", Ok(false)),
+            ("request.resourceAttributes.namespace == 'n' && request.user.startsWith('ja')", Ok(true)),
+            ("request.resourceAttributes.fieldSelector.requirements.exists(r, r.key == 'spec.nodeName')", Ok(true)),
+            ("!('system:masters' in request.groups)", Ok(true)),
+        ] {
+            assert_eq!(holds(text, &asked), expected, "{text}");
+        }
+        assert!(condition("request.nonsense == 1").is_err());
+        assert!(condition("request.user").is_err());
+        let path = Attributes { is_resource: false, path: "/metrics", ..Attributes::resource(&user, "get") };
+        assert_eq!(spec(&path)["nonResourceAttributes"], json!({ "path": "/metrics", "verb": "get" }));
+    }
+
+    #[test]
+    fn who_says_both_says_no() {
+        for (status, decision) in [
+            (json!({ "allowed": true }), Decision::Allow),
+            (json!({ "allowed": false }), Decision::NoOpinion),
+            (json!({ "allowed": false, "denied": true }), Decision::Deny),
+            (json!({ "allowed": true, "denied": true }), Decision::Deny),
+            (json!({}), Decision::NoOpinion),
+        ] {
+            assert_eq!(verdict(&status).decision, decision, "{status}");
+        }
+    }
+}
