@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-const BENCHES: [(&str, &str); 8] = [
+const BENCHES: &[(&str, &str)] = &[
     ("corten-store", "commit"),
     ("corten-apiserver", "access"),
     ("corten-scheduler", "placement"),
@@ -28,7 +28,7 @@ pub fn run(flags: &[&str]) -> Result<()> {
     ensure!(tools::is_root(), "the benchmarks run clusters: run them as root");
     tools::ensure_all(&root())?;
     let mut figures = Vec::new();
-    for (package, bench) in BENCHES {
+    for (package, bench) in BENCHES.iter().copied() {
         println!("$ cargo bench -p {package} --bench {bench}");
         let output = Command::new("cargo")
             .args(["bench", "--quiet", "-p", package, "--bench", bench])
