@@ -1,0 +1,55 @@
+//! The interfaces between a node and the plugins that other people write for it: how they register, storage (CSI v1),
+//! devices (device plugins v1beta1, dynamic resources v1), and what pods were given (pod resources v1).
+//!
+//! As `corten-cri` for runtimes, this package holds messages, clients and servers, and no behaviour of either side.
+//! Field numbers are upstream's; plugins are built against them and never against Corten.
+
+use std::path::Path;
+
+use tonic::transport::{Channel, Endpoint};
+
+/// How plugins make themselves known, v1.
+pub mod registration {
+    #![allow(clippy::all, missing_docs)]
+    tonic::include_proto!("pluginregistration");
+}
+
+/// The container storage interface, v1.
+pub mod csi {
+    #![allow(clippy::all, missing_docs)]
+    tonic::include_proto!("csi.v1");
+}
+
+/// Device plugins, v1beta1.
+pub mod device_plugin {
+    #![allow(clippy::all, missing_docs)]
+    tonic::include_proto!("v1beta1");
+}
+
+/// Drivers of dynamic resources, v1.
+pub mod dynamic_resources {
+    #![allow(clippy::all, missing_docs)]
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// What pods were given, v1.
+pub mod pod_resources {
+    #![allow(clippy::all, missing_docs)]
+    tonic::include_proto!("v1");
+}
+
+/// A plugin's socket cannot be dialled.
+#[derive(Debug, thiserror::Error)]
+#[error("connect to the plugin at {socket}: {source}")]
+pub struct Error {
+    socket: String,
+    source: tonic::transport::Error,
+}
+
+/// A channel to the plugin that listens on `socket`, dialled at its first call and again whenever it broke.
+pub fn connect_lazy(socket: &Path) -> Result<Channel, Error> {
+    let shown = socket.display().to_string();
+    let path = shown.strip_prefix("unix://").unwrap_or(&shown);
+    let endpoint = Endpoint::try_from(format!("unix://{path}"));
+    endpoint.map(|endpoint| endpoint.connect_lazy()).map_err(|source| Error { socket: shown, source })
+}
