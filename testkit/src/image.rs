@@ -15,8 +15,27 @@ const APPLETS: [&str; 35] = [
 
 /// Writes a docker archive of the image `name` into `dir` and returns its path.
 pub fn busybox_archive(dir: &Path, name: &str) -> PathBuf {
-    let layer = layer();
-    let diff_id = hex(&Sha256::digest(&layer));
+    archive(dir, name, &layer().into_inner().expect("memory is writable"))
+}
+
+/// The same with so many files of a mebibyte each beside it, which compress about as well as programs do.
+pub fn large_archive(dir: &Path, name: &str, mebibytes: usize) -> PathBuf {
+    let mut layer = layer();
+    let mut state = 1_u64;
+    for number in 0..mebibytes {
+        let mut bytes = vec![0; 1 << 20];
+        for chunk in bytes.chunks_mut(16) {
+            // Half of it is noise, half repeats: a linear congruential generator is noise enough.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            chunk[..8].copy_from_slice(&state.to_le_bytes());
+        }
+        append(&mut layer, &format!("var/file-{number}"), 0o644, &bytes);
+    }
+    archive(dir, name, &layer.into_inner().expect("memory is writable"))
+}
+
+fn archive(dir: &Path, name: &str, layer: &[u8]) -> PathBuf {
+    let diff_id = hex(&Sha256::digest(layer));
     let config = json!({
         "architecture": "amd64",
         "os": "linux",
@@ -32,13 +51,13 @@ pub fn busybox_archive(dir: &Path, name: &str) -> PathBuf {
     let path = dir.join(format!("{diff_id}-{}.tar", name.replace(['/', ':'], "_")));
     let mut archive = tar::Builder::new(std::fs::File::create(&path).expect("the test's directory is writable"));
     append(&mut archive, &config_name, 0o644, config.as_bytes());
-    append(&mut archive, &layer_name, 0o644, &layer);
+    append(&mut archive, &layer_name, 0o644, layer);
     append(&mut archive, "manifest.json", 0o644, manifest.as_bytes());
     archive.into_inner().and_then(|mut file| file.flush()).expect("the archive is written");
     path
 }
 
-fn layer() -> Vec<u8> {
+fn layer() -> tar::Builder<Vec<u8>> {
     let busybox = std::fs::read(crate::tools::busybox()).expect("busybox is readable");
     let mut layer = tar::Builder::new(Vec::new());
     for dir in ["bin/", "etc/", "tmp/", "var/", "proc/", "sys/", "dev/", "www/"] {
@@ -58,7 +77,7 @@ fn layer() -> Vec<u8> {
     }
     append(&mut layer, "etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n");
     append(&mut layer, "etc/group", 0o644, b"root:x:0:\nnobody:x:65534:\n");
-    layer.into_inner().expect("memory is writable")
+    layer
 }
 
 fn append<W: Write>(archive: &mut tar::Builder<W>, path: &str, mode: u32, bytes: &[u8]) {

@@ -119,13 +119,23 @@ impl Machine {
     /// Asked over netlink from a thread that enters the namespace and ends: Debian's `nft` crashes on sets of
     /// concatenated keys that it did not make.
     pub fn nft_tables(&self) -> Vec<String> {
-        let namespace = File::open(format!("/proc/{}/ns/net", self.init)).expect("the machine runs");
-        let asked = std::thread::spawn(move || {
-            nix::sched::setns(&namespace, CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
+        let tables = self.in_network(|| {
             let mut socket = corten_nftables::Socket::open().expect("the kernel has nf_tables");
             socket.tables().expect("tables can be listed")
         });
-        asked.join().expect("the asking thread ends").into_iter().map(|table| table.name).collect()
+        tables.into_iter().map(|table| table.name).collect()
+    }
+
+    /// Does something in the machine's network, in a thread that enters it and ends.
+    pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.init)).expect("the machine runs");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                nix::sched::setns(&namespace, CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
+                work()
+            });
+            thread.join().expect("the thread ends")
+        })
     }
 
     /// How many processes live on the machine, its init and this question left out.

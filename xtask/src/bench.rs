@@ -16,6 +16,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("corten-proxy", "services"),
     ("corten-dns", "answers"),
     ("corten", "cluster"),
+    ("corten", "node"),
     ("corten", "api"),
 ];
 
