@@ -569,6 +569,9 @@ pub enum Image {
         /// Speak plain HTTP with the registry.
         #[arg(long)]
         plain_http: bool,
+        /// How to reach image registries, with their mirrors: a YAML file.
+        #[arg(long, value_name = "FILE", conflicts_with = "plain_http")]
+        registry_config: Option<PathBuf>,
     },
     /// List the images.
     Ls {

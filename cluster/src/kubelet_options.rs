@@ -17,6 +17,10 @@ pub struct KubeletOptions {
     /// A KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelets of this process.
     #[arg(long = "kubelet-config", alias = "config", value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The kubelet's own directory, where plugins look for it: volumes, plugin sockets. It is for the first node of this
+    /// process alone; default is below the data directory.
+    #[arg(long, value_name = "DIR")]
+    pub root_dir: Option<PathBuf>,
     /// The directory of static pods' manifests.
     #[arg(long, value_name = "DIR")]
     pub pod_manifest_path: Option<PathBuf>,
@@ -82,6 +86,7 @@ impl KubeletOptions {
                 .map_err(|error| anyhow!("{} is not YAML: {error}", path.display()))?;
             configuration::apply(config, &document).with_context(|| format!("{} cannot be used", path.display()))?;
         }
+        config.root_dir = self.root_dir.clone().unwrap_or_else(|| std::mem::take(&mut config.root_dir));
         config.static_pod_path = self.pod_manifest_path.clone().or(config.static_pod_path.take());
         config.max_pods = self.max_pods.unwrap_or(config.max_pods);
         self.apply_eviction(config)?;

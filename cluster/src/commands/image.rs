@@ -17,7 +17,13 @@ pub async fn run(command: Image) -> Result<()> {
     preflight::root()?;
     match command {
         Image::Import { place, files } => import(&open(&place)?, &files),
-        Image::Pull { place, image, user, plain_http } => pull(open(&place)?, &image, user, plain_http).await,
+        Image::Pull { place, image, user, plain_http, registry_config } => {
+            let store = match registry_config {
+                Some(file) => open(&place)?.with_registries(crate::registries::read(&file)?),
+                None => open(&place)?,
+            };
+            pull(store, &image, user, plain_http).await
+        }
         Image::Ls { place } => list(&open(&place)?),
         Image::Rm { place, images } => remove(&Place::of(&place), &open(&place)?, &images).await,
     }

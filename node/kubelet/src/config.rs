@@ -125,6 +125,10 @@ pub struct Config {
     pub system_reserved: BTreeMap<String, String>,
     /// Resources kept from pods for Kubernetes itself. Allocatable is capacity less both and the hard thresholds.
     pub kube_reserved: BTreeMap<String, String>,
+    /// Whether containers of guaranteed pods that ask for whole processors have them for themselves. Default false.
+    pub static_cpu_policy: bool,
+    /// The processors that no container has for itself, as `0-1`; by default as many as are reserved.
+    pub reserved_cpus: Option<String>,
     /// Whether the cgroup of all pods is held to what is not reserved. Default true.
     pub enforce_allocatable: bool,
     /// When pods are ended for want of memory, disk or processes.
@@ -195,6 +199,8 @@ impl Default for Config {
             cgroup_mount: "/sys/fs/cgroup".into(),
             system_reserved: BTreeMap::new(),
             kube_reserved: BTreeMap::new(),
+            static_cpu_policy: false,
+            reserved_cpus: None,
             enforce_allocatable: true,
             eviction: EvictionConfig::default(),
             image_collection: ImageCollection::default(),

@@ -2,7 +2,8 @@
 //! apart. Every answer is the runtime's; nothing is cached here.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use corten_cri::v1 as cri;
 use corten_cri::{ImageServiceClient, RuntimeServiceClient};
@@ -10,7 +11,8 @@ use futures::future::try_join_all;
 use tonic::transport::Channel;
 
 use crate::container::labels;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::metrics::{self, Metrics};
 use crate::pods::observed::{Instance, Observed, Sandbox};
 
 /// Time for a call that should be quick; pulls and stops have their own.
@@ -21,6 +23,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 pub struct Runtime {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
+    metrics: Arc<Metrics>,
 }
 
 /// What a command in a container did.
@@ -54,24 +57,62 @@ fn gone_is_fine(result: std::result::Result<(), tonic::Status>) -> Result<()> {
 }
 
 impl Runtime {
-    pub fn new(channel: Channel) -> Runtime {
-        Runtime { runtime: corten_cri::runtime_client(channel.clone()), images: corten_cri::image_client(channel) }
+    pub fn new(channel: Channel, metrics: Arc<Metrics>) -> Runtime {
+        let (runtime, images) = (corten_cri::runtime_client(channel.clone()), corten_cri::image_client(channel));
+        Runtime { runtime, images, metrics }
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Makes a call and counts it.
+    async fn measured<T>(
+        &self,
+        operation: &str,
+        call: impl Future<Output = std::result::Result<T, tonic::Status>>,
+    ) -> std::result::Result<T, tonic::Status> {
+        let begun = Instant::now();
+        let answer = call.await;
+        self.metrics.count(&metrics::RUNTIME_OPERATIONS, &[operation]);
+        self.metrics.observe(&metrics::RUNTIME_OPERATION_SECONDS, &[operation], begun.elapsed());
+        if answer.is_err() {
+            self.metrics.count(&metrics::RUNTIME_OPERATION_ERRORS, &[operation]);
+        }
+        answer
     }
 
     pub async fn version(&self) -> Result<cri::VersionResponse> {
         let request = cri::VersionRequest { version: "0.1.0".into() };
-        Ok(self.runtime.clone().version(quick(request)).await?.into_inner())
+        Ok(self.measured("version", self.runtime.clone().version(quick(request))).await?.into_inner())
     }
 
     pub async fn status(&self) -> Result<cri::StatusResponse> {
-        Ok(self.runtime.clone().status(quick(cri::StatusRequest { verbose: false })).await?.into_inner())
+        Ok(self
+            .measured("status", self.runtime.clone().status(quick(cri::StatusRequest { verbose: false })))
+            .await?
+            .into_inner())
+    }
+
+    /// Refuses, in upstream's words, a pod with users of its own on a runtime that cannot make them.
+    pub async fn check_user_namespaces(&self, handler: &str) -> Result<()> {
+        let handlers = self.status().await?.runtime_handlers;
+        let known = handlers.iter().find(|known| known.name == handler);
+        if known.and_then(|known| known.features.as_ref()).is_some_and(|features| features.user_namespaces) {
+            return Ok(());
+        }
+        let who = match handler {
+            "" => "runtime".to_owned(),
+            name => format!("RuntimeClass handler {name:?}"),
+        };
+        Err(Error::pod(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces")))
     }
 
     pub async fn set_pod_cidr(&self, pod_cidr: &str) -> Result<()> {
         let network_config = Some(cri::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
         let runtime_config = Some(cri::RuntimeConfig { network_config });
         let request = cri::UpdateRuntimeConfigRequest { runtime_config };
-        self.runtime.clone().update_runtime_config(quick(request)).await?;
+        self.measured("update_runtime_config", self.runtime.clone().update_runtime_config(quick(request))).await?;
         Ok(())
     }
 
@@ -94,7 +135,7 @@ impl Runtime {
 
     async fn sandbox_status(&self, id: String) -> Result<Option<Sandbox>> {
         let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id, verbose: false };
-        match self.runtime.clone().pod_sandbox_status(quick(request)).await {
+        match self.measured("podsandbox_status", self.runtime.clone().pod_sandbox_status(quick(request))).await {
             Ok(response) => Ok(response.into_inner().status.map(Sandbox::from_status)),
             Err(status) if status.code() == tonic::Code::NotFound => Ok(None),
             Err(status) => Err(status.into()),
@@ -103,7 +144,7 @@ impl Runtime {
 
     async fn instance(&self, container: cri::Container) -> Result<Option<Instance>> {
         let request = cri::ContainerStatusRequest { container_id: container.id, verbose: false };
-        match self.runtime.clone().container_status(quick(request)).await {
+        match self.measured("container_status", self.runtime.clone().container_status(quick(request))).await {
             Ok(response) => {
                 let status = response.into_inner().status;
                 Ok(status.map(|status| Instance::from_status(container.pod_sandbox_id, status)))
@@ -115,27 +156,43 @@ impl Runtime {
 
     pub async fn list_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Result<Vec<cri::PodSandbox>> {
         let request = cri::ListPodSandboxRequest { filter };
-        Ok(self.runtime.clone().list_pod_sandbox(quick(request)).await?.into_inner().items)
+        Ok(self
+            .measured("list_podsandbox", self.runtime.clone().list_pod_sandbox(quick(request)))
+            .await?
+            .into_inner()
+            .items)
     }
 
     pub async fn list_containers(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
         let request = cri::ListContainersRequest { filter };
-        Ok(self.runtime.clone().list_containers(quick(request)).await?.into_inner().containers)
+        Ok(self
+            .measured("list_containers", self.runtime.clone().list_containers(quick(request)))
+            .await?
+            .into_inner()
+            .containers)
     }
 
     pub async fn run_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: String) -> Result<String> {
         let request = cri::RunPodSandboxRequest { config: Some(config), runtime_handler };
-        Ok(self.runtime.clone().run_pod_sandbox(quick(request)).await?.into_inner().pod_sandbox_id)
+        Ok(self
+            .measured("run_podsandbox", self.runtime.clone().run_pod_sandbox(quick(request)))
+            .await?
+            .into_inner()
+            .pod_sandbox_id)
     }
 
     pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
         let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_fine(self.runtime.clone().stop_pod_sandbox(quick(request)).await.map(drop))
+        gone_is_fine(
+            self.measured("stop_podsandbox", self.runtime.clone().stop_pod_sandbox(quick(request))).await.map(drop),
+        )
     }
 
     pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
         let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_fine(self.runtime.clone().remove_pod_sandbox(quick(request)).await.map(drop))
+        gone_is_fine(
+            self.measured("remove_podsandbox", self.runtime.clone().remove_pod_sandbox(quick(request))).await.map(drop),
+        )
     }
 
     pub async fn create_container(
@@ -149,12 +206,16 @@ impl Runtime {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        Ok(self.runtime.clone().create_container(quick(request)).await?.into_inner().container_id)
+        Ok(self
+            .measured("create_container", self.runtime.clone().create_container(quick(request)))
+            .await?
+            .into_inner()
+            .container_id)
     }
 
     pub async fn start_container(&self, id: &str) -> Result<()> {
         let request = cri::StartContainerRequest { container_id: id.to_owned() };
-        self.runtime.clone().start_container(quick(request)).await?;
+        self.measured("start_container", self.runtime.clone().start_container(quick(request))).await?;
         Ok(())
     }
 
@@ -162,12 +223,18 @@ impl Runtime {
     pub async fn stop_container(&self, id: &str, grace: i64) -> Result<()> {
         let request = cri::StopContainerRequest { container_id: id.to_owned(), timeout: grace.max(0) };
         let limit = CALL_TIMEOUT + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-        gone_is_fine(self.runtime.clone().stop_container(with_timeout(request, limit)).await.map(drop))
+        gone_is_fine(
+            self.measured("stop_container", self.runtime.clone().stop_container(with_timeout(request, limit)))
+                .await
+                .map(drop),
+        )
     }
 
     pub async fn remove_container(&self, id: &str) -> Result<()> {
         let request = cri::RemoveContainerRequest { container_id: id.to_owned() };
-        gone_is_fine(self.runtime.clone().remove_container(quick(request)).await.map(drop))
+        gone_is_fine(
+            self.measured("remove_container", self.runtime.clone().remove_container(quick(request))).await.map(drop),
+        )
     }
 
     pub async fn update_resources(&self, id: &str, linux: cri::LinuxContainerResources) -> Result<()> {
@@ -176,13 +243,13 @@ impl Runtime {
             linux: Some(linux),
             ..cri::UpdateContainerResourcesRequest::default()
         };
-        self.runtime.clone().update_container_resources(quick(request)).await?;
+        self.measured("update_container", self.runtime.clone().update_container_resources(quick(request))).await?;
         Ok(())
     }
 
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
         let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
-        self.runtime.clone().reopen_container_log(quick(request)).await?;
+        self.measured("reopen_container_log", self.runtime.clone().reopen_container_log(quick(request))).await?;
         Ok(())
     }
 
@@ -194,21 +261,24 @@ impl Runtime {
             timeout: i64::try_from(timeout.as_secs()).unwrap_or(0),
         };
         let limit = if timeout.is_zero() { Duration::from_secs(3600) } else { timeout + Duration::from_secs(5) };
-        let output = self.runtime.clone().exec_sync(with_timeout(request, limit)).await?.into_inner();
+        let output = self
+            .measured("exec_sync", self.runtime.clone().exec_sync(with_timeout(request, limit)))
+            .await?
+            .into_inner();
         Ok(ExecOutput { stdout: output.stdout, stderr: output.stderr, exit_code: output.exit_code })
     }
 
     /// The runtime's own URL for an exec stream.
     pub async fn exec(&self, request: cri::ExecRequest) -> Result<String> {
-        Ok(self.runtime.clone().exec(quick(request)).await?.into_inner().url)
+        Ok(self.measured("exec", self.runtime.clone().exec(quick(request))).await?.into_inner().url)
     }
 
     pub async fn attach(&self, request: cri::AttachRequest) -> Result<String> {
-        Ok(self.runtime.clone().attach(quick(request)).await?.into_inner().url)
+        Ok(self.measured("attach", self.runtime.clone().attach(quick(request))).await?.into_inner().url)
     }
 
     pub async fn port_forward(&self, request: cri::PortForwardRequest) -> Result<String> {
-        Ok(self.runtime.clone().port_forward(quick(request)).await?.into_inner().url)
+        Ok(self.measured("port_forward", self.runtime.clone().port_forward(quick(request))).await?.into_inner().url)
     }
 
     /// What happens to containers, as it happens.
@@ -219,28 +289,36 @@ impl Runtime {
     /// What every sandbox and its containers use.
     pub async fn sandbox_stats(&self) -> Result<Vec<cri::PodSandboxStats>> {
         let request = cri::ListPodSandboxStatsRequest { filter: None };
-        Ok(self.runtime.clone().list_pod_sandbox_stats(quick(request)).await?.into_inner().stats)
+        Ok(self
+            .measured("list_podsandbox_stats", self.runtime.clone().list_pod_sandbox_stats(quick(request)))
+            .await?
+            .into_inner()
+            .stats)
     }
 
     /// What images and writable layers take, and where.
     pub async fn image_file_systems(&self) -> Result<cri::ImageFsInfoResponse> {
-        Ok(self.images.clone().image_fs_info(quick(cri::ImageFsInfoRequest {})).await?.into_inner())
+        Ok(self
+            .measured("image_fs_info", self.images.clone().image_fs_info(quick(cri::ImageFsInfoRequest {})))
+            .await?
+            .into_inner())
     }
 
     pub async fn remove_image(&self, image: cri::ImageSpec) -> Result<()> {
         let request = cri::RemoveImageRequest { image: Some(image) };
-        gone_is_fine(self.images.clone().remove_image(quick(request)).await.map(drop))
+        gone_is_fine(self.measured("remove_image", self.images.clone().remove_image(quick(request))).await.map(drop))
     }
 
     pub async fn list_images(&self) -> Result<Vec<cri::Image>> {
         let request = cri::ListImagesRequest { filter: None };
-        Ok(self.images.clone().list_images(quick(request)).await?.into_inner().images)
+        Ok(self.measured("list_images", self.images.clone().list_images(quick(request))).await?.into_inner().images)
     }
 
     /// The image, if it is on this node.
     pub async fn image(&self, image: cri::ImageSpec) -> Result<Option<cri::Image>> {
         let request = cri::ImageStatusRequest { image: Some(image), verbose: false };
-        let image = self.images.clone().image_status(quick(request)).await?.into_inner().image;
+        let image =
+            self.measured("image_status", self.images.clone().image_status(quick(request))).await?.into_inner().image;
         Ok(image.filter(|image| !image.id.is_empty()))
     }
 
@@ -251,6 +329,6 @@ impl Runtime {
         sandbox_config: cri::PodSandboxConfig,
     ) -> Result<String> {
         let request = cri::PullImageRequest { image: Some(image), auth, sandbox_config: Some(sandbox_config) };
-        Ok(self.images.clone().pull_image(request).await?.into_inner().image_ref)
+        Ok(self.measured("pull_image", self.images.clone().pull_image(request)).await?.into_inner().image_ref)
     }
 }

@@ -39,6 +39,9 @@ pub enum Error {
     /// A setting makes no sense, or asks for what this kubelet does not do.
     #[error("{0}")]
     Configuration(String),
+    /// Somebody else must do something first, and will be heard when they have; nothing is wrong.
+    #[error("{0}")]
+    Waiting(String),
     /// The pod asks for something that this node cannot give, or that does not exist.
     #[error("{0}")]
     Pod(String),

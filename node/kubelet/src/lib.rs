@@ -6,10 +6,14 @@
 //! It never touches a container that it did not make, and containers outlive it.
 
 mod backoff;
+mod claims;
 mod config;
 pub mod configuration;
 mod container;
+mod cpus;
 mod cri;
+mod csi;
+mod devices;
 mod error;
 mod events;
 mod eviction;
@@ -17,12 +21,15 @@ mod http;
 mod images;
 mod lifecycle;
 mod logs;
+mod metrics;
 mod node;
 mod objects;
+mod plugins;
 mod pods;
 mod probes;
 mod server;
 mod stats;
+mod users;
 mod volumes;
 
 #[cfg(test)]
@@ -32,6 +39,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Service};
+use corten_api::k8s_openapi::api::storage::v1::CSIDriver;
 use corten_client::{Caches, Client, ListOptions};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -42,12 +50,17 @@ pub use config::{AccessConfig, Config, HostResolver, ImageCollection, Tls};
 pub use error::Error;
 pub use eviction::{EvictionConfig, default_hard, parse_flag};
 
+use claims::Claims;
 use container::cgroups::Cgroups;
+use cpus::Cpus;
 use cri::Runtime;
+use csi::Csi;
+use devices::Devices;
 use events::Events;
 use eviction::Evictor;
 use images::collect::ImageCollector;
 use logs::follow::LogWatcher;
+use metrics::Metrics;
 use node::Host;
 use pods::Services;
 use pods::manager::Manager;
@@ -61,20 +74,28 @@ const RUNTIME_RETRY: Duration = Duration::from_millis(50);
 pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> std::result::Result<(), Error> {
     // Everything below ends with this token, also when the node API could not be served.
     let stop = shutdown.child_token();
-    let runtime = Runtime::new(corten_cri::connect_lazy(&config.cri_socket)?);
+    let cpus = Cpus::new(&config)?;
+    let metrics = Arc::new(Metrics::default());
+    let runtime = Runtime::new(corten_cri::connect_lazy(&config.cri_socket)?, metrics.clone());
     let host = Host::read(&config);
     let caches = Caches::new(client.clone(), stop.clone());
     let own_node = caches.filtered::<Node>(node::own_node(&config));
     let assigned = ListOptions::fields(format!("spec.nodeName={}", config.node_name));
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
-    let services = services(&config, &client, (runtime, runtime_name), &host, &caches, own_node.clone(), &stop);
+    let services =
+        services(&config, &client, (runtime, runtime_name), (metrics, cpus), &host, &caches, own_node.clone(), &stop);
     limit_pods(&services, &host);
     let views = Views::default();
     let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
 
     let tasks = TaskTracker::new();
     tasks.spawn(keep_node(services.clone(), host, own_node, stop.clone()));
+    tasks.spawn(plugins::run(services.clone(), log_watcher.clone(), stop.clone()));
+    tasks.spawn(csi::keep_usage(services.csi.clone(), stop.clone()));
+    tasks.spawn(devices::run(services.devices.clone(), stop.clone()));
+    tasks.spawn(devices::pod_resources::run(services.clone(), views.clone(), stop.clone()));
+    tasks.spawn(claims::wipe_unregistered(services.claims.clone(), stop.clone()));
     tasks.spawn(node::renew_lease(config, client, stop.clone()));
     tasks.spawn(server::serve_health(services.config.healthz, stop.clone()));
     tasks.spawn(logs::rotate::run(services.clone(), views.clone(), stop.clone()));
@@ -123,15 +144,24 @@ fn services(
     config: &Config,
     client: &Client,
     (runtime, runtime_name): (Runtime, String),
+    (metrics, cpus): (Arc<Metrics>, Cpus),
     host: &Host,
     caches: &Caches,
     own_node: Arc<corten_client::Cache>,
     stop: &CancellationToken,
 ) -> Arc<Services> {
+    let csi = Csi::new(&config.root_dir, &config.node_name, client.clone(), caches.of::<CSIDriver>(), own_node.clone());
     Arc::new(Services {
+        csi: Arc::new(csi),
+        devices: Arc::new(Devices::new(&config.root_dir, metrics.clone())),
+        metrics,
+        cpus,
+        apparmor: host.apparmor,
+        claims: Arc::new(Claims::new(&config.root_dir, &config.node_name, client.clone())),
         events: Events::new(client.clone(), &config.node_name),
         objects: objects::Objects::new(client.clone(), stop.clone()),
         tokens: volumes::Tokens::default(),
+        users: users::Users::new(&config.root_dir),
         cgroups: Cgroups::detect(&config.cgroup_mount),
         services: caches.of::<Service>(),
         allocatable: RwLock::new(node::allocatable(config, host)),
@@ -180,5 +210,23 @@ async fn keep_node(services: Arc<Services>, host: Host, own_node: Arc<corten_cli
     if services.config.register_node {
         node::register(&services.config, &services.client, &host, &services.runtime, &stop).await;
     }
-    node::Reporter::new(services, host, own_node).run(stop).await;
+    tokio::join!(
+        csi::keep_csi_node(services.csi.clone(), stop.clone()),
+        wake_for_attachments(services.clone(), stop.clone()),
+        node::Reporter::new(services.clone(), host, own_node).run(stop.clone()),
+    );
+}
+
+/// Whoever waits for a volume to be attached learns of it from the node's own object.
+async fn wake_for_attachments(services: Arc<Services>, stop: CancellationToken) {
+    let mut changes = services.own_node.subscribe();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            change = changes.next() => match change {
+                Some(_) => services.csi.wake(),
+                None => return,
+            },
+        }
+    }
 }

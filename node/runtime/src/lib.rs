@@ -50,6 +50,8 @@ pub struct Config {
     pub self_exe: PathBuf,
     /// How to reach registries that are not plain public ones.
     pub registries: Vec<RegistryConfig>,
+    /// Where drivers describe their devices (CDI); a later folder wins.
+    pub cdi_folders: Vec<PathBuf>,
 }
 
 impl Default for Config {
@@ -61,6 +63,7 @@ impl Default for Config {
             socket: "/run/corten/cri.sock".into(),
             self_exe: "/proc/self/exe".into(),
             registries: Vec::new(),
+            cdi_folders: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
         }
     }
 }
@@ -109,6 +112,7 @@ fn listen(socket: &Path) -> Result<UnixListener, Error> {
 pub fn reexec(args: &[String]) -> Option<i32> {
     match args.get(1).map(String::as_str) {
         Some("zygote") => Some(shim::zygote::zygote_main()),
+        Some("namespaces") => Some(sandbox::user_namespace::namespaces_main(&args[2..])),
         Some("pause") => Some(sandbox::pause::pause_main(&args[2..])),
         _ => None,
     }

@@ -129,6 +129,9 @@ async fn limits_users_and_namespaces_hold() {
     let sealed = secured(shell("sealed", "touch /file"), |security| security.readonly_rootfs = true);
     let (status, output) = node.run_to_end(&sandbox, &sealed).await;
     assert_eq!((status.exit_code, output.contains("Read-only file system")), (1, true), "{output}");
+    let declared = secured(shell("declared", "touch /declared/file"), |security| security.readonly_rootfs = true);
+    let (status, output) = node.run_to_end(&sandbox, &declared).await;
+    assert_eq!(status.exit_code, 0, "a volume of the image stays writable: {output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -341,4 +344,58 @@ async fn pods_may_use_the_nodes_network_and_set_sysctls_in_their_own() {
     let sandbox = node.run_sandbox(&config).await;
     let script = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/kernel/shm_rmid_forced";
     assert_eq!(node.shell(&sandbox, script).await.1, "42\n1\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pods_own_users_are_nobody_on_the_node() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let features = node.runtime.status(v1::StatusRequest::default()).await.expect("status").into_inner();
+    let handlers = features.runtime_handlers.iter().filter_map(|handler| handler.features);
+    if !handlers.into_iter().any(|features| features.user_namespaces) {
+        eprintln!("skipped: this kernel or file system cannot map ids");
+        return;
+    }
+    let ids = vec![v1::IdMapping { container_id: 0, host_id: 131_072, length: 65_536 }];
+    let users = v1::UserNamespace { mode: v1::NamespaceMode::Pod.into(), uids: ids.clone(), gids: ids.clone() };
+    let options =
+        v1::NamespaceOption { userns_options: Some(users), ..support::namespaces(v1::NamespaceMode::Container) };
+    let mut config = node.sandbox_config("users");
+    let linux = config.linux.get_or_insert_default();
+    linux.security_context.get_or_insert_default().namespace_options = Some(options.clone());
+    let sandbox = node.run_sandbox(&config).await;
+    let volume = node.path().join("volume");
+    std::fs::create_dir(&volume).expect("a volume");
+    std::fs::write(volume.join("before"), "").expect("a file");
+    std::os::unix::fs::chown(volume.join("before"), Some(33), Some(34)).expect("an owner");
+
+    let script = "cat /proc/self/uid_map; id -u; stat -c %u /bin/busybox /volume/before /dev/null /; \
+        touch /volume/made /own && stat -c %u /volume/made /own; echo ready; \
+        while ! test -e /volume/done; do sleep 0.02; done";
+    let mut main = secured(shell("main", script), |security| security.namespace_options = Some(options.clone()));
+    main.mounts = vec![v1::Mount {
+        container_path: "/volume".into(),
+        host_path: volume.display().to_string(),
+        uid_mappings: ids.clone(),
+        gid_mappings: ids.clone(),
+        ..Default::default()
+    }];
+    let id = node.run(&sandbox, &main).await;
+    node.wait_for_log(&id, "ready").await;
+    let told: Vec<String> = node.log(&id).await.split_whitespace().map(str::to_owned).collect();
+    assert_eq!(told, ["0", "131072", "65536", "0", "0", "33", "0", "0", "0", "0", "ready"]);
+    let owner = |path: &std::path::Path| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).expect("a file"));
+    assert_eq!(owner(&volume.join("made")), 0, "on the disk, the volume's ids are the pod's");
+    let pid = std::fs::read_dir("/proc").expect("processes").flatten().any(|entry| {
+        let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("Uid:\t131072\t"))
+    });
+    assert!(pid, "on the node, the pod's root is another user");
+    let inside = node.exec(&id, &["sh", "-c", "id -u; cat /proc/self/uid_map"]).await.expect("exec");
+    let inside = String::from_utf8_lossy(&inside.stdout).into_owned();
+    assert_eq!(inside.split_whitespace().collect::<Vec<_>>(), ["0", "0", "131072", "65536"]);
+    std::fs::write(volume.join("done"), "").expect("a file");
+    assert_eq!(node.wait(&id).await.exit_code, 0);
 }

@@ -97,6 +97,29 @@ pub(super) const FIELDS: &[Field] = &[
         set: |config, value| Ok(config.healthz.set_port(number(value)?)),
     },
     Field {
+        name: "cpuManagerPolicy",
+        get: |config| if config.static_cpu_policy { "static" } else { "none" }.into(),
+        set: |config, value| {
+            config.static_cpu_policy = match text(value)?.as_str() {
+                "none" => false,
+                "static" => true,
+                other => return Err(format!("{other:?} is neither none nor static")),
+            };
+            Ok(())
+        },
+    },
+    Field {
+        name: "reservedSystemCPUs",
+        get: |config| config.reserved_cpus.clone().map_or(Value::Null, Value::from),
+        set: |config, value| {
+            let cpus = Some(text(value)?).filter(|cpus| !cpus.is_empty());
+            if cpus.as_deref().is_some_and(|cpus| crate::cpus::set::parse(cpus).is_none()) {
+                return Err(format!("{value} is not a list of processors"));
+            }
+            Ok(config.reserved_cpus = cpus)
+        },
+    },
+    Field {
         name: "clusterDomain",
         get: |config| config.cluster_domain.clone().into(),
         set: |config, value| Ok(config.cluster_domain = text(value)?),
@@ -398,7 +421,6 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("volumeStatsAggPeriod", r#""1m0s""#),
     ("cgroupsPerQOS", "true"),
     ("cgroupDriver", r#""cgroupfs""#),
-    ("cpuManagerPolicy", r#""none""#),
     ("cpuManagerReconcilePeriod", r#""10s""#),
     ("memoryManagerPolicy", r#""None""#),
     ("topologyManagerPolicy", r#""none""#),

@@ -130,8 +130,8 @@ mod tests {
         for (fields, expected) in [
             (json!({"maxPod": 1}), "KubeletConfiguration: unknown field \"maxPod\""),
             (
-                json!({"cpuManagerPolicy": "static"}),
-                "KubeletConfiguration: cpuManagerPolicy: \"static\" is not supported by this kubelet, which knows only \"none\"",
+                json!({"memoryManagerPolicy": "Static"}),
+                "KubeletConfiguration: memoryManagerPolicy: \"Static\" is not supported by this kubelet, which knows only \"None\"",
             ),
             (json!({"maxPods": "many"}), "KubeletConfiguration: maxPods: \"many\" is not a whole number"),
             (

@@ -14,10 +14,11 @@ use super::{dns, expansion, hosts, labels, mounts, resources};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::pods::spec::{self, Declared};
+use crate::users::Range;
 use crate::volumes::MountedVolumes;
 
 /// The configuration of the pod's sandbox; made again, it is the same, for the calls that repeat it.
-pub fn sandbox(config: &Config, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
+pub fn sandbox(config: &Config, pod: &Pod, users: Option<Range>, attempt: u32) -> cri::PodSandboxConfig {
     let (namespace, name, uid) = (spec::namespace(pod), spec::name(pod), spec::uid(pod));
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
@@ -39,7 +40,7 @@ pub fn sandbox(config: &Config, pod: &Pod, attempt: u32) -> cri::PodSandboxConfi
         annotations: labels::sandbox_annotations(pod),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: resources::pod_cgroup(&config.cgroup_root, pod),
-            security_context: Some(security::sandbox(pod, config.seccomp_default)),
+            security_context: Some(security::sandbox(pod, users, config.seccomp_default)),
             sysctls: sysctls(pod),
             resources: Some(resources::pod_resources(pod)),
             ..cri::LinuxPodSandboxConfig::default()
@@ -84,6 +85,8 @@ pub struct Parts<'a> {
     /// The id of the container whose processes an ephemeral container joins.
     pub target: Option<String>,
     pub memory_capacity: i64,
+    /// The ids of a pod with users of its own.
+    pub users: Option<Range>,
 }
 
 /// The configuration of one attempt at a container, with the files it needs in place.
@@ -99,6 +102,7 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
         pod_dir: &pod_dir,
         hosts_file: &hosts_file,
         termination_file: &termination_file,
+        users: parts.users,
     };
     let expand =
         |list: &Option<Vec<String>>| expansion::expand_all(list.as_deref().unwrap_or_default(), parts.environment);
@@ -118,6 +122,7 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
             .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into() })
             .collect(),
         mounts: mounts::mounts(container, parts.environment, &places)?,
+        devices: mounts::devices(container, parts.volumes)?,
         labels: labels::container_labels(parts.pod, container),
         annotations: labels::container_annotations(parts.pod, container, parts.restart_count),
         log_path: format!("{}/{}.log", container.name, parts.restart_count),
@@ -131,6 +136,7 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
                 container,
                 parts.image_user,
                 parts.target.clone(),
+                parts.users,
                 parts.config.seccomp_default,
             )?),
         }),

@@ -8,6 +8,7 @@ mod env_file;
 pub mod environment;
 pub mod expansion;
 pub mod fields;
+pub mod given;
 pub mod hosts;
 pub mod labels;
 pub mod mounts;

@@ -10,6 +10,7 @@ use corten_cri::v1 as cri;
 use super::environment::Environment;
 use super::expansion::expand_strict;
 use crate::error::{Error, Result};
+use crate::users::Range;
 use crate::volumes::{MountedVolumes, sub_path};
 
 const HOSTS_PATH: &str = "/etc/hosts";
@@ -23,6 +24,8 @@ pub struct Places<'a> {
     pub pod_dir: &'a Path,
     pub hosts_file: &'a Path,
     pub termination_file: &'a Path,
+    /// The ids of a pod with users of its own: its volumes' files belong to them.
+    pub users: Option<Range>,
 }
 
 /// All mounts of the container.
@@ -40,6 +43,23 @@ pub fn mounts(container: &Container, environment: &Environment, places: &Places<
     let message_path = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
     mounts.push(file_mount(message_path.unwrap_or(DEFAULT_TERMINATION_PATH), places.termination_file));
     Ok(mounts)
+}
+
+/// The block devices that the container sees of its volumes.
+pub fn devices(container: &Container, volumes: &MountedVolumes) -> Result<Vec<cri::Device>> {
+    let declared = container.volume_devices.iter().flatten();
+    declared
+        .map(|device| {
+            let volume = volumes.by_name.get(&device.name).filter(|volume| volume.device).ok_or_else(|| {
+                Error::pod(format!("cannot find block device {:?} for container {:?}", device.name, container.name))
+            })?;
+            Ok(cri::Device {
+                container_path: device.device_path.clone(),
+                host_path: volume.path.display().to_string(),
+                permissions: if volume.writable { "rwm" } else { "r" }.into(),
+            })
+        })
+        .collect()
 }
 
 fn file_mount(container_path: &str, host_path: &Path) -> cri::Mount {
@@ -71,6 +91,12 @@ fn volume_mount(
     let volume = places.volumes.by_name.get(&mount.name).ok_or_else(|| {
         Error::pod(format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name))
     })?;
+    if volume.device {
+        return Err(Error::pod(format!(
+            "volume {:?} is a block device: it belongs in volumeDevices, not in volumeMounts",
+            mount.name
+        )));
+    }
     let host_path = match sub_path_of(mount, environment)? {
         None => volume.path.clone(),
         Some(inside) => {
@@ -90,6 +116,8 @@ fn volume_mount(
         readonly: mount.read_only == Some(true) || !volume.writable,
         propagation: propagation(mount.mount_propagation.as_deref()) as i32,
         recursive_read_only: mount.recursive_read_only.as_deref() == Some("Enabled"),
+        uid_mappings: places.users.map(Range::mapping).unwrap_or_default(),
+        gid_mappings: places.users.map(Range::mapping).unwrap_or_default(),
         ..cri::Mount::default()
     })
 }

@@ -8,6 +8,7 @@ use corten_cri::v1 as cri;
 
 use crate::error::{Error, Result};
 use crate::pods::spec;
+use crate::users::Range;
 
 const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
@@ -45,7 +46,7 @@ fn int64(value: i64) -> cri::Int64Value {
 }
 
 /// The namespaces a pod's containers live in.
-pub fn namespaces(pod: &Pod) -> cri::NamespaceOption {
+pub fn namespaces(pod: &Pod, users: Option<Range>) -> cri::NamespaceOption {
     let spec = spec::spec(pod);
     let mode = |host: Option<bool>, otherwise| if host == Some(true) { cri::NamespaceMode::Node } else { otherwise };
     let own_pids = if spec.share_process_namespace == Some(true) {
@@ -57,17 +58,22 @@ pub fn namespaces(pod: &Pod) -> cri::NamespaceOption {
         network: mode(spec.host_network, cri::NamespaceMode::Pod) as i32,
         pid: mode(spec.host_pid, own_pids) as i32,
         ipc: mode(spec.host_ipc, cri::NamespaceMode::Pod) as i32,
+        userns_options: users.map(|range| cri::UserNamespace {
+            mode: cri::NamespaceMode::Pod as i32,
+            uids: range.mapping(),
+            gids: range.mapping(),
+        }),
         ..cri::NamespaceOption::default()
     }
 }
 
 /// The context of the sandbox: the pod's own, and privileged if any container is. `confined` says whether what names no
 /// seccomp profile gets the default one.
-pub fn sandbox(pod: &Pod, confined: bool) -> cri::LinuxSandboxSecurityContext {
+pub fn sandbox(pod: &Pod, users: Option<Range>, confined: bool) -> cri::LinuxSandboxSecurityContext {
     let context = pod_context(pod);
     let privileged = spec::containers(pod).any(|declared| own_context(&declared.container).privileged == Some(true));
     cri::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, users)),
         selinux_options: context.se_linux_options.as_ref().map(selinux),
         run_as_user: context.run_as_user.map(int64),
         run_as_group: context.run_as_group.filter(|_| context.run_as_user.is_some()).map(int64),
@@ -85,13 +91,14 @@ pub fn container(
     container: &Container,
     image: &ImageUser,
     target: Option<String>,
+    users: Option<Range>,
     confined: bool,
 ) -> Result<cri::LinuxContainerSecurityContext> {
     let (shared, own) = (pod_context(pod), own_context(container));
     verify_non_root(pod, container, &shared, &own, image)?;
     let privileged = own.privileged == Some(true);
     let user = own.run_as_user.or(shared.run_as_user);
-    let mut namespaces = namespaces(pod);
+    let mut namespaces = namespaces(pod, users);
     if let Some(target) = target {
         namespaces.pid = cri::NamespaceMode::Target as i32;
         namespaces.target_id = target;
@@ -201,7 +208,7 @@ mod tests {
 
     fn of(spec_json: &str, image: &ImageUser) -> Result<cri::LinuxContainerSecurityContext> {
         let pod = fixtures::pod(spec_json);
-        container(&pod, &spec::spec(&pod).containers[0], image, None, true)
+        container(&pod, &spec::spec(&pod).containers[0], image, None, None, true)
     }
 
     #[test]

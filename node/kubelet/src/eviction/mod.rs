@@ -129,7 +129,7 @@ impl Evictor {
         for view in pods {
             let Some(stats) = stats_of(&view.pod, summary) else { continue };
             let Some(message) = rank::over_own_limit(&view.pod, stats, dedicated) else { continue };
-            if self.end(&view.pod, message, IMMEDIATE_GRACE_SECONDS, false) {
+            if self.end(&view.pod, "ephemeralpodfs.limit", message, IMMEDIATE_GRACE_SECONDS, false) {
                 ended.push(spec::uid(&view.pod).to_owned());
             }
         }
@@ -163,7 +163,7 @@ impl Evictor {
             let own = spec::spec(candidate.pod).termination_grace_period_seconds.unwrap_or(30);
             let most = self.services.config.eviction.max_pod_grace_period;
             let grace = if threshold.is_hard() { IMMEDIATE_GRACE_SECONDS } else { most.min(own) };
-            if self.end(candidate.pod, message, grace, true) {
+            if self.end(candidate.pod, threshold.signal.name(), message, grace, true) {
                 return Ok(vec![spec::uid(candidate.pod).to_owned()]);
             }
         }
@@ -185,7 +185,7 @@ impl Evictor {
     }
 
     /// Orders the pod to end, unless it is one that the node cannot do without.
-    fn end(&self, pod: &Pod, message: String, grace: i64, disrupted: bool) -> bool {
+    fn end(&self, pod: &Pod, signal: &str, message: String, grace: i64, disrupted: bool) -> bool {
         if spec::is_critical(pod) {
             return false;
         }
@@ -193,6 +193,7 @@ impl Evictor {
         let ordered = self.services.orders.end(spec::uid(pod), end);
         if ordered {
             info!(pod = %spec::describe(pod), message, "evicting a pod");
+            self.services.metrics.count(&crate::metrics::EVICTIONS, &[signal]);
             self.services.events.pod(pod, WARNING, REASON, &message);
         }
         ordered

@@ -261,6 +261,26 @@ fn ready(image: cri::Image) -> ReadyImage {
     }
 }
 
+/// The class of sizes that upstream's figures of pulls know an image by.
+fn size_class(bytes: u64) -> &'static str {
+    const MB: u64 = 1 << 20;
+    match bytes {
+        0 => "N/A",
+        _ if bytes <= 10 * MB => "0-10MB",
+        _ if bytes <= 100 * MB => "10MB-100MB",
+        _ if bytes <= 500 * MB => "100MB-500MB",
+        _ if bytes <= 1024 * MB => "500MB-1GB",
+        _ if bytes <= 5 * 1024 * MB => "1GB-5GB",
+        _ if bytes <= 10 * 1024 * MB => "5GB-10GB",
+        _ if bytes <= 20 * 1024 * MB => "10GB-20GB",
+        _ if bytes <= 30 * 1024 * MB => "20GB-30GB",
+        _ if bytes <= 40 * 1024 * MB => "30GB-40GB",
+        _ if bytes <= 60 * 1024 * MB => "40GB-60GB",
+        _ if bytes <= 100 * 1024 * MB => "60GB-100GB",
+        _ => "GT100GB",
+    }
+}
+
 /// One pull, with all it needs of its own.
 struct Pull {
     runtime: Runtime,
@@ -287,6 +307,7 @@ impl Pull {
             "Successfully pulled image {:?} in {took} ({waited} including waiting). Image size: {size} bytes.",
             self.wanted.image
         );
+        self.runtime.metrics().observe(&crate::metrics::IMAGE_PULL_SECONDS, &[size_class(size)], begun.elapsed());
         self.events.container(&self.pod, &self.wanted.container, NORMAL, "Pulled", &message);
         let image = image.map(ready).unwrap_or(ReadyImage { reference, user: ImageUser::default() });
         Ok(Pulled { image })

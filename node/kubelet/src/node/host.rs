@@ -21,6 +21,8 @@ pub struct Host {
     pub kernel_version: String,
     pub os_image: String,
     pub architecture: String,
+    /// Whether the kernel confines programs by AppArmor profiles.
+    pub apparmor: bool,
 }
 
 impl Host {
@@ -37,6 +39,7 @@ impl Host {
             boot_id: line("/proc/sys/kernel/random/boot_id"),
             kernel_version: kernel.release().to_string_lossy().into_owned(),
             os_image: os_image(),
+            apparmor: line("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
             architecture: match std::env::consts::ARCH {
                 "x86_64" => "amd64".into(),
                 "aarch64" => "arm64".into(),

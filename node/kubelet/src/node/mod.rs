@@ -23,6 +23,7 @@ pub use lease::renew_lease;
 
 use crate::config::Config;
 use crate::cri::Runtime;
+use crate::devices::Counts;
 use crate::error::Result;
 use crate::events::{Events, NORMAL};
 use crate::pods::Services;
@@ -60,6 +61,8 @@ async fn try_register(config: &Config, client: &Client, host: &Host, runtime: &R
         host,
         runtime: &status::RuntimeFacts::of(runtime).await,
         pressures: BTreeSet::new(),
+        volumes_in_use: BTreeSet::new(),
+        devices: Counts::default(),
         node: None,
         now: Timestamp::now(),
     };
@@ -93,6 +96,8 @@ impl Reporter {
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut changes = self.cache.subscribe();
         let mut pressure = self.services.pressure.subscribe();
+        let mut in_use = self.services.csi.in_use();
+        let mut devices = self.services.devices.counts();
         let mut quick = FIRST_CHECK_WHEN_NOT;
         loop {
             let ready = match self.report().await {
@@ -108,6 +113,8 @@ impl Reporter {
                 () = shutdown.cancelled() => return,
                 change = changes.next() => if change.is_none() { return },
                 changed = pressure.changed() => if changed.is_err() { return },
+                changed = in_use.changed() => if changed.is_err() { return },
+                changed = devices.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -123,7 +130,18 @@ impl Reporter {
         let runtime = status::RuntimeFacts::of(&services.runtime).await;
         let pressures = services.pressure.borrow().clone();
         let host = &self.host;
-        let facts = status::Facts { config, host, runtime: &runtime, pressures, node: node.as_ref(), now };
+        let volumes_in_use = services.csi.in_use().borrow().clone();
+        let devices = services.devices.counts().borrow().clone();
+        let facts = status::Facts {
+            config,
+            host,
+            runtime: &runtime,
+            pressures,
+            volumes_in_use,
+            devices,
+            node: node.as_ref(),
+            now,
+        };
         let last = self.last.as_ref().map(|(status, _)| status);
         let new = status::status(&facts, last.or(node.as_ref().and_then(|node| node.status.as_ref())));
         let ready = status::is_ready(&new);

@@ -16,6 +16,7 @@ use super::host::Host;
 use crate::config::Config;
 use crate::container::resources::{self, ResourceList};
 use crate::cri::Runtime;
+use crate::devices::Counts;
 use crate::eviction::{Pressure, Signal};
 
 const MAX_IMAGE_NAMES: usize = 5;
@@ -47,6 +48,10 @@ pub struct Facts<'a> {
     pub runtime: &'a RuntimeFacts,
     /// What the node is short of.
     pub pressures: BTreeSet<Pressure>,
+    /// The attachable volumes that the node's pods use.
+    pub volumes_in_use: BTreeSet<String>,
+    /// The devices that plugins manage.
+    pub devices: Counts,
     pub node: Option<&'a Node>,
     pub now: Timestamp,
 }
@@ -92,8 +97,8 @@ pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
     addresses.push(NodeAddress { type_: "Hostname".into(), address: config.node_name.clone() });
     NodeStatus {
         addresses: Some(addresses),
-        capacity: Some(capacity(config, facts.host)),
-        allocatable: Some(allocatable(config, facts.host)),
+        capacity: Some(with_devices(capacity(config, facts.host), &facts.devices.capacity)),
+        allocatable: Some(with_devices(allocatable(config, facts.host), &facts.devices.allocatable)),
         conditions: Some(conditions(facts, last)),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(config.listen.port()) }),
@@ -101,8 +106,21 @@ pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
         images: Some(images(&facts.runtime.images, config.max_images)).filter(|images| !images.is_empty()),
         node_info: Some(node_info(facts)),
         runtime_handlers: runtime_handlers(facts.runtime),
+        volumes_in_use: volumes_in_use(facts, last),
         ..NodeStatus::default()
     }
+}
+
+fn with_devices(mut list: ResourceList, counts: &BTreeMap<String, i64>) -> ResourceList {
+    list.extend(counts.iter().map(|(name, count)| (name.clone(), Quantity(count.to_string()))));
+    list
+}
+
+/// The volumes in use; an empty list is told only to take back a longer one.
+fn volumes_in_use(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Option<Vec<String>> {
+    let told = last.is_some_and(|last| last.volumes_in_use.is_some());
+    let names: Vec<String> = facts.volumes_in_use.iter().cloned().collect();
+    Some(names).filter(|names| told || !names.is_empty())
 }
 
 pub fn is_ready(status: &NodeStatus) -> bool {
@@ -347,7 +365,16 @@ mod tests {
         };
         let now = Timestamp::from_second(0).unwrap();
         let pressures = BTreeSet::new();
-        let facts = Facts { config, host: &Host::default(), runtime, pressures, node: Some(&node), now };
+        let facts = Facts {
+            config,
+            host: &Host::default(),
+            runtime,
+            pressures,
+            volumes_in_use: BTreeSet::new(),
+            devices: Counts::default(),
+            node: Some(&node),
+            now,
+        };
         let status = status(&facts, None);
         let condition = status.conditions.unwrap().into_iter().find(|condition| condition.type_ == "Ready").unwrap();
         (condition.status, condition.message.unwrap())
@@ -400,6 +427,8 @@ mod tests {
                 host: &host,
                 runtime: &runtime,
                 pressures: BTreeSet::new(),
+                volumes_in_use: BTreeSet::new(),
+                devices: Counts::default(),
                 node: None,
                 now,
             };

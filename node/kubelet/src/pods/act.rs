@@ -20,17 +20,20 @@ use super::worker::{Desired, Worker};
 use crate::container::config::{self, Parts};
 use crate::container::environment::{self, Environment, Objects};
 use crate::container::fields::Downward;
+use crate::container::given::Given;
 use crate::container::resources;
 use crate::error::{Error, Result};
 use crate::events::{NORMAL, WARNING};
 use crate::images::{Progress, ReadyImage, Request, Wanted};
 use crate::lifecycle;
+use crate::metrics;
 use crate::volumes;
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 const SANDBOX: &str = "/sandbox";
 const VOLUMES: &str = "/volumes";
+const CLAIMS: &str = "/claims";
 const RESIZE: &str = "/resize/";
 
 /// When failed steps may be tried again. The names of steps and containers share one table; a step's begins
@@ -45,9 +48,11 @@ impl Retries {
         self.until.get(name).is_some_and(|(until, _)| *until > now)
     }
 
-    fn failed(&mut self, name: &str, now: Timestamp) {
+    /// Notes a failure and says how long it now takes to the next try.
+    fn failed(&mut self, name: &str, now: Timestamp) -> Duration {
         let wait = self.until.get(name).map_or(FIRST_RETRY, |(_, wait)| (*wait * 2).min(LAST_RETRY));
         self.until.insert(name.to_owned(), (now.checked_add(wait).unwrap_or(now), wait));
+        wait
     }
 
     fn set(&mut self, name: &str, until: Timestamp) {
@@ -82,16 +87,20 @@ impl Failed {
 impl Worker {
     /// Makes the pod's sandbox, its volumes first; true if there is a new one.
     pub(super) async fn create_sandbox(&mut self, observed: &Observed, attempt: u32, now: Timestamp) -> bool {
-        if self.retries.blocked(SANDBOX, now) || !self.ensure_volumes(observed, now).await {
+        let blocked = self.retries.blocked(SANDBOX, now);
+        if blocked || !self.ensure_claims(now).await || !self.ensure_volumes(observed, now).await {
             return false;
         }
         match self.try_create_sandbox(observed, attempt).await {
             Ok(id) => {
                 debug!(pod = %spec::describe(&self.pod), sandbox = id, "sandbox made");
+                self.services.metrics.count(&metrics::STARTED_PODS, &[]);
+                self.services.metrics.count(&metrics::STARTED_CONTAINERS, &["pod_sandbox"]);
                 self.retries.succeeded(SANDBOX);
                 true
             }
             Err(error) => {
+                self.services.metrics.count(&metrics::STARTED_POD_ERRORS, &[]);
                 let message = format!("Failed to create pod sandbox: {error}");
                 self.services.events.pod(&self.pod, WARNING, "FailedCreatePodSandBox", &message);
                 self.retries.failed(SANDBOX, now);
@@ -109,11 +118,34 @@ impl Worker {
         for old in &observed.sandboxes {
             services.runtime.stop_sandbox(&old.id).await?;
         }
-        let config = config::sandbox(&services.config, &self.pod, attempt);
+        let handler = runtime_handler(services, &self.pod).await?;
+        let users = services.users.of(&self.pod)?;
+        if users.is_some() {
+            services.runtime.check_user_namespaces(&handler).await?;
+        }
+        let config = config::sandbox(&services.config, &self.pod, users, attempt);
         fs::create_dir_all(&config.log_directory).map_err(Error::file("create", config.log_directory.as_ref()))?;
         self.set_pod_cgroup();
-        let handler = runtime_handler(services, &self.pod).await?;
         services.runtime.run_sandbox(config, handler).await
+    }
+
+    /// Has the pod's dynamic resources prepared unless they are; says why not in an event.
+    async fn ensure_claims(&mut self, now: Timestamp) -> bool {
+        if self.retries.blocked(CLAIMS, now) {
+            return false;
+        }
+        match self.services.claims.prepare(&self.pod, &self.waker).await {
+            Ok(()) => {
+                self.retries.succeeded(CLAIMS);
+                true
+            }
+            Err(error) => {
+                let message = format!("Failed to prepare dynamic resources: prepare dynamic resources: {error}");
+                self.services.events.pod(&self.pod, WARNING, "FailedPrepareDynamicResources", &message);
+                self.retries.failed(CLAIMS, now);
+                false
+            }
+        }
     }
 
     /// Puts the volumes in place unless they are; says why not in an event.
@@ -130,12 +162,22 @@ impl Worker {
         let context = volumes::Context {
             client: &self.services.client,
             tokens: &self.services.tokens,
+            csi: &self.services.csi,
+            metrics: &self.services.metrics,
+            events: &self.services.events,
+            waker: &self.waker,
             pod: &self.pod,
             pod_dir: &pod_dir,
             downward: &self.downward(observed),
             now,
         };
-        match volumes::set_up(&context).await {
+        let mut desired = self.desired.clone();
+        let set_up = tokio::select! {
+            set_up = volumes::set_up(&context) => set_up,
+            // A driver that hangs must not hold up the pod's end; what it was asked for is written down.
+            _ = desired.wait_for(Desired::must_end) => return self.volumes.is_some(),
+        };
+        match set_up {
             Ok(mounted) => {
                 self.volumes = Some(mounted);
                 self.volumes_stale = false;
@@ -143,8 +185,11 @@ impl Worker {
                 true
             }
             Err(error) => {
-                self.services.events.pod(&self.pod, WARNING, "FailedMount", &error.to_string());
-                self.retries.failed(VOLUMES, now);
+                let wait = self.retries.failed(VOLUMES, now);
+                // Who only has to wait complains when it takes unusually long.
+                if !matches!(error, Error::Waiting(_)) || wait == LAST_RETRY {
+                    self.services.events.pod(&self.pod, WARNING, "FailedMount", &error.to_string());
+                }
                 self.volumes.is_some()
             }
         }
@@ -174,6 +219,7 @@ impl Worker {
             }
             match self.start_container(start, observed, now).await {
                 Ok(true) => {
+                    self.services.metrics.count(&metrics::STARTED_CONTAINERS, &[container_type(&self.pod, start)]);
                     self.waiting.remove(&start.name);
                     self.retries.succeeded(&start.name);
                     started = true;
@@ -186,6 +232,8 @@ impl Worker {
     }
 
     fn start_failed(&mut self, start: &Start, failed: Failed, now: Timestamp) {
+        let labels = [failed.reason, container_type(&self.pod, start)];
+        self.services.metrics.count(&metrics::STARTED_CONTAINER_ERRORS, &labels);
         let message = format!("Error: {}", failed.message);
         self.services.events.container(&self.pod, &start.name, WARNING, "Failed", &message);
         let waiting = Waiting { reason: failed.reason.to_owned(), message: failed.message };
@@ -228,6 +276,22 @@ impl Worker {
         resized
     }
 
+    /// Moves running containers to the processors that are theirs now.
+    pub(super) async fn move_containers(&mut self, observed: &Observed) {
+        self.placed.retain(|id, _| observed.running().any(|instance| instance.id == *id));
+        for instance in observed.running() {
+            let cpus = self.services.cpus.of(spec::uid(&self.pod), &instance.name);
+            if cpus.is_empty() || self.placed.get(&instance.id) == Some(&cpus) {
+                continue;
+            }
+            let linux = corten_cri::v1::LinuxContainerResources { cpuset_cpus: cpus.clone(), ..Default::default() };
+            match self.services.runtime.update_resources(&instance.id, linux).await {
+                Ok(()) => drop(self.placed.insert(instance.id.clone(), cpus)),
+                Err(error) => warn!(%error, container = instance.name, "container not moved to its processors"),
+            }
+        }
+    }
+
     /// Makes the pod's cgroup or gives it the limits that the pod now has.
     fn set_pod_cgroup(&self) {
         let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
@@ -246,7 +310,8 @@ impl Worker {
         let pod = self.pod.clone();
         let Some(sandbox) = usable_sandbox(&pod, observed) else { return Ok(false) };
         let Some(declared) = spec::container(&pod, &start.name) else { return Ok(false) };
-        let sandbox_config = config::sandbox(&self.services.config, &pod, sandbox.attempt);
+        let users = self.services.users.of(&pod).map_err(Failed::new("CreateContainerConfigError"))?;
+        let sandbox_config = config::sandbox(&self.services.config, &pod, users, sandbox.attempt);
         let own = Wanted::of_container(&declared.container);
         let Some(image) = self.image(&declared.container, &own, &sandbox_config, now).await else { return Ok(false) };
         let image_volumes = self.image_volumes(&declared.container, &sandbox_config, now).await;
@@ -254,9 +319,14 @@ impl Worker {
         let environment = self.environment(&declared.container, observed).await;
         let environment = environment.map_err(Failed::new("CreateContainerConfigError"))?;
         let restart_count = self.restart_count(start, observed);
-        let config = self
+        let mut config = self
             .container_config(&declared, restart_count, &environment, &image, &image_volumes, observed)
             .map_err(Failed::new("CreateContainerConfigError"))?;
+        let cpus = self.services.cpus.of(spec::uid(&pod), &start.name);
+        if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
+            resources.cpuset_cpus.clone_from(&cpus);
+        }
+        self.given(&declared.container).await.map_err(Failed::new("CreateContainerConfigError"))?.apply(&mut config);
         if observed.newest(&start.name).is_some_and(|before| before.state == InstanceState::Exited) {
             self.memory.backoffs.next(&start.name, now);
         }
@@ -269,9 +339,17 @@ impl Worker {
         runtime.start_container(&id).await.map_err(Failed::new("RunContainerError"))?;
         self.services.events.container(&pod, &start.name, NORMAL, "Started", "Container started");
         self.memory.applied.insert(id.clone(), declared.container.resources.clone().unwrap_or_default());
+        self.placed.insert(id.clone(), cpus);
         self.link_log(&start.name, &id, &log);
         self.post_start(&declared, &id, observed).await?;
         Ok(true)
+    }
+
+    /// What plugins of the node give the container.
+    async fn given(&self, container: &Container) -> Result<Given> {
+        let mut given = self.services.devices.given(&self.pod, &container.name).await?;
+        given.add_cdi(self.services.claims.given(&self.pod, container));
+        Ok(given)
     }
 
     /// The images that the container mounts as volumes, or `None` if one of them is not there yet.
@@ -318,9 +396,9 @@ impl Worker {
                 let backing_off = waiting.reason == "ImagePullBackOff";
                 match retry_at {
                     // The first look after a failed pull shows ErrImagePull; the next one the back-off.
-                    Some(_) if !backing_off => self.retries.failed(&container.name, now),
+                    Some(_) if !backing_off => drop(self.retries.failed(&container.name, now)),
                     Some(at) => self.retries.set(&container.name, at),
-                    None => self.retries.failed(&container.name, now),
+                    None => drop(self.retries.failed(&container.name, now)),
                 }
                 self.waiting.insert(container.name.clone(), waiting);
                 self.waker.wake();
@@ -391,6 +469,7 @@ impl Worker {
             pod_ips: &self.pod_ips(observed),
             target,
             memory_capacity: self.services.memory_capacity,
+            users: self.services.users.of(&self.pod)?,
         })
     }
 
@@ -450,6 +529,15 @@ impl Worker {
         };
         self.stops.begin(&self.services, &self.waker, &self.pod, &ip, stop);
         Err(Failed { reason: "PostStartHookError", message: error.to_string() })
+    }
+}
+
+/// What upstream's figures call the container.
+fn container_type(pod: &Pod, start: &Start) -> &'static str {
+    match spec::container(pod, &start.name).map(|declared| declared.role) {
+        Some(spec::Role::Init | spec::Role::Sidecar) => "init_container",
+        Some(spec::Role::Ephemeral) => "ephemeral_container",
+        _ => "container",
     }
 }
 

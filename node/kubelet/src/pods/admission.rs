@@ -29,6 +29,11 @@ impl Rejection {
         Rejection::new(name, format!("Predicate {name} failed: {why}"))
     }
 
+    /// A part of the node that could not give what the scheduler thought it could.
+    pub fn unexpected(error: &dyn std::fmt::Display) -> Rejection {
+        Rejection::new("UnexpectedAdmissionError", format!("Allocate failed due to {error}, which is unexpected"))
+    }
+
     /// Whether the node only lacks room, which a critical pod may be made.
     pub fn is_shortage(&self) -> bool {
         self.reason.starts_with("OutOf")
@@ -85,6 +90,8 @@ pub struct Place {
     pub pressures: BTreeSet<Pressure>,
     /// Sysctls that pods may set although they are not safe.
     pub unsafe_sysctls: Vec<String>,
+    /// Whether the kernel confines programs by AppArmor profiles.
+    pub apparmor: bool,
 }
 
 impl Place {
@@ -92,6 +99,7 @@ impl Place {
         Place {
             pressures: services.pressure.borrow().clone(),
             unsafe_sysctls: services.config.allowed_unsafe_sysctls.clone(),
+            apparmor: services.apparmor,
             allocatable: services.allocatable(),
             ..Place::of(node)
         }
@@ -111,6 +119,7 @@ impl Place {
 pub fn admit(pod: &Pod, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
     pressures(pod, place)?;
     sysctls(pod, place)?;
+    apparmor(pod, place)?;
     operating_system(pod)?;
     let wanted = Holding::of(pod);
     room(&wanted, others, place)?;
@@ -193,6 +202,20 @@ fn fits(pattern: &str, name: &str) -> bool {
         Some(prefix) => name.starts_with(prefix),
         None => pattern == name,
     }
+}
+
+/// A pod that asks for a profile is not run without it.
+fn apparmor(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+    let shared = spec::spec(pod).security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref());
+    let containers: Vec<_> = spec::containers(pod).collect();
+    let own = containers.iter().filter_map(|declared| {
+        declared.container.security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref())
+    });
+    let asked = own.chain(shared).any(|profile| profile.type_ != "Unconfined");
+    if place.apparmor || !asked {
+        return Ok(());
+    }
+    Err(Rejection::new("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"))
 }
 
 fn operating_system(pod: &Pod) -> Result<(), Rejection> {
@@ -347,6 +370,12 @@ mod tests {
                 "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS",
             ),
             (sysctl("kernel.shm_rmid_forced"), &[], "admitted"),
+            (format!(r#"{TOLERANT},"securityContext":{{"appArmorProfile":{{"type":"Unconfined"}}}}"#), &[], "admitted"),
+            (
+                format!(r#"{TOLERANT},"securityContext":{{"appArmorProfile":{{"type":"RuntimeDefault"}}}}"#),
+                &[],
+                "AppArmor: Cannot enforce AppArmor: AppArmor is not enabled on the host",
+            ),
             (sysctl("kernel.msgmax"), &[], "admitted"),
             (sysctl("kernel.sem"), &[], "SysctlForbidden: forbidden sysctl: \"kernel.sem\" not allowlisted"),
             (

@@ -13,6 +13,7 @@ use super::worker::Worker;
 use super::{resize, spec, status};
 use crate::error::Result;
 use crate::events::WARNING;
+use crate::metrics;
 
 /// Whether the pod has been on this node for some time.
 pub fn was_admitted(pod: &Pod) -> bool {
@@ -37,11 +38,25 @@ impl Worker {
             return Ok(());
         }
         match self.ask_node().await? {
-            Ok(()) => self.allocated = Some(resize::resources_of(&self.pod)),
+            Ok(()) => match self.take_parts().await {
+                Ok(()) => self.allocated = Some(resize::resources_of(&self.pod)),
+                Err(error) => {
+                    let uid = spec::uid(&self.pod);
+                    self.services.allocations.release(uid);
+                    self.services.devices.release(uid);
+                    self.reject(Rejection::unexpected(&error), now);
+                }
+            },
             Err(rejection) if rejection.is_shortage() && self.make_room().await? => {}
             Err(rejection) => self.reject(rejection, now),
         }
         Ok(())
+    }
+
+    /// What a pod has for itself: devices, and processors.
+    async fn take_parts(&self) -> Result<()> {
+        self.services.devices.allocate(&self.pod).await?;
+        self.services.cpus.allocate(&self.pod)
     }
 
     /// Whether other pods are being ended so that this one fits; until they have, nothing is made for it.
@@ -84,6 +99,7 @@ impl Worker {
 
     fn reject(&mut self, rejection: Rejection, now: Timestamp) {
         let Rejection { reason, message } = rejection;
+        self.services.metrics.count(&metrics::ADMISSION_REJECTIONS, &[&reason]);
         self.services.events.pod(&self.pod, WARNING, &reason, &message);
         let failed = Some((reason, format!("Pod was rejected: {message}")));
         self.memory.termination = Some(Termination { since: now, failed, rejected: true, ..Termination::default() });

@@ -21,7 +21,6 @@ use super::{Services, admit, mirror, spec, static_pods};
 use crate::container::labels;
 use crate::cri::Runtime;
 use crate::error::Result;
-use crate::volumes::teardown;
 
 /// Container events that wait to be passed on; a full queue only makes the runtime wait.
 const EVENT_QUEUE: usize = 256;
@@ -40,6 +39,8 @@ pub struct Manager {
     /// What the API shows of static pods.
     mirrors: HashMap<corten_meta::Key, Arc<Pod>>,
     tasks: JoinSet<String>,
+    /// What earlier pods left is being removed.
+    cleaning: tokio_util::task::TaskTracker,
 }
 
 struct Handle {
@@ -59,6 +60,7 @@ impl Manager {
             static_pods: HashMap::new(),
             mirrors: HashMap::new(),
             tasks: JoinSet::new(),
+            cleaning: tokio_util::task::TaskTracker::new(),
         }
     }
 
@@ -75,6 +77,7 @@ impl Manager {
         self.static_changed();
         self.remove_orphans(&pods).await;
         let mut changes = pods.subscribe();
+        let mut shared_cpus = self.services.cpus.shared();
         let mut relist = tokio::time::interval(self.services.config.relist_interval);
         relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -88,12 +91,16 @@ impl Manager {
                     self.found = static_pods.borrow_and_update().clone();
                     self.static_changed();
                 }
+                // Who shares processors is told which are left.
+                Ok(()) = shared_cpus.changed() => self.runtime_changed(&RuntimeNews::All),
                 Some(news) = runtime_news.recv() => self.runtime_changed(&news),
                 _ = relist.tick() => self.runtime_changed(&RuntimeNews::All),
                 Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => self.worker_ended(ended),
             }
         }
         while self.tasks.join_next().await.is_some() {}
+        self.cleaning.close();
+        self.cleaning.wait().await;
         listener.abort();
     }
 
@@ -239,13 +246,18 @@ impl Manager {
             }
             Err(error) => warn!(%error, "orphans not listed"),
         }
+        self.services.devices.retain(|uid| known.contains(uid));
+        self.services.cpus.retain(|uid| known.contains(uid));
+        for uid in self.services.claims.pods().into_iter().filter(|uid| !known.contains(uid)) {
+            let (claims, stop) = (self.services.claims.clone(), self.shutdown.clone());
+            self.cleaning.spawn(crate::claims::clean_up(claims, uid, stop));
+        }
         let directory = self.services.config.root_dir.join("pods");
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let uid = entry.file_name().to_string_lossy().into_owned();
-            if !known.contains(&uid)
-                && let Err(error) = teardown::remove(&entry.path())
-            {
-                warn!(%error, uid, "orphan's volumes not removed");
+            if !known.contains(&uid) {
+                let (csi, stop) = (self.services.csi.clone(), self.shutdown.clone());
+                self.cleaning.spawn(crate::csi::clean_up(csi, entry.path(), stop));
             }
         }
     }

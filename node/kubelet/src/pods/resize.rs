@@ -66,6 +66,13 @@ impl Worker {
             self.memory.resize.deferred = None;
             return with_resources(wanted, self.allocated.as_ref());
         }
+        if spec::containers(wanted)
+            .any(|declared| !self.services.cpus.own(spec::uid(wanted), &declared.container.name).is_empty())
+        {
+            let why = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy";
+            self.memory.resize.deferred = Some(why.to_owned());
+            return with_resources(wanted, self.allocated.as_ref());
+        }
         let place = Place { allocatable: self.services.allocatable(), ..Place::default() };
         match self.services.allocations.resize(wanted, &place, &self.waker) {
             Ok(()) => {

@@ -4,18 +4,25 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, RwLock};
 
+use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use corten_client::{Cache, Client};
 use tokio::sync::{Semaphore, watch};
 
 use super::Allocations;
 use super::orders::Orders;
+use crate::claims::Claims;
 use crate::config::Config;
 use crate::container::cgroups::Cgroups;
 use crate::container::resources::{self, ResourceList};
+use crate::cpus::Cpus;
 use crate::cri::Runtime;
+use crate::csi::Csi;
+use crate::devices::Devices;
 use crate::events::Events;
 use crate::eviction::Pressure;
+use crate::metrics::Metrics;
 use crate::objects::Objects;
+use crate::users::Users;
 use crate::volumes::Tokens;
 
 pub struct Services {
@@ -25,8 +32,22 @@ pub struct Services {
     /// The scheme of container ids.
     pub runtime_name: String,
     pub events: Events,
+    /// Whether the kernel confines programs by AppArmor profiles.
+    pub apparmor: bool,
+    /// What the kubelet counts of itself.
+    pub metrics: Arc<Metrics>,
     pub objects: Objects,
     pub tokens: Tokens,
+    /// The ids of pods that have users of their own.
+    pub users: Users,
+    /// CSI drivers and their volumes.
+    pub csi: Arc<Csi>,
+    /// Which container runs on which processors.
+    pub cpus: Cpus,
+    /// Devices that plugins manage.
+    pub devices: Arc<Devices>,
+    /// Dynamic resources.
+    pub claims: Arc<Claims>,
     pub cgroups: Cgroups,
     /// All Services of the cluster, for the environment of containers.
     pub services: Arc<Cache>,
@@ -58,7 +79,11 @@ impl Services {
         }
     }
 
+    /// What the node can give to pods now, the devices of plugins included.
     pub fn allocatable(&self) -> ResourceList {
-        self.allocatable.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        let mut list = self.allocatable.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let devices = self.devices.counts().borrow().allocatable.clone();
+        list.extend(devices.into_iter().map(|(name, count)| (name, Quantity(count.to_string()))));
+        list
     }
 }

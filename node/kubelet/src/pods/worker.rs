@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_client::DeleteOptions;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -30,6 +31,7 @@ use crate::container::resources;
 use crate::error::Result;
 use crate::events::{NORMAL, WARNING};
 use crate::images::Pulls;
+use crate::metrics;
 use crate::objects::{Kind, Reference};
 use crate::probes::Probes;
 use crate::volumes::{self, MountedVolumes, teardown};
@@ -78,8 +80,12 @@ pub struct Worker {
     pub(super) resizing: bool,
     /// The pod comes from a file of this node, not from the API.
     pub(super) is_static: bool,
+    /// The processors that each running container was told to run on.
+    pub(super) placed: HashMap<String, String>,
     /// Containers that were stopped in order to start them again.
     restarting: HashSet<String>,
+    /// When this worker first saw the pod, until it is known how long its start took.
+    first_seen: Option<Timestamp>,
     probes: Probes,
     messages: Messages,
     publisher: Publisher,
@@ -123,7 +129,9 @@ impl Worker {
             stops: Stops::default(),
             allocated: None,
             resizing: false,
+            placed: HashMap::new(),
             restarting: HashSet::new(),
+            first_seen: Some(Timestamp::now()),
             messages: Messages::default(),
         };
         (worker, viewer)
@@ -134,10 +142,13 @@ impl Worker {
         self.services.orders.register(spec::uid(&self.pod), &self.waker);
         loop {
             let stopped = stopped_for(self.shutdown.clone(), LAST_WORDS);
+            let begun = Instant::now();
+            let kind = if self.view.borrow().status.phase.is_none() { "create" } else { "sync" };
             let passed = tokio::select! {
                 passed = self.pass() => passed,
                 () = stopped => return,
             };
+            self.services.metrics.observe(&metrics::POD_WORKER_SECONDS, &[kind], begun.elapsed());
             let next = match passed {
                 Ok(next) => next,
                 Err(error) => {
@@ -153,6 +164,8 @@ impl Worker {
             }
         }
         self.services.orders.forget(spec::uid(&self.pod));
+        let uid = spec::uid(&self.pod);
+        self.services.metrics.retain(&metrics::PROBES, |labels| labels.get(3).is_none_or(|known| known != uid));
         self.services.allocations.release(spec::uid(&self.pod));
         self.services.share_cpu();
         self.services.objects.forget(spec::uid(&self.pod));
@@ -338,7 +351,7 @@ impl Worker {
             && !observed.sandboxes.iter().any(|sandbox| sandbox.ready)
     }
 
-    fn report(&self, observed: &Observed, ended: bool, now: Timestamp) {
+    fn report(&mut self, observed: &Observed, ended: bool, now: Timestamp) {
         let facts = Facts {
             pod: &self.pod,
             observed,
@@ -351,8 +364,28 @@ impl Worker {
         };
         let mut status = status::status(&facts);
         keep_times(&self.view.borrow().status, &mut status);
+        self.note_started(&status, now);
         self.publisher.publish(&status);
         self.view.send_replace(View { pod: self.pod.clone(), status, observed: observed.clone() });
+    }
+
+    /// Counts how long the pod took to start: once, and not for one that an earlier kubelet started.
+    fn note_started(&mut self, status: &PodStatus, now: Timestamp) {
+        let Some(seen) = self.first_seen else { return };
+        let containers = status.container_statuses.as_deref().unwrap_or_default();
+        if containers.is_empty() || !containers.iter().all(|container| running_since(container).is_some()) {
+            return;
+        }
+        self.first_seen = None;
+        let earlier =
+            containers.iter().filter_map(running_since).flatten().any(|at| at.0.as_second() < seen.as_second());
+        if !earlier {
+            let since = |at: Timestamp| Duration::try_from(now.duration_since(at)).unwrap_or_default();
+            let metrics = &self.services.metrics;
+            metrics.observe(&metrics::POD_START_SECONDS, &[], since(seen));
+            let created = self.pod.metadata.creation_timestamp.as_ref().map_or(seen, |created| created.0);
+            metrics.observe(&metrics::POD_START_SLI_SECONDS, &[], since(created));
+        }
     }
 
     /// Stops, removes, and makes what the plan says; true if something changed.
@@ -377,6 +410,7 @@ impl Worker {
             acted |= self.start_containers(&plan.start, observed, now).await;
         }
         acted |= self.resize_containers(&plan.resize, now).await;
+        self.move_containers(observed).await;
         self.refresh_volumes(observed, now).await;
         acted
     }
@@ -402,13 +436,22 @@ impl Worker {
     /// The pod has ended: the API is told, then everything it had on this node goes.
     async fn end(&mut self, desired: &Desired, observed: &Observed) -> Result<Next> {
         self.publisher.flushed().await;
-        self.services.allocations.release(spec::uid(&self.pod));
+        let uid = spec::uid(&self.pod).to_owned();
+        let pod_dir = self.services.config.pod_dir(&uid);
+        // A volume that no container uses any more may be wanted on another node.
+        self.services.csi.tear_down(&pod_dir).await.inspect_err(|error| {
+            warn!(%error, pod = %spec::describe(&self.pod), "volumes not unpublished");
+        })?;
+        self.services.claims.unprepare(&uid).await.inspect_err(|error| {
+            warn!(%error, pod = %spec::describe(&self.pod), "dynamic resources not unprepared");
+        })?;
+        self.services.devices.release(&uid);
+        self.services.cpus.release(&uid);
+        self.services.allocations.release(&uid);
         if !desired.must_end() {
             // It stays readable, with its logs, until somebody deletes it.
             return Ok(Next::Sleep(None));
         }
-        let uid = spec::uid(&self.pod).to_owned();
-        let pod_dir = self.services.config.pod_dir(&uid);
         if let Err(error) = teardown::remove(&pod_dir) {
             warn!(%error, pod = %spec::describe(&self.pod), "volumes not removed");
         }
@@ -418,6 +461,7 @@ impl Worker {
             _ => self.delete_object(&uid).await?,
         }
         act::remove_everything(&self.services, &self.pod, observed).await?;
+        self.services.users.release(&uid);
         self.services.cgroups.remove(&resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod));
         Ok(Next::Done)
     }
@@ -452,6 +496,11 @@ impl Worker {
         }
         self.services.objects.set(spec::uid(&self.pod), &self.waker, &references);
     }
+}
+
+/// When a container that runs was started, as far as that is known.
+fn running_since(container: &ContainerStatus) -> Option<&Option<Time>> {
+    Some(&container.state.as_ref()?.running.as_ref()?.started_at)
 }
 
 async fn stopped_for(shutdown: CancellationToken, time: Duration) {

@@ -190,6 +190,7 @@ impl Task {
             ticks.tick().await;
             let outcome = self.probe_once().await;
             self.tell(&outcome);
+            self.note(&outcome);
             if let Some(good) = counter.count(outcome.is_success()) {
                 self.set(good);
                 // A container that failed for good is restarted, and one that started is started: both
@@ -224,6 +225,18 @@ impl Task {
             }
         };
         self.events.container(&self.pod, &self.container.name, WARNING, reason, &message);
+    }
+
+    fn note(&self, outcome: &Outcome) {
+        let result = match outcome {
+            Outcome::Success | Outcome::Warning(_) => "successful",
+            Outcome::Failure(_) => "failed",
+            Outcome::Error(_) => "unknown",
+        };
+        let (pod, container) = (&self.pod, self.container.name.as_str());
+        let (namespace, name, uid) = (spec::namespace(pod), spec::name(pod), spec::uid(pod));
+        let labels = [container, namespace, name, uid, self.kind.title(), result];
+        self.runtime.metrics().count(&crate::metrics::PROBES, &labels);
     }
 
     fn set(&self, good: bool) {

@@ -10,7 +10,10 @@ use http::{Response, StatusCode};
 use super::{Body, State, text};
 use crate::pods::observed::InstanceState;
 use crate::stats::Detail;
-use crate::stats::types::{ContainerStats, PodStats, Summary, Time};
+use crate::stats::types::{ContainerStats, FsStats, PodStats, Summary, Time};
+
+/// The kernel's clock ticks a second in /proc.
+const TICKS: f64 = 100.0;
 
 /// A page in the text format, one family after the other.
 #[derive(Default)]
@@ -229,6 +232,18 @@ const CADVISOR_FIGURES: &[Figure] = &[
         let memory = container.memory.as_ref()?;
         Some((memory.rss_bytes? as f64, Some(memory.time)))
     }),
+    ("container_last_seen", "gauge", "Last time a container was seen by the exporter", |container| {
+        let time = container.cpu.as_ref()?.time;
+        Some((time.milliseconds() as f64 / 1e3, Some(time)))
+    }),
+    ("container_fs_inodes_free", "gauge", "Number of available Inodes", |container| {
+        let rootfs = container.rootfs.as_ref()?;
+        Some((rootfs.inodes_free? as f64, Some(rootfs.time)))
+    }),
+    ("container_fs_inodes_total", "gauge", "Number of Inodes", |container| {
+        let rootfs = container.rootfs.as_ref()?;
+        Some((rootfs.inodes? as f64, Some(rootfs.time)))
+    }),
     ("container_memory_swap", "gauge", "Container swap usage in bytes.", |container| {
         let swap = container.swap.as_ref()?;
         Some((swap.swap_usage_bytes? as f64, Some(swap.time)))
@@ -296,7 +311,7 @@ fn cadvisor_network(page: &mut Page, summary: &Summary) {
 }
 
 /// `/metrics`: the kubelet itself.
-pub fn kubelet(state: &State) -> Response<Body> {
+pub async fn kubelet(state: &State) -> Response<Body> {
     let views = state.views.all();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for instance in views.iter().flat_map(|view| &view.observed.instances) {
@@ -327,7 +342,87 @@ pub fn kubelet(state: &State) -> Response<Body> {
         1.0,
         None,
     );
+    if let Ok(summary) = state.collector.summary(Detail::All).await {
+        volumes(&mut page, &summary);
+    }
+    state.services.metrics.write(&mut page.text, |family| !family.is_of_probes());
+    process(&mut page);
     text(StatusCode::OK, &page.text)
+}
+
+/// `/metrics/probes`.
+pub fn probes(state: &State) -> Response<Body> {
+    let mut page = Page::default();
+    state.services.metrics.write(&mut page.text, crate::metrics::Family::is_of_probes);
+    text(StatusCode::OK, &page.text)
+}
+
+/// The process that the kubelet is in; in a cluster of one process, all of it.
+fn process(page: &mut Page) {
+    let mut one = |name: &str, kind: &str, help: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            page.family(name, kind, help);
+            page.sample(name, &[], value, None);
+        }
+    };
+    let text = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
+    let (stat, status, limits, system) = (text("self/stat"), text("self/status"), text("self/limits"), text("stat"));
+    // The name of the process, in parentheses, may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let field = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
+    let bytes = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
+    };
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
+    let booted = system.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
+    let cpu = field(11).zip(field(12)).map(|(user, system)| (user + system) / TICKS);
+    let open = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
+    let started = field(19).zip(booted).map(|(ticks, booted)| booted + ticks / TICKS);
+    one("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", cpu);
+    one(
+        "process_max_fds",
+        "gauge",
+        "Maximum number of open file descriptors.",
+        most.and_then(|text| text.parse().ok()),
+    );
+    one("process_open_fds", "gauge", "Number of open file descriptors.", open);
+    one("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", bytes("VmRSS:"));
+    one("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", started);
+    one("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", bytes("VmSize:"));
+}
+
+/// A figure of a volume's file system.
+type VolumeFigure = (&'static str, &'static str, fn(&FsStats) -> Option<u64>);
+
+const VOLUME_FIGURES: &[VolumeFigure] = &[
+    ("kubelet_volume_stats_available_bytes", "[ALPHA] Number of available bytes in the volume", |fs| {
+        fs.available_bytes
+    }),
+    ("kubelet_volume_stats_capacity_bytes", "[ALPHA] Capacity in bytes of the volume", |fs| fs.capacity_bytes),
+    ("kubelet_volume_stats_inodes", "[ALPHA] Maximum number of inodes in the volume", |fs| fs.inodes),
+    ("kubelet_volume_stats_inodes_free", "[ALPHA] Number of free inodes in the volume", |fs| fs.inodes_free),
+    ("kubelet_volume_stats_inodes_used", "[ALPHA] Number of used inodes in the volume", |fs| fs.inodes_used),
+    ("kubelet_volume_stats_used_bytes", "[ALPHA] Number of used bytes in the volume", |fs| fs.used_bytes),
+];
+
+/// How full the volumes of claims are; a claim that several pods use is shown once.
+fn volumes(page: &mut Page, summary: &Summary) {
+    let all = summary.pods.iter().flat_map(|pod| &pod.volumes);
+    let claims: BTreeMap<(&str, &str), &FsStats> = all
+        .filter_map(|volume| {
+            let claim = volume.claim.as_ref()?;
+            Some(((claim.namespace.as_str(), claim.name.as_str()), &volume.fs))
+        })
+        .collect();
+    for (name, help, figure) in VOLUME_FIGURES {
+        page.family(name, "gauge", help);
+        for ((namespace, claim), fs) in &claims {
+            let Some(value) = figure(fs) else { continue };
+            let labels = [("namespace", *namespace), ("persistentvolumeclaim", *claim)];
+            page.sample(name, &labels, value as f64, None);
+        }
+    }
 }
 
 #[cfg(test)]

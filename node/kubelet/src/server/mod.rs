@@ -158,15 +158,17 @@ async fn handle(state: &Arc<State>, user: Option<&authorize::User>, request: Req
 async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let labels = [request.method().as_str(), segments.first().copied().unwrap_or_default(), "readwrite"];
+    state.services.metrics.count(&crate::metrics::HTTP_REQUESTS, &labels);
     match (request.method(), segments.as_slice()) {
         (&Method::GET, ["healthz", ..]) => text(StatusCode::OK, "ok"),
         (&Method::GET, ["pods"]) => stats::pods(state),
         (&Method::GET, ["runningpods"]) => stats::running_pods(state),
         (&Method::GET, ["stats", "summary"]) => stats::summary(state, request.uri().query()).await,
-        (&Method::GET, ["metrics"]) => metrics::kubelet(state),
+        (&Method::GET, ["metrics"]) => metrics::kubelet(state).await,
         (&Method::GET, ["metrics", "resource"]) => metrics::resource(state).await,
         (&Method::GET, ["metrics", "cadvisor"]) => metrics::cadvisor(state).await,
-        (&Method::GET, ["metrics", "probes"]) => text(StatusCode::OK, ""),
+        (&Method::GET, ["metrics", "probes"]) => metrics::probes(state),
         (&Method::GET, ["configz"]) => stats::configz(state),
         (&Method::GET, ["logs", inside @ ..]) => {
             node_logs::serve(state, &inside.join("/"), request.uri().query()).await

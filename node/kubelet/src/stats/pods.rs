@@ -141,15 +141,20 @@ impl Inner {
 
     /// A volume below the pod's directory; one that lies elsewhere has a room of its own.
     fn volume(&self, pod: Option<&Pod>, volume: &Volume, pod_dir: &Path, time: Time) -> Option<VolumeStats> {
-        let path = volume_path(pod_dir, &volume.name)?;
-        let room = disk::file_system(&path, time)?;
+        let uid = pod.map(spec::uid).unwrap_or_default();
+        let told = self.services.csi.usage_of(uid, &volume.name, time);
+        let path = volume_path(pod_dir, &volume.name);
         let claim = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
         let claim = claim.or_else(|| {
             volume.ephemeral.as_ref().map(|_| format!("{}-{}", spec::name(pod?).to_owned(), volume.name).into())?
         });
-        let fs = match claim {
-            Some(_) => room,
-            None => disk::part_of(&room, self.counts.of(&path)),
+        let fs = match (told, path) {
+            (Some(told), _) => told,
+            (None, Some(path)) if volume.csi.is_none() => {
+                let room = disk::file_system(&path, time)?;
+                if claim.is_some() { room } else { disk::part_of(&room, self.counts.of(&path)) }
+            }
+            _ => return None,
         };
         let namespace = pod.map(|pod| spec::namespace(pod).to_owned()).unwrap_or_default();
         Some(VolumeStats { fs, name: volume.name.clone(), claim: claim.map(|name| ClaimReference { name, namespace }) })

@@ -24,7 +24,7 @@ pub fn set_up(context: &Context<'_>, name: &str, source: &EmptyDirVolumeSource) 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).map_err(Error::file("chmod", &path))?;
         ownership::give_to_group(context.pod, &path)?;
     }
-    Ok(Mounted { path, writable: true })
+    Ok(Mounted::writable(path))
 }
 
 /// Mounts a tmpfs unless there is one already; true if it is new.

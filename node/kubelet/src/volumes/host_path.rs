@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 pub fn set_up(source: &HostPathVolumeSource) -> Result<Mounted> {
     let path = PathBuf::from(&source.path);
     check(&path, source.type_.as_deref().unwrap_or_default())?;
-    Ok(Mounted { path, writable: true })
+    Ok(Mounted::writable(path))
 }
 
 fn check(path: &Path, type_: &str) -> Result<()> {

@@ -19,6 +19,7 @@ mod token;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use corten_api::k8s_openapi::api::core::v1::{KeyToPath, Pod, Volume};
 use corten_client::Client;
@@ -27,8 +28,12 @@ use jiff::Timestamp;
 pub use token::Tokens;
 
 use crate::container::fields::Downward;
+use crate::csi::{self, Csi};
 use crate::error::{Error, Result};
+use crate::events::Events;
+use crate::metrics::{self, Metrics};
 use crate::pods::spec;
+use crate::pods::waker::Waker;
 
 /// A file of a volume whose content the kubelet writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +53,15 @@ pub struct Mounted {
     pub path: PathBuf,
     /// Whether containers may write to it at all.
     pub writable: bool,
+    /// The path is a block device, not a directory.
+    pub device: bool,
+}
+
+impl Mounted {
+    /// A directory that containers may write to.
+    pub fn writable(path: PathBuf) -> Mounted {
+        Mounted { path, writable: true, device: false }
+    }
 }
 
 /// All volumes of a pod in place, and when they must be looked at again (a token grows old).
@@ -61,6 +75,10 @@ pub struct MountedVolumes {
 pub struct Context<'a> {
     pub client: &'a Client,
     pub tokens: &'a Tokens,
+    pub csi: &'a Csi,
+    pub events: &'a Events,
+    pub metrics: &'a Metrics,
+    pub waker: &'a Waker,
     pub pod: &'a Pod,
     pub pod_dir: &'a Path,
     pub downward: &'a Downward,
@@ -72,12 +90,40 @@ pub async fn set_up(context: &Context<'_>) -> Result<MountedVolumes> {
     let mut result = MountedVolumes::default();
     // The content of an image volume is the runtime's: it is fetched with the images of the containers.
     for volume in spec::spec(context.pod).volumes.iter().flatten().filter(|volume| volume.image.is_none()) {
-        let mounted = set_up_volume(context, volume, &mut result.refresh_at)
-            .await
-            .map_err(|error| Error::pod(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name)))?;
+        let begun = Instant::now();
+        let set_up = set_up_volume(context, volume, &mut result.refresh_at).await;
+        note(context, volume, &set_up, begun);
+        let mounted = set_up.map_err(|error| match error {
+            Error::Waiting(_) => error,
+            _ => Error::pod(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name)),
+        })?;
         result.by_name.insert(volume.name.clone(), mounted);
     }
     Ok(result)
+}
+
+/// Counts how long it took; a volume that only waits is no operation yet.
+fn note(context: &Context<'_>, volume: &Volume, set_up: &Result<Mounted>, begun: Instant) {
+    let status = match set_up {
+        Ok(_) => "success",
+        Err(Error::Waiting(_)) => return,
+        Err(_) => "fail-unknown",
+    };
+    let labels = ["false", "volume_mount", status, plugin_of(volume)];
+    context.metrics.observe(&metrics::STORAGE_SECONDS, &labels, begun.elapsed());
+}
+
+fn plugin_of(volume: &Volume) -> &'static str {
+    match volume {
+        Volume { empty_dir: Some(_), .. } => "kubernetes.io/empty-dir",
+        Volume { host_path: Some(_), .. } => "kubernetes.io/host-path",
+        Volume { config_map: Some(_), .. } => "kubernetes.io/configmap",
+        Volume { secret: Some(_), .. } => "kubernetes.io/secret",
+        Volume { downward_api: Some(_), .. } => "kubernetes.io/downward-api",
+        Volume { projected: Some(_), .. } => "kubernetes.io/projected",
+        Volume { csi: Some(_), .. } => "kubernetes.io/csi",
+        _ => "kubernetes.io/persistent-claim",
+    }
 }
 
 async fn set_up_volume(context: &Context<'_>, volume: &Volume, refresh_at: &mut Option<Timestamp>) -> Result<Mounted> {
@@ -106,19 +152,29 @@ async fn set_up_volume(context: &Context<'_>, volume: &Volume, refresh_at: &mut 
         return write_payload(context, "kubernetes.io~projected", name, Medium::Memory, &payload);
     }
     if let Some(source) = &volume.persistent_volume_claim {
-        return persistent_volume_claim::set_up(context, &source.claim_name, source.read_only == Some(true)).await;
+        let read_only = source.read_only == Some(true);
+        return persistent_volume_claim::set_up(context, name, &source.claim_name, read_only, refresh_at).await;
     }
     if volume.ephemeral.is_some() {
         let claim = persistent_volume_claim::ephemeral_claim(context, name);
-        return persistent_volume_claim::set_up(context, &claim, false).await;
+        return persistent_volume_claim::set_up(context, name, &claim, false, refresh_at).await;
+    }
+    if let Some(source) = csi::Source::inline(context.pod, volume) {
+        let request = csi::Request { volume: name, source, bound: None };
+        let (mounted, look_again) = context.csi.set_up(context, &request).await?;
+        earlier(refresh_at, look_again);
+        return Ok(mounted);
     }
     Err(Error::pod(format!("no volume plugin matched: {}", unsupported_type(volume))))
 }
 
+/// Keeps the earlier of two times.
+fn earlier(at: &mut Option<Timestamp>, other: Option<Timestamp>) {
+    *at = [*at, other].into_iter().flatten().min();
+}
+
 fn unsupported_type(volume: &Volume) -> &'static str {
-    if volume.csi.is_some() {
-        "csi volumes are not supported by this node"
-    } else if volume.nfs.is_some() {
+    if volume.nfs.is_some() {
         "nfs volumes are not supported by this node"
     } else {
         "this type of volume is not supported by this node"
@@ -151,7 +207,7 @@ fn write_payload(
     }
     let group = ownership::fs_group(context.pod);
     atomic_writer::write(&path, payload, group)?;
-    Ok(Mounted { path, writable: false })
+    Ok(Mounted { writable: false, ..Mounted::writable(path) })
 }
 
 fn mode(mode: Option<i32>, default: u32) -> u32 {

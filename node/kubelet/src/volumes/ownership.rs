@@ -27,9 +27,21 @@ pub fn common_user(pod: &Pod) -> Option<u32> {
 /// Gives the tree to the pod's group: readable and writable by it, and inherited by new files.
 pub fn give_to_group(pod: &Pod, path: &Path) -> Result<()> {
     match fs_group(pod) {
+        Some(group) if on_root_mismatch(pod) && is_given(path, group)? => Ok(()),
         Some(group) => give(path, group),
         None => Ok(()),
     }
+}
+
+/// Whether the pod trusts a root that has the right owner to stand for the whole tree.
+fn on_root_mismatch(pod: &Pod) -> bool {
+    let security = spec::spec(pod).security_context.as_ref();
+    security.is_some_and(|security| security.fs_group_change_policy.as_deref() == Some("OnRootMismatch"))
+}
+
+fn is_given(path: &Path, group: u32) -> Result<bool> {
+    let root = fs::metadata(path).map_err(Error::file("stat", path))?;
+    Ok(root.gid() == group && root.mode() & 0o2770 == 0o2770)
 }
 
 fn give(path: &Path, group: u32) -> Result<()> {

@@ -1,12 +1,15 @@
-//! `persistentVolumeClaim` and `ephemeral`: the volume that the claim is bound to, as far as it lies on this node
-//! (`hostPath` and `local`). It never binds a claim and never waits for one: the worker tries again.
+//! `persistentVolumeClaim` and `ephemeral`: the volume that the claim is bound to, on this node (`hostPath` and `local`)
+//! or from a CSI driver. It never binds a claim and never waits for one: the worker tries again.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use corten_api::k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, PersistentVolumeClaim};
+use jiff::Timestamp;
 
 use super::{Context, Mounted, host_path, ownership, volume_dir};
+use crate::csi;
 use crate::error::{Error, Result};
 use crate::pods::spec;
 
@@ -15,29 +18,42 @@ pub fn ephemeral_claim(context: &Context<'_>, volume: &str) -> String {
     format!("{}-{volume}", spec::name(context.pod))
 }
 
-pub async fn set_up(context: &Context<'_>, claim: &str, read_only: bool) -> Result<Mounted> {
+pub async fn set_up(
+    context: &Context<'_>,
+    name: &str,
+    claim: &str,
+    read_only: bool,
+    refresh_at: &mut Option<Timestamp>,
+) -> Result<Mounted> {
     let namespace = spec::namespace(context.pod);
-    let volume = bound_volume(context, claim)
+    let (claim, volume) = bound_volume(context, claim)
         .await
         .map_err(|error| Error::pod(format!("error processing PVC {namespace}/{claim}: {error}")))?;
+    if let Some(source) = csi::Source::persistent(&volume, read_only) {
+        let request = csi::Request { volume: name, source, bound: Some((&claim, &volume)) };
+        let (mounted, look_again) = context.csi.set_up(context, &request).await?;
+        super::earlier(refresh_at, look_again);
+        return Ok(mounted);
+    }
     let name = volume.metadata.name.clone().unwrap_or_default();
     let source = volume.spec.unwrap_or_default();
-    if source.volume_mode.as_deref() == Some("Block") {
-        return Err(Error::pod("block volumes are not supported by this node"));
-    }
-    let mut mounted = if let Some(source) = &source.host_path {
-        host_path::set_up(source)?
-    } else if let Some(source) = &source.local {
-        set_up_local(context, &name, source)?
-    } else {
-        return Err(Error::pod(format!("no volume plugin matched: persistent volume {name:?} is not on this node")));
+    let block = source.volume_mode.as_deref() == Some("Block");
+    let mut mounted = match (&source.host_path, &source.local) {
+        (Some(source), _) if !block => host_path::set_up(source)?,
+        (_, Some(source)) if block => local_device(source)?,
+        (_, Some(source)) => set_up_local(context, &name, source)?,
+        _ => {
+            return Err(Error::pod(format!(
+                "no volume plugin matched: persistent volume {name:?} is not on this node"
+            )));
+        }
     };
     mounted.writable &= !read_only;
     Ok(mounted)
 }
 
 /// The volume, once claim and volume agree that they belong together.
-async fn bound_volume(context: &Context<'_>, claim: &str) -> Result<PersistentVolume> {
+async fn bound_volume(context: &Context<'_>, claim: &str) -> Result<(PersistentVolumeClaim, PersistentVolume)> {
     let namespace = spec::namespace(context.pod);
     let claim = context.client.get::<PersistentVolumeClaim>(namespace, claim).await?;
     let name = bound_name(&claim)?;
@@ -46,7 +62,7 @@ async fn bound_volume(context: &Context<'_>, claim: &str) -> Result<PersistentVo
     if holder != claim.metadata.uid {
         return Err(Error::pod(format!("PV {name:?} is bound to another claim")));
     }
-    Ok(volume)
+    Ok((claim, volume))
 }
 
 fn bound_name(claim: &PersistentVolumeClaim) -> Result<&str> {
@@ -69,7 +85,18 @@ fn set_up_local(context: &Context<'_>, name: &str, source: &LocalVolumeSource) -
         ownership::give_to_group(context.pod, &path)?;
         fs::create_dir_all(&seen).map_err(Error::file("create", &seen))?;
     }
-    Ok(Mounted { path, writable: true })
+    Ok(Mounted::writable(path))
+}
+
+/// A block device of this node, for a claim that asks for one.
+fn local_device(source: &LocalVolumeSource) -> Result<Mounted> {
+    let path = PathBuf::from(&source.path);
+    let path = path.canonicalize().map_err(Error::file("look at device", &path))?;
+    let kind = fs::metadata(&path).map_err(Error::file("look at device", &path))?.file_type();
+    if !kind.is_block_device() {
+        return Err(Error::pod(format!("path {:?} is not a block device", source.path)));
+    }
+    Ok(Mounted { device: true, ..Mounted::writable(path) })
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ const OLDEST: SignedDuration = SignedDuration::from_hours(24);
 #[derive(Clone, Debug)]
 pub struct Token {
     pub text: String,
+    pub expires: Timestamp,
     pub refresh_at: Timestamp,
 }
 
@@ -87,7 +88,9 @@ async fn ask(context: &Context<'_>, request: &Request) -> Result<Token> {
     let answer = TokenRequest::from_value(answer).map_err(|error| Error::pod(format!("read a token: {error}")))?;
     let status = answer.status.unwrap_or_default();
     match (status.token, status.expiration_timestamp) {
-        (Some(text), Some(expires)) => Ok(Token { refresh_at: refresh_at(context.now, expires.0), text }),
+        (Some(text), Some(expires)) => {
+            Ok(Token { refresh_at: refresh_at(context.now, expires.0), expires: expires.0, text })
+        }
         _ => Err(Error::pod("the API server answered a token request without a token")),
     }
 }

@@ -215,7 +215,7 @@ fn object(value: &Value) -> Arc<Object> {
     Arc::new(Object::from_value(value, revision).unwrap())
 }
 
-const PLURALS: [&str; 10] = [
+const PLURALS: [&str; 15] = [
     "pods",
     "nodes",
     "services",
@@ -226,6 +226,11 @@ const PLURALS: [&str; 10] = [
     "serviceaccounts",
     "persistentvolumes",
     "persistentvolumeclaims",
+    "csidrivers",
+    "csinodes",
+    "volumeattachments",
+    "resourceclaims",
+    "resourceslices",
 ];
 
 fn is_collection(path: &str) -> bool {

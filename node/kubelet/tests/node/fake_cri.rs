@@ -89,6 +89,15 @@ impl FakeCri {
         self.with(|inner| inner.calls.clone())
     }
 
+    /// What the newest container of that name was made with.
+    pub fn config(&self, name: &str) -> cri::ContainerConfig {
+        self.with(|inner| {
+            let named =
+                inner.containers.values().filter(|(status, _, _)| status.metadata.as_ref().unwrap().name == name);
+            named.max_by_key(|(status, _, _)| status.created_at).expect("the container was made").1.clone()
+        })
+    }
+
     /// Ends the running container of that name.
     pub fn exit(&self, name: &str, code: i32) {
         let id = self.with(|inner| {

@@ -7,6 +7,7 @@
 mod fake_api;
 mod fake_cri;
 mod node_api;
+mod plugins;
 mod pressure;
 mod static_pods;
 
@@ -81,8 +82,16 @@ impl Fixture {
     }
 
     async fn restart(&mut self) {
+        self.stop().await;
+        self.resume();
+    }
+
+    async fn stop(&mut self) {
         self.shutdown.cancel();
         (&mut self.kubelet).await.unwrap().unwrap();
+    }
+
+    fn resume(&mut self) {
         self.shutdown = CancellationToken::new();
         self.kubelet = tokio::spawn(corten_kubelet::run(self.config.clone(), self.api.client(), self.shutdown.clone()));
     }

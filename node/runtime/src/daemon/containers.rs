@@ -16,14 +16,14 @@ use crate::images::{ImageConfig, ImageRecord, ImageStore};
 use crate::sandbox::Sandbox;
 use crate::shim::log::now;
 use crate::shim::protocol::{Exit, Outcome};
-use crate::spec::{Device, Spec, build};
+use crate::spec::{Device, Spec, build, cdi};
 
 /// How long a killed container may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Daemon {
     /// Prepares a container: its folder, its spec, its record. Nothing runs yet.
-    pub async fn create_container(&self, sandbox_id: &str, config: v1::ContainerConfig) -> Result<String, Error> {
+    pub async fn create_container(&self, sandbox_id: &str, mut config: v1::ContainerConfig) -> Result<String, Error> {
         let sandbox = self.sandbox(sandbox_id)?;
         if !sandbox.record().ready {
             return Err(Error::State(format!("sandbox {:?} is not ready", sandbox.id)));
@@ -35,8 +35,9 @@ impl Daemon {
         let image = self.images.find(&asked)?.ok_or_else(|| Error::NotFound { kind: "image", id: asked.clone() })?;
         let image_config = self.images.config(&image.id)?;
         let id = new_id();
+        let edits = cdi::apply(&mut config, &self.cdi_folders)?;
         make_missing_sources(&config.mounts)?;
-        let spec = self.spec(&id, &sandbox, &config, &image, &image_config)?;
+        let spec = self.spec(&id, &sandbox, (&config, &edits), &image, &image_config)?;
         let layers = self.layers_of(&image, &config)?;
         self.images.lease(&id, &layers)?;
         self.write_bundle(&id, &spec)?;
@@ -53,7 +54,7 @@ impl Daemon {
         &self,
         id: &str,
         sandbox: &Sandbox,
-        config: &v1::ContainerConfig,
+        (config, edits): (&v1::ContainerConfig, &cdi::Edits),
         image: &ImageRecord,
         image_config: &ImageConfig,
     ) -> Result<Spec, Error> {
@@ -79,6 +80,7 @@ impl Daemon {
             available_capabilities: self.capabilities,
             node_devices: if privileged { node_devices() } else { Vec::new() },
             cgroup_v2: self.hierarchy.is_v2(),
+            edits,
         };
         let mut spec = build::build(&input)?;
         let group = self.hierarchy.group(&cgroup_path(sandbox, id));
@@ -119,6 +121,11 @@ impl Daemon {
             std::fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
         }
         let bytes = serde_json::to_vec(spec).map_err(|error| Error::Invalid(format!("spec: {error}")))?;
+        if let Some((_, users)) = &spec.namespaces.users {
+            // The root of the root file system is the writable layer's, and belongs to the pod's root.
+            let upper = folder.join("upper");
+            std::os::unix::fs::chown(&upper, Some(users.uid), Some(users.gid)).map_err(Error::file("chown", &upper))?;
+        }
         crate::paths::write_atomically(&folder.join("spec.json"), &bytes)
     }
 

@@ -49,6 +49,9 @@ pub(crate) struct Daemon {
     zygote: Arc<Zygote>,
     hierarchy: Hierarchy,
     capabilities: u64,
+    cdi_folders: Vec<std::path::PathBuf>,
+    /// Whether pods may have users of their own here.
+    pub user_namespaces: bool,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
     containers: Mutex<HashMap<String, Arc<Container>>>,
     events: broadcast::Sender<ContainerEvent>,
@@ -62,13 +65,17 @@ impl Daemon {
         paths.create()?;
         finish_removals(&paths.containers())?;
         let images = config.image_store()?;
+        let (self_exe, layers) = (config.self_exe.clone(), images.layers_folder());
+        let probe = move || Ok(crate::executor::can_map_ids(&self_exe, &layers));
         let daemon = Arc::new(Self {
+            user_namespaces: sandboxes::blocking(probe).await?,
             images,
             network,
             self_exe: config.self_exe.clone(),
             zygote: Arc::new(Zygote::new(&config.self_exe, &config.run_dir)),
             hierarchy: Hierarchy::detect()?,
             capabilities: own_capabilities(),
+            cdi_folders: config.cdi_folders.clone(),
             sandboxes: Mutex::default(),
             containers: Mutex::default(),
             events: broadcast::Sender::new(EVENT_BACKLOG),
@@ -111,7 +118,7 @@ impl Daemon {
         for id in names(&self.paths.sandboxes())? {
             match Sandbox::load(&self.paths, &id) {
                 Ok(sandbox) => {
-                    let plan = namespaces::Plan::new(&sandbox.namespace_options(), String::new(), Vec::new());
+                    let plan = namespaces::Plan::new(&sandbox.namespace_options(), String::new(), Vec::new())?;
                     if sandbox.record().ready && !namespaces::exist(&plan, &self.paths.run_sandbox(&id)) {
                         sandbox.update(&self.paths, |record| record.ready = false)?;
                     }

@@ -38,9 +38,9 @@ impl Daemon {
         let hostname = sandbox.hostname();
         files::write(&self.paths.sandbox(&sandbox.id), &hostname, sandbox.config.dns_config.as_ref())?;
         let sysctls = sandbox.config.linux.as_ref().map(|linux| linux.sysctls.clone()).unwrap_or_default();
-        let plan = namespaces::Plan::new(&options, hostname, sysctls.into_iter().collect());
-        let run = self.paths.run_sandbox(&sandbox.id);
-        blocking(move || namespaces::create(&plan, &run)).await?;
+        let plan = namespaces::Plan::new(&options, hostname, sysctls.into_iter().collect())?;
+        let (run, self_exe) = (self.paths.run_sandbox(&sandbox.id), self.self_exe.clone());
+        blocking(move || namespaces::create(&plan, &self_exe, &run)).await?;
         if options.pid() == v1::NamespaceMode::Pod {
             self.start_pause(sandbox).await?;
         }

@@ -89,6 +89,14 @@ fn install_filters(programs: &[Program]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Has the kernel confine the program by an AppArmor profile from its first instruction on.
+pub(super) fn confine(profile: Option<&str>) -> Result<(), Failure> {
+    let Some(profile) = profile else { return Ok(()) };
+    let command = format!("exec {profile}");
+    let written = std::fs::write("/proc/self/attr/apparmor/exec", &command);
+    written.or_else(|_| std::fs::write("/proc/self/attr/exec", &command)).step(format!("AppArmor profile {profile:?}"))
+}
+
 /// Sets how gladly the kernel kills this process. Lowering needs a capability that root may lack:
 /// then the value stays as near as it can be.
 pub(super) fn set_oom_score(score: Option<i32>) {

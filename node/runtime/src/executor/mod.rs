@@ -15,6 +15,7 @@ mod user;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -70,36 +71,62 @@ pub(crate) fn exec(spec: &Spec, process: &Process, init: Pid, stdio: Stdio) -> R
     launch(spec, &pid_namespace, |channel| exec_process(spec, process, init, stdio, channel))
 }
 
+/// Whether pods may have users of their own: the kernel has user namespaces, and the file system of the images can show
+/// its files with other ids.
+pub(crate) fn can_map_ids(self_exe: &Path, layers: &Path) -> bool {
+    let probe = || -> Result<(), String> {
+        let users = crate::sandbox::user_namespace::probe(self_exe).step("make a user namespace")?;
+        let folder = std::fs::File::open(layers).map(OwnedFd::from).step("open the layers")?;
+        mount::map_ids(&mount::copy(&folder)?, &users).step("map the ids of the image layers")
+    };
+    probe().inspect_err(|why| tracing::info!(why, "pods cannot have users of their own")).is_ok()
+}
+
 /// The life of a container's first process until it becomes the user's program.
 fn container_process(spec: &Spec, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
     credentials::set_oom_score(spec.process.oom_score_adj);
+    let users = namespace::open_users(spec.namespaces.users.as_ref().map(|(path, _)| path.as_path()))?;
     namespace::join_sandbox(&spec.namespaces)?;
     namespace::new_mount_namespace(spec.private_cgroup_namespace)?;
     let binds = mount::take_sources(&spec.mounts)?;
     namespace::detach_propagation()?;
+    rootfs::map_layers(&spec.rootfs, users.as_ref())?;
     let root = rootfs::mount_overlay(&spec.rootfs)?;
-    mount::mount_all(&root, &spec.mounts, binds)?;
+    mount::mount_all(&root, &spec.mounts, binds, users.as_ref())?;
     device::populate(&root, &spec.devices)?;
-    rootfs::make_working_directory(&root, &spec.process.cwd)?;
+    rootfs::make_working_directory(&root, &spec.process.cwd, spec.namespaces.users.as_ref().map(|(_, ids)| *ids))?;
+    rootfs::keep_writable(&root, &spec.writable_paths)?;
     rootfs::hide(&root, &spec.masked_paths, &spec.readonly_paths)?;
     rootfs::pivot(&root)?;
     let identity = user::resolve(&spec.process.user)?;
-    terminal::set_up(spec.process.terminal, true, stdio, &identity, channel)?;
+    terminal::set_up(spec.process.terminal, true, stdio, on_node(spec, &identity), channel)?;
     rootfs::seal(spec.rootfs.readonly)?;
-    become_program(&spec.process, &identity, channel)
+    become_program(&spec.process, &identity, users, channel)
 }
 
 /// The life of an exec'd process until it becomes the user's program.
 fn exec_process(spec: &Spec, process: &Process, init: Pid, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
     credentials::set_oom_score(process.oom_score_adj);
+    let own = spec.namespaces.users.as_ref().map(|_| format!("/proc/{init}/ns/user"));
+    let users = namespace::open_users(own.as_deref().map(Path::new))?;
     namespace::join_container(init, spec.private_cgroup_namespace)?;
     let identity = user::resolve(&process.user)?;
-    terminal::set_up(process.terminal, false, stdio, &identity, channel)?;
-    become_program(process, &identity, channel)
+    terminal::set_up(process.terminal, false, stdio, on_node(spec, &identity), channel)?;
+    become_program(process, &identity, users, channel)
+}
+
+/// The user as the node knows it: while the process is still the node's root, ids are the node's.
+fn on_node(spec: &Spec, identity: &Identity) -> u32 {
+    identity.uid + spec.namespaces.users.as_ref().map_or(0, |(_, users)| users.uid)
 }
 
 /// The last steps of both: give up power, then exec.
-fn become_program(process: &Process, identity: &Identity, channel: &Channel) -> Result<(), Failure> {
+fn become_program(
+    process: &Process,
+    identity: &Identity,
+    users: Option<OwnedFd>,
+    channel: &Channel,
+) -> Result<(), Failure> {
     channel.send(&Message::Identity(identity.clone()), None).step("report the user")?;
     let env = user::environment(process, identity);
     let entered = std::env::set_current_dir(&process.cwd).is_ok();
@@ -107,6 +134,8 @@ fn become_program(process: &Process, identity: &Identity, channel: &Channel) -> 
     let args = strings(&process.args)?;
     let env_strings = strings(&env)?;
     namespace::close_on_exec();
+    credentials::confine(process.apparmor.as_deref())?;
+    namespace::join_users(users)?;
     credentials::apply(process, identity)?;
     if !entered {
         std::env::set_current_dir(&process.cwd).step(format!("chdir to cwd ({:?})", process.cwd))?;

@@ -18,6 +18,7 @@ const ATTRIBUTE_READONLY: u64 = 0x1;
 const ATTRIBUTE_NOSUID: u64 = 0x2;
 const ATTRIBUTE_NODEV: u64 = 0x4;
 const ATTRIBUTE_NOEXEC: u64 = 0x8;
+const ATTRIBUTE_IDMAP: u64 = 0x10_0000;
 
 /// A bind mount's source, taken from the node.
 pub(super) struct Taken {
@@ -44,8 +45,16 @@ fn take(path: &Path) -> Result<Taken, Failure> {
 }
 
 /// Mounts everything, in order.
-pub(super) fn mount_all(root: &Rooted, mounts: &[Mount], taken: Vec<Option<Taken>>) -> Result<(), Failure> {
+pub(super) fn mount_all(
+    root: &Rooted,
+    mounts: &[Mount],
+    taken: Vec<Option<Taken>>,
+    users: Option<&OwnedFd>,
+) -> Result<(), Failure> {
     for (mount, taken) in mounts.iter().zip(taken) {
+        if let (true, Some(taken), Some(users)) = (mount.mapped, &taken, users) {
+            map_ids(&taken.tree, users).step(format!("map the ids of {:?}", mount.destination))?;
+        }
         mount_one(root, mount, taken).step(format!("mount {:?}", mount.destination))?;
     }
     Ok(())
@@ -88,6 +97,13 @@ fn propagation_flag(propagation: Propagation) -> u64 {
     }
 }
 
+/// Makes the ids of a detached tree's files the ids of a user namespace. A file system that cannot do that refuses.
+pub(super) fn map_ids(tree: &OwnedFd, users: &OwnedFd) -> std::io::Result<()> {
+    let number = u64::try_from(users.as_raw_fd()).unwrap_or_default();
+    let change = MountAttributes { set: ATTRIBUTE_IDMAP, clear: 0, propagation: 0, user_namespace: number };
+    change.make(tree, true)
+}
+
 #[repr(C)]
 struct MountAttributes {
     set: u64,
@@ -96,11 +112,8 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Sets attributes on a tree that is not attached. Propagation always goes down the whole tree;
-/// attributes only if asked for, because a read-only volume may hold writable mounts.
-pub(super) fn set_attributes(tree: &OwnedFd, set: u64, propagation: u64, recursive: bool) -> Result<(), Failure> {
-    let change = |set, propagation, recursive| {
-        let change = MountAttributes { set, clear: 0, propagation, user_namespace: 0 };
+impl MountAttributes {
+    fn make(&self, tree: &OwnedFd, recursive: bool) -> std::io::Result<()> {
         let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
         // SAFETY: the path is a constant, the structure lives across the call and its size is given.
         let result = unsafe {
@@ -109,11 +122,19 @@ pub(super) fn set_attributes(tree: &OwnedFd, set: u64, propagation: u64, recursi
                 tree.as_raw_fd(),
                 c"".as_ptr(),
                 flags,
-                &raw const change,
+                &raw const *self,
                 size_of::<MountAttributes>(),
             )
         };
         if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Sets attributes on a tree that is not attached. Propagation always goes down the whole tree;
+/// attributes only if asked for, because a read-only volume may hold writable mounts.
+pub(super) fn set_attributes(tree: &OwnedFd, set: u64, propagation: u64, recursive: bool) -> Result<(), Failure> {
+    let change = |set, propagation, recursive| {
+        MountAttributes { set, clear: 0, propagation, user_namespace: 0 }.make(tree, recursive)
     };
     if propagation != 0 {
         change(0, propagation, true).step("set propagation")?;

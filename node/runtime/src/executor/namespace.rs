@@ -1,6 +1,6 @@
 //! Namespaces: which ones a process is born into, joins, or makes.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
@@ -42,6 +42,20 @@ fn clone(flags: libc::c_int) -> Result<Option<Pid>, Failure> {
         0 => Ok(None),
         pid if pid > 0 => Ok(Some(Pid::from_raw(pid as i32))),
         _ => Err(format!("fork: {}", std::io::Error::last_os_error())),
+    }
+}
+
+/// Opens the pod's own users, while the path still means something.
+pub(super) fn open_users(path: Option<&Path>) -> Result<Option<OwnedFd>, Failure> {
+    path.map(|path| std::fs::File::open(path).map(OwnedFd::from).step(format!("open {}", path.display()))).transpose()
+}
+
+/// Becomes one of the pod's own users. From here on this process has power over the pod's namespaces alone, so
+/// everything that concerns the node's mounts is done by now.
+pub(super) fn join_users(users: Option<OwnedFd>) -> Result<(), Failure> {
+    match users {
+        Some(users) => setns(users.as_fd(), CloneFlags::CLONE_NEWUSER).step("join the user namespace"),
+        None => Ok(()),
     }
 }
 

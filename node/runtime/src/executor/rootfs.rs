@@ -1,16 +1,28 @@
 //! The container's root: an overlay that exists only in the container's own mount namespace, so that
 //! it needs no clean-up when everything has died.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::mount::{attach, copy, path_of, set_attributes};
+use super::mount::{attach, copy, map_ids, path_of, set_attributes};
 use super::{Failure, Step};
 use crate::rooted::Rooted;
+use crate::sandbox::user_namespace::Mapping;
 use crate::spec::Rootfs;
 
 const ATTRIBUTE_READONLY: u64 = 0x1;
+
+/// For a pod with users of its own: what the image's layers say of ids are the pod's ids. The mapped layers cover the
+/// plain ones, in the container's own mount namespace only.
+pub(super) fn map_layers(rootfs: &Rootfs, users: Option<&OwnedFd>) -> Result<(), Failure> {
+    let Some(users) = users else { return Ok(()) };
+    let folder = std::fs::File::open(&rootfs.layers_folder).map(OwnedFd::from).step("open the layers")?;
+    let tree = copy(&folder)?;
+    map_ids(&tree, users).step("map the ids of the image's layers")?;
+    attach(&tree, &folder)
+}
 
 /// Stacks the layers and opens the result.
 pub(super) fn mount_overlay(rootfs: &Rootfs) -> Result<Rooted, Failure> {
@@ -30,8 +42,22 @@ pub(super) fn overlay_options(lower: &[String], writable: Option<(&Path, &Path)>
     }
 }
 
-pub(super) fn make_working_directory(root: &Rooted, cwd: &str) -> Result<(), Failure> {
-    root.directory(Path::new(cwd)).step(format!("make the working directory {cwd:?}"))?;
+pub(super) fn make_working_directory(root: &Rooted, cwd: &str, users: Option<Mapping>) -> Result<(), Failure> {
+    let new = root.place(Path::new(cwd)).is_err();
+    let made = root.directory(Path::new(cwd)).step(format!("make the working directory {cwd:?}"))?;
+    if let Some(users) = users.filter(|_| new) {
+        let owner = (rustix::fs::Uid::from_raw(users.uid), rustix::fs::Gid::from_raw(users.gid));
+        rustix::fs::fchown(&made, Some(owner.0), Some(owner.1)).step("own the working directory")?;
+    }
+    Ok(())
+}
+
+/// Makes mounts of their own of folders that stay writable when the root is made read-only.
+pub(super) fn keep_writable(root: &Rooted, paths: &[String]) -> Result<(), Failure> {
+    for path in paths {
+        let place = root.directory_place(Path::new(path)).step(format!("make the volume {path:?}"))?;
+        attach(&copy(&place)?, &place).step(format!("keep {path:?} writable"))?;
+    }
     Ok(())
 }
 

@@ -7,19 +7,19 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 
 use super::channel::{Channel, Message};
-use super::{Failure, Identity, Stdio, Step};
+use super::{Failure, Stdio, Step};
 
 /// Connects the streams, in a session of its own.
 pub(super) fn set_up(
     terminal: bool,
     console: bool,
     stdio: Stdio,
-    identity: &Identity,
+    owner: u32,
     channel: &Channel,
 ) -> Result<(), Failure> {
     nix::unistd::setsid().step("start a session")?;
     if terminal {
-        return open_terminal(console, identity, channel);
+        return open_terminal(console, owner, channel);
     }
     let null = |stream: Option<OwnedFd>| match stream {
         Some(stream) => Ok(stream),
@@ -28,19 +28,19 @@ pub(super) fn set_up(
     for (number, stream) in [(0, stdio.stdin), (1, stdio.stdout), (2, stdio.stderr)] {
         connect(&null(stream)?, number)?;
         // A program that is not root may still open /dev/stdout again.
-        let _ = std::os::unix::fs::fchown(standard(number), Some(identity.uid), None);
+        let _ = std::os::unix::fs::fchown(standard(number), Some(owner), None);
     }
     Ok(())
 }
 
 /// Opens a terminal of the container's own instance of devpts and sends its near end to the shim.
-fn open_terminal(console: bool, identity: &Identity, channel: &Channel) -> Result<(), Failure> {
+fn open_terminal(console: bool, owner: u32, channel: &Channel) -> Result<(), Failure> {
     let near = OpenOptions::new().read(true).write(true).open("/dev/ptmx").step("open /dev/ptmx")?;
     rustix::pty::unlockpt(&near).step("unlock the terminal")?;
     let name = rustix::pty::ptsname(&near, Vec::new()).step("name the terminal")?;
     let name = name.to_string_lossy().into_owned();
     let far = OpenOptions::new().read(true).write(true).open(&name).step(format!("open {name}"))?;
-    std::os::unix::fs::chown(&name, Some(identity.uid), None).step("own the terminal")?;
+    std::os::unix::fs::chown(&name, Some(owner), None).step("own the terminal")?;
     if console && Path::new("/dev").is_dir() {
         std::fs::write("/dev/console", "").step("make /dev/console")?;
         mount(Some(name.as_str()), "/dev/console", None::<&str>, MsFlags::MS_BIND, None::<&str>)

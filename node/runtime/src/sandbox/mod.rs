@@ -7,6 +7,7 @@
 pub(crate) mod files;
 pub(crate) mod namespaces;
 pub(crate) mod pause;
+pub(crate) mod user_namespace;
 
 use std::net::IpAddr;
 use std::path::Path;

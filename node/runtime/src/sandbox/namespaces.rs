@@ -11,6 +11,7 @@ use corten_cri::v1;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use super::user_namespace::{self, Mapping};
 use crate::Error;
 
 /// As much shared memory as other runtimes give a pod.
@@ -23,24 +24,35 @@ pub(crate) struct Plan {
     pub ipc: bool,
     pub hostname: String,
     pub sysctls: Vec<(String, String)>,
+    /// For a pod whose users are not the node's.
+    pub users: Option<Mapping>,
 }
 
 impl Plan {
-    pub fn new(options: &v1::NamespaceOption, hostname: String, sysctls: Vec<(String, String)>) -> Self {
+    pub fn new(options: &v1::NamespaceOption, hostname: String, sysctls: Vec<(String, String)>) -> Result<Self, Error> {
         let own = |mode: v1::NamespaceMode| mode != v1::NamespaceMode::Node;
-        Self { network: own(options.network()), ipc: own(options.ipc()), hostname, sysctls }
+        let users = Mapping::of(options)?;
+        Ok(Self { network: own(options.network()), ipc: own(options.ipc()), hostname, sysctls, users })
     }
 }
 
 /// Makes the namespaces and pins them in `folder`.
-pub(crate) fn create(plan: &Plan, folder: &Path) -> Result<(), Error> {
+pub(crate) fn create(plan: &Plan, self_exe: &Path, folder: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
-    in_thread(|| make(plan, folder))?;
+    match &plan.users {
+        None => in_thread(|| make(plan, folder))?,
+        Some(mapping) => {
+            user_namespace::create(plan, mapping, self_exe, folder)?;
+            in_thread(|| tune_pinned(plan, folder))?;
+        }
+    }
     if plan.ipc {
         let shared_memory = folder.join("shm");
         std::fs::create_dir_all(&shared_memory).map_err(Error::file("create", &shared_memory))?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        mount(Some("shm"), &shared_memory, Some("tmpfs"), flags, Some(SHARED_MEMORY))
+        let owner = plan.users.map(|users| format!(",uid={},gid={}", users.uid, users.gid)).unwrap_or_default();
+        let options = format!("{SHARED_MEMORY}{owner}");
+        mount(Some("shm"), &shared_memory, Some("tmpfs"), flags, Some(options.as_str()))
             .map_err(Error::system("mount shared memory"))?;
     }
     Ok(())
@@ -64,11 +76,30 @@ fn make(plan: &Plan, folder: &Path) -> Result<(), Error> {
     if plan.ipc {
         pin("ipc", folder)?;
     }
+    tune(plan)
+}
+
+/// Sets the sysctls of the namespaces that this thread is in.
+fn tune(plan: &Plan) -> Result<(), Error> {
     for (name, value) in &plan.sysctls {
         let path = Path::new("/proc/sys").join(name.replace('.', "/"));
         std::fs::write(&path, value).map_err(Error::file("write sysctl", &path))?;
     }
     Ok(())
+}
+
+fn tune_pinned(plan: &Plan, folder: &Path) -> Result<(), Error> {
+    if plan.sysctls.is_empty() {
+        return Ok(());
+    }
+    for (kind, on) in [("net", plan.network), ("uts", plan.network), ("ipc", plan.ipc)] {
+        if on {
+            let path = folder.join(kind);
+            let file = File::open(&path).map_err(Error::file("open", &path))?;
+            setns(file.as_fd(), CloneFlags::empty()).map_err(Error::system("enter the pod's namespaces"))?;
+        }
+    }
+    tune(plan)
 }
 
 /// A file that the namespace is mounted on keeps it alive without a process.
@@ -84,7 +115,7 @@ pub(crate) fn pin_from(source: &str, target: &Path) -> Result<(), Error> {
 
 /// Unmounts and removes whatever of a sandbox is in its run folder. Harmless when repeated.
 pub(crate) fn release(folder: &Path) -> Result<(), Error> {
-    for name in ["net", "uts", "ipc", "pid", "shm"] {
+    for name in ["net", "uts", "ipc", "pid", "shm", "user"] {
         let path = folder.join(name);
         while umount2(&path, MntFlags::MNT_DETACH).is_ok() {}
     }
@@ -100,10 +131,10 @@ pub(crate) fn exist(plan: &Plan, folder: &Path) -> bool {
         let path = folder.join(name);
         nix::sys::statfs::statfs(&path).is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)
     };
-    (!plan.network || pinned("net")) && (!plan.ipc || pinned("ipc"))
+    (!plan.network || pinned("net")) && (!plan.ipc || pinned("ipc")) && (plan.users.is_none() || pinned("user"))
 }
 
-fn bring_loopback_up() -> std::io::Result<()> {
+pub(crate) fn bring_loopback_up() -> std::io::Result<()> {
     // SAFETY: an all-zero request is valid; its name and flags are set below.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (slot, byte) in request.ifr_name.iter_mut().zip(b"lo") {

@@ -247,7 +247,8 @@ impl corten_cri::RuntimeService for Runtime {
             message: trouble.unwrap_or_default(),
         };
         let network = self.0.daemon.network.not_ready().await;
-        let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: false };
+        let user_namespaces = self.0.daemon.user_namespaces;
+        let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces };
         answer(v1::StatusResponse {
             status: Some(v1::RuntimeStatus {
                 conditions: vec![

@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use corten_cri::v1;
 
 use super::{
-    Capabilities, Device, Namespaces, PidNamespace, Process, Rootfs, Spec, User, capabilities, mounts, seccomp,
+    Capabilities, Device, Namespaces, PidNamespace, Process, Rootfs, Spec, User, capabilities, cdi, mounts, seccomp,
 };
 use crate::Error;
 use crate::images::ProcessConfig;
+use crate::sandbox::user_namespace::Mapping;
+
+/// The profile that stands for the runtime's default; whoever runs the node loads it.
+const DEFAULT_APPARMOR_PROFILE: &str = "corten-default";
 
 /// Everything that a container is made from.
 pub(crate) struct Input<'a> {
@@ -35,6 +39,8 @@ pub(crate) struct Input<'a> {
     /// Devices of the node, for privileged containers.
     pub node_devices: Vec<Device>,
     pub cgroup_v2: bool,
+    /// What the devices that were asked for by name bring along.
+    pub edits: &'a cdi::Edits,
 }
 
 /// Builds the spec. Control groups are filled in by whoever creates them.
@@ -48,16 +54,24 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Spec, Error> {
         sandbox_files: input.sandbox_files,
         shared_memory: &shared_memory(input, &security),
         image_layers: input.image_layers,
+        users: Mapping::of(&options(&security))?,
     };
+    let mut devices = devices(input, privileged)?;
+    let mut mounts = mounts::decide(&input.config.mounts, &mount_context)?;
+    input.edits.apply(&mut devices, &mut mounts);
+    if let Some(users) = mount_context.users {
+        own_devices(&mut devices, users);
+    }
     Ok(Spec {
         id: input.id.to_string(),
         process: process(input, &linux, &security)?,
         rootfs: rootfs(input, security.readonly_rootfs),
-        mounts: mounts::decide(&input.config.mounts, &mount_context)?,
-        devices: devices(input, privileged)?,
+        mounts,
+        devices,
         namespaces: namespaces(input, &security)?,
         masked_paths: if privileged { Vec::new() } else { security.masked_paths.clone() },
         readonly_paths: if privileged { Vec::new() } else { security.readonly_paths.clone() },
+        writable_paths: image_volumes(input, security.readonly_rootfs),
         cgroup_procs: Vec::new(),
         oom_counter: None,
         private_cgroup_namespace: input.cgroup_v2 && !privileged,
@@ -91,8 +105,32 @@ fn process(
         capabilities,
         no_new_privileges: security.no_new_privs,
         seccomp: seccomp_programs(security, &capabilities)?,
+        apparmor: apparmor(security)?,
         oom_score_adj: linux.resources.as_ref().and_then(|resources| i32::try_from(resources.oom_score_adj).ok()),
     })
+}
+
+/// What the image declares as volumes and the pod does not mount: writable also in a read-only root.
+fn image_volumes(input: &Input<'_>, readonly: bool) -> Vec<String> {
+    let mounted =
+        |path: &str| input.config.mounts.iter().any(|mount| Path::new(&mount.container_path) == Path::new(path));
+    let declared = input.image.volumes.keys().filter(|path| readonly && path.as_str() != "/" && !mounted(path));
+    declared.cloned().collect()
+}
+
+/// The profile that the kernel shall confine the program by. Whoever asks for one that is not loaded gets no container.
+fn apparmor(security: &v1::LinuxContainerSecurityContext) -> Result<Option<String>, Error> {
+    let Some(profile) = security.apparmor.as_ref().filter(|_| !security.privileged) else { return Ok(None) };
+    let name = match profile.profile_type() {
+        v1::security_profile::ProfileType::Unconfined => return Ok(None),
+        v1::security_profile::ProfileType::RuntimeDefault => DEFAULT_APPARMOR_PROFILE,
+        v1::security_profile::ProfileType::Localhost => profile.localhost_ref.trim_start_matches("localhost/"),
+    };
+    let loaded = std::fs::read_to_string("/sys/kernel/security/apparmor/profiles").unwrap_or_default();
+    if loaded.lines().any(|line| line.split(" (").next() == Some(name)) {
+        return Ok(Some(name.to_owned()));
+    }
+    Err(Error::Invalid(format!("AppArmor profile {name:?} is not loaded")))
 }
 
 /// A command replaces entry point and arguments of the image; arguments alone replace its arguments.
@@ -208,15 +246,14 @@ fn namespaces(input: &Input<'_>, security: &v1::LinuxContainerSecurityContext) -
             PidNamespace::Join(format!("/proc/{target}/ns/pid").into())
         }
     };
-    if options.userns_options.as_ref().is_some_and(|user| user.mode() == v1::NamespaceMode::Pod) {
-        return Err(Error::Invalid("user namespaces are not supported by this runtime".into()));
-    }
+    let users = Mapping::of(&options)?.map(|mapping| (input.sandbox_run.join("user"), mapping));
     Ok(Namespaces {
         network: pinned(options.network(), "net"),
         ipc: pinned(options.ipc(), "ipc"),
         // The host name goes with the network, as pods of the node's network carry the node's name.
         uts: pinned(options.network(), "uts"),
         pid,
+        users,
     })
 }
 
@@ -242,14 +279,24 @@ fn devices(input: &Input<'_>, privileged: bool) -> Result<Vec<Device>, Error> {
         let known = |path: &str| devices.iter().any(|device| device.path == path);
         let more: Vec<Device> = input.node_devices.iter().filter(|device| !known(&device.path)).cloned().collect();
         devices.extend(more);
-        return Ok(devices);
     }
     for requested in &input.config.devices {
         let mut found = node_device(Path::new(&requested.host_path))?;
         found.path = requested.container_path.clone();
+        // What the pod asks for by name wins over a device of the node that has this name.
+        devices.retain(|known| known.path != found.path);
         devices.push(found);
     }
     Ok(devices)
+}
+
+/// Device nodes belong to the pod's users; those of ids that the pod does not have stay nobody's.
+fn own_devices(devices: &mut [Device], users: Mapping) {
+    for device in devices {
+        if device.uid < users.length && device.gid < users.length {
+            (device.uid, device.gid) = (device.uid + users.uid, device.gid + users.gid);
+        }
+    }
 }
 
 /// A device of the node, as it stands.

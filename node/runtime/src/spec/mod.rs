@@ -6,6 +6,7 @@
 
 pub(crate) mod build;
 pub(crate) mod capabilities;
+pub(crate) mod cdi;
 pub(crate) mod mounts;
 pub(crate) mod seccomp;
 mod syscalls;
@@ -13,6 +14,8 @@ mod syscalls;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use crate::sandbox::user_namespace::Mapping;
 
 /// Everything about one container.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -25,6 +28,9 @@ pub(crate) struct Spec {
     pub namespaces: Namespaces,
     pub masked_paths: Vec<String>,
     pub readonly_paths: Vec<String>,
+    /// Folders of the image that stay writable when the rest is not.
+    #[serde(default)]
+    pub writable_paths: Vec<String>,
     /// `cgroup.procs` files that the container's processes are written to.
     pub cgroup_procs: Vec<PathBuf>,
     /// The file that counts kills by the kernel's out-of-memory killer.
@@ -53,6 +59,9 @@ pub(crate) struct Process {
     /// Compiled filters, installed in this order.
     pub seccomp: Vec<seccomp::Program>,
     pub oom_score_adj: Option<i32>,
+    /// The AppArmor profile that confines the program.
+    #[serde(default)]
+    pub apparmor: Option<String>,
 }
 
 /// Who the process is. Names are looked up in the container's own `/etc/passwd` and `/etc/group`.
@@ -100,6 +109,9 @@ pub(crate) struct Mount {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
+    /// The ids of its files are the pod's own: mapped as the pod's users are.
+    #[serde(default)]
+    pub mapped: bool,
 }
 
 /// What is mounted.
@@ -143,6 +155,9 @@ pub(crate) struct Namespaces {
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,
     pub pid: PidNamespace,
+    /// The pod's own users: the namespace, and what its ids are on the node.
+    #[serde(default)]
+    pub users: Option<(PathBuf, Mapping)>,
 }
 
 /// Where the container's processes get their numbers.

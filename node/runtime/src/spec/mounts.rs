@@ -6,6 +6,7 @@ use corten_cri::v1;
 
 use super::{Mount, MountSource, Propagation};
 use crate::Error;
+use crate::sandbox::user_namespace::Mapping;
 
 /// Finds the layers of an image: their folder, and their names in it, highest first.
 pub(crate) type FindLayers<'a> = &'a dyn Fn(&str) -> Result<(PathBuf, Vec<String>), Error>;
@@ -20,6 +21,8 @@ pub(crate) struct Context<'a> {
     pub shared_memory: &'a Path,
     /// Finds the layers of an image volume.
     pub image_layers: FindLayers<'a>,
+    /// Of a pod whose users are not the node's.
+    pub users: Option<Mapping>,
 }
 
 /// System mounts, then the sandbox's files, then the pod's volumes from short paths to long ones.
@@ -46,13 +49,21 @@ pub(crate) fn decide(requested: &[v1::Mount], context: &Context<'_>) -> Result<V
 
 fn system_mounts(context: &Context<'_>) -> Vec<Mount> {
     let readonly = !context.privileged;
+    // What the node mounts for the pod belongs to the pod's root.
+    let first = context.users.map_or((0, 0), |users| (users.uid, users.gid));
+    let owner = context.users.map(|users| format!(",uid={},gid={}", users.uid, users.gid)).unwrap_or_default();
     vec![
         filesystem("/proc", "proc", "", Mount { nodev: true, noexec: true, ..restricted() }),
-        filesystem("/dev", "tmpfs", "mode=755,size=65536k", Mount { nodev: false, noexec: false, ..restricted() }),
+        filesystem(
+            "/dev",
+            "tmpfs",
+            &format!("mode=755,size=65536k{owner}"),
+            Mount { nodev: false, noexec: false, ..restricted() },
+        ),
         filesystem(
             "/dev/pts",
             "devpts",
-            "newinstance,ptmxmode=0666,mode=0620,gid=5",
+            &format!("newinstance,ptmxmode=0666,mode=0620,gid={}", 5 + first.1),
             Mount { nodev: false, ..restricted() },
         ),
         filesystem("/dev/mqueue", "mqueue", "", restricted()),
@@ -70,6 +81,7 @@ fn restricted() -> Mount {
         nosuid: true,
         nodev: true,
         noexec: true,
+        mapped: false,
     }
 }
 
@@ -91,6 +103,7 @@ fn volume(requested: &v1::Mount, context: &Context<'_>) -> Result<Mount, Error> 
     }
     let mut mount = bind(PathBuf::from(&requested.host_path), &destination, requested.readonly);
     mount.recursive_readonly = requested.recursive_read_only;
+    mount.mapped = is_mapped(requested, context.users)?;
     if requested.recursive_read_only && !requested.readonly {
         return Err(Error::Invalid("recursive read-only mount conflicts with RW mount".into()));
     }
@@ -108,6 +121,19 @@ fn volume(requested: &v1::Mount, context: &Context<'_>) -> Result<Mount, Error> 
     };
     mount.source = MountSource::Bind { path: PathBuf::from(&requested.host_path), propagation };
     Ok(mount)
+}
+
+/// Whether the volume's ids are the pod's own. Other ids than the pod's are nobody's.
+fn is_mapped(requested: &v1::Mount, users: Option<Mapping>) -> Result<bool, Error> {
+    let (uids, gids) = (&requested.uid_mappings, &requested.gid_mappings);
+    if uids.is_empty() && gids.is_empty() {
+        return Ok(false);
+    }
+    let is = |list: &[v1::IdMapping], host: u32, length: u32| matches!(list, [one] if one.container_id == 0 && one.host_id == host && one.length == length);
+    match users {
+        Some(users) if is(uids, users.uid, users.length) && is(gids, users.gid, users.length) => Ok(true),
+        _ => Err(Error::Invalid("a volume's ids are mapped in another way than the pod's users".into())),
+    }
 }
 
 /// An absolute path without repeated slashes and without `.` and `..`.
@@ -131,6 +157,7 @@ mod tests {
             sandbox_files: Path::new("/sandbox"),
             shared_memory: Path::new("/shm"),
             image_layers: &nothing,
+            users: None,
         };
         decide(mounts, &context).expect("mounts").into_iter().map(|mount| mount.destination).collect()
     }

@@ -263,7 +263,8 @@ pub fn archive(tag: &str) -> Vec<u8> {
     let config = serde_json::json!({
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": ["PATH=/bin", "FROM_IMAGE=yes"], "Cmd": ["/bin/sh"], "WorkingDir": "/place"},
+        "config": {"Env": ["PATH=/bin", "FROM_IMAGE=yes"], "Cmd": ["/bin/sh"], "WorkingDir": "/place",
+                   "Volumes": {"/declared": {}}},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{:x}", Sha256::digest(&layer))]},
     });
     let manifest = serde_json::json!([{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]);
@@ -284,7 +285,7 @@ fn layer() -> Vec<u8> {
     for name in [
         "sh", "cat", "echo", "sleep", "id", "ls", "mkdir", "hostname", "ps", "mount", "head", "dd", "tty", "stty",
         "nc", "kill", "touch", "true", "test", "mknod", "grep", "unshare", "tail", "wc", "env", "pwd", "date", "chmod",
-        "readlink",
+        "readlink", "stat",
     ] {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Symlink);

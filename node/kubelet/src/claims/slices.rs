@@ -1,0 +1,55 @@
+//! ResourceSlices of drivers that are gone: the scheduler must not place pods on devices that nobody can prepare.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use corten_api::k8s_openapi::api::resource::v1::ResourceSlice;
+use corten_client::{DeleteOptions, ListOptions};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::Claims;
+use crate::error::Result;
+
+/// A driver that is only updated is back within this time.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// After a driver's socket has gone: if it does not come back, its slices of this node are deleted.
+pub async fn wipe(claims: Arc<Claims>, driver: String, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = tokio::time::sleep(GRACE) => {}
+    }
+    if let Err(error) = claims.wipe(|name| name == driver).await {
+        warn!(%error, driver, "ResourceSlices of a driver that is gone were not deleted");
+    }
+}
+
+/// At start: drivers that were here before and do not register again are gone.
+pub async fn wipe_unregistered(claims: Arc<Claims>, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = tokio::time::sleep(GRACE) => {}
+    }
+    if let Err(error) = claims.wipe(|_| true).await {
+        warn!(%error, "ResourceSlices of drivers that are gone were not deleted");
+    }
+}
+
+impl Claims {
+    /// Deletes the slices of this node whose driver fits and is not registered.
+    async fn wipe(&self, fits: impl Fn(&str) -> bool) -> Result<()> {
+        let own = ListOptions::fields(format!("spec.nodeName={}", self.node_name));
+        for slice in self.client.list::<ResourceSlice>("", &own).await?.items {
+            if !fits(&slice.spec.driver) || self.is_registered(&slice.spec.driver) {
+                continue;
+            }
+            let name = slice.metadata.name.unwrap_or_default();
+            match self.client.delete::<ResourceSlice>("", &name, &DeleteOptions::default()).await {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

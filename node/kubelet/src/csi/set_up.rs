@@ -1,0 +1,317 @@
+//! Puts a CSI volume in place for a pod: attached, staged once for the node, published for the pod, given to the pod's
+//! group, grown if its claim was promised more. Every step may be repeated; drivers promise the same of their calls.
+
+use std::collections::HashMap;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+
+use corten_api::k8s_openapi::api::core::v1::{
+    Node, PersistentVolume, PersistentVolumeClaim, Secret, ServiceAccountTokenProjection,
+};
+use corten_api::k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use corten_client::Patch;
+use corten_meta::Key;
+use corten_plugins::csi;
+use corten_plugins::csi::node_service_capability::rpc::Type as Rpc;
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use super::capability::{self, Abilities, SecretReference, Source};
+use super::driver::Driver;
+use super::record::{self, Record};
+use super::{Csi, Published};
+use crate::container::resources;
+use crate::error::{Error, Result};
+use crate::events::NORMAL;
+use crate::pods::spec;
+use crate::volumes::{Context, Mounted, ownership};
+
+/// How often a driver that asked for it is called again, and claims are looked at for a new size.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+
+/// What is to be put in place.
+pub struct Request<'a> {
+    /// The volume's name in the pod.
+    pub volume: &'a str,
+    pub source: Source,
+    /// For a volume of a claim.
+    pub bound: Option<(&'a PersistentVolumeClaim, &'a PersistentVolume)>,
+}
+
+/// Everything the steps share.
+struct Steps<'a> {
+    csi: &'a Csi,
+    context: &'a Context<'a>,
+    source: &'a Source,
+    record: Record,
+    object: Option<CSIDriver>,
+    driver: Driver,
+    abilities: Abilities,
+    publish_context: HashMap<String, String>,
+}
+
+impl Csi {
+    /// The volume in place, and when to look at it again.
+    pub async fn set_up(
+        &self,
+        context: &Context<'_>,
+        request: &Request<'_>,
+    ) -> Result<(Mounted, Option<jiff::Timestamp>)> {
+        let source = &request.source;
+        let record = source.record(&self.node_name);
+        self.objects.synced().await;
+        let object = self.object(&source.driver);
+        capability::check_mode(source, object.as_ref())
+            .map_err(|error| failed("mounter.SetupAt failed to check volume lifecycle mode", &error))?;
+        let publish_context = match source.persistent && capability::needs_attach(object.as_ref()) {
+            true => self.attached(context, &record).await?,
+            false => HashMap::new(),
+        };
+        let driver = self.driver(&source.driver).map_err(|error| {
+            self.wait(spec::uid(context.pod), context.waker);
+            failed("mounter.SetUpAt failed to get CSI client", &error)
+        })?;
+        let lock = self.volume_lock(&record.unique_name());
+        let _alone = lock.lock().await;
+        let abilities = driver.abilities().await?;
+        let steps = Steps { csi: self, context, source, record, object, driver, abilities, publish_context };
+        steps.run(request).await
+    }
+
+    /// What the attacher told of the volume, once it is attached to this node and the controller knows that we use it.
+    async fn attached(&self, context: &Context<'_>, record: &Record) -> Result<HashMap<String, String>> {
+        let name = record.unique_name();
+        let uid = spec::uid(context.pod);
+        self.set_user(&name, uid, true);
+        // Asked for before looking, so that no change in between is missed.
+        self.wait(uid, context.waker);
+        let node: Option<Node> = self.own_node.typed(&Key { namespace: String::new(), name: self.node_name.clone() });
+        let status = node.and_then(|node| node.status).unwrap_or_default();
+        let in_use = status.volumes_in_use.iter().flatten().any(|known| *known == name);
+        let attached = status.volumes_attached.iter().flatten().any(|known| known.name == name);
+        if !in_use || !attached {
+            return Err(Error::Waiting(format!("volume {} is not attached to the node", record.spec_name)));
+        }
+        let id = &record.attachment;
+        let attachment = self.client.get::<VolumeAttachment>("", id).await.map_err(|error| {
+            Error::pod(format!("volume {} has GET error for volume attachment {id}: {error}", record.handle))
+        })?;
+        let status = attachment.status.unwrap_or_default();
+        if let Some(message) = status.attach_error.and_then(|error| error.message).filter(|_| !status.attached) {
+            return Err(Error::pod(message));
+        }
+        if !status.attached {
+            let handle = &record.handle;
+            return Err(Error::Waiting(format!("volume {handle} is not attached for volume attachment {id}")));
+        }
+        Ok(status.attachment_metadata.unwrap_or_default().into_iter().collect())
+    }
+
+    async fn secret(&self, what: &str, reference: Option<&SecretReference>) -> Result<HashMap<String, String>> {
+        let Some((namespace, name)) = reference else { return Ok(HashMap::new()) };
+        let secret = self.client.get::<Secret>(namespace, name).await;
+        let secret =
+            secret.map_err(|error| Error::pod(format!("fetching {what} {namespace}/{name} failed: {error}")))?;
+        let data = secret.data.unwrap_or_default().into_iter();
+        Ok(data.map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned())).collect())
+    }
+}
+
+fn failed(what: &str, error: &Error) -> Error {
+    Error::pod(format!("kubernetes.io/csi: {what}: {error}"))
+}
+
+impl Steps<'_> {
+    async fn run(&self, request: &Request<'_>) -> Result<(Mounted, Option<jiff::Timestamp>)> {
+        let root = &self.csi.root_dir;
+        let key = (spec::uid(self.context.pod).to_owned(), request.volume.to_owned());
+        let known = self.csi.lock().published.contains_key(&key);
+        let again = self.object.as_ref().is_some_and(|object| object.spec.requires_republish == Some(true));
+        let target = self.record.target(root, self.context.pod_dir);
+        let staging =
+            (self.source.persistent && self.abilities.can(Rpc::StageUnstageVolume)).then(|| self.record.staging(root));
+        if !known || again {
+            self.record.write(self.context.pod_dir, &self.csi.node_name)?;
+            if let Some(staging) = staging.as_ref().filter(|_| !known) {
+                self.stage(staging).await?;
+            }
+            self.publish(&target, staging.as_deref()).await?;
+        }
+        if !known {
+            self.give_to_group(&target)?;
+        }
+        let path = if self.source.block { device_at(&target)? } else { target.clone() };
+        let (driver, handle) = (self.source.driver.clone(), self.source.handle.clone());
+        let published = Published { driver, handle, path: target.clone(), staging: staging.clone(), usage: Vec::new() };
+        self.csi.lock().published.entry(key).or_insert(published);
+        if let Some((claim, volume)) = request.bound {
+            self.expand(claim, volume, &target, staging.as_deref()).await?;
+        }
+        let look_again = (again || request.bound.is_some()).then(|| self.context.now.checked_add(LOOK_AGAIN).ok());
+        Ok((Mounted { path, writable: !self.source.read_only, device: self.source.block }, look_again.flatten()))
+    }
+
+    async fn stage(&self, staging: &Path) -> Result<()> {
+        record::write_staged(&self.record, staging)?;
+        let request = csi::NodeStageVolumeRequest {
+            volume_id: self.source.handle.clone(),
+            publish_context: self.publish_context.clone(),
+            staging_target_path: staging.display().to_string(),
+            volume_capability: Some(self.source.capability(&self.abilities, self.mount_group())),
+            secrets: self.csi.secret("NodeStageSecretRef", self.source.stage_secret.as_ref()).await?,
+            volume_context: self.source.attributes.clone(),
+        };
+        self.driver.stage(request).await
+    }
+
+    async fn publish(&self, target: &Path, staging: Option<&Path>) -> Result<()> {
+        let parent = target.parent().unwrap_or(target);
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o750).create(parent).map_err(Error::file("create", parent))?;
+        let mut secrets = self.csi.secret("NodePublishSecretRef", self.source.publish_secret.as_ref()).await?;
+        let mut attributes = self.source.attributes.clone();
+        capability::add_pod_info(&mut attributes, self.context.pod, self.source, self.object.as_ref());
+        if let Some(tokens) = self.tokens().await? {
+            let declared = self.object.as_ref().map(|object| &object.spec);
+            let in_secrets = declared.is_some_and(|spec| spec.service_account_token_in_secrets == Some(true));
+            let into = if in_secrets { &mut secrets } else { &mut attributes };
+            into.insert("csi.storage.k8s.io/serviceAccount.tokens".into(), tokens);
+        }
+        let request = csi::NodePublishVolumeRequest {
+            volume_id: self.source.handle.clone(),
+            publish_context: self.publish_context.clone(),
+            staging_target_path: staging.map(|path| path.display().to_string()).unwrap_or_default(),
+            target_path: target.display().to_string(),
+            volume_capability: Some(self.source.capability(&self.abilities, self.mount_group())),
+            readonly: self.source.read_only,
+            secrets,
+            volume_context: attributes,
+        };
+        self.driver.publish(request).await
+    }
+
+    /// The tokens of the pod's service account that the driver asked for, as it expects them.
+    async fn tokens(&self) -> Result<Option<String>> {
+        let requests = self.object.iter().flat_map(|object| object.spec.token_requests.iter().flatten());
+        let mut tokens = serde_json::Map::new();
+        for request in requests {
+            let projection = ServiceAccountTokenProjection {
+                audience: Some(request.audience.clone()).filter(|audience| !audience.is_empty()),
+                expiration_seconds: request.expiration_seconds,
+                ..ServiceAccountTokenProjection::default()
+            };
+            let token = self.context.tokens.get(self.context, &projection).await?;
+            let status = json!({"token": token.text, "expirationTimestamp": token.expires.to_string()});
+            tokens.insert(request.audience.clone(), status);
+        }
+        Ok(Some(tokens).filter(|tokens| !tokens.is_empty()).map(|tokens| Value::Object(tokens).to_string()))
+    }
+
+    /// The group that the driver itself gives the files to, if it can.
+    fn mount_group(&self) -> Option<u32> {
+        ownership::fs_group(self.context.pod).filter(|_| self.abilities.can(Rpc::VolumeMountGroup))
+    }
+
+    fn give_to_group(&self, target: &Path) -> Result<()> {
+        let ours = !self.abilities.can(Rpc::VolumeMountGroup);
+        if ours && capability::gives_to_group(self.source, self.object.as_ref()) {
+            ownership::give_to_group(self.context.pod, target)
+                .map_err(|error| Error::pod(format!("applyFSGroup failed for vol {}: {error}", self.source.handle)))?;
+        }
+        Ok(())
+    }
+
+    /// Has the driver grow what lies on the volume when the volume itself has grown, and tells the claim.
+    async fn expand(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+        target: &Path,
+        staging: Option<&Path>,
+    ) -> Result<()> {
+        let Some((has, promised)) = sizes(claim, volume) else { return Ok(()) };
+        if promised <= has || self.source.read_only || !self.abilities.can(Rpc::ExpandVolume) {
+            return Ok(());
+        }
+        let request = csi::NodeExpandVolumeRequest {
+            volume_id: self.source.handle.clone(),
+            volume_path: target.display().to_string(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: promised, limit_bytes: 0 }),
+            staging_target_path: staging.map(|path| path.display().to_string()).unwrap_or_default(),
+            volume_capability: Some(self.source.capability(&self.abilities, self.mount_group())),
+            secrets: self.csi.secret("NodeExpandSecretRef", self.source.expand_secret.as_ref()).await?,
+        };
+        let now_has = self.driver.expand(request).await.map_err(|error| {
+            Error::pod(format!("MountVolume.NodeExpandVolume failed for volume {:?} : {error}", self.source.name))
+        })?;
+        let size = corten_meta::Quantity::from_bytes(now_has.max(promised)).to_string();
+        let (namespace, name) = (spec::namespace(self.context.pod), claim.metadata.name.as_deref().unwrap_or_default());
+        let patch = Patch::Merge(grown(claim, &size));
+        self.csi.client.patch::<PersistentVolumeClaim>(namespace, name, &patch, Some("status")).await?;
+        let message = format!("MountVolume.NodeExpandVolume succeeded for volume {:?}", self.source.name);
+        self.context.events.pod(self.context.pod, NORMAL, "FileSystemResizeSuccessful", &message);
+        Ok(())
+    }
+}
+
+/// What the claim was told it has, and what its volume has, in bytes.
+fn sizes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<(i64, i64)> {
+    let has = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?;
+    let promised = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
+    Some((resources::value(has), resources::value(promised)))
+}
+
+/// The claim's status once the volume has its new size: nothing is left to wait for.
+fn grown(claim: &PersistentVolumeClaim, size: &str) -> Value {
+    let waiting = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
+    let conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let left: Vec<Value> = conditions
+        .filter(|condition| !waiting.contains(&condition.type_.as_str()))
+        .map(|condition| {
+            json!({"type": condition.type_, "status": condition.status, "reason": condition.reason,
+                   "message": condition.message, "lastTransitionTime": condition.last_transition_time})
+        })
+        .collect();
+    json!({"status": {"capacity": {"storage": size}, "conditions": left, "allocatedResourceStatuses": {"storage": null}}})
+}
+
+/// The block device that the driver published; it may be a link to it.
+fn device_at(target: &Path) -> Result<PathBuf> {
+    let path = target.canonicalize().map_err(Error::file("look at device", target))?;
+    let kind = std::fs::metadata(&path).map_err(Error::file("look at device", &path))?.file_type();
+    if kind.is_block_device() {
+        return Ok(path);
+    }
+    Err(Error::pod(format!("the CSI driver did not publish a block device at {}", target.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use corten_api::Typed;
+
+    use super::*;
+
+    #[test]
+    fn a_grown_claim_waits_for_nothing() {
+        let claim = PersistentVolumeClaim::from_value(json!({"status": {
+            "capacity": {"storage": "1Gi"},
+            "conditions": [{"type": "FileSystemResizePending", "status": "True"}, {"type": "Mine", "status": "True"}],
+        }}))
+        .unwrap();
+        let volume = PersistentVolume::from_value(json!({"spec": {"capacity": {"storage": "2Gi"}}})).unwrap();
+        assert_eq!(sizes(&claim, &volume), Some((1 << 30, 2 << 30)));
+        let patch = grown(&claim, "2Gi");
+        assert_eq!(patch["status"]["capacity"]["storage"], "2Gi");
+        let left: Vec<_> = patch["status"]["conditions"].as_array().unwrap().iter().map(|it| &it["type"]).collect();
+        assert_eq!(left, ["Mine"]);
+    }
+
+    #[test]
+    fn only_a_block_device_is_taken_for_one() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(device_at(&file).is_err());
+        assert!(device_at(&root.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Which devices pods have, and the file that remembers it: a kubelet that starts again must not give them twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+
+const FILE: &str = "allocations.json";
+
+/// What one container was given of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allotment {
+    pub devices: BTreeSet<String>,
+    /// The plugin's answer as it came: it is used again for every start of the container.
+    pub answer: Vec<u8>,
+}
+
+/// By pod, container and resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allotments(BTreeMap<(String, String, String), Allotment>);
+
+impl Allotments {
+    pub fn of(&self, pod: &str, container: &str, resource: &str) -> Option<&Allotment> {
+        self.0.get(&(pod.to_owned(), container.to_owned(), resource.to_owned()))
+    }
+
+    pub fn of_container(&self, pod: &str, container: &str) -> Vec<(String, Allotment)> {
+        let own = self.0.iter().filter(|((uid, name, _), _)| uid == pod && name == container);
+        own.map(|((_, _, resource), allotment)| (resource.clone(), allotment.clone())).collect()
+    }
+
+    pub fn insert(&mut self, pod: &str, container: &str, resource: &str, allotment: Allotment) {
+        self.0.insert((pod.to_owned(), container.to_owned(), resource.to_owned()), allotment);
+    }
+
+    /// Forgets the pod; true if it had something.
+    pub fn remove(&mut self, pod: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|(uid, _, _), _| uid != pod);
+        self.0.len() != before
+    }
+
+    pub fn in_use(&self, resource: &str) -> BTreeSet<String> {
+        let own = self.0.iter().filter(|((_, _, name), _)| name == resource);
+        own.flat_map(|(_, allotment)| allotment.devices.iter().cloned()).collect()
+    }
+
+    pub fn pods(&self) -> BTreeSet<String> {
+        self.0.keys().map(|(uid, _, _)| uid.clone()).collect()
+    }
+}
+
+pub fn write<'a>(directory: &Path, allotments: &Allotments, resources: impl Iterator<Item = &'a String>) -> Result<()> {
+    let entries: Vec<Value> = allotments
+        .0
+        .iter()
+        .map(|((pod, container, resource), allotment)| {
+            json!({"podUID": pod, "container": container, "resource": resource, "devices": allotment.devices,
+                   "answer": STANDARD.encode(&allotment.answer)})
+        })
+        .collect();
+    let text = json!({"allocations": entries, "resources": resources.collect::<Vec<_>>()}).to_string();
+    fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
+    // A half-written file would give devices twice: the new one takes the old one's place whole.
+    let (new, path) = (directory.join(format!(".{FILE}")), directory.join(FILE));
+    fs::write(&new, text).map_err(Error::file("write", &new))?;
+    fs::rename(&new, &path).map_err(Error::file("write", &path))
+}
+
+/// What was written last, and the resources that were known; nothing if there is none.
+pub fn read(directory: &Path) -> (Allotments, Vec<String>) {
+    let Ok(text) = fs::read(directory.join(FILE)) else { return Default::default() };
+    let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let list = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+    };
+    let mut allotments = Allotments::default();
+    for entry in value["allocations"].as_array().into_iter().flatten() {
+        let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let devices = list(&entry["devices"]).into_iter().collect();
+        let answer = STANDARD.decode(text("answer")).unwrap_or_default();
+        allotments.insert(&text("podUID"), &text("container"), &text("resource"), Allotment { devices, answer });
+    }
+    (allotments, list(&value["resources"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_survives_a_restart() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(read(root.path()), (Allotments::default(), Vec::new()));
+        let mut allotments = Allotments::default();
+        let allotment = Allotment { devices: ["d1".to_owned()].into(), answer: vec![1, 2, 255] };
+        allotments.insert("uid", "c", "e.com/d", allotment);
+        write(root.path(), &allotments, ["e.com/d".to_owned()].iter()).unwrap();
+        let (again, resources) = read(root.path());
+        assert_eq!((&again, resources), (&allotments, vec!["e.com/d".to_owned()]));
+        assert_eq!(again.in_use("e.com/d"), ["d1".to_owned()].into());
+        allotments.remove("uid");
+        assert!(allotments.in_use("e.com/d").is_empty());
+    }
+}

@@ -1,0 +1,278 @@
+//! Devices of the node that plugins manage (device plugins v1beta1): which there are, which pod has which, and what a
+//! container is given for them. `registration` talks to the plugins, `checkpoint` remembers across restarts, `choose`
+//! decides purely, `pod_resources` shows it all to monitors.
+//!
+//! Invariant: a device is given to one container at a time; only an init container's devices are used again, by a later
+//! container of the same pod. Nothing is given before it is written down.
+
+mod checkpoint;
+mod choose;
+pub mod pod_resources;
+mod registration;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_plugins::device_plugin as plugin;
+use corten_plugins::device_plugin::device_plugin_client::DevicePluginClient;
+use prost::Message;
+use tokio::sync::watch;
+use tonic::transport::Channel;
+
+pub use choose::Wish;
+pub use registration::{VERSION, follow, run};
+
+use crate::container::given::Given;
+use crate::container::resources;
+use crate::error::{Error, Result};
+use crate::metrics::{self, Metrics};
+use crate::pods::spec::{self, Role};
+
+/// Time for a plugin's answer to a question about one container.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How many devices of each resource there are, and how many of them are healthy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub capacity: BTreeMap<String, i64>,
+    pub allocatable: BTreeMap<String, i64>,
+}
+
+pub struct Devices {
+    directory: PathBuf,
+    state: Mutex<State>,
+    counts: watch::Sender<Counts>,
+    /// One pod at a time is given devices.
+    giving: tokio::sync::Mutex<()>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Default)]
+struct State {
+    resources: BTreeMap<String, Resource>,
+    given: checkpoint::Allotments,
+}
+
+/// The devices of one resource.
+#[derive(Default)]
+struct Resource {
+    devices: BTreeMap<String, Device>,
+    endpoint: Option<Endpoint>,
+    /// Counts registrations, so that the end of an earlier plugin does not touch a later one's devices.
+    registration: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Device {
+    healthy: bool,
+    numa_nodes: BTreeSet<i64>,
+}
+
+/// A plugin that answers.
+#[derive(Clone)]
+struct Endpoint {
+    client: DevicePluginClient<Channel>,
+    options: plugin::DevicePluginOptions,
+}
+
+fn timed<T>(message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(CALL_TIMEOUT);
+    request
+}
+
+impl Devices {
+    /// Remembers what an earlier kubelet gave. The resources it knew have no devices until their plugins are back.
+    pub fn new(root_dir: &Path, metrics: Arc<Metrics>) -> Devices {
+        let directory = root_dir.join("device-plugins");
+        let (given, names) = checkpoint::read(&directory);
+        let resources = names.into_iter().map(|name| (name, Resource::default())).collect();
+        let state = State { resources, given };
+        Devices {
+            directory,
+            counts: watch::channel(state.counts()).0,
+            state: Mutex::new(state),
+            giving: tokio::sync::Mutex::default(),
+            metrics,
+        }
+    }
+
+    pub fn counts(&self) -> watch::Receiver<Counts> {
+        self.counts.subscribe()
+    }
+
+    /// Gives every container of the pod its devices, or none of them any. A pod that has its devices keeps them.
+    pub async fn allocate(&self, pod: &Pod) -> Result<()> {
+        if !self.concerns(pod) {
+            return Ok(());
+        }
+        let _alone = self.giving.lock().await;
+        let given = self.allocate_containers(pod).await;
+        if given.is_err() {
+            self.lock().given.remove(spec::uid(pod));
+        }
+        self.save()?;
+        given
+    }
+
+    /// Whether the pod asks for a resource of a plugin.
+    fn concerns(&self, pod: &Pod) -> bool {
+        let known: BTreeSet<String> = self.lock().resources.keys().cloned().collect();
+        let mut containers = spec::containers(pod);
+        containers.any(|declared| {
+            resources::limits(&declared.container).is_some_and(|list| list.keys().any(|name| known.contains(name)))
+        })
+    }
+
+    async fn allocate_containers(&self, pod: &Pod) -> Result<()> {
+        // What an init container had is free for the containers after it.
+        let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for declared in spec::containers(pod).filter(|declared| declared.role != Role::Ephemeral) {
+            let container = declared.container.as_ref();
+            for (resource, quantity) in resources::limits(container).into_iter().flatten() {
+                let wanted = usize::try_from(resources::value(quantity)).unwrap_or(0);
+                if wanted == 0 || !self.lock().resources.contains_key(resource) {
+                    continue;
+                }
+                let again = reusable.get(resource).cloned().unwrap_or_default();
+                let taken = self.allocate_resource(pod, &container.name, resource, wanted, &again).await?;
+                let left = reusable.entry(resource.clone()).or_default();
+                match declared.role {
+                    Role::Init => left.extend(taken),
+                    _ => left.retain(|id| !taken.contains(id)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn allocate_resource(
+        &self,
+        pod: &Pod,
+        container: &str,
+        resource: &str,
+        wanted: usize,
+        reusable: &BTreeSet<String>,
+    ) -> Result<BTreeSet<String>> {
+        let (wish, endpoint) = {
+            let state = self.lock();
+            if let Some(known) = state.given.of(spec::uid(pod), container, resource) {
+                return Ok(known.devices.clone());
+            }
+            let entry = state.resources.get(resource);
+            let healthy = entry.into_iter().flat_map(|entry| &entry.devices).filter(|(_, device)| device.healthy);
+            let healthy: BTreeSet<String> = healthy.map(|(id, _)| id.clone()).collect();
+            let wish = choose::wish(resource, wanted, &healthy, &state.given.in_use(resource), reusable)?;
+            (wish, entry.and_then(|entry| entry.endpoint.clone()))
+        };
+        let endpoint = endpoint.ok_or_else(|| Error::pod(format!("unknown Device Plugin {resource}")))?;
+        let devices = choose::choose(&wish, &endpoint.preferred(&wish).await?);
+        let begun = Instant::now();
+        let answer = endpoint.allocate(&devices).await?;
+        self.metrics.observe(&metrics::DEVICE_SECONDS, &[resource], begun.elapsed());
+        let allotment = checkpoint::Allotment { devices: devices.clone(), answer: answer.encode_to_vec() };
+        self.lock().given.insert(spec::uid(pod), container, resource, allotment);
+        Ok(devices)
+    }
+
+    /// What the container is given for its devices; its plugins hear that it is about to start.
+    pub async fn given(&self, pod: &Pod, container: &str) -> Result<Given> {
+        let allotments = self.lock().given.of_container(spec::uid(pod), container);
+        let mut given = Given::default();
+        for (resource, allotment) in allotments {
+            let endpoint = self.lock().resources.get(&resource).and_then(|known| known.endpoint.clone());
+            if let Some(endpoint) = endpoint {
+                endpoint.about_to_start(&allotment.devices).await?;
+            }
+            let answer = plugin::ContainerAllocateResponse::decode(allotment.answer.as_slice());
+            given.add(&answer.map_err(|error| Error::pod(format!("what plugin {resource} gave is lost: {error}")))?);
+        }
+        Ok(given)
+    }
+
+    /// The pod has ended: its devices are free.
+    pub fn release(&self, pod_uid: &str) {
+        let had = self.lock().given.remove(pod_uid);
+        if had && let Err(error) = self.save() {
+            tracing::warn!(%error, "devices that are free are still recorded as given");
+        }
+    }
+
+    /// Pods that are gone hold nothing.
+    pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
+        let gone: Vec<String> = self.lock().given.pods().into_iter().filter(|uid| !is_known(uid)).collect();
+        gone.iter().for_each(|uid| self.release(uid));
+    }
+
+    fn save(&self) -> Result<()> {
+        let state = self.lock();
+        checkpoint::write(&self.directory, &state.given, state.resources.keys())
+    }
+
+    fn publish(&self, state: &State) {
+        let counts = state.counts();
+        self.counts.send_if_modified(|known| {
+            let changed = *known != counts;
+            *known = counts;
+            changed
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for (name, resource) in &self.resources {
+            let all = i64::try_from(resource.devices.len()).unwrap_or(i64::MAX);
+            let healthy = resource.devices.values().filter(|device| device.healthy).count();
+            counts.capacity.insert(name.clone(), all);
+            counts.allocatable.insert(name.clone(), i64::try_from(healthy).unwrap_or(i64::MAX));
+        }
+        counts
+    }
+}
+
+impl Endpoint {
+    /// Which devices the plugin would rather give; none if it does not care.
+    async fn preferred(&self, wish: &Wish) -> Result<BTreeSet<String>> {
+        if !self.options.get_preferred_allocation_available {
+            return Ok(BTreeSet::new());
+        }
+        let request = plugin::ContainerPreferredAllocationRequest {
+            available_device_i_ds: wish.available.union(&wish.reused).cloned().collect(),
+            must_include_device_i_ds: wish.reused.iter().cloned().collect(),
+            allocation_size: i32::try_from(wish.wanted).unwrap_or(i32::MAX),
+        };
+        let request = plugin::PreferredAllocationRequest { container_requests: vec![request] };
+        let answer = self.client.clone().get_preferred_allocation(timed(request)).await.map_err(|status| {
+            Error::pod(format!("device plugin GetPreferredAllocation rpc failed with err: {}", status.message()))
+        })?;
+        let mut containers = answer.into_inner().container_responses.into_iter();
+        Ok(containers.next().into_iter().flat_map(|answer| answer.device_i_ds).collect())
+    }
+
+    async fn allocate(&self, devices: &BTreeSet<String>) -> Result<plugin::ContainerAllocateResponse> {
+        let container = plugin::ContainerAllocateRequest { devices_ids: devices.iter().cloned().collect() };
+        let request = plugin::AllocateRequest { container_requests: vec![container] };
+        let answer = self.client.clone().allocate(timed(request)).await?.into_inner();
+        let first = answer.container_responses.into_iter().next();
+        first.ok_or_else(|| Error::pod("no containers return in allocation response"))
+    }
+
+    async fn about_to_start(&self, devices: &BTreeSet<String>) -> Result<()> {
+        if !self.options.pre_start_required {
+            return Ok(());
+        }
+        let request = plugin::PreStartContainerRequest { devices_ids: devices.iter().cloned().collect() };
+        self.client.clone().pre_start_container(timed(request)).await.map(drop).map_err(|status| {
+            Error::pod(format!("device plugin PreStartContainer rpc failed with err: {}", status.message()))
+        })
+    }
+}

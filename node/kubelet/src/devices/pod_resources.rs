@@ -1,0 +1,116 @@
+//! Shows monitors of the node which pods have which devices: the pod resources API v1, on a socket of root's.
+
+use std::sync::Arc;
+
+use corten_plugins::pod_resources as api;
+use corten_plugins::pod_resources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+use tracing::warn;
+
+use crate::plugins::serve;
+use crate::pods::Services;
+use crate::pods::spec;
+use crate::pods::view::{View, Views};
+
+/// Serves until shutdown.
+pub async fn run(services: Arc<Services>, views: Views, stop: CancellationToken) {
+    let socket = services.config.root_dir.join("pod-resources/kubelet.sock");
+    match serve::listen(&socket) {
+        Ok(listener) => serve::serve(listener, PodResourcesListerServer::new(Lister { services, views }), stop).await,
+        Err(error) => warn!(%error, "pod resources are not shown"),
+    }
+}
+
+struct Lister {
+    services: Arc<Services>,
+    views: Views,
+}
+
+impl Lister {
+    fn pod(&self, view: &View) -> api::PodResources {
+        let pod = &view.pod;
+        let containers = spec::containers(pod).filter(|declared| declared.role != spec::Role::Ephemeral);
+        api::PodResources {
+            name: spec::name(pod).to_owned(),
+            namespace: spec::namespace(pod).to_owned(),
+            containers: containers
+                .map(|declared| api::ContainerResources {
+                    name: declared.container.name.clone(),
+                    devices: self.services.devices.shown(spec::uid(pod), &declared.container.name),
+                    cpu_ids: ids(&self.services.cpus.own(spec::uid(pod), &declared.container.name)),
+                    dynamic_resources: self.services.claims.shown(pod, &declared.container),
+                    ..api::ContainerResources::default()
+                })
+                .collect(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Lister {
+    async fn list(
+        &self,
+        _: Request<api::ListPodResourcesRequest>,
+    ) -> Result<Response<api::ListPodResourcesResponse>, Status> {
+        let pod_resources = self.views.all().iter().map(|view| self.pod(view)).collect();
+        Ok(Response::new(api::ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<api::AllocatableResourcesRequest>,
+    ) -> Result<Response<api::AllocatableResourcesResponse>, Status> {
+        let devices = self.services.devices.all_shown();
+        let cpu_ids = ids(&self.services.cpus.allocatable());
+        Ok(Response::new(api::AllocatableResourcesResponse { devices, cpu_ids, ..Default::default() }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<api::GetPodResourcesRequest>,
+    ) -> Result<Response<api::GetPodResourcesResponse>, Status> {
+        let request = request.into_inner();
+        let fits = |view: &&View| {
+            spec::name(&view.pod) == request.pod_name && spec::namespace(&view.pod) == request.pod_namespace
+        };
+        let views = self.views.all();
+        let Some(view) = views.iter().find(fits) else {
+            let message = format!("pod {} in namespace {} not found", request.pod_name, request.pod_namespace);
+            return Err(Status::not_found(message));
+        };
+        Ok(Response::new(api::GetPodResourcesResponse { pod_resources: Some(self.pod(view)) }))
+    }
+}
+
+fn ids(cpus: &crate::cpus::set::CpuSet) -> Vec<i64> {
+    cpus.iter().map(|cpu| i64::from(*cpu)).collect()
+}
+
+impl super::Devices {
+    fn shown(&self, pod_uid: &str, container: &str) -> Vec<api::ContainerDevices> {
+        let state = self.lock();
+        let own = state.given.of_container(pod_uid, container).into_iter();
+        own.map(|(resource, allotment)| state.show(&resource, allotment.devices.into_iter().collect())).collect()
+    }
+
+    fn all_shown(&self) -> Vec<api::ContainerDevices> {
+        let state = self.lock();
+        let each = state.resources.iter().map(|(name, resource)| (name, resource.devices.keys().cloned().collect()));
+        each.map(|(name, ids)| state.show(name, ids)).collect()
+    }
+}
+
+impl super::State {
+    fn show(&self, resource: &str, device_ids: Vec<String>) -> api::ContainerDevices {
+        let known = self.resources.get(resource);
+        let nodes: std::collections::BTreeSet<i64> = device_ids
+            .iter()
+            .filter_map(|id| known?.devices.get(id))
+            .flat_map(|device| device.numa_nodes.iter().copied())
+            .collect();
+        let topology = (!nodes.is_empty())
+            .then(|| api::TopologyInfo { nodes: nodes.into_iter().map(|id| api::NumaNode { id }).collect() });
+        api::ContainerDevices { resource_name: resource.to_owned(), device_ids, topology }
+    }
+}

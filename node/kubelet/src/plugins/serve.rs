@@ -1,0 +1,63 @@
+//! Serves a gRPC service of the kubelet's own on a unix socket, for plugins and monitors of the node.
+
+use std::convert::Infallible;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::body::Body;
+use tonic::codegen::Service;
+
+use crate::error::{Error, Result};
+
+/// After the machine ran out of descriptors.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Binds a socket that only root may use, in a directory that is made if it is not there.
+pub fn listen(socket: &Path) -> Result<UnixListener> {
+    let directory = socket.parent().unwrap_or(socket);
+    std::fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
+    // What an earlier kubelet left is nobody's.
+    let _ = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).map_err(Error::file("listen on", socket))?;
+    std::fs::set_permissions(socket, Permissions::from_mode(0o600)).map_err(Error::file("chmod", socket))?;
+    Ok(listener)
+}
+
+/// Serves every connection until shutdown.
+pub async fn serve<S>(listener: UnixListener, service: S, stop: CancellationToken)
+where
+    S: Service<http::Request<Incoming>, Response = http::Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let connections = TaskTracker::new();
+    loop {
+        let socket = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => socket,
+                Err(_) => {
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            },
+        };
+        let (service, stop) = (service.clone(), stop.clone());
+        connections.spawn(async move {
+            let answer = hyper::service::service_fn(move |request| service.clone().call(request));
+            let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::select! {
+                () = stop.cancelled() => {}
+                _ = http.serve_connection(TokioIo::new(socket), answer) => {}
+            }
+        });
+    }
+    connections.close();
+    connections.wait().await;
+}
