@@ -56,7 +56,7 @@ pub enum Command {
     /// Run the kubelet alone, against any CRI v1 runtime.
     Kubelet(Kubelet),
     /// Run the service proxy alone.
-    Proxy(Component),
+    Proxy(Proxy),
     /// Run the container runtime alone: a CRI v1 server.
     Runtime(Runtime),
     /// Run the cluster DNS server alone.
@@ -94,10 +94,10 @@ pub struct Server {
     /// The first node's name; the host name if absent.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The node's address; the one that the default route uses if absent.
-    #[arg(long, value_name = "ADDRESS")]
-    pub node_ip: Option<IpAddr>,
-    /// The address the API server listens on.
+    /// The node's address, or one of each version of IP; those that the default routes use if absent.
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
+    pub node_ip: Vec<IpAddr>,
+    /// The address the API server listens on; 0.0.0.0 stands for those of IPv6 too where the cluster has it.
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub bind_address: IpAddr,
     /// The port the API server listens on.
@@ -106,11 +106,11 @@ pub struct Server {
     /// The port the first node's kubelet listens on.
     #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
-    /// The range that pod addresses come from; each node gets a /24 of it.
-    #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]
+    /// The range that pod addresses come from, or one of each version of IP; each node gets a /24 of it, or a /64.
+    #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDRS")]
     pub cluster_cidr: String,
-    /// The range that Service addresses come from.
-    #[arg(long, default_value = DEFAULT_SERVICE_CIDR, value_name = "CIDR")]
+    /// The range that Service addresses come from, or one of each version of IP.
+    #[arg(long, default_value = DEFAULT_SERVICE_CIDR, value_name = "CIDRS")]
     pub service_cidr: String,
     /// The domain of the names that cluster DNS answers.
     #[arg(long, default_value = DEFAULT_CLUSTER_DOMAIN, value_name = "DOMAIN")]
@@ -118,6 +118,9 @@ pub struct Server {
     /// How packets travel between nodes; if absent, host-gw among the nodes of this machine (--nodes), else vxlan.
     #[arg(long, value_enum, value_name = "BACKEND")]
     pub network_backend: Option<NetworkBackend>,
+    /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
+    #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
+    pub proxy_mode: ProxyMode,
     /// The bridge that the first node's pods are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
@@ -222,17 +225,17 @@ pub struct Agent {
     /// The node's name; the host name if absent.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The node's address; the one that the default route uses if absent.
-    #[arg(long, value_name = "ADDRESS")]
-    pub node_ip: Option<IpAddr>,
+    /// The node's address, or one of each version of IP; those that the default routes use if absent.
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
+    pub node_ip: Vec<IpAddr>,
     /// The port the kubelet listens on.
     #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
-    /// The range that pod addresses come from; the cluster's own if absent.
-    #[arg(long, value_name = "CIDR")]
+    /// The ranges that pod addresses come from; the cluster's own if absent.
+    #[arg(long, value_name = "CIDRS")]
     pub cluster_cidr: Option<String>,
-    /// The range that Service addresses come from; the cluster's own if absent.
-    #[arg(long, value_name = "CIDR")]
+    /// The ranges that Service addresses come from; the cluster's own if absent.
+    #[arg(long, value_name = "CIDRS")]
     pub service_cidr: Option<String>,
     /// The domain of the names that cluster DNS answers; the cluster's own if absent.
     #[arg(long, value_name = "DOMAIN")]
@@ -240,6 +243,9 @@ pub struct Agent {
     /// How packets travel between nodes; as the cluster says if absent.
     #[arg(long, value_enum, value_name = "BACKEND")]
     pub network_backend: Option<NetworkBackend>,
+    /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
+    #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
+    pub proxy_mode: ProxyMode,
     /// Addresses for Services of type LoadBalancer that nodes announce; as the cluster says if absent.
     #[arg(long, value_delimiter = ',', value_name = "RANGES")]
     pub load_balancer_pool: Option<Vec<String>>,
@@ -275,6 +281,31 @@ impl LoadBalancer {
     }
 }
 
+/// How the kernel is told Services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ProxyMode {
+    /// nf_tables, over netlink.
+    Nftables,
+    /// The host's iptables-restore.
+    Iptables,
+    /// Refused: IPVS is not served.
+    Ipvs,
+    /// Refused: programs in the kernel's sockets are not served.
+    Ebpf,
+}
+
+impl ProxyMode {
+    /// As the flag takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProxyMode::Nftables => "nftables",
+            ProxyMode::Iptables => "iptables",
+            ProxyMode::Ipvs => "ipvs",
+            ProxyMode::Ebpf => "ebpf",
+        }
+    }
+}
+
 /// How packets travel between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -283,6 +314,8 @@ pub enum NetworkBackend {
     Vxlan,
     /// By plain routes: nodes must be neighbours on one link.
     HostGw,
+    /// As the CNI plugins of /etc/cni/net.d have it, which then make the pods' network and enforce its policies.
+    Cni,
 }
 
 impl NetworkBackend {
@@ -291,15 +324,18 @@ impl NetworkBackend {
         match self {
             NetworkBackend::Vxlan => "vxlan",
             NetworkBackend::HostGw => "host-gw",
+            NetworkBackend::Cni => "cni",
         }
     }
 }
 
-impl From<NetworkBackend> for Backend {
-    fn from(backend: NetworkBackend) -> Backend {
-        match backend {
-            NetworkBackend::Vxlan => Backend::Vxlan,
-            NetworkBackend::HostGw => Backend::HostGateway,
+impl NetworkBackend {
+    /// The way between nodes that is ours to keep; none if plugins do.
+    pub fn own(self) -> Option<Backend> {
+        match self {
+            NetworkBackend::Vxlan => Some(Backend::Vxlan),
+            NetworkBackend::HostGw => Some(Backend::HostGateway),
+            NetworkBackend::Cni => None,
         }
     }
 }
@@ -333,9 +369,19 @@ pub struct Component {
     /// Act only while holding the component's Lease.
     #[arg(long)]
     pub leader_elect: bool,
-    /// The range that pod addresses come from.
-    #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]
+    /// The ranges that pod addresses come from.
+    #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDRS")]
     pub cluster_cidr: String,
+}
+
+/// The proxy alone.
+#[derive(Debug, Clone, Args)]
+pub struct Proxy {
+    #[command(flatten)]
+    pub component: Component,
+    /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
+    #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
+    pub proxy_mode: ProxyMode,
 }
 
 /// The controllers alone. Flags have upstream's names.
@@ -464,8 +510,8 @@ pub struct Runtime {
     /// How to reach image registries, with their mirrors: a YAML file.
     #[arg(long, value_name = "FILE")]
     pub registry_config: Option<PathBuf>,
-    /// The range of this node's pods; what the kubelet says over CRI if absent.
-    #[arg(long, value_name = "CIDR")]
+    /// The ranges of this node's pods; what the kubelet says over CRI if absent.
+    #[arg(long, value_name = "CIDRS")]
     pub pod_cidr: Option<String>,
     /// The range that all pod addresses come from.
     #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]

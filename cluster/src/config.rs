@@ -1,6 +1,6 @@
 //! A cluster's configuration: parsed from the flags once, validated once, then plain values for every component.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -92,22 +92,27 @@ pub fn short_hash(text: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct Node {
     pub name: String,
+    /// The address that others know the node by.
     pub address: IpAddr,
+    /// Its addresses, one a version of IP, that one first.
+    pub addresses: Vec<IpAddr>,
     pub place: Place,
     /// The image store, which nodes of one machine share.
     pub images: PathBuf,
     pub kubelet_port: u16,
     pub bridge: String,
     pub network_backend: cli::NetworkBackend,
+    pub proxy_mode: corten_proxy::Mode,
     /// Ranges of addresses of load balancers that the nodes announce.
     pub load_balancer_pool: Vec<String>,
     /// Domains that cluster DNS asks others about, as the flag has them.
     pub dns_stub_domains: Vec<String>,
+    /// One range, or one of each version of IP, divided by a comma; the first one's version is the main one.
     pub cluster_cidr: String,
     pub service_cidr: String,
     pub cluster_domain: String,
-    /// The address of the Service kube-dns.
-    pub cluster_dns: IpAddr,
+    /// The addresses of the Service kube-dns, one a Service range.
+    pub cluster_dns: Vec<IpAddr>,
     pub kubelet: KubeletOptions,
 }
 
@@ -116,6 +121,8 @@ pub struct Node {
 pub struct Cluster {
     pub node: Node,
     pub nodes: u8,
+    /// As the flag has it, for the further nodes of this machine.
+    pub proxy_mode: cli::ProxyMode,
     pub bind: SocketAddr,
     /// The first address of the Service range: the API server's own Service.
     pub kubernetes_service: IpAddr,
@@ -132,28 +139,32 @@ impl Cluster {
         disjoint(&flags.cluster_cidr, &flags.service_cidr)?;
         // A cluster that was made with three nodes and stopped comes back with three.
         let nodes = flags.nodes.unwrap_or_else(|| 1 + Place::of(&flags.place).further_nodes().len() as u8);
+        let addresses = node_addresses(&flags.node_ip, &flags.cluster_cidr, nodes > 1)?;
         let usual = if nodes > 1 { cli::NetworkBackend::HostGw } else { cli::NetworkBackend::Vxlan };
         let node = Node {
             name: node_name(flags.node_name.as_deref())?,
-            address: node_address(flags.node_ip)?,
+            address: addresses[0],
+            addresses,
             place: Place::of(&flags.place),
             images: Place::of(&flags.place).images(),
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             network_backend: flags.network_backend.unwrap_or(usual),
+            proxy_mode: proxy_mode(flags.proxy_mode)?,
             load_balancer_pool: flags.load_balancer_pool.clone(),
             dns_stub_domains: stub_flags(&flags.dns_stub_domain)?,
             cluster_cidr: pod_range(&flags.cluster_cidr)?,
             service_cidr: flags.service_cidr.clone(),
             cluster_domain: domain(&flags.cluster_domain)?,
-            cluster_dns: in_range(&flags.service_cidr, 10)?,
+            cluster_dns: in_ranges(&flags.service_cidr, 10)?,
             kubelet: flags.kubelet.clone(),
         };
         Ok(Cluster {
             node,
             nodes,
-            bind: SocketAddr::new(flags.bind_address, flags.port),
-            kubernetes_service: in_range(&flags.service_cidr, 1)?,
+            proxy_mode: flags.proxy_mode,
+            bind: SocketAddr::new(every_address(flags.bind_address, &flags.cluster_cidr), flags.port),
+            kubernetes_service: in_ranges(&flags.service_cidr, 1)?[0],
             extra_names: flags.tls_san.clone(),
             scheduler: scheduler(flags.scheduler_config.as_deref())?,
             load_balancer: load_balancer(flags)?,
@@ -190,23 +201,27 @@ impl Node {
     pub fn from_flags(flags: &cli::Agent, settings: &Settings) -> Result<Node> {
         let or = |flag: &Option<String>, otherwise: &String| flag.clone().unwrap_or_else(|| otherwise.clone());
         let service_cidr = or(&flags.service_cidr, &settings.service_cidr);
+        let cluster_cidr = pod_range(&or(&flags.cluster_cidr, &settings.cluster_cidr))?;
+        let addresses = node_addresses(&flags.node_ip, &cluster_cidr, false)?;
         Ok(Node {
             name: node_name(flags.node_name.as_deref())?,
-            address: node_address(flags.node_ip)?,
+            address: addresses[0],
+            addresses,
             place: Place::of(&flags.place),
             images: flags.image_dir.as_deref().map_or_else(|| Place::of(&flags.place).images(), absolute),
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             kubelet: flags.kubelet.clone(),
             network_backend: flags.network_backend.unwrap_or(settings.network_backend),
+            proxy_mode: proxy_mode(flags.proxy_mode)?,
             load_balancer_pool: flags.load_balancer_pool.clone().unwrap_or_else(|| settings.load_balancer_pool.clone()),
             dns_stub_domains: match flags.dns_stub_domain.as_slice() {
                 [] => settings.dns_stub_domains.clone(),
                 given => stub_flags(given)?,
             },
-            cluster_cidr: pod_range(&or(&flags.cluster_cidr, &settings.cluster_cidr))?,
+            cluster_cidr,
             cluster_domain: domain(&or(&flags.cluster_domain, &settings.cluster_domain))?,
-            cluster_dns: in_range(&service_cidr, 10)?,
+            cluster_dns: in_ranges(&service_cidr, 10)?,
             service_cidr,
         })
     }
@@ -218,17 +233,19 @@ impl Node {
         Ok(Node {
             name: node_name(None)?,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            addresses: Vec::new(),
             images: place.images(),
             place,
             kubelet_port: 0,
             bridge: flags.bridge.clone(),
             network_backend: cli::NetworkBackend::HostGw,
+            proxy_mode: corten_proxy::Mode::Nftables,
             load_balancer_pool: Vec::new(),
             dns_stub_domains: Vec::new(),
             cluster_cidr: pod_range(&flags.cluster_cidr)?,
             service_cidr: String::new(),
             cluster_domain: String::new(),
-            cluster_dns: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            cluster_dns: Vec::new(),
             kubelet: KubeletOptions { registry_config: flags.registry_config.clone(), ..KubeletOptions::default() },
         })
     }
@@ -322,17 +339,57 @@ pub fn node_name(flag: Option<&str>) -> Result<String> {
     Ok(name)
 }
 
-/// The address that other machines know this one by.
-fn node_address(flag: Option<IpAddr>) -> Result<IpAddr> {
-    if let Some(address) = flag {
-        return Ok(address);
+/// The addresses that other machines know this one by: the flag's, else one of each version of IP that the cluster has and
+/// this machine has a way out by, or nodes in namespaces of it.
+fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, has_further_nodes: bool) -> Result<Vec<IpAddr>> {
+    if !flag.is_empty() {
+        let versions = flag.iter().filter(|address| address.is_ipv4()).count();
+        ensure!(flag.len() == 1 || (flag.len() == 2 && versions == 1), "--node-ip: one address of each version of IP");
+        return Ok(flag.to_vec());
     }
-    // Connecting a datagram socket sends nothing; it only asks the routing table which address would be used.
-    let routed = std::net::UdpSocket::bind("0.0.0.0:0")
-        .and_then(|socket| socket.connect("192.0.2.254:9").and_then(|()| socket.local_addr()));
-    match routed {
-        Ok(local) if !local.ip().is_unspecified() => Ok(local.ip()),
-        _ => bail!("this machine has no route to anywhere, so its address is unknown; give it by --node-ip"),
+    let ranges = ranges(cluster_cidr)?;
+    let cidrs: Vec<_> = ranges.iter().filter_map(|(range, bits)| corten_network::Cidr::new(*range, *bits)).collect();
+    let among_nodes = match has_further_nodes {
+        true => corten_network::namespace_node::Config::new("", &cidrs).gateways()?,
+        false => Vec::new(),
+    };
+    let known = |ipv4: bool| {
+        let here = || among_nodes.iter().copied().find(|address| address.is_ipv4() == ipv4);
+        routed_address(ipv4).or_else(here)
+    };
+    let routed: Vec<IpAddr> = ranges.iter().filter_map(|(range, _)| known(range.is_ipv4())).collect();
+    match routed.is_empty() {
+        false => Ok(routed),
+        true => bail!("this machine has no route to anywhere, so its address is unknown; give it by --node-ip"),
+    }
+}
+
+/// Connecting a datagram socket sends nothing; it only asks the routing table which address would be used.
+fn routed_address(ipv4: bool) -> Option<IpAddr> {
+    let (own, other) = if ipv4 { ("0.0.0.0:0", "192.0.2.254:9") } else { ("[::]:0", "[2001:db8::fe]:9") };
+    let socket = std::net::UdpSocket::bind(own).ok()?;
+    socket.connect(other).ok()?;
+    socket.local_addr().ok().map(|local| local.ip()).filter(|address| !address.is_unspecified())
+}
+
+/// What to listen on: every address of IPv4 stands for every address where the cluster has IPv6.
+pub fn every_address(wanted: IpAddr, cluster_cidr: &str) -> IpAddr {
+    let ipv6 = cluster_cidr.contains(':');
+    if ipv6 && wanted == IpAddr::V4(Ipv4Addr::UNSPECIFIED) { Ipv6Addr::UNSPECIFIED.into() } else { wanted }
+}
+
+/// The mode of the proxy, if it is one that we have.
+pub fn proxy_mode(flag: cli::ProxyMode) -> Result<corten_proxy::Mode> {
+    match flag {
+        cli::ProxyMode::Nftables => Ok(corten_proxy::Mode::Nftables),
+        cli::ProxyMode::Iptables => Ok(corten_proxy::Mode::Iptables),
+        cli::ProxyMode::Ipvs if !Path::new("/proc/net/ip_vs").exists() => {
+            bail!("--proxy-mode ipvs: this kernel has no IPVS, and corten does not use it; take nftables")
+        }
+        cli::ProxyMode::Ipvs => {
+            bail!("--proxy-mode ipvs: corten does not use IPVS, also where the kernel has it; take nftables")
+        }
+        cli::ProxyMode::Ebpf => bail!("--proxy-mode ebpf: corten has no such mode; take nftables"),
     }
 }
 
@@ -344,43 +401,64 @@ fn domain(text: &str) -> Result<String> {
 }
 
 fn pod_range(text: &str) -> Result<String> {
-    let (_, bits) = cidr(text).with_context(|| format!("--cluster-cidr {text:?}"))?;
-    ensure!(bits <= 24, "--cluster-cidr {text:?} is too small: a node takes a /24 of it");
+    for (address, bits) in ranges(text).with_context(|| format!("--cluster-cidr {text:?}"))? {
+        match address {
+            IpAddr::V4(_) => ensure!(bits <= 24, "--cluster-cidr {text:?} is too small: a node takes a /24 of it"),
+            IpAddr::V6(_) => {
+                ensure!((48..=64).contains(&bits), "--cluster-cidr {text:?}: nodes take a /64 of a /48 to a /64");
+            }
+        }
+    }
     Ok(text.to_owned())
 }
 
-/// The n-th address of the Service range.
-fn in_range(text: &str, n: u32) -> Result<IpAddr> {
-    let (network, bits) = cidr(text).with_context(|| format!("--service-cidr {text:?}"))?;
-    ensure!(bits <= 24, "--service-cidr {text:?} is too small: at least a /24 is needed");
-    Ok(IpAddr::V4(Ipv4Addr::from(u32::from(network) + n)))
+/// The n-th address of each Service range.
+fn in_ranges(text: &str, n: u32) -> Result<Vec<IpAddr>> {
+    let ranges = ranges(text).with_context(|| format!("--service-cidr {text:?}"))?;
+    let nth = |(address, bits): (IpAddr, u8)| match address {
+        IpAddr::V4(network) => {
+            ensure!(bits <= 24, "--service-cidr {text:?} is too small: at least a /24 is needed");
+            Ok(Ipv4Addr::from_bits(network.to_bits() + n).into())
+        }
+        IpAddr::V6(network) => {
+            ensure!(bits <= 120, "--service-cidr {text:?} is too small: at least a /120 is needed");
+            Ok(Ipv6Addr::from_bits(network.to_bits() + u128::from(n)).into())
+        }
+    };
+    ranges.into_iter().map(nth).collect()
 }
 
-/// Pods and Services must not share addresses.
+/// Pods and Services must not share addresses, and must have the same versions of IP, the same one first.
 fn disjoint(pods: &str, services: &str) -> Result<()> {
-    let (Ok((pod, pod_bits)), Ok((service, service_bits))) = (cidr(pods), cidr(services)) else {
+    let (Ok(pod_ranges), Ok(service_ranges)) = (ranges(pods), ranges(services)) else {
         return Ok(()); // Each is checked for itself, with its own sentence.
     };
-    let mask = u32::MAX.checked_shl(32 - pod_bits.min(service_bits)).unwrap_or(0);
-    let overlap = u32::from(pod) & mask == u32::from(service) & mask;
-    ensure!(!overlap, "--cluster-cidr {pods} and --service-cidr {services} overlap; choose ranges that do not");
+    let versions = |ranges: &[(IpAddr, u8)]| ranges.iter().map(|(address, _)| address.is_ipv4()).collect::<Vec<_>>();
+    ensure!(
+        versions(&pod_ranges) == versions(&service_ranges),
+        "--cluster-cidr {pods} and --service-cidr {services} must have the same versions of IP, in one order"
+    );
+    for (pod, service) in pod_ranges.iter().zip(&service_ranges) {
+        let bits = pod.1.min(service.1);
+        let overlap = corten_network::Cidr::new(pod.0, bits) == corten_network::Cidr::new(service.0, bits);
+        ensure!(!overlap, "--cluster-cidr {pods} and --service-cidr {services} overlap; choose ranges that do not");
+    }
     Ok(())
 }
 
-/// A range of addresses, as address and prefix length.
-pub fn range(text: &str) -> Result<(IpAddr, u8)> {
-    let (address, bits) = cidr(text).with_context(|| format!("the range {text:?}"))?;
-    Ok((address.into(), bits as u8))
+/// One range, or one of each version of IP divided by a comma, as addresses and prefix lengths.
+pub fn ranges(text: &str) -> Result<Vec<(IpAddr, u8)>> {
+    let all: Vec<(IpAddr, u8)> = text.split(',').map(range).collect::<Result<_>>()?;
+    let ipv4 = all.iter().filter(|(address, _)| address.is_ipv4()).count();
+    ensure!(all.len() == 1 || (all.len() == 2 && ipv4 == 1), "it is not one range, or one of each version of IP");
+    Ok(all)
 }
 
-fn cidr(text: &str) -> Result<(Ipv4Addr, u32)> {
-    let (address, bits) = text.split_once('/').context("it is not of the form address/bits")?;
-    let address: Ipv4Addr = address.parse().context("it is not an IPv4 range")?;
-    let bits: u32 = bits.parse().context("it is not of the form address/bits")?;
-    ensure!(bits <= 32, "it is not of the form address/bits");
-    let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
-    ensure!(u32::from(address) & !mask == 0, "it has bits set beyond the range's size");
-    Ok((address, bits))
+fn range(text: &str) -> Result<(IpAddr, u8)> {
+    let parsed: corten_network::Cidr = text.trim().parse().context("it is not of the form address/bits")?;
+    let whole = text.trim().split_once('/').and_then(|(address, _)| address.parse::<IpAddr>().ok());
+    ensure!(whole == Some(parsed.address()), "it has bits set beyond the range's size");
+    Ok((parsed.address(), parsed.length()))
 }
 
 pub fn absolute(path: &Path) -> PathBuf {
@@ -393,17 +471,28 @@ mod tests {
 
     #[test]
     fn ranges_are_checked() {
-        assert_eq!(in_range("10.96.0.0/12", 10).unwrap().to_string(), "10.96.0.10");
-        for bad in ["10.96.0.0", "10.96.0.1/12", "x/12", "10.96.0.0/33", "10.96.0.0/30"] {
-            assert!(in_range(bad, 1).is_err(), "{bad}");
+        let tenth = |text: &str| in_ranges(text, 10).unwrap().iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(tenth("10.96.0.0/12"), ["10.96.0.10"]);
+        assert_eq!(tenth("fd00:96::/112,10.96.0.0/12"), ["fd00:96::a", "10.96.0.10"]);
+        for bad in
+            ["10.96.0.0", "10.96.0.1/12", "x/12", "10.96.0.0/33", "10.96.0.0/30", "fd00::/121", "fd00::/64,fd01::/64"]
+        {
+            assert!(in_ranges(bad, 1).is_err(), "{bad}");
         }
-        assert!(pod_range("10.244.0.0/25").is_err());
+        for bad in ["10.244.0.0/25", "fd00::/32", "fd00::/65", "10.244.0.0/16,10.245.0.0/16"] {
+            assert!(pod_range(bad).is_err(), "{bad}");
+        }
+        assert!(pod_range("10.244.0.0/16,fd00:10:244::/56").is_ok());
         for (pods, services, good) in [
             ("10.244.0.0/16", "10.96.0.0/12", true),
             ("10.244.0.0/16", "10.244.0.0/16", false),
             ("10.96.0.0/16", "10.96.0.0/12", false),
             ("10.0.0.0/8", "10.96.0.0/12", false),
             ("10.0.0.0/16", "10.1.0.0/16", true),
+            ("10.0.0.0/16,fd00::/56", "10.1.0.0/16,fd01::/112", true),
+            ("10.0.0.0/16,fd00::/56", "10.1.0.0/16,fd00::/112", false),
+            ("10.0.0.0/16,fd00::/56", "fd01::/112,10.1.0.0/16", false),
+            ("10.0.0.0/16,fd00::/56", "10.1.0.0/16", false),
         ] {
             assert_eq!(disjoint(pods, services).is_ok(), good, "{pods} {services}");
         }

@@ -30,6 +30,10 @@ fn main() -> std::process::ExitCode {
     if let Some(code) = corten_runtime::reexec(&arguments) {
         return exit_code(code);
     }
+    // Under this name it is our pod network as a plugin of other runtimes.
+    if arguments.first().is_some_and(|name| name.rsplit('/').next() == Some("corten-cni")) {
+        return commands::cni::run();
+    }
     match commands::run(cli::Cli::parse()) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {

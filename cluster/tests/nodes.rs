@@ -11,7 +11,9 @@ fn three_nodes_on_one_machine() {
         eprintln!("skipped: a cluster needs root");
         return;
     }
-    let cluster = Cluster::up(CORTEN, &["--nodes", "3", "--node-name", "first"]);
+    let ranges =
+        ["--cluster-cidr", "10.244.0.0/16,fd00:10:244::/56", "--service-cidr", "10.96.0.0/16,fd00:10:96::/112"];
+    let cluster = Cluster::up(CORTEN, &[&["--nodes", "3", "--node-name", "first"][..], &ranges].concat());
     let nodes = cluster.kubectl(&["get", "nodes", "--no-headers"]);
     assert_eq!(nodes.lines().filter(|line| line.contains(" Ready ")).count(), 3, "{nodes}");
     let taints = cluster.kubectl(&["get", "node", "first", "-o", "jsonpath={.spec.taints}"]);
@@ -42,12 +44,30 @@ spec:
     assert_eq!(fetch("on-2", &address("on-3")), "node-3\n");
     assert_eq!(fetch("on-3", &address("on-2")), "node-2\n");
 
+    // By IPv6, which the pods have too.
+    let second = |pod: &str| cluster.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIPs[1].ip}"]);
+    assert_eq!(fetch("on-2", &second("on-3")), "node-3\n");
+    assert_eq!(fetch("on-3", &second("on-2")), "node-2\n");
+
     cluster.kubectl(&["expose", "pod", "on-3", "--name=remote", "--port=80"]);
+    cluster.kubectl(&["patch", "service", "remote", "-p", r#"{"spec":{"ipFamilyPolicy":"RequireDualStack"}}"#]);
     cluster
         .kubectl_until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=remote", "-o", "yaml"], |text| {
             text.contains("ready: true")
         });
     assert_eq!(fetch("on-2", "remote"), "node-3\n");
+    let families =
+        cluster.kubectl(&["get", "service", "remote", "-o", "jsonpath={.spec.ipFamilies} {.spec.clusterIPs[1]}"]);
+    let (families, address) = families.split_once(' ').unwrap_or_default();
+    assert_eq!(families, r#"["IPv4","IPv6"]"#);
+    cluster
+        .kubectl_until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=remote", "-o", "yaml"], |text| {
+            text.contains("addressType: IPv6")
+        });
+    assert_eq!(fetch("on-2", address), "node-3\n");
+    let resolved =
+        cluster.kubectl(&["exec", "on-2", "--", "nslookup", "-type=aaaa", "remote.default.svc.cluster.local"]);
+    assert!(resolved.contains(address), "{resolved}");
 
     // A pod without a wish never lands on the control plane.
     cluster.kubectl(&["create", "deployment", "many", "--image", IMAGE, "--replicas=4", "--", "sleep", "3600"]);

@@ -14,6 +14,8 @@ const BENCHES: &[(&str, &str)] = &[
     ("corten-scheduler", "rows"),
     ("corten-controllers", "controllers"),
     ("corten-proxy", "services"),
+    ("corten-proxy", "traffic"),
+    ("corten-network", "overlay"),
     ("corten-dns", "answers"),
     ("corten", "cluster"),
     ("corten", "node"),

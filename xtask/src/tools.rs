@@ -1,5 +1,5 @@
-//! What the tests need beyond Rust, gcc and root: kubectl and a static busybox, fetched from the distribution's own
-//! package archive into `target/tools`. Nothing is installed into the system.
+//! What the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables and the reference CNI plugins, fetched from
+//! the distribution's own package archive into `target/tools`. Nothing is installed into the system.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +21,68 @@ pub fn ensure_all(root: &Path) -> Result<()> {
     std::fs::create_dir_all(&dir)?;
     busybox(&dir).context("busybox-static, which test images are made of")?;
     kubectl(&dir).context("kubectl, which the tests drive clusters with")?;
+    iptables(&dir).context("iptables, which one mode of the proxy uses")?;
+    cni_plugins(&dir).context("containernetworking-plugins, which chains of plugins are tried with")?;
+    Ok(())
+}
+
+/// iptables with its libraries beside it, entered by scripts that tell it where they are.
+fn iptables(dir: &Path) -> Result<()> {
+    let tools = dir.join("iptables");
+    if tools.join("ip6tables-save").exists() {
+        return Ok(());
+    }
+    let modules = tools.join("lib/xtables");
+    std::fs::create_dir_all(&modules)?;
+    let archive = Archive::of_host(dir)?;
+    for package in ["iptables", "libxtables12", "libnftnl11", "libmnl0"] {
+        let unpacked = unpack(&archive.download(package)?, dir)?;
+        for path in files_below(&unpacked)? {
+            let name = path.file_name().unwrap_or_default();
+            if path.parent().is_some_and(|parent| parent.ends_with("xtables")) {
+                std::fs::copy(&path, modules.join(name))?;
+            } else if name.to_string_lossy().contains(".so") {
+                std::fs::copy(&path, tools.join("lib").join(name))?;
+            } else if name == "xtables-nft-multi" {
+                std::fs::copy(&path, tools.join(name))?;
+            }
+        }
+    }
+    let script = "#!/bin/sh\nd=$(dirname \"$0\")\nLD_LIBRARY_PATH=\"$d/lib\" XTABLES_LIBDIR=\"$d/lib/xtables\" \\\n  exec \"$d/xtables-nft-multi\" \"$(basename \"$0\")\" \"$@\"\n";
+    for program in ["iptables", "iptables-restore", "iptables-save", "ip6tables", "ip6tables-restore", "ip6tables-save"]
+    {
+        let path = tools.join(program);
+        std::fs::write(&path, script)?;
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() {
+            found.extend(files_below(&path)?);
+        } else if path.exists() {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+fn cni_plugins(dir: &Path) -> Result<()> {
+    let tools = dir.join("cni");
+    if tools.join("bridge").exists() {
+        return Ok(());
+    }
+    let package = Archive::of_host(dir)?.download("containernetworking-plugins")?;
+    let unpacked = unpack(&package, dir)?.join("usr/lib/cni");
+    std::fs::create_dir_all(&tools)?;
+    for entry in std::fs::read_dir(unpacked)? {
+        let entry = entry?;
+        std::fs::copy(entry.path(), tools.join(entry.file_name()))?;
+    }
     Ok(())
 }
 

@@ -50,7 +50,8 @@ async fn tear_down(place: &Place) -> Result<()> {
     }
     stop_containers(place).await?;
     further_nodes::cleanup(place).await.context("the nodes' namespaces cannot be removed")?;
-    corten_proxy::cleanup(&corten_proxy::Config::new("", None)).context("the Services' rules cannot be removed")?;
+    corten_proxy::cleanup(&corten_proxy::Config::new("", Vec::new()))
+        .context("the Services' rules cannot be removed")?;
     let announced = corten_network::announce::Config::new("", Vec::new());
     corten_network::announce::cleanup(&announced).await.context("the load balancers' addresses cannot be removed")?;
     corten_network::routes::cleanup().await.context("the routes to other nodes cannot be removed")?;

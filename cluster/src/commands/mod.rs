@@ -1,5 +1,6 @@
 //! The commands: one file each. Those that run components set up logging and the asynchronous runtime here.
 
+pub mod cni;
 mod down;
 mod image;
 mod logs;

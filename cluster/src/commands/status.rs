@@ -7,8 +7,10 @@ use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::{Client, ListOptions};
 use corten_meta::Value;
 
+use crate::cli::NetworkBackend;
 use crate::cli::Where;
-use crate::components::{network::gateway, readiness};
+use crate::components::node::dns_of;
+use crate::components::readiness;
 use crate::config::{Place, VERSION};
 use crate::instance;
 
@@ -60,9 +62,21 @@ async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
     rows.push(row("nodes", alive == nodes.len(), format!("{alive} of {} are Ready", nodes.len())));
     for node in nodes {
         let name = corten_meta::name(node);
-        let Some(address) = node.pointer("/spec/podCIDR").and_then(Value::as_str).and_then(gateway) else { continue };
-        let answer = readiness::ask((address, 53).into(), "kubernetes.default.svc.cluster.local").await;
-        let note = answer.as_ref().map_or_else(|error| error.to_string(), |()| format!("{address} answers names"));
+        // Which network the node has, it does not say; it answers at one of the two places.
+        let places = [NetworkBackend::HostGw, NetworkBackend::Cni].map(|backend| dns_of(node, backend));
+        let mut answer = None;
+        for address in places.iter().filter_map(|addresses| addresses.first()) {
+            answer = match readiness::ask(*address, "kubernetes.default.svc.cluster.local").await {
+                Ok(()) => Some(Ok(address)),
+                Err(error) => answer.or(Some(Err(error))),
+            };
+            if matches!(answer, Some(Ok(_))) {
+                break;
+            }
+        }
+        let Some(answer) = answer else { continue };
+        let note =
+            answer.as_ref().map_or_else(ToString::to_string, |address| format!("{} answers names", address.ip()));
         rows.push(row(&format!("dns on {name}"), answer.is_ok(), note));
     }
     rows

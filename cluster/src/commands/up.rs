@@ -134,8 +134,9 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     if let Some(name) = &flags.node_name {
         flag("--node-name", name.into());
     }
-    if let Some(address) = flags.node_ip {
-        flag("--node-ip", address.to_string().into());
+    if !flags.node_ip.is_empty() {
+        let addresses: Vec<String> = flags.node_ip.iter().map(ToString::to_string).collect();
+        flag("--node-ip", addresses.join(",").into());
     }
     flag("--bind-address", flags.bind_address.to_string().into());
     flag("--port", flags.port.to_string().into());
@@ -152,6 +153,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     if let Some(backend) = flags.network_backend {
         flag("--network-backend", backend.name().into());
     }
+    flag("--proxy-mode", flags.proxy_mode.name().into());
     for domain in &flags.dns_stub_domain {
         flag("--dns-stub-domain", domain.into());
     }

@@ -4,6 +4,7 @@
 //! Each node answers names on the gateway of its own pod range; the slice lists one endpoint per node and the
 //! Service's internal traffic policy makes every node use its own.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::Result;
@@ -15,20 +16,19 @@ use corten_meta::{Key, Value};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::network::gateway;
-use super::node::CONTROL_PLANE;
+use super::node::{CONTROL_PLANE, DNS_METRICS, dns_of};
+use crate::cli::NetworkBackend;
 use crate::config::Cluster;
 
 const NAMESPACE: &str = "kube-system";
-const SLICE: &str = "kube-dns-nodes";
 
 /// Keeps the Service and its endpoints as they should be.
 pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
     let nodes = caches.of::<Node>();
     nodes.synced().await;
-    apply::<Service>(&client, NAMESPACE, "kube-dns", service(cluster.node.cluster_dns)).await?;
+    apply::<Service>(&client, NAMESPACE, "kube-dns", service(&cluster.node.cluster_dns)).await?;
     let mut changes = nodes.subscribe();
-    let mut applied = None;
+    let mut applied: BTreeMap<&str, Value> = BTreeMap::new();
     loop {
         let first = Key { namespace: String::new(), name: cluster.node.name.clone() };
         if let Some(node) = nodes.typed::<Node>(&first) {
@@ -39,10 +39,12 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
             }
         }
         let listed: Vec<Value> = nodes.all().iter().map(|node| node.value()).collect();
-        let wanted = slice(&listed);
-        if applied.as_ref() != Some(&wanted) {
-            apply::<EndpointSlice>(&client, NAMESPACE, SLICE, wanted.clone()).await?;
-            applied = Some(wanted);
+        for (name, ipv4) in slices(&cluster.node.cluster_dns) {
+            let wanted = slice(&listed, name, ipv4, cluster.node.network_backend);
+            if applied.get(name) != Some(&wanted) {
+                apply::<EndpointSlice>(&client, NAMESPACE, name, wanted.clone()).await?;
+                applied.insert(name, wanted);
+            }
         }
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
@@ -91,7 +93,15 @@ fn taint_value(taint: &Taint) -> Value {
     value
 }
 
-fn service(address: IpAddr) -> Value {
+/// The slices of the Service, one a version of IP that it has.
+fn slices(addresses: &[IpAddr]) -> Vec<(&'static str, bool)> {
+    let has = |ipv4: bool| addresses.iter().any(|address| address.is_ipv4() == ipv4);
+    [("kube-dns-nodes", true), ("kube-dns-nodes-ipv6", false)].into_iter().filter(|(_, ipv4)| has(*ipv4)).collect()
+}
+
+fn service(addresses: &[IpAddr]) -> Value {
+    let family = |address: &IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let policy = if addresses.len() > 1 { "RequireDualStack" } else { "SingleStack" };
     json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -101,23 +111,29 @@ fn service(address: IpAddr) -> Value {
             "labels": {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"},
         },
         "spec": {
-            "clusterIP": address.to_string(),
+            "clusterIP": addresses.first(),
+            "clusterIPs": addresses,
+            "ipFamilies": addresses.iter().map(family).collect::<Vec<_>>(),
+            "ipFamilyPolicy": policy,
             "internalTrafficPolicy": "Local",
             "ports": [
                 {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
                 {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+                {"name": "metrics", "port": DNS_METRICS, "protocol": "TCP", "targetPort": DNS_METRICS},
             ],
         },
     })
 }
 
-fn slice(nodes: &[Value]) -> Value {
+fn slice(nodes: &[Value], name: &str, ipv4: bool, backend: NetworkBackend) -> Value {
+    let mut port = 53;
     let mut endpoints: Vec<Value> = nodes
         .iter()
         .filter_map(|node| {
-            let range = node.pointer("/spec/podCIDR")?.as_str()?;
+            let endpoint = dns_of(node, backend).into_iter().find(|endpoint| endpoint.is_ipv4() == ipv4)?;
+            port = endpoint.port();
             Some(json!({
-                "addresses": [gateway(range)?.to_string()],
+                "addresses": [endpoint.ip().to_string()],
                 "nodeName": corten_meta::name(node),
                 "conditions": {"ready": true},
             }))
@@ -128,18 +144,19 @@ fn slice(nodes: &[Value]) -> Value {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": SLICE,
+            "name": name,
             "namespace": NAMESPACE,
             "labels": {
                 "kubernetes.io/service-name": "kube-dns",
                 "endpointslice.kubernetes.io/managed-by": "corten",
             },
         },
-        "addressType": "IPv4",
+        "addressType": if ipv4 { "IPv4" } else { "IPv6" },
         "endpoints": endpoints,
         "ports": [
-            {"name": "dns", "port": 53, "protocol": "UDP"},
-            {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+            {"name": "dns", "port": port, "protocol": "UDP"},
+            {"name": "dns-tcp", "port": port, "protocol": "TCP"},
+            {"name": "metrics", "port": DNS_METRICS, "protocol": "TCP"},
         ],
     })
 }
@@ -151,17 +168,18 @@ mod tests {
     #[test]
     fn every_node_with_a_range_is_an_endpoint() {
         let node = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
-        let slice = slice(&[
+        let nodes = [
             node("b", json!({"podCIDR": "10.244.1.0/24"})),
             node("new", json!({})),
-            node("a", json!({"podCIDR": "10.244.0.0/24"})),
-        ]);
-        let endpoints: Vec<(&str, &str)> = slice["endpoints"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|e| (e["nodeName"].as_str().unwrap(), e["addresses"][0].as_str().unwrap()))
-            .collect();
-        assert_eq!(endpoints, [("a", "10.244.0.1"), ("b", "10.244.1.1")]);
+            node("a", json!({"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00::/64"]})),
+        ];
+        let endpoints = |ipv4: bool| -> Vec<String> {
+            let slice = slice(&nodes, "x", ipv4, NetworkBackend::HostGw);
+            let told =
+                |e: &Value| format!("{} {}", e["nodeName"].as_str().unwrap(), e["addresses"][0].as_str().unwrap());
+            slice["endpoints"].as_array().unwrap().iter().map(told).collect()
+        };
+        assert_eq!(endpoints(true), ["a 10.244.0.1", "b 10.244.1.1"]);
+        assert_eq!(endpoints(false), ["a fd00::1"]);
     }
 }

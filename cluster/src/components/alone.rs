@@ -107,10 +107,12 @@ pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result
 }
 
 /// `corten proxy`.
-pub async fn proxy(flags: cli::Component, shutdown: CancellationToken) -> Result<()> {
+pub async fn proxy(flags: cli::Proxy, shutdown: CancellationToken) -> Result<()> {
+    let (mode, flags) = (config::proxy_mode(flags.proxy_mode)?, flags.component);
     preflight::root()?;
-    let range = config::range(&flags.cluster_cidr)?;
-    let config = corten_proxy::Config::new(node_name(flags.node_name.as_deref())?, Some(range));
+    let ranges = config::ranges(&flags.cluster_cidr)?;
+    let mut config = corten_proxy::Config::new(node_name(flags.node_name.as_deref())?, ranges);
+    config.mode = mode;
     Ok(corten_proxy::run(config, client(&flags.kubeconfig)?, shutdown).await?)
 }
 

@@ -72,7 +72,7 @@ pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> 
     let store = open_store(&cluster.node.place.data.join("store")).await?;
     let mut tasks = Tasks::new(shutdown.clone());
     let node = &cluster.node;
-    further_nodes::prepare(&cluster, &pki, &node.name, &node.place, node.address)?;
+    further_nodes::prepare(&cluster, &pki, &node.name, &node.place, &node.addresses)?;
     let api = start(&cluster, &pki, store, &mut tasks).await?;
     let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the node's components cannot be given their rights")?;

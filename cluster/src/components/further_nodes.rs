@@ -17,6 +17,7 @@ use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
 use super::access::NETWORK_USER;
+use super::network::cidrs;
 use super::node::{DNS_USER, serving};
 use super::tasks::Tasks;
 use crate::config::{Cluster, Place};
@@ -28,12 +29,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The settings of the namespaces of a cluster's further nodes.
 pub fn namespaces(cluster_cidr: &str, place: &Place) -> Result<namespace_node::Config> {
-    Ok(namespace_node::Config::new(&place.run, cluster_cidr.parse().context("the cluster's pod range")?))
+    Ok(namespace_node::Config::new(&place.run, &cidrs(cluster_cidr).context("the cluster's pod range")?))
 }
 
 /// Starts the nodes beyond the first, and returns their names.
 pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Result<Vec<String>> {
-    let namespaces = namespaces(&cluster.node.cluster_cidr, &cluster.node.place)?;
+    let mut namespaces = namespaces(&cluster.node.cluster_cidr, &cluster.node.place)?;
+    namespaces.host_addresses.clone_from(&cluster.node.addresses);
     let mut names = Vec::new();
     for number in 2..=cluster.nodes {
         let name = format!("{}-{number}", cluster.node.name);
@@ -42,8 +44,8 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
             // An agent of a server that was killed: its successor takes over the containers.
             instance::stop(stray, Duration::from_secs(10))?;
         }
-        let address = namespaces.address(usize::from(number) - 2)?;
-        let namespace = namespace_node::create(&namespaces, &name, address)
+        let addresses = namespaces.addresses(usize::from(number) - 2)?;
+        let namespace = namespace_node::create(&namespaces, &name, &addresses)
             .await
             .with_context(|| format!("the network namespace of node {name} cannot be made"))?;
         tasks.spawn("node", supervise(cluster.clone(), Arc::clone(pki), place, namespace, tasks.shutdown()));
@@ -53,7 +55,7 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
 }
 
 /// Writes what the agent needs to be who it is.
-pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, address: IpAddr) -> Result<()> {
+pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, addresses: &[IpAddr]) -> Result<()> {
     let user = format!("system:node:{name}");
     let holders: [(&str, &str, &[&str]); 4] = [
         ("kubelet", &user, &["system:nodes"]),
@@ -66,7 +68,7 @@ pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, address:
         let config = kubeconfig::single(&cluster.advertised_url(), &pki.cluster.certificate, &identity);
         kubeconfig::write(&place.kubeconfig(file), &config)?;
     }
-    let tls = serving(pki, name, address)?;
+    let tls = serving(pki, name, addresses)?;
     for (file, text) in [("kubelet.crt", tls.certificate), ("kubelet.key", tls.key), ("ca.crt", tls.client_ca)] {
         write_private(&place.pki().join(file), text.as_bytes())?;
     }
@@ -83,7 +85,7 @@ async fn supervise(
     shutdown: CancellationToken,
 ) -> Result<()> {
     loop {
-        prepare(&cluster, &pki, &namespace.name, &place, namespace.address.into())?;
+        prepare(&cluster, &pki, &namespace.name, &place, &namespace.addresses)?;
         let mut agent = spawn(&cluster, &place, &namespace)?;
         tokio::select! {
             () = tokio::time::sleep(pki::RENEWAL) => stop(agent).await?,
@@ -113,6 +115,7 @@ fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<
     let netns = open(&namespace.path)?;
     let log = File::options().create(true).append(true).open(place.log())?;
     let node = &cluster.node;
+    let addresses: Vec<String> = namespace.addresses.iter().map(IpAddr::to_string).collect();
     let mut command = Command::new(std::env::current_exe().context("this program's own path is unknown")?);
     command
         .arg("agent")
@@ -124,11 +127,12 @@ fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<
         .arg(place.kubeconfig("kubelet"))
         .arg("--image-dir")
         .arg(&node.images)
-        .args(["--node-name", &namespace.name, "--node-ip", &namespace.address.to_string()])
+        .args(["--node-name", &namespace.name, "--node-ip", &addresses.join(",")])
         .args(["--cluster-cidr", &node.cluster_cidr, "--service-cidr", &node.service_cidr])
         .args(["--cluster-domain", &node.cluster_domain])
         .args(node.kubelet.arguments())
         .args(["--network-backend", node.network_backend.name()])
+        .args(["--proxy-mode", cluster.proxy_mode.name()])
         .args(
             (!node.load_balancer_pool.is_empty())
                 .then(|| format!("--load-balancer-pool={}", node.load_balancer_pool.join(","))),

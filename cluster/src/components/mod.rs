@@ -68,7 +68,10 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     let mut names = vec![cluster.node.name.clone()];
     names.extend(further);
     let domain = cluster.node.cluster_domain.clone();
-    clients.spawn("readiness", readiness::report(caches, names, domain, (progress, started), shutdown.clone()));
+    clients.spawn(
+        "readiness",
+        readiness::report(caches, names, (domain, cluster.node.network_backend), (progress, started), shutdown.clone()),
+    );
 
     let ended = foundation.shutdown();
     let outcome = tokio::select! {

@@ -4,16 +4,16 @@
 //! the runtime says that the network is not ready, and pods wait.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::Caches;
-use corten_meta::Key;
+use corten_meta::{Key, Value};
+use corten_network::cni::{self, Chain};
 use corten_network::policy::{self, Gate};
-use corten_network::routes::Backend;
-use corten_network::{Cidr, PodNetwork, PortMapping, Protocol, SetupRequest};
+use corten_network::{Cidr, Limits, PodNetwork, PortMapping, Protocol, SetupRequest};
 use corten_runtime::{PodNetworkRequest, PodNetworkResult};
 use tokio::sync::Mutex;
 
@@ -21,18 +21,29 @@ use crate::config;
 
 /// Where a node notes its bridge and its pod range.
 const NETWORK_FILE: &str = "pod-network";
+/// Where the results of CNI plugins are kept.
+const PLUGINS: &str = "cni";
 
-/// The gateway of a node's pod range: its first address, where the node itself answers.
-pub fn gateway(range: &str) -> Option<IpAddr> {
-    let (network, _) = range.split_once('/')?;
-    let network: Ipv4Addr = network.parse().ok()?;
-    Some(IpAddr::V4(Ipv4Addr::from(u32::from(network).checked_add(1)?)))
+/// The ranges of a text that names one, or one of each version of IP.
+pub fn cidrs(text: &str) -> Result<Vec<Cidr>> {
+    text.split(',').map(|range| Ok(range.trim().parse()?)).collect()
 }
 
-/// The runtime's pod network: nothing until the range is known, then corten's own.
+/// The gateways of a node's pod ranges: the first address of each, where the node itself answers.
+pub fn gateways(ranges: &str) -> Vec<IpAddr> {
+    cidrs(ranges).unwrap_or_default().iter().filter_map(|range| range.nth(1)).collect()
+}
+
+/// Who connects pods.
+enum Network {
+    Own(PodNetwork),
+    Plugins(Chain),
+}
+
+/// The runtime's pod network: nothing until the range is known, then corten's own or that of CNI plugins.
 #[derive(Default)]
 pub struct Plugged {
-    network: OnceLock<PodNetwork>,
+    network: OnceLock<Network>,
     /// The sandboxes that the runtime found at its start, until the network has been told. Held while either of
     /// them starts, so that whoever is second does the telling.
     live: Mutex<Option<BTreeSet<String>>>,
@@ -60,50 +71,75 @@ impl Plugged {
         if let Some(live) = live.take() {
             network.gc(&live).await.context("addresses of dead sandboxes cannot be collected")?;
         }
-        let _ = self.network.set(network);
+        let _ = self.network.set(Network::Own(network));
         Ok(())
     }
 
-    fn get(&self) -> Result<&PodNetwork, String> {
+    /// Leaves pods to the CNI plugins of this machine.
+    pub async fn start_plugins(&self, node: &config::Node) -> Result<()> {
+        let mut live = self.live.lock().await;
+        let chain = Chain::new(cni::Config::new(node.place.data.join(PLUGINS)))?;
+        if let Some(live) = live.take() {
+            chain.gc(&live).await.context("networks of dead sandboxes cannot be collected")?;
+        }
+        let _ = self.network.set(Network::Plugins(chain));
+        Ok(())
+    }
+
+    fn get(&self) -> Result<&Network, String> {
         self.network.get().ok_or_else(|| "the node has no pod range yet".to_owned())
     }
 }
 
 /// The settings of the pod network of a node with this range.
 pub fn network_config(node: &config::Node, range: &str) -> Result<corten_network::Config> {
-    let pods: Cidr = range.parse().context("the node's pod range")?;
-    let cluster: Cidr = node.cluster_cidr.parse().context("the cluster's pod range")?;
-    let mut config = corten_network::Config::new(pods, cluster, node.place.data.join("network"));
+    let pods = cidrs(range).context("the node's pod range")?;
+    let cluster = cidrs(&node.cluster_cidr).context("the cluster's pod range")?;
+    let mut config = corten_network::Config::new(&pods, &cluster, node.place.data.join("network"));
     config.bridge.clone_from(&node.bridge);
-    config.overhead = Backend::from(node.network_backend).overhead();
+    config.overhead = node.network_backend.own().map_or(0, |backend| backend.overhead());
     Ok(config)
 }
 
 /// Takes the pod network of a node down. What it is named is read from where the node wrote it when it came up.
 pub async fn cleanup(place: &config::Place) -> Result<()> {
+    let plugins = place.data.join(PLUGINS);
+    if plugins.exists() {
+        // The pods are gone; what plugins keep of them goes too.
+        Chain::new(cni::Config::new(plugins))?.gc(&BTreeSet::new()).await?;
+    }
     let Ok(text) = std::fs::read_to_string(place.data.join(NETWORK_FILE)) else { return Ok(()) };
     let (bridge, range) = text.trim().split_once(' ').with_context(|| format!("{NETWORK_FILE} is damaged"))?;
-    let range: Cidr = range.parse().with_context(|| format!("{NETWORK_FILE} is damaged"))?;
-    let mut config = corten_network::Config::new(range, range, place.data.join("network"));
+    let ranges = cidrs(range).with_context(|| format!("{NETWORK_FILE} is damaged"))?;
+    let mut config = corten_network::Config::new(&ranges, &ranges, place.data.join("network"));
     config.bridge = bridge.to_owned();
     policy::cleanup(&policy::Config::new(Vec::new()))?;
     Ok(corten_network::cleanup(&config).await?)
 }
 
-/// Waits until the control plane has given the node its pod range.
+/// Waits until the control plane has given the node its pod range, or one of each version of IP divided by a comma.
 pub async fn pod_range(caches: &Caches, node: &str) -> String {
     let nodes = caches.of::<Node>();
     nodes.synced().await;
     let mut changes = nodes.subscribe();
     let key = Key { namespace: String::new(), name: node.to_owned() };
     loop {
-        let range = nodes.get(&key).and_then(|node| Some(node.value().pointer("/spec/podCIDR")?.as_str()?.to_owned()));
-        match range {
+        match nodes.get(&key).and_then(|node| assigned_ranges(&node.value())) {
             Some(range) => return range,
             None => {
                 changes.next().await;
             }
         }
+    }
+}
+
+/// The pod ranges of a node, divided by a comma.
+pub fn assigned_ranges(node: &Value) -> Option<String> {
+    let all = node.pointer("/spec/podCIDRs").and_then(Value::as_array).into_iter().flatten();
+    let all: Vec<&str> = all.filter_map(Value::as_str).collect();
+    match all.is_empty() {
+        false => Some(all.join(",")),
+        true => node.pointer("/spec/podCIDR").and_then(Value::as_str).map(str::to_owned),
     }
 }
 
@@ -117,19 +153,29 @@ impl corten_runtime::PodNetwork for Plugged {
             pod_name: request.name,
             pod_uid: request.uid,
             port_mappings: request.port_mappings.iter().map(mapping).collect::<Result<_, _>>()?,
+            limits: Limits::of(&request.annotations).map_err(|error| error.to_string())?,
         };
-        let attachment = self.get()?.setup(wanted).await.map_err(|error| error.to_string())?;
+        let attachment = match self.get()? {
+            Network::Own(network) => network.setup(wanted).await,
+            Network::Plugins(chain) => chain.setup(wanted).await,
+        };
+        let attachment = attachment.map_err(|error| error.to_string())?;
         Ok(PodNetworkResult { ips: attachment.ips })
     }
 
     async fn teardown(&self, request: PodNetworkRequest) -> Result<(), String> {
-        self.get()?.teardown(&request.sandbox_id).await.map_err(|error| error.to_string())
+        let done = match self.get()? {
+            Network::Own(network) => network.teardown(&request.sandbox_id).await,
+            Network::Plugins(chain) => chain.teardown(&request.sandbox_id).await,
+        };
+        done.map_err(|error| error.to_string())
     }
 
     async fn reconcile(&self, live: BTreeSet<String>) -> Result<(), String> {
         let mut waiting = self.live.lock().await;
         match self.network.get() {
-            Some(network) => network.gc(&live).await.map(drop).map_err(|error| error.to_string()),
+            Some(Network::Own(network)) => network.gc(&live).await.map(drop).map_err(|error| error.to_string()),
+            Some(Network::Plugins(chain)) => chain.gc(&live).await.map(drop).map_err(|error| error.to_string()),
             None => {
                 *waiting = Some(live);
                 Ok(())
@@ -145,7 +191,11 @@ impl corten_runtime::PodNetwork for Plugged {
     }
 
     async fn not_ready(&self) -> Option<String> {
-        self.get().err()
+        match self.get() {
+            Ok(Network::Own(_)) => None,
+            Ok(Network::Plugins(chain)) => chain.not_ready().await,
+            Err(reason) => Some(reason),
+        }
     }
 }
 
@@ -157,8 +207,8 @@ fn mapping(mapping: &corten_runtime::PortMapping) -> Result<PortMapping, String>
         other => return Err(format!("host ports of protocol {other:?} are not known")),
     };
     let host_ip = match mapping.host_ip.as_str() {
-        "" | "0.0.0.0" => None,
-        text => Some(text.parse().map_err(|_| format!("host port on {text:?}, which is not an IPv4 address"))?),
+        "" | "0.0.0.0" | "::" => None,
+        text => Some(text.parse().map_err(|_| format!("host port on {text:?}, which is not an address"))?),
     };
     Ok(PortMapping { protocol, host_ip, host_port: mapping.host_port, container_port: mapping.container_port })
 }
@@ -169,7 +219,9 @@ mod tests {
 
     #[test]
     fn the_gateway_is_the_first_address() {
-        assert_eq!(gateway("10.244.3.0/24").unwrap().to_string(), "10.244.3.1");
-        assert_eq!(gateway("nonsense"), None);
+        let told = |ranges: &str| gateways(ranges).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(told("10.244.3.0/24"), ["10.244.3.1"]);
+        assert_eq!(told("10.244.3.0/24,fd00:10:244:3::/64"), ["10.244.3.1", "fd00:10:244:3::1"]);
+        assert_eq!(told("nonsense"), [] as [String; 0]);
     }
 }

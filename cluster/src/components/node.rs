@@ -9,14 +9,16 @@ use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_client::{Caches, Client};
 use corten_kubelet::{EvictionConfig, HostResolver, Tls};
+use corten_meta::Value;
 use corten_network::policy;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::access::NETWORK_USER;
 use super::apiserver::ApiServer;
-use super::network::{Plugged, gateway, pod_range};
+use super::network::{Plugged, assigned_ranges, cidrs, gateways, pod_range};
 use super::tasks::Tasks;
+use crate::cli::NetworkBackend;
 use crate::config::{Cluster, Node, Place};
 use crate::pki::{Identity, Leaf, Pki};
 use crate::{config, pki, registries};
@@ -41,7 +43,7 @@ impl Identities {
     /// Of the node in the API server's own process.
     pub fn in_process(cluster: &Cluster, pki: &Arc<Pki>, api: &ApiServer, tasks: &mut Tasks) -> Result<Identities> {
         let name = format!("system:node:{}", cluster.node.name);
-        let (sender, serving) = watch::channel(serving(pki, &cluster.node.name, cluster.node.address)?);
+        let (sender, serving) = watch::channel(serving(pki, &cluster.node.name, &cluster.node.addresses)?);
         tasks.spawn("serving certificate", renew(cluster.node.clone(), Arc::clone(pki), sender, tasks.shutdown()));
         Ok(Identities {
             kubelet: api.client(&name, &["system:nodes"]),
@@ -81,9 +83,10 @@ impl Identities {
 }
 
 /// The certificate of a node's own API.
-pub fn serving(pki: &Pki, name: &str, address: IpAddr) -> Result<Tls> {
+pub fn serving(pki: &Pki, name: &str, addresses: &[IpAddr]) -> Result<Tls> {
     let user = format!("system:node:{name}");
-    let names = vec![name.to_owned(), "localhost".into(), address.to_string(), "127.0.0.1".into()];
+    let mut names = vec![name.to_owned(), "localhost".into(), "127.0.0.1".into()];
+    names.extend(addresses.iter().map(IpAddr::to_string));
     let leaf = Leaf { common_name: &user, organizations: &["system:nodes"], names };
     let Identity { certificate, key } = pki.cluster.issue(&leaf)?;
     Ok(Tls { certificate, key, client_ca: pki.cluster.certificate.clone() })
@@ -96,7 +99,7 @@ async fn renew(node: Node, pki: Arc<Pki>, tls: watch::Sender<Tls>, shutdown: Can
             () = shutdown.cancelled() => return Ok(()),
             () = tokio::time::sleep(pki::RENEWAL) => {}
         }
-        tls.send_replace(serving(&pki, &node.name, node.address)?);
+        tls.send_replace(serving(&pki, &node.name, &node.addresses)?);
     }
 }
 
@@ -109,7 +112,8 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     tasks.spawn("runtime", corten_runtime::serve(runtime_config(&node)?, network.clone(), shutdown.clone()));
     let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only)?;
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet, shutdown.clone()));
-    let proxy = corten_proxy::Config::new(&node.name, Some(config::range(&node.cluster_cidr)?));
+    let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
+    proxy.mode = node.proxy_mode;
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
     let clients = (identities.network, identities.dns);
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
@@ -130,33 +134,58 @@ async fn network_and_dns(
         range = pod_range(&caches, &node.name) => range,
         () = shutdown.cancelled() => return Ok(()),
     };
-    let gateway = gateway(&range).context("the node's pod range is not valid")?;
+    let pod_cidrs = cidrs(&range).context("the node's pod range is not valid")?;
+    let gateways = gateways(&range);
     let mut tasks = Tasks::new(shutdown.child_token());
-    let (gate, requests) = policy::gate();
-    let policies = policy::Config::new(vec![gateway]);
-    tasks.spawn("network policies", policy::run(policies, network.clone(), requests, tasks.shutdown()));
-    plugged.start(&node, &range, Some(gate)).await?;
+    if let Some(backend) = node.network_backend.own() {
+        let (gate, requests) = policy::gate();
+        let policies = policy::Config::new(gateways.clone());
+        tasks.spawn("network policies", policy::run(policies, network.clone(), requests, tasks.shutdown()));
+        plugged.start(&node, &range, Some(gate)).await?;
+        let (node_name, node_address) = (node.name.clone(), node.address);
+        let routes = corten_network::routes::Config { node_name, backend, pod_cidrs, node_address };
+        tasks.spawn("routes", corten_network::routes::run(routes, network.clone(), tasks.shutdown()));
+    } else {
+        plugged.start_plugins(&node).await?;
+    }
 
+    let listen = dns_endpoints(node.network_backend, &gateways, &node.addresses);
     let dns_config = corten_dns::Config {
         domain: node.cluster_domain.clone(),
-        own_addresses: vec![node.cluster_dns],
+        metrics: listen.iter().map(|address| SocketAddr::new(address.ip(), DNS_METRICS)).collect(),
+        own_addresses: node.cluster_dns.clone(),
         stub_domains: config::stub_domains(&node.dns_stub_domains)?,
-        reverse_ranges: vec![config::range(&node.cluster_cidr)?, config::range(&node.service_cidr)?],
-        ..corten_dns::Config::new(vec![SocketAddr::new(gateway, 53)], upstreams(&resolver))
-    };
-    let routes_config = corten_network::routes::Config {
-        node_name: node.name.clone(),
-        backend: node.network_backend.into(),
-        pod_cidrs: vec![range.parse().context("the node's pod range is not valid")?],
+        reverse_ranges: [config::ranges(&node.cluster_cidr)?, config::ranges(&node.service_cidr)?].concat(),
+        ..corten_dns::Config::new(listen, upstreams(&resolver))
     };
     let pool: Vec<_> = config::pool(&node.load_balancer_pool)?.iter().map(|range| range.bounds()).collect();
     if !pool.is_empty() {
         let announced = corten_network::announce::Config::new(&node.name, pool);
-        tasks.spawn("announcer", corten_network::announce::run(announced, network.clone(), tasks.shutdown()));
+        tasks.spawn("announcer", corten_network::announce::run(announced, network, tasks.shutdown()));
     }
-    tasks.spawn("routes", corten_network::routes::run(routes_config, network, tasks.shutdown()));
     tasks.spawn("dns", corten_dns::run(dns_config, dns, tasks.shutdown()));
     tasks.run().await
+}
+
+/// The port of cluster DNS on a node's own addresses, where 53 may be another's.
+const DNS_BESIDE_PLUGINS: u16 = 1053;
+
+/// The port of CoreDNS's figures.
+pub const DNS_METRICS: u16 = 9153;
+
+/// Where a node's DNS answers: on the pods' gateways, and where plugins make the network, on the node's own addresses.
+fn dns_endpoints(backend: NetworkBackend, gateways: &[IpAddr], node: &[IpAddr]) -> Vec<SocketAddr> {
+    let (addresses, port) = if backend.own().is_some() { (gateways, 53) } else { (node, DNS_BESIDE_PLUGINS) };
+    addresses.iter().map(|address| SocketAddr::new(*address, port)).collect()
+}
+
+/// Where the DNS of a node answers, as its object says.
+pub fn dns_of(node: &Value, backend: NetworkBackend) -> Vec<SocketAddr> {
+    let addresses = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
+    let internal = addresses.filter(|address| address["type"] == "InternalIP");
+    let own: Vec<IpAddr> = internal.filter_map(|address| address["address"].as_str()?.parse().ok()).collect();
+    let gateways = assigned_ranges(node).map(|ranges| gateways(&ranges)).unwrap_or_default();
+    dns_endpoints(backend, &gateways, &own)
 }
 
 /// The settings of a node's container runtime.
@@ -190,13 +219,13 @@ pub fn kubelet_config(
     let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
     let mut config = corten_kubelet::Config {
         node_name: node.name.clone(),
-        node_ips: vec![node.address],
+        node_ips: node.addresses.clone(),
         cri_socket: node.place.cri_socket().to_string_lossy().into_owned(),
         root_dir: node.place.data.join("kubelet"),
         log_dir: node.place.data.join("log"),
-        listen: SocketAddr::new([0, 0, 0, 0].into(), node.kubelet_port),
+        listen: SocketAddr::new(config::every_address([0, 0, 0, 0].into(), &node.cluster_cidr), node.kubelet_port),
         tls: Some(serving),
-        cluster_dns: vec![node.cluster_dns.to_string()],
+        cluster_dns: node.cluster_dns.first().map(IpAddr::to_string).into_iter().collect(),
         cluster_domain: node.cluster_domain.clone(),
         host_resolver: resolver,
         taints: if control_plane_only { vec![taint] } else { Vec::new() },

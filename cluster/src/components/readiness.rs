@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
-use super::network::gateway;
+use super::network::assigned_ranges;
+use super::node::dns_of;
+use crate::cli::NetworkBackend;
 use crate::progress::Progress;
 
 /// How long an answer of a server on this machine may take.
@@ -23,18 +25,19 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub async fn report(
     caches: Caches,
     names: Vec<String>,
-    domain: String,
+    (domain, backend): (String, NetworkBackend),
     (progress, started): (Progress, Timestamp),
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let ranges = tokio::select! {
-        ranges = all_ready(&caches, &names, started) => ranges,
+    let nodes = tokio::select! {
+        nodes = all_ready(&caches, &names, started) => nodes,
         () = shutdown.cancelled() => return Ok(()),
     };
     progress.reached("node");
-    let first = ranges.first().and_then(|range| gateway(range)).context("the node has no pod range")?;
+    let first = nodes.first().and_then(|node| dns_of(node, backend).first().copied());
+    let first = first.context("the node has no pod range")?;
     tokio::select! {
-        answer = answers(SocketAddr::new(first, 53), &domain) => answer?,
+        answer = answers(first, &domain) => answer?,
         () = shutdown.cancelled() => return Ok(()),
     }
     progress.reached("dns");
@@ -43,22 +46,22 @@ pub async fn report(
     Ok(())
 }
 
-/// Waits until every named node is Ready and has renewed its Lease since `started`, and returns their pod ranges in
+/// Waits until every named node is Ready and has renewed its Lease since `started`, and returns them in
 /// the same order. The Lease tells a living kubelet from what the last run left behind.
-async fn all_ready(caches: &Caches, names: &[String], started: Timestamp) -> Vec<String> {
+async fn all_ready(caches: &Caches, names: &[String], started: Timestamp) -> Vec<Value> {
     let (nodes, leases) = (caches.of::<Node>(), caches.of::<Lease>());
     nodes.synced().await;
     leases.synced().await;
     let (mut node_changes, mut lease_changes) = (nodes.subscribe(), leases.subscribe());
     loop {
-        let range = |name: &String| {
+        let standing = |name: &String| {
             let node = nodes.get(&Key { namespace: String::new(), name: name.clone() })?.value();
             let lease = leases.get(&Key { namespace: "kube-node-lease".into(), name: name.clone() })?.value();
             let ready = is_ready(&node) && renewed(&lease)? >= started;
-            if ready { Some(node.pointer("/spec/podCIDR")?.as_str()?.to_owned()) } else { None }
+            (ready && assigned_ranges(&node).is_some()).then_some(node)
         };
-        if let Some(ranges) = names.iter().map(range).collect() {
-            return ranges;
+        if let Some(nodes) = names.iter().map(standing).collect() {
+            return nodes;
         }
         tokio::select! {
             _ = node_changes.next() => {}

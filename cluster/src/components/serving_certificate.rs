@@ -4,7 +4,7 @@
 //! that the certificate does not carry yet gets one that does.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -72,7 +72,11 @@ fn names(cluster: &Cluster) -> BTreeSet<String> {
     let mut names = vec!["localhost".to_owned(), cluster.node.name.clone()];
     names.extend(service);
     names.push(format!("kubernetes.default.svc.{}", cluster.node.cluster_domain));
-    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster.kubernetes_service, cluster.node.address];
+    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), cluster.kubernetes_service];
+    addresses.extend(&cluster.node.addresses);
+    if cluster.node.addresses.iter().any(IpAddr::is_ipv6) {
+        addresses.push(Ipv6Addr::LOCALHOST.into());
+    }
     if !cluster.bind.ip().is_unspecified() {
         addresses.push(cluster.bind.ip());
     }

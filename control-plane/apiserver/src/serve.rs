@@ -3,7 +3,7 @@
 //! What a connection proves about its peer (a verified client certificate) is read here and nowhere else.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -98,7 +98,8 @@ impl Server {
         acceptor: tokio_rustls::TlsAcceptor,
         shutdown: CancellationToken,
     ) {
-        let address = stream.peer_addr().ok();
+        // A socket of both versions of IP tells addresses of IPv4 as IPv6 maps them; nobody else writes them so.
+        let address = stream.peer_addr().ok().map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         let _ = stream.set_nodelay(true);
         let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
         let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {

@@ -39,6 +39,10 @@ impl Cache {
         Cache { entries: HashMap::new(), size }
     }
 
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The answer with its times to live as they are now.
     pub fn get(&self, question: &Question, now: Instant) -> Option<Message> {
         let entry = self.entries.get(question).filter(|entry| entry.expires > now)?;

@@ -69,6 +69,11 @@ impl Forwarder {
         !self.inner.upstreams.is_empty()
     }
 
+    /// How many answers are known.
+    pub fn entries(&self) -> usize {
+        lock(&self.inner.cache).len()
+    }
+
     /// The answer, if it is known already.
     pub fn cached(&self, question: &Question) -> Option<Message> {
         lock(&self.inner.cache).get(question, Instant::now())

@@ -12,6 +12,7 @@
 mod cache;
 mod error;
 mod forward;
+mod metrics;
 mod respond;
 mod run;
 mod server;
@@ -29,6 +30,8 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Config {
     /// Where to listen, for UDP and TCP each: the pods' gateway, port 53.
     pub listen: Vec<SocketAddr>,
+    /// Where figures are told, over HTTP at `/metrics`. Default nowhere.
+    pub metrics: Vec<SocketAddr>,
     /// The cluster domain. Default `cluster.local`.
     pub domain: String,
     /// Resolvers for other names, best first. Our own addresses among them are ignored.
@@ -50,6 +53,7 @@ impl Config {
     pub fn new(listen: Vec<SocketAddr>, upstreams: Vec<SocketAddr>) -> Config {
         Config {
             listen,
+            metrics: Vec::new(),
             domain: "cluster.local".to_owned(),
             upstreams,
             stub_domains: Vec::new(),

@@ -3,8 +3,10 @@
 //! What the cluster knows is answered at once; an answer that needs a resolver is handed back as a
 //! [`Step::Ask`], so that the socket's loop never waits for one.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::CNAME;
@@ -12,6 +14,7 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
 use crate::cache::Question;
 use crate::forward::Forwarder;
+use crate::metrics::{Answered, Metrics, Transport};
 use crate::zone::{Answer, Zone};
 
 /// What passes unfragmented nearly everywhere; larger datagrams are cut, and asked for again by TCP.
@@ -29,6 +32,7 @@ pub(crate) struct Responder {
     pub stubs: Arc<Vec<(Name, Forwarder)>>,
     /// Counts answers, to begin each with another record: many clients take the first.
     pub turn: Arc<AtomicUsize>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// How far a query came without waiting.
@@ -109,7 +113,9 @@ impl Responder {
         if !forwarder.has_upstreams() {
             return reply.failed(ResponseCode::Refused);
         }
-        match forwarder.cached(&question) {
+        let known = forwarder.cached(&question);
+        self.metrics.cached(known.is_some());
+        match known {
             Some(known) => Step::Done(reply.completed(Some(known))),
             None => Step::Ask(Box::new(Waiting { reply, question })),
         }
@@ -119,6 +125,19 @@ impl Responder {
     fn forwarder_of(&self, name: &Name) -> &Forwarder {
         let stub = self.stubs.iter().find(|(domain, _)| domain.zone_of(name));
         stub.map_or(&self.forwarder, |(_, forwarder)| forwarder)
+    }
+
+    /// Counts a reply that is about to leave.
+    pub fn count(&self, reply: &Reply, transport: Transport, client: IpAddr, started: Instant) {
+        let metadata = &reply.response.metadata;
+        self.metrics.count(&Answered {
+            own: metadata.authoritative,
+            record_type: reply.response.queries.first().map(Query::query_type),
+            code: metadata.response_code,
+            transport,
+            client,
+            took: started.elapsed(),
+        });
     }
 
     /// Asks the resolvers for what is lacking.

@@ -1,8 +1,8 @@
 //! The sockets: one UDP loop and one TCP loop an address.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hickory_proto::rr::Name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use crate::Config;
 use crate::error::Error;
 use crate::forward::Forwarder;
+use crate::metrics::{self, Transport};
 use crate::respond::{Responder, Step};
 use crate::zone::Zone;
 
@@ -29,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Sockets that are bound, and the zone they answer from.
 pub struct Server {
     sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
+    /// Where figures are told.
+    metrics: Vec<SocketAddr>,
+    domain: String,
     responder: Responder,
     ready: watch::Sender<bool>,
 }
@@ -58,8 +62,10 @@ impl Server {
             forwarder: Forwarder::new(foreign_upstreams(config), config.cache_size),
             stubs: Arc::new(stubs(config)?),
             turn: Arc::default(),
+            metrics: Arc::default(),
         };
-        Ok(Server { sockets, responder, ready: watch::Sender::new(false) })
+        let (metrics, domain) = (config.metrics.clone(), format!("{}.", config.domain));
+        Ok(Server { sockets, metrics, domain, responder, ready: watch::Sender::new(false) })
     }
 
     /// The addresses it listens at.
@@ -87,6 +93,12 @@ impl Server {
             let (responder, shutdown) = (self.responder.clone(), shutdown.clone());
             tasks.spawn(serve_udp(udp, responder.clone(), tasks.clone(), shutdown.clone()));
             tasks.spawn(serve_tcp(tcp, responder, tasks.clone(), shutdown));
+        }
+        let (responder, domain) = (self.responder, self.domain);
+        let render: Arc<dyn Fn() -> String + Send + Sync> =
+            Arc::new(move || responder.metrics.render(&domain, responder.forwarder.entries()));
+        for address in self.metrics {
+            tasks.spawn(metrics::serve(address, render.clone(), tasks.clone(), shutdown.clone()));
         }
         shutdown.cancelled().await;
         tasks.close();
@@ -143,9 +155,11 @@ async fn serve_udp(socket: Arc<UdpSocket>, responder: Responder, tasks: TaskTrac
             tokio::time::sleep(PAUSE).await;
             continue;
         };
+        let started = Instant::now();
         match responder.respond(&buffer[..length]) {
             Step::Ignore => {}
             Step::Done(reply) => {
+                responder.count(&reply, Transport::Udp, client.ip(), started);
                 if let Some(bytes) = reply.datagram() {
                     // A full send queue loses the answer, as the network might: the client asks again.
                     let _ = socket.try_send_to(&bytes, client);
@@ -155,7 +169,9 @@ async fn serve_udp(socket: Arc<UdpSocket>, responder: Responder, tasks: TaskTrac
                 let (socket, responder, shutdown) = (socket.clone(), responder.clone(), shutdown.clone());
                 tasks.spawn(async move {
                     let answer = async {
-                        if let Some(bytes) = responder.complete(*waiting).await.datagram() {
+                        let reply = responder.complete(*waiting).await;
+                        responder.count(&reply, Transport::Udp, client.ip(), started);
+                        if let Some(bytes) = reply.datagram() {
                             let _ = socket.send_to(&bytes, client).await;
                         }
                     };
@@ -173,7 +189,7 @@ async fn serve_tcp(listener: TcpListener, responder: Responder, tasks: TaskTrack
             accepted = listener.accept() => accepted,
             () = shutdown.cancelled() => return,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, client)) = accepted else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -182,22 +198,24 @@ async fn serve_tcp(listener: TcpListener, responder: Responder, tasks: TaskTrack
         let (responder, shutdown) = (responder.clone(), shutdown.clone());
         tasks.spawn(async move {
             let _permit = permit;
-            shutdown.run_until_cancelled(serve_connection(stream, responder)).await;
+            shutdown.run_until_cancelled(serve_connection(stream, client.ip(), responder)).await;
         });
     }
 }
 
 /// Answers the queries of a connection one after the other. A client that misbehaves loses it.
-async fn serve_connection(mut stream: TcpStream, responder: Responder) -> Option<()> {
+async fn serve_connection(mut stream: TcpStream, client: IpAddr, responder: Responder) -> Option<()> {
     loop {
         let length = timeout(IDLE, stream.read_u16()).await.ok()?.ok()?;
         let mut request = vec![0; usize::from(length)];
         timeout(IDLE, stream.read_exact(&mut request)).await.ok()?.ok()?;
+        let started = Instant::now();
         let reply = match responder.respond(&request) {
             Step::Ignore => return None,
             Step::Done(reply) => reply,
             Step::Ask(waiting) => responder.complete(*waiting).await,
         };
+        responder.count(&reply, Transport::Tcp, client, started);
         let bytes = reply.stream()?;
         let length = u16::try_from(bytes.len()).ok()?;
         timeout(IDLE, stream.write_all(&[&length.to_be_bytes()[..], &bytes].concat())).await.ok()?.ok()?;

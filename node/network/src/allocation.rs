@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cidr::Cidr;
+use crate::cidr::Hosts;
 use crate::error::Error;
 
 const ASIDE: &str = ".new-";
@@ -33,17 +33,20 @@ pub enum Protocol {
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
     pub protocol: Protocol,
-    /// The address of the node it is bound to; unspecified for all of them.
-    pub host_ip: Option<Ipv4Addr>,
+    /// The address of the node it is bound to; none for all of them.
+    pub host_ip: Option<IpAddr>,
     pub host_port: u16,
     pub container_port: u16,
 }
 
-/// An address in use.
+/// The addresses of a pod, named by the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Lease {
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
+    /// The address of the other version of IP, where pods have both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<IpAddr>,
     pub sandbox_id: String,
     pub namespace: String,
     pub name: String,
@@ -51,22 +54,28 @@ pub(crate) struct Lease {
     pub port_mappings: Vec<PortMapping>,
 }
 
+impl Lease {
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        [self.address].into_iter().chain(self.second).collect()
+    }
+}
+
 /// The addresses of a node's pods.
 pub(crate) struct Allocator {
     directory: PathBuf,
-    cidr: Cidr,
+    hosts: Hosts,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    leases: BTreeMap<Ipv4Addr, Lease>,
-    last: Option<Ipv4Addr>,
+    leases: BTreeMap<IpAddr, Lease>,
+    last: Option<u32>,
 }
 
 impl Allocator {
     /// Reads the leases that earlier runs left.
-    pub fn open(directory: &Path, cidr: Cidr) -> Result<Allocator, Error> {
+    pub fn open(directory: &Path, hosts: Hosts) -> Result<Allocator, Error> {
         fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
         let mut leases = BTreeMap::new();
         for entry in fs::read_dir(directory).map_err(Error::file("read", directory))? {
@@ -76,34 +85,34 @@ impl Allocator {
                 None => fs::remove_file(&path).map_err(Error::file("remove", &path))?,
             }
         }
-        let last = leases.keys().next_back().copied();
-        Ok(Allocator { directory: directory.to_owned(), cidr, state: Mutex::new(State { leases, last }) })
+        let last = leases.keys().filter_map(|address| hosts.number(*address)).max();
+        Ok(Allocator { directory: directory.to_owned(), hosts, state: Mutex::new(State { leases, last }) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the sandbox an address: the one it holds already, else a free one.
-    pub fn allocate(&self, wanted: impl Fn(Ipv4Addr) -> Lease) -> Result<Lease, Error> {
+    /// Gives the sandbox addresses: those it holds already, else free ones.
+    pub fn allocate(&self, wanted: Lease) -> Result<Lease, Error> {
         let mut state = self.state();
-        let sandbox_id = wanted(Ipv4Addr::UNSPECIFIED).sandbox_id;
-        if let Some(held) = state.leases.values().find(|lease| lease.sandbox_id == sandbox_id) {
+        if let Some(held) = state.leases.values().find(|lease| lease.sandbox_id == wanted.sandbox_id) {
             return Ok(held.clone());
         }
-        for address in self.cidr.hosts()?.after(state.last) {
-            if state.leases.contains_key(&address) {
+        for number in self.hosts.after(state.last) {
+            let addresses = self.hosts.addresses(number);
+            let Some(address) = addresses.first().copied().filter(|address| !state.leases.contains_key(address)) else {
                 continue;
-            }
-            let lease = wanted(address);
+            };
+            let lease = Lease { address, second: addresses.get(1).copied(), ..wanted.clone() };
             if !self.write(&lease)? {
                 continue;
             }
-            state.last = Some(address);
+            state.last = Some(number);
             state.leases.insert(address, lease.clone());
             return Ok(lease);
         }
-        Err(Error::AddressesExhausted(self.cidr))
+        Err(Error::AddressesExhausted(self.hosts.to_string()))
     }
 
     /// Whether the file could be made; false when the address is taken on disk.
@@ -147,7 +156,7 @@ impl Allocator {
     }
 
     /// Frees an address; one that is free already is no error.
-    pub fn release(&self, address: Ipv4Addr) -> Result<(), Error> {
+    pub fn release(&self, address: IpAddr) -> Result<(), Error> {
         let path = self.directory.join(address.to_string());
         let mut state = self.state();
         match fs::remove_file(&path) {
@@ -175,9 +184,10 @@ fn read_lease(path: &Path) -> Result<Option<Lease>, Error> {
 mod tests {
     use super::*;
 
-    fn lease(sandbox: &str) -> impl Fn(Ipv4Addr) -> Lease {
-        move |address| Lease {
-            address,
+    fn lease(sandbox: &str) -> Lease {
+        Lease {
+            address: IpAddr::from([0; 4]),
+            second: None,
             sandbox_id: sandbox.to_owned(),
             namespace: "default".to_owned(),
             name: "web".to_owned(),
@@ -186,7 +196,13 @@ mod tests {
     }
 
     fn open(directory: &Path) -> Allocator {
-        Allocator::open(directory, "10.244.0.0/29".parse().unwrap()).unwrap()
+        let ranges = ["10.244.0.0/29", "fd00::/64"].map(|range| range.parse().unwrap());
+        Allocator::open(directory, Hosts::of(&ranges).unwrap()).unwrap()
+    }
+
+    fn last(lease: &Lease) -> u16 {
+        let Some(IpAddr::V6(second)) = lease.second else { panic!("{lease:?}") };
+        second.segments()[7]
     }
 
     #[test]
@@ -203,13 +219,13 @@ mod tests {
     fn exhaustion_is_an_error_and_release_makes_room() {
         let directory = tempfile::tempdir().unwrap();
         let allocator = open(directory.path());
-        let held: Vec<_> =
-            (0..5).map(|n| allocator.allocate(lease(&n.to_string())).unwrap().address.octets()[3]).collect();
+        let held: Vec<_> = (0..5).map(|n| last(&allocator.allocate(lease(&n.to_string())).unwrap())).collect();
         assert_eq!(held, [2, 3, 4, 5, 6]);
         assert!(matches!(allocator.allocate(lease("more")), Err(Error::AddressesExhausted(_))));
-        allocator.release(Ipv4Addr::new(10, 244, 0, 4)).unwrap();
-        allocator.release(Ipv4Addr::new(10, 244, 0, 4)).unwrap();
-        assert_eq!(allocator.allocate(lease("more")).unwrap().address.octets()[3], 4);
+        for _ in 0..2 {
+            allocator.release(IpAddr::from([10, 244, 0, 4])).unwrap();
+        }
+        assert_eq!(last(&allocator.allocate(lease("more")).unwrap()), 4);
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! An address range, in the notation 10.244.0.0/24.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::error::Error;
+
+/// Hosts of one range at most.
+const MOST_HOSTS: u32 = (1 << 20) - 1;
 
 /// A range of addresses with a common prefix. The bits after the prefix are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +26,7 @@ impl Cidr {
             }
             IpAddr::V6(address) if length <= 128 => {
                 let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-                std::net::Ipv6Addr::from_bits(address.to_bits() & mask).into()
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
             }
             _ => return None,
         };
@@ -44,35 +47,90 @@ impl Cidr {
         Cidr::new(address, self.length) == Some(*self)
     }
 
-    /// Hosts of an IPv4 range that can hold pods: without network, gateway and broadcast address.
-    pub(crate) fn hosts(&self) -> Result<Hosts, Error> {
-        match self.address {
-            IpAddr::V4(address) if self.length <= 30 => {
-                let first = address.to_bits();
-                let last = first | (u32::MAX >> self.length);
-                Ok(Hosts { gateway: Ipv4Addr::from_bits(first + 1), first: first + 2, last: last - 1 })
+    pub fn is_ipv4(&self) -> bool {
+        self.address.is_ipv4()
+    }
+
+    /// The n-th address of the range, from zero; none beyond its end.
+    pub fn nth(&self, n: u32) -> Option<IpAddr> {
+        let address = match self.address {
+            IpAddr::V4(first) => first.to_bits().checked_add(n).map(|bits| Ipv4Addr::from_bits(bits).into()),
+            IpAddr::V6(first) => first.to_bits().checked_add(n.into()).map(|bits| Ipv6Addr::from_bits(bits).into()),
+        };
+        address.filter(|address| self.contains(*address))
+    }
+
+    /// The number of an address in the range.
+    fn number(&self, address: IpAddr) -> Option<u32> {
+        match (self.address, address) {
+            (IpAddr::V4(first), IpAddr::V4(address)) => address.to_bits().checked_sub(first.to_bits()),
+            (IpAddr::V6(first), IpAddr::V6(address)) => {
+                address.to_bits().checked_sub(first.to_bits()).and_then(|number| u32::try_from(number).ok())
             }
-            _ => Err(Error::UnusableCidr(*self)),
+            _ => None,
+        }
+    }
+
+    /// The last number of a host: before the broadcast address of IPv4, and as many as anybody needs of IPv6.
+    fn last_host(&self) -> Option<u32> {
+        match self.address {
+            IpAddr::V4(_) if self.length <= 30 => Some((u32::MAX >> self.length) - 1),
+            IpAddr::V6(_) if self.length <= 126 => Some((u128::MAX >> self.length).min(MOST_HOSTS.into()) as u32),
+            _ => None,
         }
     }
 }
 
-/// The addresses of a pod range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The hosts of ranges that go together, one a version of IP: host n has the n-th address of each. So one choice gives a
+/// pod all its addresses, and one record holds them.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hosts {
-    pub gateway: Ipv4Addr,
-    first: u32,
+    ranges: Vec<Cidr>,
     last: u32,
 }
 
 impl Hosts {
-    /// Every address for pods once, beginning after `previous`, so that a freed one rests a while.
-    pub fn after(self, previous: Option<Ipv4Addr>) -> impl Iterator<Item = Ipv4Addr> {
-        let start = match previous.map(Ipv4Addr::to_bits) {
-            Some(previous) if (self.first..self.last).contains(&previous) => previous + 1,
-            _ => self.first,
-        };
-        (start..=self.last).chain(self.first..start).map(Ipv4Addr::from_bits)
+    /// The gateway is the first; the others follow.
+    const FIRST: u32 = 2;
+
+    pub fn of(ranges: &[Cidr]) -> Result<Hosts, Error> {
+        let mut last = MOST_HOSTS;
+        for range in ranges {
+            last = last.min(range.last_host().ok_or(Error::UnusableCidr(*range))?);
+        }
+        let versions = ranges.iter().filter(|range| range.is_ipv4()).count();
+        match ranges {
+            [_] => Ok(Hosts { ranges: ranges.to_vec(), last }),
+            [_, _] if versions == 1 => Ok(Hosts { ranges: ranges.to_vec(), last }),
+            _ => Err(Error::UnusableCidrs(Hosts { ranges: ranges.to_vec(), last }.to_string())),
+        }
+    }
+
+    /// The addresses of a host, one a range, in their order.
+    pub fn addresses(&self, number: u32) -> Vec<IpAddr> {
+        self.ranges.iter().filter_map(|range| range.nth(number)).collect()
+    }
+
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        self.addresses(1)
+    }
+
+    /// The number of the host that has an address.
+    pub fn number(&self, address: IpAddr) -> Option<u32> {
+        self.ranges.iter().find_map(|range| range.number(address).filter(|_| range.contains(address)))
+    }
+
+    /// Every host but the gateway once, beginning after `previous`, so that a freed address rests a while.
+    pub fn after(&self, previous: Option<u32>) -> impl Iterator<Item = u32> + use<> {
+        let (first, last) = (Hosts::FIRST, self.last);
+        let start = previous.filter(|previous| (first..last).contains(previous)).map_or(first, |previous| previous + 1);
+        (start..=last).chain(first..start)
+    }
+}
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.ranges.iter().map(Cidr::to_string).collect::<Vec<_>>().join(","))
     }
 }
 
@@ -123,16 +181,33 @@ mod tests {
 
     #[test]
     fn hosts_leave_out_network_gateway_and_broadcast_and_go_round() {
-        let hosts = "10.244.0.0/29".parse::<Cidr>().unwrap().hosts().unwrap();
-        let last = |previous: Option<&str>| {
-            let previous = previous.map(|address| address.parse().unwrap());
-            hosts.after(previous).map(|address| address.octets()[3]).collect::<Vec<_>>()
-        };
-        assert_eq!(hosts.gateway, Ipv4Addr::new(10, 244, 0, 1));
-        assert_eq!(last(None), [2, 3, 4, 5, 6]);
-        assert_eq!(last(Some("10.244.0.4")), [5, 6, 2, 3, 4]);
-        assert_eq!(last(Some("10.244.0.6")), [2, 3, 4, 5, 6]);
-        assert!("10.0.0.0/31".parse::<Cidr>().unwrap().hosts().is_err());
-        assert!("fd00::/64".parse::<Cidr>().unwrap().hosts().is_err());
+        let hosts = Hosts::of(&[cidr("10.244.0.0/29")]).unwrap();
+        let numbers = |previous: Option<u32>| hosts.after(previous).collect::<Vec<_>>();
+        assert_eq!(hosts.gateways(), ["10.244.0.1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(numbers(None), [2, 3, 4, 5, 6]);
+        assert_eq!(numbers(Some(4)), [5, 6, 2, 3, 4]);
+        assert_eq!(numbers(Some(6)), [2, 3, 4, 5, 6]);
+        assert_eq!(hosts.number("10.244.0.4".parse().unwrap()), Some(4));
+        assert_eq!(hosts.number("10.244.0.8".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn hosts_of_two_ranges_have_an_address_of_each() {
+        let hosts = Hosts::of(&[cidr("fd00:1::/64"), cidr("10.244.0.0/29")]).unwrap();
+        assert_eq!(hosts.addresses(5), ["fd00:1::5".parse::<IpAddr>().unwrap(), "10.244.0.5".parse().unwrap()]);
+        assert_eq!(hosts.after(None).count(), 5, "the smaller range counts");
+        assert_eq!(hosts.number("fd00:1::5".parse().unwrap()), Some(5));
+    }
+
+    #[test]
+    fn ranges_without_hosts_or_of_one_version_are_refused() {
+        for bad in [&["10.0.0.0/31"][..], &["fd00::/127"], &["10.0.0.0/24", "10.1.0.0/24"], &[]] {
+            let ranges: Vec<Cidr> = bad.iter().map(|text| cidr(text)).collect();
+            assert!(Hosts::of(&ranges).is_err(), "{bad:?}");
+        }
+    }
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
     }
 }

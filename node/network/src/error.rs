@@ -11,10 +11,12 @@ use crate::cidr::Cidr;
 pub enum Error {
     #[error("{0:?} is not a CIDR")]
     InvalidCidr(String),
-    #[error("{0} cannot hold pods: an IPv4 range of at most /30 is needed")]
+    #[error("{0} cannot hold pods: a range of at least four addresses is needed")]
     UnusableCidr(Cidr),
+    #[error("{0:?} cannot hold pods: one range, or one of each version of IP, is needed")]
+    UnusableCidrs(String),
     #[error("no free address in {0}")]
-    AddressesExhausted(Cidr),
+    AddressesExhausted(String),
     #[error("cannot open a netlink socket: {0}")]
     Netlink(#[source] io::Error),
     #[error("cannot {action}: {source}")]
@@ -31,6 +33,10 @@ pub enum Error {
     Sysctl { name: String, value: String, source: io::Error },
     #[error("host port {port}/{protocol} is in use by another pod of this node")]
     HostPortInUse { port: u16, protocol: &'static str },
+    #[error("{annotation}: {reason}")]
+    Bandwidth { annotation: String, reason: String },
+    #[error(transparent)]
+    Cni(#[from] crate::cni::CniError),
     #[error(transparent)]
     Firewall(#[from] corten_nftables::Error),
     #[error("the network policies of the pod are not in force yet")]

@@ -8,10 +8,10 @@
 //! chain postrouting  nat: masquerade what leaves the cluster, comes from 127.0.0.1, or turns back
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use corten_nftables::{
-    Batch, Bytes4, Chain, ChainType, Conntrack, Data, DataType, Element, Family, Field, Hook, InterfaceName, Port,
+    Batch, Bytes4, Chain, ChainType, Conntrack, Data, DataType, Element, Field, Hook, InterfaceName, IpVersion, Port,
     Protocol as TransportProtocol, Rule, Set, Socket, Table, Value, flags, priority,
 };
 
@@ -24,11 +24,10 @@ use crate::error::Error;
 const HOST_PORTS: &str = "host-ports";
 const HAIRPIN: &str = "hairpin";
 const INSIDE: &str = "inside";
-const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
-const MULTICAST: IpAddr = IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0));
 
-/// The table of one node's pod network.
+/// The table of one node's pod network, for one version of IP.
 pub(crate) struct Firewall {
+    pub ip: IpVersion,
     pub table: Table,
     pub bridge: String,
     pub pod_cidr: Cidr,
@@ -37,13 +36,13 @@ pub(crate) struct Firewall {
 }
 
 impl Firewall {
-    fn host_ports() -> Set {
-        let (address, protocol, port) = (DataType::Ipv4Addr, DataType::InetProto, DataType::InetService);
+    fn host_ports(&self) -> Set {
+        let (address, protocol, port) = (self.ip.address(), DataType::InetProto, DataType::InetService);
         Set::map(HOST_PORTS, &[address, protocol, port], &[address, port])
     }
 
-    fn hairpin() -> Set {
-        Set::new(HAIRPIN, &[DataType::Ipv4Addr, DataType::Ipv4Addr])
+    fn hairpin(&self) -> Set {
+        Set::new(HAIRPIN, &[self.ip.address(), self.ip.address()])
     }
 
     /// Replaces the table by one that serves these leases, in one step.
@@ -55,15 +54,15 @@ impl Firewall {
         let mut batch = Batch::new();
         let table = &self.table;
         batch.replace_table(table);
-        let inside = Set::new(INSIDE, &[DataType::Ipv4Addr]).intervals();
-        for set in [&Firewall::host_ports(), &Firewall::hairpin(), &inside] {
+        let inside = Set::new(INSIDE, &[self.ip.address()]).intervals();
+        for set in [&self.host_ports(), &self.hairpin(), &inside] {
             batch.add_set(table, set);
         }
         let inside_ranges: Vec<Element> =
             self.inside.iter().map(|cidr| Element::prefix(cidr.address(), cidr.length())).collect();
         batch.add_elements(table, &inside, &inside_ranges);
         for lease in leases {
-            add_lease(&mut batch, table, lease);
+            self.add_lease(&mut batch, lease);
         }
         for chain in [
             Chain::base("guard", ChainType::Filter, Hook::Prerouting, priority::RAW),
@@ -83,34 +82,37 @@ impl Firewall {
     fn rules(&self) -> Vec<(&'static str, Rule)> {
         let bridge = InterfaceName(self.bridge.clone());
         let local = || Rule::new().eq(Field::FibDaddrType, Bytes4(Field::ADDRESS_LOCAL)).jump(HOST_PORTS);
-        let any_address = Field::Constant(Ipv4Addr::UNSPECIFIED.into());
+        let (ip, family) = (self.ip, self.ip.family());
+        let (source, destination) = (ip.source(), ip.destination());
+        let (loopback, loopback_bits) = ip.loopback();
+        let (multicast, multicast_bits) = ip.multicast();
+        let any_address = Field::Constant(ip.unspecified().into());
+        let from_bridge = Rule::new().eq(Field::Iifname, bridge.clone());
+        let to_bridge = Rule::new().eq(Field::Oifname, bridge);
         vec![
             // The bridge routes 127.0.0.0/8 so that host ports work on localhost; pods must not.
-            ("guard", Rule::new().eq(Field::Iifname, bridge.clone()).in_prefix(Field::IpDaddr, LOOPBACK, 8).drop()),
+            ("guard", from_bridge.in_prefix(destination.clone(), loopback, loopback_bits).drop()),
             ("prerouting", local()),
             ("output", local()),
             (
                 HOST_PORTS,
-                Rule::new().dnat_map(Family::Ipv4, &[Field::IpDaddr, Field::L4Proto, Field::ThDport], HOST_PORTS),
+                Rule::new().dnat_map(family, &[destination.clone(), Field::L4Proto, Field::ThDport], HOST_PORTS),
             ),
-            (
-                HOST_PORTS,
-                Rule::new().dnat_map(Family::Ipv4, &[any_address, Field::L4Proto, Field::ThDport], HOST_PORTS),
-            ),
-            ("postrouting", Rule::new().eq(Field::Oifname, bridge).in_prefix(Field::IpSaddr, LOOPBACK, 8).masquerade()),
+            (HOST_PORTS, Rule::new().dnat_map(family, &[any_address, Field::L4Proto, Field::ThDport], HOST_PORTS)),
+            ("postrouting", to_bridge.in_prefix(source.clone(), loopback, loopback_bits).masquerade()),
             (
                 "postrouting",
                 Rule::new()
                     .has_any(Field::CtStatus, flags::CT_STATUS_DNAT)
-                    .in_set(&[Field::IpSaddr, Field::IpDaddr], HAIRPIN)
+                    .in_set(&[source.clone(), destination.clone()], HAIRPIN)
                     .masquerade(),
             ),
             (
                 "postrouting",
                 Rule::new()
-                    .in_prefix(Field::IpSaddr, self.pod_cidr.address(), self.pod_cidr.length())
-                    .not_in_set(&[Field::IpDaddr], INSIDE)
-                    .not_in_prefix(Field::IpDaddr, MULTICAST, 4)
+                    .in_prefix(source, self.pod_cidr.address(), self.pod_cidr.length())
+                    .not_in_set(&[destination.clone()], INSIDE)
+                    .not_in_prefix(destination, multicast, multicast_bits)
                     .masquerade(),
             ),
         ]
@@ -127,34 +129,38 @@ impl Firewall {
 
     /// Opens the host ports of a pod.
     pub fn open_host_ports(&self, lease: &Lease) -> Result<(), Error> {
+        let wanted = self.elements(lease);
+        if wanted.is_empty() {
+            return Ok(());
+        }
         let mut socket = Socket::open()?;
         let held = socket.elements(&self.table, HOST_PORTS)?;
-        let conflict = lease.port_mappings.iter().find(|mapping| {
-            let wanted = element(mapping, lease.address);
-            held.iter().any(|held| held.key == wanted.key && held.data != wanted.data)
-        });
-        if let Some(PortMapping { host_port, protocol, .. }) = conflict {
+        let conflict = wanted
+            .iter()
+            .find(|(_, wanted)| held.iter().any(|held| held.key == wanted.key && held.data != wanted.data));
+        if let Some((PortMapping { host_port, protocol, .. }, _)) = conflict {
             return Err(Error::HostPortInUse { port: *host_port, protocol: protocol_name(*protocol) });
         }
         let mut batch = Batch::new();
-        add_lease(&mut batch, &self.table, lease);
+        self.add_lease(&mut batch, lease);
         Ok(socket.apply(batch)?)
     }
 
     /// Closes whatever host ports lead to a pod, and forgets its UDP flows.
-    pub fn close_host_ports(&self, address: Ipv4Addr) -> Result<(), Error> {
+    pub fn close_host_ports(&self, lease: &Lease) -> Result<(), Error> {
+        let Some(address) = self.address(lease).filter(|_| !lease.port_mappings.is_empty()) else { return Ok(()) };
         let mut socket = Socket::open()?;
-        let leads_here = |element: &Element| matches!(&element.data, Some(Data::Value(value)) if value.as_bytes().starts_with(&address.octets()));
+        let start = Value::from(address);
+        let leads_here = |element: &Element| matches!(&element.data, Some(Data::Value(value)) if value.as_bytes().starts_with(start.as_bytes()));
         let mut ports = socket.elements(&self.table, HOST_PORTS)?;
         ports.retain(leads_here);
         let mut turning = socket.elements(&self.table, HAIRPIN)?;
         turning.retain(|element| element.key == Value::from((address, address)));
         let mut batch = Batch::new();
-        batch.delete_elements(&self.table, &Firewall::host_ports(), &ports);
-        batch.delete_elements(&self.table, &Firewall::hairpin(), &turning);
+        batch.delete_elements(&self.table, &self.host_ports(), &ports);
+        batch.delete_elements(&self.table, &self.hairpin(), &turning);
         socket.apply(batch)?;
-        Conntrack::open()?
-            .delete_matching(TransportProtocol::Udp as u8, |flow| flow.answered_by.0 == IpAddr::V4(address))?;
+        Conntrack::open()?.delete_matching(TransportProtocol::Udp as u8, |flow| flow.answered_by.0 == address)?;
         Ok(())
     }
 
@@ -164,21 +170,30 @@ impl Firewall {
         batch.destroy_table(&self.table);
         Ok(Socket::open()?.apply(batch)?)
     }
-}
 
-fn add_lease(batch: &mut Batch, table: &Table, lease: &Lease) {
-    if lease.port_mappings.is_empty() {
-        return;
+    /// The pod's address of this version.
+    fn address(&self, lease: &Lease) -> Option<IpAddr> {
+        lease.addresses().into_iter().find(|address| self.ip.holds(*address))
     }
-    let elements: Vec<Element> = lease.port_mappings.iter().map(|mapping| element(mapping, lease.address)).collect();
-    batch.add_elements(table, &Firewall::host_ports(), &elements);
-    batch.add_elements(table, &Firewall::hairpin(), &[Element::key((lease.address, lease.address))]);
-}
 
-fn element(mapping: &PortMapping, pod: Ipv4Addr) -> Element {
-    let host_ip = mapping.host_ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
-    let key = (host_ip, transport(mapping.protocol), Port(mapping.host_port));
-    Element::value(key, (pod, Port(mapping.container_port)))
+    fn add_lease(&self, batch: &mut Batch, lease: &Lease) {
+        let elements: Vec<Element> = self.elements(lease).into_iter().map(|(_, element)| element).collect();
+        let Some(address) = self.address(lease).filter(|_| !elements.is_empty()) else { return };
+        batch.add_elements(&self.table, &self.host_ports(), &elements);
+        batch.add_elements(&self.table, &self.hairpin(), &[Element::key((address, address))]);
+    }
+
+    /// What the host ports of a pod are in this table; none of those that are bound to an address of the other version.
+    fn elements<'a>(&self, lease: &'a Lease) -> Vec<(&'a PortMapping, Element)> {
+        let Some(pod) = self.address(lease) else { return Vec::new() };
+        let element = |mapping: &'a PortMapping| {
+            let host_ip = mapping.host_ip.unwrap_or(self.ip.unspecified());
+            let key = (host_ip, transport(mapping.protocol), Port(mapping.host_port));
+            let element = Element::value(key, (pod, Port(mapping.container_port)));
+            self.ip.holds(host_ip).then_some((mapping, element))
+        };
+        lease.port_mappings.iter().filter_map(element).collect()
+    }
 }
 
 fn transport(protocol: Protocol) -> TransportProtocol {

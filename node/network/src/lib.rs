@@ -6,6 +6,7 @@
 //!
 //! - [`PodNetwork`] attaches and detaches pods: addresses, links, the way out, host ports.
 //! - [`policy`] enforces NetworkPolicies, and makes new pods wait until theirs hold.
+//! - [`cni`] runs the plugins of others instead, and makes a plugin of ours.
 //! - [`announce`] holds the addresses of load balancers that are this node's.
 //! - [`routes`] keeps plain routes to the pods of the other nodes.
 //! - [`namespace_node`] makes network namespaces that act as further nodes of this machine.
@@ -14,9 +15,12 @@
 
 mod allocation;
 pub mod announce;
+mod bandwidth;
 mod cidr;
+pub mod cni;
 mod error;
 mod firewall;
+mod guard;
 mod links;
 mod namespace;
 pub mod namespace_node;
@@ -26,6 +30,7 @@ pub mod routes;
 mod sysctl;
 
 pub use allocation::{PortMapping, Protocol};
+pub use bandwidth::Limits;
 pub use cidr::Cidr;
 pub use error::Error;
 pub use namespace::enter;

@@ -7,17 +7,17 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use corten_nftables::{
-    Batch, Chain, ChainType, DataType, Element, Family, Field, Hook, InterfaceName, Rule, Set, Socket, Table, priority,
+    Batch, Chain, ChainType, Element, Field, Hook, InterfaceName, IpVersion, Rule, Set, Socket, priority,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::cidr::Cidr;
+use crate::cidr::{Cidr, Hosts};
 use crate::error::Error;
 use crate::links::{Links, Peer, mac_of};
 use crate::namespace::enter_async;
@@ -31,41 +31,56 @@ const UPLINK: &str = "eth0";
 pub struct Config {
     /// The host bridge they are attached to. Default `corten-nodes`.
     pub bridge: String,
-    /// Their addresses; the first host address is the host's. Default 10.89.0.0/24.
-    pub subnet: Cidr,
-    /// Ranges they reach with their own address: the cluster's pod CIDR. What leaves these and the
-    /// subnet is masqueraded by the host.
+    /// Their addresses, one range a version of IP that the cluster has, in its order; the first host address of each is
+    /// the host's. Default 10.89.0.0/24 and fd89::/64.
+    pub subnets: Vec<Cidr>,
+    /// Ranges they reach with their own address: the cluster's pod CIDRs. What leaves these and the
+    /// subnets is masqueraded by the host.
     pub cluster_cidrs: Vec<Cidr>,
+    /// Further addresses by which nodes find the host on the bridge: those of IPv6 that it has elsewhere, because a
+    /// kernel answers for them only where they are.
+    pub host_addresses: Vec<IpAddr>,
     /// Where the namespaces are pinned: files below `netns` of this directory.
     pub run_dir: PathBuf,
 }
 
 impl Config {
-    pub fn new(run_dir: impl Into<PathBuf>, cluster_cidr: Cidr) -> Config {
+    pub fn new(run_dir: impl Into<PathBuf>, cluster_cidrs: &[Cidr]) -> Config {
+        let subnet = |cluster: &Cidr| {
+            let range = match IpVersion::of(cluster.address()) {
+                IpVersion::V4 => Cidr::new(IpAddr::from([10, 89, 0, 0]), 24),
+                IpVersion::V6 => Cidr::new(IpAddr::from([0xfd89, 0, 0, 0, 0, 0, 0, 0]), 64),
+            };
+            range.expect("these are prefix lengths")
+        };
         Config {
             bridge: "corten-nodes".to_owned(),
-            subnet: Cidr::new(Ipv4Addr::new(10, 89, 0, 0).into(), 24).expect("24 is a prefix length"),
-            cluster_cidrs: vec![cluster_cidr],
+            subnets: cluster_cidrs.iter().map(subnet).collect(),
+            cluster_cidrs: cluster_cidrs.to_vec(),
+            host_addresses: Vec::new(),
             run_dir: run_dir.into(),
         }
     }
 
-    /// The host's address among the nodes: their gateway.
-    pub fn gateway(&self) -> Result<Ipv4Addr, Error> {
-        Ok(self.subnet.hosts()?.gateway)
+    /// The host's addresses among the nodes: their gateways.
+    pub fn gateways(&self) -> Result<Vec<IpAddr>, Error> {
+        Ok(Hosts::of(&self.subnets)?.gateways())
     }
 
-    /// The address of the n-th node in a namespace, from zero.
-    pub fn address(&self, index: usize) -> Result<Ipv4Addr, Error> {
-        self.subnet.hosts()?.after(None).nth(index).ok_or(Error::AddressesExhausted(self.subnet))
+    /// The addresses of the n-th node in a namespace, from zero.
+    pub fn addresses(&self, index: usize) -> Result<Vec<IpAddr>, Error> {
+        let hosts = Hosts::of(&self.subnets)?;
+        let number = hosts.after(None).nth(index);
+        number.map(|number| hosts.addresses(number)).ok_or_else(|| Error::AddressesExhausted(hosts.to_string()))
+    }
+
+    /// Addresses, each with the length of its subnet.
+    fn with_lengths(&self, addresses: &[IpAddr]) -> Vec<(IpAddr, u8)> {
+        addresses.iter().copied().zip(self.subnets.iter().map(Cidr::length)).collect()
     }
 
     fn pin(&self, name: &str) -> PathBuf {
         self.run_dir.join("netns").join(name)
-    }
-
-    fn table(&self) -> Table {
-        Table::new(Family::Ipv4, &self.bridge)
     }
 }
 
@@ -75,42 +90,45 @@ pub struct NodeNamespace {
     pub name: String,
     /// Its pin; [`crate::enter`] takes it.
     pub path: PathBuf,
-    pub address: Ipv4Addr,
+    /// Its addresses, one a version of IP.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Makes the host's side, then the namespace, then the link between them. A namespace of the name
 /// that is whole is kept: its pods may be running.
-pub async fn create(config: &Config, name: &str, address: Ipv4Addr) -> Result<NodeNamespace, Error> {
+pub async fn create(config: &Config, name: &str, addresses: &[IpAddr]) -> Result<NodeNamespace, Error> {
     let links = Links::open()?;
-    let gateway = config.gateway()?;
-    let bridge = links.ensure_bridge(&config.bridge, gateway, config.subnet.length(), None).await?;
-    sysctl::set("net/ipv4/ip_forward", "1")?;
+    let gateways = config.gateways()?;
+    let mut own = config.with_lengths(&gateways);
+    own.extend(config.host_addresses.iter().filter(|address| address.is_ipv6()).map(|address| (*address, 128)));
+    let bridge = links.ensure_bridge(&config.bridge, &own, None).await?;
+    forward(&gateways)?;
     // Node ports of the machine serve localhost also where the endpoint is on a node in a namespace.
     sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", config.bridge), "1")?;
     replace_table(config)?;
 
     let path = config.pin(name);
-    let (link, length) = (host_link(address), config.subnet.length());
-    let configure = move || configure_node(address, length, gateway);
-    let stands = links.find(&link).await?.is_some() && enter_async(&path, configure).await.is_ok();
+    let (link, own) = (host_link(addresses), config.with_lengths(addresses));
+    let configure = move || configure_node(own.clone(), gateways.clone());
+    let stands = links.find(&link).await?.is_some() && enter_async(&path, configure.clone()).await.is_ok();
     if !stands {
-        delete(config, name, address).await?;
+        delete(config, name, addresses).await?;
         pin_new_namespace(&path)?;
         let namespace = File::open(&path).map_err(Error::file("open", &path))?;
         let mtu = links.uplink_mtu().await?;
-        let peer = Peer { name: UPLINK, namespace: namespace.as_fd(), mac: mac_of(address) };
+        let peer = Peer { name: UPLINK, namespace: namespace.as_fd(), mac: mac_of(first(addresses)) };
         let port = links.add_veth(&link, mtu, peer).await?;
         links.attach(&port, &bridge).await?;
         enter_async(&path, configure).await?;
     }
     links.await_carrier(&link, &bridge.name).await?;
-    Ok(NodeNamespace { name: name.to_owned(), path, address })
+    Ok(NodeNamespace { name: name.to_owned(), path, addresses: addresses.to_vec() })
 }
 
 /// Deletes a namespace with its link. One that is not there is no error. Processes that still run
 /// in it keep it alive, without its uplink, until they end.
-pub async fn delete(config: &Config, name: &str, address: Ipv4Addr) -> Result<(), Error> {
-    Links::open()?.delete(&host_link(address)).await?;
+pub async fn delete(config: &Config, name: &str, addresses: &[IpAddr]) -> Result<(), Error> {
+    Links::open()?.delete(&host_link(addresses)).await?;
     unpin(&config.pin(name))
 }
 
@@ -130,50 +148,80 @@ pub async fn cleanup(config: &Config) -> Result<(), Error> {
         links.delete(&config.bridge).await?;
     }
     let mut batch = Batch::new();
-    batch.destroy_table(&config.table());
+    for ip in IpVersion::ALL {
+        batch.destroy_table(&ip.table(&config.bridge));
+    }
     Ok(Socket::open()?.apply(batch)?)
 }
 
-/// The host's end of a node's link, named after its address: `cn-` and eight hexadecimal digits.
-fn host_link(address: Ipv4Addr) -> String {
-    format!("cn-{:08x}", address.to_bits())
+fn first(addresses: &[IpAddr]) -> IpAddr {
+    addresses.first().copied().unwrap_or(IpVersion::V4.unspecified())
+}
+
+/// The host's end of a node's link, named after the end of its address: `cn-` and eight hexadecimal digits.
+fn host_link(addresses: &[IpAddr]) -> String {
+    let [_, _, a, b, c, d] = mac_of(first(addresses));
+    format!("cn-{:08x}", u32::from_be_bytes([a, b, c, d]))
+}
+
+fn forward(addresses: &[IpAddr]) -> Result<(), Error> {
+    if addresses.iter().any(IpAddr::is_ipv6) {
+        sysctl::forward_ipv6()?;
+    }
+    if addresses.iter().any(IpAddr::is_ipv4) {
+        sysctl::set("net/ipv4/ip_forward", "1")?;
+    }
+    Ok(())
 }
 
 /// What nodes send beyond the cluster leaves with the host's address; nothing they send may claim
-/// to be for the host's 127.0.0.0/8.
+/// to be for the host's loopback.
 fn replace_table(config: &Config) -> Result<(), Error> {
-    let table = config.table();
-    let inside = Set::new("inside", &[DataType::Ipv4Addr]).intervals();
-    let ranges: Vec<Element> = std::iter::once(&config.subnet)
-        .chain(&config.cluster_cidrs)
+    let mut batch = Batch::new();
+    for subnet in &config.subnets {
+        put_table(config, subnet, &mut batch);
+    }
+    Ok(Socket::open()?.apply(batch)?)
+}
+
+fn put_table(config: &Config, subnet: &Cidr, batch: &mut Batch) {
+    let ip = IpVersion::of(subnet.address());
+    let table = ip.table(&config.bridge);
+    let inside = Set::new("inside", &[ip.address()]).intervals();
+    let ranges: Vec<Element> = std::iter::once(subnet)
+        .chain(config.cluster_cidrs.iter().filter(|cidr| ip.holds(cidr.address())))
         .map(|cidr| Element::prefix(cidr.address(), cidr.length()))
         .collect();
-    let mut batch = Batch::new();
     batch.replace_table(&table);
     batch.add_set(&table, &inside);
     batch.add_elements(&table, &inside, &ranges);
     batch.add_chain(&table, &Chain::base("postrouting", ChainType::Nat, Hook::Postrouting, priority::SRCNAT));
     let out = Rule::new()
-        .in_prefix(Field::IpSaddr, config.subnet.address(), config.subnet.length())
-        .not_in_set(&[Field::IpDaddr], inside.name())
+        .in_prefix(ip.source(), subnet.address(), subnet.length())
+        .not_in_set(&[ip.destination()], inside.name())
         .masquerade();
     batch.add_rule(&table, "postrouting", &out);
     batch.add_chain(&table, &Chain::base("guard", ChainType::Filter, Hook::Prerouting, priority::RAW));
     let bridge = InterfaceName(config.bridge.clone());
-    let loopback = Ipv4Addr::new(127, 0, 0, 0).into();
-    let guard = Rule::new().eq(Field::Iifname, bridge).in_prefix(Field::IpDaddr, loopback, 8).drop();
+    let (loopback, length) = ip.loopback();
+    let guard = Rule::new().eq(Field::Iifname, bridge).in_prefix(ip.destination(), loopback, length).drop();
     batch.add_rule(&table, "guard", &guard);
-    Ok(Socket::open()?.apply(batch)?)
 }
 
 /// Runs inside the node's namespace.
-async fn configure_node(address: Ipv4Addr, length: u8, gateway: Ipv4Addr) -> Result<(), Error> {
-    sysctl::set("net/ipv4/ip_forward", "1")?;
+async fn configure_node(addresses: Vec<(IpAddr, u8)>, gateways: Vec<IpAddr>) -> Result<(), Error> {
+    forward(&gateways)?;
     let links = Links::open()?;
     links.set_up("lo").await?;
+    sysctl::trust_addresses(UPLINK)?;
     let uplink = links.set_up(UPLINK).await?;
-    links.add_address(uplink.index, address, length).await?;
-    links.add_default_route(gateway, uplink.index).await
+    for (address, length) in addresses {
+        links.add_address(uplink.index, address, length).await?;
+    }
+    for gateway in gateways {
+        links.add_default_route(gateway, uplink.index).await?;
+    }
+    Ok(())
 }
 
 /// Makes a network namespace and bind-mounts it onto a file, which keeps it alive.

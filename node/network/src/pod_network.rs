@@ -5,19 +5,21 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use corten_meta::Key;
-use corten_nftables::{Family, Table};
+use corten_nftables::IpVersion;
 use tracing::{info, warn};
 
 use crate::allocation::{Allocator, Lease, PortMapping};
-use crate::cidr::Cidr;
+use crate::bandwidth::Limits;
+use crate::cidr::{Cidr, Hosts};
 use crate::error::Error;
 use crate::firewall::Firewall;
+use crate::guard::{Guard, GuardedPort};
 use crate::links::{Link, Links, Peer, mac_of};
 use crate::namespace::enter_async;
 use crate::policy::{Gate, LocalPod};
@@ -31,9 +33,9 @@ const POD_LINK: &str = "eth0";
 pub struct Config {
     /// The bridge the pods are attached to. Default `corten0`.
     pub bridge: String,
-    /// The node's pod CIDR; its first host address is the gateway.
-    pub pod_cidr: Cidr,
-    /// Ranges that pods reach with their own address: the cluster's pod CIDR. What leaves them is
+    /// The node's pod CIDRs, one a version of IP; the first host address of each is a gateway.
+    pub pod_cidrs: Vec<Cidr>,
+    /// Ranges that pods reach with their own address: the cluster's pod CIDRs. What leaves them is
     /// masqueraded.
     pub cluster_cidrs: Vec<Cidr>,
     /// Where the leases of addresses are kept; must survive a reboot no more than the pods do.
@@ -42,19 +44,19 @@ pub struct Config {
     pub mtu: Option<u32>,
     /// The bytes that the way between nodes takes from the MTU.
     pub overhead: u32,
-    /// The nf_tables table. Default `corten-network`.
+    /// The nf_tables table, one a version of IP. Default `corten-network`.
     pub table: String,
     /// Where new pods wait until their network policies hold; without it none are enforced.
     pub policies: Option<Gate>,
 }
 
 impl Config {
-    /// The defaults for a node with this pod CIDR.
-    pub fn new(pod_cidr: Cidr, cluster_cidr: Cidr, state_dir: impl Into<PathBuf>) -> Config {
+    /// The defaults for a node with these pod CIDRs.
+    pub fn new(pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr], state_dir: impl Into<PathBuf>) -> Config {
         Config {
             bridge: "corten0".to_owned(),
-            pod_cidr,
-            cluster_cidrs: vec![cluster_cidr],
+            pod_cidrs: pod_cidrs.to_vec(),
+            cluster_cidrs: cluster_cidrs.to_vec(),
             state_dir: state_dir.into(),
             mtu: None,
             overhead: 0,
@@ -63,22 +65,24 @@ impl Config {
         }
     }
 
-    /// The address of the bridge: the pods' gateway, where node services for pods listen.
-    pub fn gateway(&self) -> Result<Ipv4Addr, Error> {
-        Ok(self.pod_cidr.hosts()?.gateway)
+    /// The addresses of the bridge: the pods' gateways, where node services for pods listen.
+    pub fn gateways(&self) -> Result<Vec<IpAddr>, Error> {
+        Ok(Hosts::of(&self.pod_cidrs)?.gateways())
     }
 
-    fn firewall(&self) -> Firewall {
-        let mut inside = self.cluster_cidrs.clone();
-        if !inside.iter().any(|cidr| cidr.contains(self.pod_cidr.address())) {
-            inside.push(self.pod_cidr);
+    /// The tables of the versions of IP that pods have.
+    fn firewalls(&self) -> Vec<Firewall> {
+        self.pod_cidrs.iter().map(|pod_cidr| self.firewall(*pod_cidr)).collect()
+    }
+
+    fn firewall(&self, pod_cidr: Cidr) -> Firewall {
+        let ip = IpVersion::of(pod_cidr.address());
+        let mut inside: Vec<Cidr> =
+            self.cluster_cidrs.iter().copied().filter(|cidr| ip.holds(cidr.address())).collect();
+        if !inside.iter().any(|cidr| cidr.contains(pod_cidr.address())) {
+            inside.push(pod_cidr);
         }
-        Firewall {
-            table: Table::new(Family::Ipv4, &self.table),
-            bridge: self.bridge.clone(),
-            pod_cidr: self.pod_cidr,
-            inside,
-        }
+        Firewall { ip, table: ip.table(&self.table), bridge: self.bridge.clone(), pod_cidr, inside }
     }
 
     fn leases_dir(&self) -> PathBuf {
@@ -96,14 +100,15 @@ pub struct SetupRequest {
     pub pod_name: String,
     pub pod_uid: String,
     pub port_mappings: Vec<PortMapping>,
+    pub limits: Limits,
 }
 
 /// A pod on the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The pod's addresses, one a family.
+    /// The pod's addresses, one a version of IP.
     pub ips: Vec<IpAddr>,
-    pub gateway: IpAddr,
+    pub gateways: Vec<IpAddr>,
     /// The link's name in the pod.
     pub interface: String,
     /// The link's name on the node.
@@ -119,11 +124,13 @@ pub struct PodNetwork {
 
 struct Inner {
     config: Config,
-    gateway: Ipv4Addr,
+    gateways: Vec<IpAddr>,
     mtu: u32,
     bridge: Link,
     links: Links,
-    firewall: Firewall,
+    firewalls: Vec<Firewall>,
+    /// None where the kernel cannot look at frames.
+    guard: Option<Guard>,
     allocator: Allocator,
 }
 
@@ -131,30 +138,36 @@ impl PodNetwork {
     /// Makes bridge, forwarding and firewall stand as configured, in the calling thread's network
     /// namespace. Pods of an earlier run keep their addresses, links and host ports.
     pub async fn start(config: Config) -> Result<PodNetwork, Error> {
-        let gateway = config.gateway()?;
-        let allocator = Allocator::open(&config.leases_dir(), config.pod_cidr)?;
+        let hosts = Hosts::of(&config.pod_cidrs)?;
+        let gateways = hosts.gateways();
+        let allocator = Allocator::open(&config.leases_dir(), hosts)?;
         let links = Links::open()?;
         let mtu = match config.mtu {
             Some(mtu) => mtu,
             None => links.uplink_mtu().await?.saturating_sub(config.overhead),
         };
-        let bridge = links.ensure_bridge(&config.bridge, gateway, config.pod_cidr.length(), Some(mtu)).await?;
-        set_node_sysctls(&config.bridge)?;
-        let firewall = config.firewall();
-        firewall.replace(&allocator.leases())?;
+        let lengths = config.pod_cidrs.iter().map(Cidr::length);
+        let addresses: Vec<(IpAddr, u8)> = gateways.iter().copied().zip(lengths).collect();
+        let bridge = links.ensure_bridge(&config.bridge, &addresses, Some(mtu)).await?;
+        set_node_sysctls(&config.bridge, &gateways)?;
+        let firewalls = config.firewalls();
+        for firewall in &firewalls {
+            firewall.replace(&allocator.leases())?;
+        }
+        let guard = start_guard(&config, &gateways, &allocator.leases());
         if let Some(gate) = &config.policies {
             for lease in allocator.leases() {
                 gate.adopt(&lease.sandbox_id, local_pod(&lease, "")).await;
             }
         }
-        info!(bridge = config.bridge, %gateway, cidr = %config.pod_cidr, mtu, "pod network is up");
-        let inner = Inner { config, gateway, mtu, bridge, links, firewall, allocator };
+        info!(bridge = config.bridge, ?gateways, mtu, "pod network is up");
+        let inner = Inner { config, gateways, mtu, bridge, links, firewalls, guard, allocator };
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
 
-    /// The pods' gateway.
-    pub fn gateway(&self) -> Ipv4Addr {
-        self.inner.gateway
+    /// The pods' gateways, one a version of IP.
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.inner.gateways
     }
 
     pub fn config(&self) -> &Config {
@@ -184,23 +197,30 @@ impl PodNetwork {
     }
 
     async fn attach(&self, request: &SetupRequest, lease: &Lease) -> Result<Attachment, Error> {
-        let Inner { gateway, mtu, bridge, links, firewall, .. } = &*self.inner;
+        let Inner { gateways, mtu, bridge, links, firewalls, guard, .. } = &*self.inner;
         let host_interface = host_interface(&request.sandbox_id);
         let namespace = open_namespace(&request.netns_path)?;
 
         links.delete(&host_interface).await?;
         let peer = Peer { name: POD_LINK, namespace: namespace.as_fd(), mac: mac_of(lease.address) };
         let port = links.add_veth(&host_interface, *mtu, peer).await?;
+        if let Some(guard) = guard {
+            guard.add(&guarded(lease))?;
+        }
         links.attach(&port, bridge).await?;
-        let (address, gateway) = (lease.address, *gateway);
-        enter_async(&request.netns_path, move || configure_pod(address, gateway)).await?;
+        let Limits { ingress, egress } = request.limits;
+        if let Some(bits) = ingress {
+            links.limit(port.index, bits).await?;
+        }
+        let (addresses, ways) = (lease.addresses(), gateways.clone());
+        enter_async(&request.netns_path, move || configure_pod(addresses, ways, egress)).await?;
         links.await_carrier(&host_interface, &bridge.name).await?;
-        if !lease.port_mappings.is_empty() {
+        for firewall in firewalls {
             firewall.open_host_ports(lease)?;
         }
         Ok(Attachment {
-            ips: vec![lease.address.into()],
-            gateway: gateway.into(),
+            ips: lease.addresses(),
+            gateways: gateways.clone(),
             interface: POD_LINK.to_owned(),
             host_interface,
             mtu: *mtu,
@@ -209,14 +229,17 @@ impl PodNetwork {
 
     /// Detaches a sandbox. Doing it twice, or for one that was never attached, is no error.
     pub async fn teardown(&self, sandbox_id: &str) -> Result<(), Error> {
-        let Inner { links, firewall, allocator, .. } = &*self.inner;
+        let Inner { links, firewalls, guard, allocator, .. } = &*self.inner;
         links.delete(&host_interface(sandbox_id)).await?;
         if let Some(gate) = &self.inner.config.policies {
             gate.detach(sandbox_id).await;
         }
         let Some(lease) = allocator.find(sandbox_id) else { return Ok(()) };
-        if !lease.port_mappings.is_empty() {
-            firewall.close_host_ports(lease.address)?;
+        if let Some(guard) = guard {
+            guard.remove(&guarded(&lease))?;
+        }
+        for firewall in firewalls {
+            firewall.close_host_ports(&lease)?;
         }
         self.blocking("releasing an address", move |inner| inner.allocator.release(lease.address)).await
     }
@@ -224,7 +247,14 @@ impl PodNetwork {
     /// Detaches every sandbox that is not live; says how many. Also puts the firewall table back if
     /// it was deleted, so calling it now and then keeps the network whole.
     pub async fn gc(&self, live: &BTreeSet<String>) -> Result<usize, Error> {
-        self.inner.firewall.restore(&self.inner.allocator.leases())?;
+        for firewall in &self.inner.firewalls {
+            firewall.restore(&self.inner.allocator.leases())?;
+        }
+        if let Some(guard) = &self.inner.guard
+            && !guard.stands()?
+        {
+            guard.replace(&self.inner.allocator.leases().iter().map(guarded).collect::<Vec<_>>())?;
+        }
         let orphans = self.inner.allocator.orphans(live);
         for orphan in &orphans {
             info!(sandbox = orphan.sandbox_id, address = %orphan.address, "collecting the address of a dead sandbox");
@@ -235,13 +265,20 @@ impl PodNetwork {
 
     /// The addresses of a sandbox that is attached.
     pub fn addresses(&self, sandbox_id: &str) -> Vec<IpAddr> {
-        self.inner.allocator.find(sandbox_id).map(|lease| lease.address.into()).into_iter().collect()
+        self.inner.allocator.find(sandbox_id).map(|lease| lease.addresses()).unwrap_or_default()
+    }
+
+    /// Whether a sandbox has its addresses and its link.
+    pub async fn is_attached(&self, sandbox_id: &str) -> Result<bool, Error> {
+        let leased = self.inner.allocator.find(sandbox_id).is_some();
+        Ok(leased && self.inner.links.find(&host_interface(sandbox_id)).await?.is_some())
     }
 
     async fn allocate(&self, request: &SetupRequest) -> Result<Lease, Error> {
         let request = request.clone();
-        let lease = move |address| Lease {
-            address,
+        let lease = Lease {
+            address: IpAddr::from([0; 4]),
+            second: None,
             sandbox_id: request.sandbox_id.clone(),
             namespace: request.pod_namespace.clone(),
             name: request.pod_name.clone(),
@@ -269,7 +306,12 @@ pub async fn cleanup(config: &Config) -> Result<(), Error> {
         }
         links.delete(&config.bridge).await?;
     }
-    config.firewall().delete()?;
+    for firewall in config.firewalls() {
+        firewall.delete()?;
+    }
+    if let Err(error) = Guard::new(&config.table, [0; 6]).delete() {
+        warn!("cannot delete the guard of the pods' frames: {error}");
+    }
     match fs::remove_dir_all(config.leases_dir()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::file("remove", config.leases_dir())(error))
@@ -283,28 +325,65 @@ pub async fn cleanup(config: &Config) -> Result<(), Error> {
 /// `rp_filter` stays as the host has it: a pod's packets arrive by the link that leads to the pod,
 /// so that even the strict mode passes them. Redirects are off because every packet between pods
 /// of the node turns round at the bridge, which is on purpose.
-fn set_node_sysctls(bridge: &str) -> Result<(), Error> {
-    sysctl::set("net/ipv4/ip_forward", "1")?;
+fn set_node_sysctls(bridge: &str, gateways: &[IpAddr]) -> Result<(), Error> {
+    if gateways.iter().any(IpAddr::is_ipv6) {
+        sysctl::forward_ipv6()?;
+    }
+    if gateways.iter().any(IpAddr::is_ipv4) {
+        sysctl::set("net/ipv4/ip_forward", "1")?;
+    }
     sysctl::set(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0")?;
     sysctl::set(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1")
 }
 
 /// Runs inside the pod's network namespace.
-async fn configure_pod(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<(), Error> {
+async fn configure_pod(addresses: Vec<IpAddr>, gateways: Vec<IpAddr>, egress: Option<u64>) -> Result<(), Error> {
     for interface in ["all", POD_LINK] {
         sysctl::set(&format!("net/ipv4/conf/{interface}/accept_redirects"), "0")?;
+    }
+    if addresses.iter().any(IpAddr::is_ipv6) {
+        // Nobody but us says where a pod is: no routers of other pods.
+        for name in ["accept_ra", "accept_redirects"] {
+            sysctl::set(&format!("net/ipv6/conf/{POD_LINK}/{name}"), "0")?;
+        }
+        sysctl::trust_addresses(POD_LINK)?;
     }
     let links = Links::open()?;
     links.set_up("lo").await?;
     let link = links.set_up(POD_LINK).await?;
-    links.add_address(link.index, address, 32).await?;
-    links.add_link_route(gateway, link.index).await?;
-    links.add_default_route(gateway, link.index).await
+    if let Some(bits) = egress {
+        links.limit(link.index, bits).await?;
+    }
+    for address in addresses {
+        links.add_address(link.index, address, IpVersion::of(address).bits()).await?;
+    }
+    for gateway in gateways {
+        links.add_link_route(gateway, link.index).await?;
+        links.add_default_route(gateway, link.index).await?;
+    }
+    Ok(())
+}
+
+/// Guards the pods of an earlier run and those to come.
+fn start_guard(config: &Config, gateways: &[IpAddr], leases: &[Lease]) -> Option<Guard> {
+    let guard = Guard::new(&config.table, mac_of(*gateways.first()?));
+    let ports: Vec<GuardedPort> = leases.iter().map(guarded).collect();
+    match guard.replace(&ports) {
+        Ok(()) => Some(guard),
+        Err(error) => {
+            warn!("pods that may write raw frames can reach each other around policies: {error}");
+            None
+        }
+    }
+}
+
+fn guarded(lease: &Lease) -> GuardedPort {
+    GuardedPort { name: host_interface(&lease.sandbox_id), addresses: lease.addresses() }
 }
 
 fn local_pod(lease: &Lease, uid: &str) -> LocalPod {
     let key = Key::new(lease.namespace.clone(), lease.name.clone());
-    LocalPod { key, uid: uid.to_owned(), addresses: vec![lease.address.into()] }
+    LocalPod { key, uid: uid.to_owned(), addresses: lease.addresses() }
 }
 
 fn open_namespace(path: &Path) -> Result<File, Error> {
@@ -334,9 +413,10 @@ mod tests {
     #[test]
     fn the_own_range_is_always_inside() {
         let range = |text: &str| text.parse::<Cidr>().unwrap();
-        let config = Config::new(range("10.244.1.0/24"), range("10.244.0.0/16"), "/nowhere");
-        assert_eq!(config.firewall().inside, [range("10.244.0.0/16")]);
-        let config = Config::new(range("10.1.1.0/24"), range("10.244.0.0/16"), "/nowhere");
-        assert_eq!(config.firewall().inside, [range("10.244.0.0/16"), range("10.1.1.0/24")]);
+        let cluster = [range("10.244.0.0/16"), range("fd00::/48")];
+        let inside = |own: &str| Config::new(&[range(own)], &cluster, "/nowhere").firewalls().remove(0).inside;
+        assert_eq!(inside("10.244.1.0/24"), [range("10.244.0.0/16")]);
+        assert_eq!(inside("10.1.1.0/24"), [range("10.244.0.0/16"), range("10.1.1.0/24")]);
+        assert_eq!(inside("fd00:0:0:1::/64"), [range("fd00::/48")]);
     }
 }

@@ -15,9 +15,10 @@ use api::Api;
 use corten_api::Typed;
 use corten_network::namespace_node::{self, NodeNamespace};
 use corten_network::routes::Backend;
-use corten_network::{Config, PodNetwork, SetupRequest, enter, routes};
+use corten_network::{Cidr, Config, Limits, PodNetwork, SetupRequest, enter, routes};
 use k8s_openapi::api::core::v1::Node;
 use nix::sched::{CloneFlags, unshare};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,27 +38,43 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-fn node_object(name: &str, cidr: &str, address: Ipv4Addr) -> Node {
-    let text = format!(
-        r#"{{"metadata":{{"name":"{name}"}},"spec":{{"podCIDR":"{cidr}"}},
-            "status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}}]}}}}"#
-    );
-    Node::decode(text.as_bytes()).unwrap()
+fn node_object(name: &str, cidrs: &[String], addresses: &[IpAddr]) -> Node {
+    let addresses: Vec<_> = addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
+    let node = json!({"metadata": {"name": name}, "spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs},
+        "status": {"addresses": addresses}});
+    Node::decode(node.to_string().as_bytes()).unwrap()
 }
 
-fn routes_config(node_name: &str, cidr: &str, backend: Backend) -> routes::Config {
-    routes::Config { node_name: node_name.to_owned(), backend, pod_cidrs: vec![cidr.parse().unwrap()] }
+fn routes_config(node_name: &str, cidrs: &[String], backend: Backend, node_address: IpAddr) -> routes::Config {
+    let pod_cidrs = cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect();
+    routes::Config { node_name: node_name.to_owned(), backend, pod_cidrs, node_address }
 }
 
-/// One pod on the node of the calling thread; its pin and address.
-fn pod_on_node(directory: &Path, node: usize, nodes: &[Node], backend: Backend) -> (PathBuf, Ipv4Addr) {
+/// The ranges of a node's pods.
+fn cidrs(node: usize, ipv6_first: bool) -> Vec<String> {
+    let mut both = vec![format!("10.244.{node}.0/24"), format!("fd00:10:244:{node}::/64")];
+    if ipv6_first {
+        both.reverse();
+    }
+    both
+}
+
+/// A cluster of three nodes: how they are connected, and which version of IP comes first.
+#[derive(Clone, Copy)]
+struct Case {
+    backend: Backend,
+    ipv6_first: bool,
+}
+
+/// One pod on the node of the calling thread; its pin and addresses.
+fn pod_on_node(directory: &Path, node: usize, own: IpAddr, nodes: &[Node], case: Case) -> (PathBuf, Vec<IpAddr>) {
     block_on(async {
         let state = directory.join(format!("node-{node}"));
-        let cidr = format!("10.244.{node}.0/24").parse().unwrap();
-        let mut network = Config::new(cidr, "10.244.0.0/16".parse().unwrap(), state);
-        network.overhead = backend.overhead();
+        let pod_cidrs: Vec<Cidr> = cidrs(node, case.ipv6_first).iter().map(|cidr| cidr.parse().unwrap()).collect();
+        let mut network = Config::new(&pod_cidrs, &cluster(case), state);
+        network.overhead = case.backend.overhead();
         let network = PodNetwork::start(network).await.unwrap();
-        let config = routes_config(&format!("node-{node}"), &format!("10.244.{node}.0/24"), backend);
+        let config = routes_config(&format!("node-{node}"), &cidrs(node, case.ipv6_first), case.backend, own);
         for _ in 0..2 {
             assert_eq!(routes::reconcile(&config, nodes).await.unwrap(), routes::Outcome::Whole);
         }
@@ -71,20 +88,26 @@ fn pod_on_node(directory: &Path, node: usize, nodes: &[Node], backend: Backend) 
             pod_name: "web".to_owned(),
             pod_uid: String::new(),
             port_mappings: Vec::new(),
+            limits: Limits::default(),
         };
-        match network.setup(request).await.unwrap().ips[0] {
-            IpAddr::V4(address) => (netns_path, address),
-            IpAddr::V6(_) => unreachable!(),
-        }
+        (netns_path, network.setup(request).await.unwrap().ips)
     })
 }
 
+fn cluster(case: Case) -> Vec<Cidr> {
+    let mut both: Vec<Cidr> = ["10.244.0.0/16", "fd00:10:244::/48"].map(|cidr| cidr.parse().unwrap()).to_vec();
+    if case.ipv6_first {
+        both.reverse();
+    }
+    both
+}
+
 /// What address a server in `to` sees of a client in `from`.
-fn seen(from: &Path, to: &Path, address: Ipv4Addr) -> String {
-    let listener = enter(to, || TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+fn seen(from: &Path, to: &Path, address: IpAddr) -> String {
+    let listener = enter(to, || TcpListener::bind("[::]:80").unwrap()).unwrap();
     let server = std::thread::spawn(move || {
         let (mut stream, peer) = listener.accept().unwrap();
-        stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
+        stream.write_all(peer.ip().to_canonical().to_string().as_bytes()).unwrap();
     });
     let answer = enter(from, || {
         let mut stream = TcpStream::connect_timeout(&(address, 80).into(), TIMEOUT).unwrap();
@@ -97,61 +120,78 @@ fn seen(from: &Path, to: &Path, address: Ipv4Addr) -> String {
     answer.unwrap()
 }
 
+/// Makes the namespaces of two nodes.
+async fn two_namespaces(config: &namespace_node::Config) -> Vec<NodeNamespace> {
+    let mut made = Vec::new();
+    for index in 0..2 {
+        let addresses = config.addresses(index).unwrap();
+        made.push(namespace_node::create(config, &format!("node-{}", index + 1), &addresses).await.unwrap());
+    }
+    // Repeating it keeps a namespace that is whole, and replaces one that is not.
+    let identity = |node: &NodeNamespace| std::fs::metadata(&node.path).unwrap().ino();
+    let before = identity(&made[1]);
+    let addresses = made[1].addresses.clone();
+    namespace_node::create(config, "node-2", &addresses).await.unwrap();
+    assert_eq!(identity(&made[1]), before);
+    namespace_node::unpin(&made[1].path).unwrap();
+    std::fs::write(&made[1].path, b"").unwrap();
+    made[1] = namespace_node::create(config, "node-2", &addresses).await.unwrap();
+    made
+}
+
 /// Three nodes: the machine itself, whose address is of another subnet, and two in namespaces.
-fn three_nodes(backend: Backend) {
-    let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+fn three_nodes(case: Case) {
+    on_thread(move || {
         let pins = Pins(tempfile::tempdir().unwrap());
         let directory = pins.0.path().to_owned();
-        let cluster = "10.244.0.0/16".parse().unwrap();
-        let config = namespace_node::Config::new(&directory, cluster);
-        let namespaces: Vec<NodeNamespace> = block_on(async {
-            let mut made = Vec::new();
-            for index in 0..2 {
-                let address = config.address(index).unwrap();
-                made.push(namespace_node::create(&config, &format!("node-{}", index + 1), address).await.unwrap());
-            }
-            // Repeating it keeps a namespace that is whole, and replaces one that is not.
-            let identity = |node: &NodeNamespace| std::fs::metadata(&node.path).unwrap().ino();
-            let before = identity(&made[1]);
-            namespace_node::create(&config, "node-2", made[1].address).await.unwrap();
-            assert_eq!(identity(&made[1]), before);
-            namespace_node::unpin(&made[1].path).unwrap();
-            std::fs::write(&made[1].path, b"").unwrap();
-            made[1] = namespace_node::create(&config, "node-2", made[1].address).await.unwrap();
-            made
-        });
+        let mut config = namespace_node::Config::new(&directory, &cluster(case));
 
-        // Plain routes also lead to a machine whose address, here on its pod bridge, is not of the nodes' subnet. The
-        // ends of an overlay must be outside of it.
-        let own = match backend {
-            Backend::HostGateway => Ipv4Addr::new(10, 244, 0, 1),
-            Backend::Vxlan => config.gateway().unwrap(),
+        // Plain routes also lead to a machine whose addresses, here on its pod bridge, are not of the nodes' subnet.
+        // The ends of an overlay must be outside of it.
+        let own: Vec<IpAddr> = match case.backend {
+            Backend::HostGateway => {
+                cidrs(0, case.ipv6_first).iter().map(|cidr| cidr.parse::<Cidr>().unwrap().nth(1).unwrap()).collect()
+            }
+            Backend::Vxlan => config.gateways().unwrap(),
         };
-        let nodes = [
-            node_object("node-0", "10.244.0.0/24", own),
-            node_object("node-1", "10.244.1.0/24", namespaces[0].address),
-            node_object("node-2", "10.244.2.0/24", namespaces[1].address),
-        ];
-        let mut pods = vec![pod_on_node(&directory, 0, &nodes, backend)];
-        for (index, node) in namespaces.iter().enumerate() {
-            pods.push(enter(&node.path, || pod_on_node(&directory, index + 1, &nodes, backend)).unwrap());
+        config.host_addresses = own.clone();
+        let namespaces = block_on(two_namespaces(&config));
+        let addresses = [own, namespaces[0].addresses.clone(), namespaces[1].addresses.clone()];
+        let nodes: Vec<Node> =
+            (0..3).map(|n| node_object(&format!("node-{n}"), &cidrs(n, case.ipv6_first), &addresses[n])).collect();
+        let mut pods = vec![pod_on_node(&directory, 0, addresses[0][0], &nodes, case)];
+        for (node, own) in namespaces.iter().zip(&addresses[1..]) {
+            let index = pods.len();
+            pods.push(enter(&node.path, || pod_on_node(&directory, index, own[0], &nodes, case)).unwrap());
         }
         for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 0), (0, 2)] {
-            let answer = seen(&pods[from].0, &pods[to].0, pods[to].1);
-            assert_eq!(answer, pods[from].1.to_string(), "from node {from} to node {to}");
+            for (own, address) in pods[from].1.iter().zip(&pods[to].1) {
+                let answer = seen(&pods[from].0, &pods[to].0, *address);
+                assert_eq!(answer, own.to_string(), "from node {from} to node {to}");
+            }
         }
 
         block_on(async {
-            routes::reconcile(&routes_config("node-0", "10.244.0.0/24", backend), &nodes[..2]).await.unwrap();
+            let config_of = routes_config("node-0", &cidrs(0, case.ipv6_first), case.backend, addresses[0][0]);
+            routes::reconcile(&config_of, &nodes[..2]).await.unwrap();
             let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
             assert!(table.contains("0001F40A") && !table.contains("0002F40A"), "{table}");
+            let table = std::fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
+            assert!(table.contains("fd00001002440001") && !table.contains("fd00001002440002"), "{table}");
             routes::cleanup().await.unwrap();
             namespace_node::cleanup(&config).await.unwrap();
         });
         let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
         assert!(!table.contains("0001F40A") && !table.contains("corten-nodes"), "{table}");
         assert!(!namespaces[0].path.exists());
+    });
+}
+
+/// Runs a test on a thread that is a machine of its own.
+fn on_thread(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+        test();
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
@@ -160,12 +200,17 @@ fn three_nodes(backend: Backend) {
 
 #[test]
 fn pods_of_three_nodes_reach_each_other_without_translation() {
-    three_nodes(Backend::HostGateway);
+    three_nodes(Case { backend: Backend::HostGateway, ipv6_first: false });
 }
 
 #[test]
 fn pods_of_three_nodes_reach_each_other_through_vxlan() {
-    three_nodes(Backend::Vxlan);
+    three_nodes(Case { backend: Backend::Vxlan, ipv6_first: false });
+}
+
+#[test]
+fn vxlan_may_be_carried_over_ipv6() {
+    three_nodes(Case { backend: Backend::Vxlan, ipv6_first: true });
 }
 
 /// Waits until the routing table of the calling thread's namespace has, or has not, a destination.
@@ -183,26 +228,28 @@ async fn route_becomes(hexadecimal: &str, present: bool) {
 
 #[test]
 fn routes_follow_the_nodes_of_the_api() {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+    on_thread(|| {
         let directory = tempfile::tempdir().unwrap();
         block_on(async {
-            let cidr = "10.244.0.0/24".parse().unwrap();
-            let network = Config::new(cidr, "10.244.0.0/16".parse().unwrap(), directory.path());
-            PodNetwork::start(network).await.unwrap();
+            let own: Vec<Cidr> = cidrs(0, false).iter().map(|cidr| cidr.parse().unwrap()).collect();
+            let case = Case { backend: Backend::HostGateway, ipv6_first: false };
+            PodNetwork::start(Config::new(&own, &cluster(case), directory.path())).await.unwrap();
             let api = Api::default();
-            let node = |name: &str, cidr: &str, last: u8| {
-                let node = node_object(name, cidr, Ipv4Addr::new(10, 244, 0, last));
+            let node = |name: &str, number: usize, last: u8| {
+                let node = node_object(name, &cidrs(number, false), &[Ipv4Addr::new(10, 244, 0, last).into()]);
                 String::from_utf8(node.encode().to_vec()).unwrap()
             };
-            api.put("nodes", &node("self", "10.244.0.0/24", 1));
-            api.put("nodes", &node("b", "10.244.1.0/24", 201));
+            api.put("nodes", &node("self", 0, 1));
+            api.put("nodes", &node("b", 1, 201));
             let shutdown = CancellationToken::new();
-            let config = routes_config("self", "10.244.0.0/24", Backend::HostGateway);
+            let config = routes_config("self", &cidrs(0, false), Backend::HostGateway, IpAddr::from([10, 244, 0, 1]));
             let running = tokio::spawn(routes::run(config, api.client(), shutdown.clone()));
             route_becomes("0001F40A", true).await;
-            api.put("nodes", &node("c", "10.244.2.0/24", 202));
+            api.put("nodes", &node("c", 2, 202));
             route_becomes("0002F40A", true).await;
+            // A node that comes back with another address is found there.
+            api.put("nodes", &node("c", 2, 203));
+            route_becomes("CB00F40A", true).await;
             api.delete("nodes", "", "b");
             route_becomes("0001F40A", false).await;
             shutdown.cancel();
@@ -210,7 +257,4 @@ fn routes_follow_the_nodes_of_the_api() {
             route_becomes("0002F40A", true).await;
         });
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }

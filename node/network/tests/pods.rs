@@ -4,12 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corten_network::namespace_node::{pin_new_namespace, unpin};
-use corten_network::{Config, Error, PodNetwork, PortMapping, Protocol, SetupRequest, enter};
+use corten_network::{Config, Error, Limits, PodNetwork, PortMapping, Protocol, SetupRequest, enter};
 use nix::sched::{CloneFlags, unshare};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +49,8 @@ fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
 }
 
 fn config(directory: &Path) -> Config {
-    Config::new("10.244.7.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap(), directory)
+    let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
+    Config::new(&ranges(["10.244.7.0/24", "fd00:7::/64"]), &ranges(["10.244.0.0/16", "fd00::/16"]), directory)
 }
 
 fn request(sandbox_id: &str, netns_path: &Path, port_mappings: Vec<PortMapping>) -> SetupRequest {
@@ -60,6 +61,7 @@ fn request(sandbox_id: &str, netns_path: &Path, port_mappings: Vec<PortMapping>)
         pod_name: sandbox_id.to_owned(),
         pod_uid: String::new(),
         port_mappings,
+        limits: Limits::default(),
     }
 }
 
@@ -69,10 +71,10 @@ fn host_port(host_port: u16, protocol: Protocol) -> PortMapping {
 
 /// A server that tells its clients the address they come from; one connection.
 fn serve_tcp(namespace: &Path) -> std::thread::JoinHandle<()> {
-    let listener = enter(namespace, || TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+    let listener = enter(namespace, || TcpListener::bind("[::]:80").unwrap()).unwrap();
     std::thread::spawn(move || {
         let (mut stream, peer) = listener.accept().unwrap();
-        stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
+        stream.write_all(peer.ip().to_canonical().to_string().as_bytes()).unwrap();
     })
 }
 
@@ -85,10 +87,11 @@ fn ask_tcp(to: SocketAddr) -> std::io::Result<String> {
     Ok(seen)
 }
 
-fn ipv4(ips: &[IpAddr]) -> Ipv4Addr {
+/// The addresses of a pod, which has one of each version of IP.
+fn both(ips: &[IpAddr]) -> [IpAddr; 2] {
     match ips {
-        [IpAddr::V4(address)] => *address,
-        other => panic!("one IPv4 address expected, got {other:?}"),
+        [v4 @ IpAddr::V4(_), v6 @ IpAddr::V6(_)] => [*v4, *v6],
+        other => panic!("an address of each version expected, got {other:?}"),
     }
 }
 
@@ -98,22 +101,29 @@ fn pods_reach_each_other_and_the_node_with_their_own_addresses() {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
         let (a, b) = (pins.add("a"), pins.add("b"));
-        let at_a = ipv4(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
-        let at_b = ipv4(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
-        assert_eq!((at_a.octets()[3], at_b.octets()[3]), (2, 3));
+        let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
+        let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
+        assert_eq!(at_a.map(|ip| ip.to_string()), ["10.244.7.2", "fd00:7::2"]);
+        assert_eq!(at_b.map(|ip| ip.to_string()), ["10.244.7.3", "fd00:7::3"]);
 
         // The forced way through the node's IP stack must not depend on br_netfilter.
         for bridge_filter in ["1", "0"] {
-            let _ = std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", bridge_filter);
-            let server = serve_tcp(&b);
-            let seen = enter(&a, || ask_tcp((at_b, 80).into()).unwrap()).unwrap();
-            assert_eq!(seen, at_a.to_string());
-            server.join().unwrap();
+            for setting in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
+                let _ = std::fs::write(format!("/proc/sys/net/bridge/{setting}"), bridge_filter);
+            }
+            for (from, to) in at_a.into_iter().zip(at_b) {
+                let server = serve_tcp(&b);
+                let seen = enter(&a, || ask_tcp((to, 80).into()).unwrap()).unwrap();
+                assert_eq!(seen, from.to_string());
+                server.join().unwrap();
+            }
         }
         // From the node to the pod, as probes do.
-        let server = serve_tcp(&a);
-        assert_eq!(ask_tcp((at_a, 80).into()).unwrap(), network.gateway().to_string());
-        server.join().unwrap();
+        for (pod, gateway) in at_a.into_iter().zip(network.gateways()) {
+            let server = serve_tcp(&a);
+            assert_eq!(ask_tcp((pod, 80).into()).unwrap(), gateway.to_string());
+            server.join().unwrap();
+        }
     });
 }
 
@@ -129,14 +139,16 @@ fn what_leaves_the_cluster_is_masqueraded() {
         let mut elsewhere = config(&pins.0.path().join("elsewhere"));
         elsewhere.bridge = "outside0".to_owned();
         elsewhere.table = "outside".to_owned();
-        elsewhere.pod_cidr = "192.0.2.0/24".parse().unwrap();
+        elsewhere.pod_cidrs = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/64".parse().unwrap()];
         let elsewhere = PodNetwork::start(elsewhere).await.unwrap();
-        let at_outside = ipv4(&elsewhere.setup(request("outside", &outside, vec![])).await.unwrap().ips);
+        let at_outside = both(&elsewhere.setup(request("outside", &outside, vec![])).await.unwrap().ips);
 
-        let server = serve_tcp(&outside);
-        let seen = enter(&pod, || ask_tcp((at_outside, 80).into()).unwrap()).unwrap();
-        assert_eq!(seen, elsewhere.gateway().to_string());
-        server.join().unwrap();
+        for (address, gateway) in at_outside.into_iter().zip(elsewhere.gateways()) {
+            let server = serve_tcp(&outside);
+            let seen = enter(&pod, || ask_tcp((address, 80).into()).unwrap()).unwrap();
+            assert_eq!(seen, gateway.to_string());
+            server.join().unwrap();
+        }
     });
 }
 
@@ -148,17 +160,20 @@ fn host_ports_work_from_pods_from_the_node_on_localhost_and_back_to_the_pod_itse
         bring_loopback_up();
         let (server_pod, client_pod) = (pins.add("server"), pins.add("client"));
         let ports = vec![host_port(8080, Protocol::Tcp), host_port(8080, Protocol::Udp)];
-        let at = ipv4(&network.setup(request("server", &server_pod, ports)).await.unwrap().ips);
-        let at_client = ipv4(&network.setup(request("client", &client_pod, vec![])).await.unwrap().ips);
-        let node: SocketAddr = (network.gateway(), 8080).into();
+        let at = both(&network.setup(request("server", &server_pod, ports)).await.unwrap().ips);
+        let [at_client, at_client6] = both(&network.setup(request("client", &client_pod, vec![])).await.unwrap().ips);
+        let [node, node6] = both(network.gateways()).map(|gateway| SocketAddr::new(gateway, 8080));
         let localhost: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into();
-        let gateway = network.gateway().to_string();
+        let gateway = node.ip().to_string();
 
         for (from, to, seen) in [
             (Some(&client_pod), node, at_client.to_string()),
             (Some(&server_pod), node, gateway.clone()),
             (None, node, gateway.clone()),
             (None, localhost, gateway.clone()),
+            (Some(&client_pod), node6, at_client6.to_string()),
+            (Some(&server_pod), node6, node6.ip().to_string()),
+            (None, node6, node6.ip().to_string()),
         ] {
             let server = serve_tcp(&server_pod);
             let answer = match from {
@@ -178,10 +193,10 @@ fn host_ports_work_from_pods_from_the_node_on_localhost_and_back_to_the_pod_itse
 
         // The port goes with the pod, and is free for the next one.
         network.teardown("server").await.unwrap();
-        assert!(ask_tcp(node).is_err());
+        assert!(ask_tcp(node).is_err() && ask_tcp(node6).is_err());
         let next = pins.add("next");
         let next_at = network.setup(request("next", &next, vec![host_port(8080, Protocol::Tcp)])).await.unwrap();
-        assert_ne!(ipv4(&next_at.ips), at);
+        assert_ne!(both(&next_at.ips), at);
         let late = pins.add("late");
         let refused = network.setup(request("late", &late, vec![host_port(8080, Protocol::Tcp)])).await;
         assert!(matches!(refused, Err(Error::HostPortInUse { port: 8080, .. })), "{refused:?}");
@@ -199,7 +214,7 @@ fn a_pod_cannot_reach_the_nodes_localhost() {
         network.setup(request("pod", &pod, vec![])).await.unwrap();
         let server = UdpSocket::bind("127.0.0.1:5353").unwrap();
         server.set_nonblocking(true).unwrap();
-        let gateway = network.gateway();
+        let gateway = network.gateways()[0];
         let reachable = UdpSocket::bind((gateway, 5354)).unwrap();
         reachable.set_read_timeout(Some(TIMEOUT)).unwrap();
         enter(&pod, || {
@@ -218,6 +233,81 @@ fn a_pod_cannot_reach_the_nodes_localhost() {
     });
 }
 
+/// Around the node: a frame to another pod's hardware address, one to everybody, and packets with another's address.
+#[test]
+fn raw_frames_reach_the_node_alone_and_with_the_pods_own_address_only() {
+    on_node(|| async {
+        let pins = Pins::new();
+        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let (a, b) = (pins.add("a"), pins.add("b"));
+        let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
+        let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
+        let server = enter(&b, || UdpSocket::bind("0.0.0.0:7777").unwrap()).unwrap();
+        server.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let [IpAddr::V4(own), IpAddr::V4(to), IpAddr::V4(gateway)] = [at_a[0], at_b[0], network.gateways()[0]] else {
+            unreachable!()
+        };
+        let mac = |address: Ipv4Addr| [&[0x0a, 0x58][..], &address.octets()].concat();
+        let forged = Ipv4Addr::new(10, 244, 7, 99);
+        for bridge_filter in ["1", "0"] {
+            let _ = std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", bridge_filter);
+            enter(&a, || {
+                send_frame(&mac(to), &datagram(own, to, b"neighbour"));
+                send_frame(&[0xff; 6], &datagram(own, to, b"everybody"));
+                send_frame(&mac(gateway), &datagram(forged, to, b"forged"));
+                send_frame(&mac(gateway), &datagram(own, to, b"honest"));
+            })
+            .unwrap();
+            // The last one arrives, and bounds the wait for those before it.
+            let mut buffer = [0; 64];
+            let (length, from) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..length], from.ip()), (&b"honest"[..], IpAddr::V4(own)));
+        }
+    });
+}
+
+/// An IPv4 packet of UDP to port 7777.
+fn datagram(from: Ipv4Addr, to: Ipv4Addr, data: &[u8]) -> Vec<u8> {
+    let length = |bytes: usize| u16::try_from(bytes).unwrap().to_be_bytes();
+    let mut head = vec![0x45, 0];
+    head.extend(length(28 + data.len()));
+    head.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    head.extend(from.octets());
+    head.extend(to.octets());
+    let sum: u32 = head.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
+    head[10..12].copy_from_slice(&checksum.to_be_bytes());
+    // A checksum of zero says that there is none.
+    head.extend([[0x1f, 0x90], [0x1e, 0x61], length(8 + data.len()), [0, 0]].concat());
+    head.extend(data);
+    head
+}
+
+/// Puts an Ethernet frame of an IPv4 packet on the pod's link.
+fn send_frame(to: &[u8], packet: &[u8]) {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let raw = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None).unwrap();
+    let frame = [to, &[0x0a, 0x58, 0, 0, 0, 9], &[0x08, 0], packet].concat();
+    // SAFETY: a sockaddr_ll is plain old data, for which all zeros is a value.
+    let mut address: nix::libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = nix::libc::AF_PACKET as u16;
+    address.sll_ifindex = nix::net::if_::if_nametoindex("eth0").unwrap() as i32;
+    address.sll_halen = 6;
+    // SAFETY: the frame and the address live until the call returns, and their lengths are their own.
+    let sent = unsafe {
+        nix::libc::sendto(
+            std::os::fd::AsRawFd::as_raw_fd(&raw),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            std::ptr::from_ref(&address).cast(),
+            std::mem::size_of_val(&address) as nix::libc::socklen_t,
+        )
+    };
+    assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+}
+
 #[test]
 fn a_restart_keeps_pods_and_gc_collects_the_dead() {
     on_node(|| async {
@@ -230,17 +320,17 @@ fn a_restart_keeps_pods_and_gc_collects_the_dead() {
 
         let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
         let server = serve_tcp(&a);
-        ask_tcp((network.gateway(), 8080).into()).unwrap();
+        ask_tcp((network.gateways()[0], 8080).into()).unwrap();
         server.join().unwrap();
 
         // Someone flushes the firewall: the next collection restores it.
         corten_nftables::Socket::open().unwrap().delete_tables("corten-network").unwrap();
         assert_eq!(network.gc(&BTreeSet::from(["a".to_owned()])).await.unwrap(), 1);
         let server = serve_tcp(&a);
-        ask_tcp((network.gateway(), 8080).into()).unwrap();
+        ask_tcp((network.gateways()[0], 8080).into()).unwrap();
         server.join().unwrap();
         assert_eq!(network.addresses("b"), [] as [IpAddr; 0]);
-        assert_eq!(network.addresses("a").len(), 1);
+        assert_eq!(network.addresses("a").len(), 2);
         network.teardown("b").await.unwrap();
 
         corten_network::cleanup(network.config()).await.unwrap();
@@ -255,10 +345,60 @@ fn a_new_range_replaces_the_old_one() {
         let pins = Pins::new();
         PodNetwork::start(config(pins.0.path())).await.unwrap();
         let mut other = config(pins.0.path());
-        other.pod_cidr = "10.244.8.0/24".parse().unwrap();
+        other.pod_cidrs = vec!["10.244.8.0/24".parse().unwrap(), "fd00:8::/64".parse().unwrap()];
         PodNetwork::start(other).await.unwrap();
         let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
         assert!(routes.contains("0008F40A") && !routes.contains("0007F40A"), "{routes}");
+        let routes = std::fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
+        let range = |number: u8| format!("fd00{number:04x}{} 40", "0".repeat(24));
+        assert!(routes.contains(&range(8)) && !routes.contains(&range(7)), "{routes}");
+    });
+}
+
+#[test]
+fn pods_may_have_ipv6_alone() {
+    on_node(|| async {
+        let pins = Pins::new();
+        let mut alone = config(pins.0.path());
+        alone.pod_cidrs.remove(0);
+        let network = PodNetwork::start(alone).await.unwrap();
+        let (a, b) = (pins.add("a"), pins.add("b"));
+        let at_a = network.setup(request("a", &a, vec![])).await.unwrap().ips;
+        let at_b = network.setup(request("b", &b, vec![host_port(8080, Protocol::Tcp)])).await.unwrap().ips;
+        assert_eq!(at_a, [IpAddr::from(Ipv6Addr::new(0xfd00, 7, 0, 0, 0, 0, 0, 2))]);
+        for to in [SocketAddr::new(at_b[0], 80), SocketAddr::new(network.gateways()[0], 8080)] {
+            let server = serve_tcp(&b);
+            assert_eq!(enter(&a, || ask_tcp(to).unwrap()).unwrap(), at_a[0].to_string());
+            server.join().unwrap();
+        }
+        // Its link has IPv6 alone, as far as it has addresses of the cluster.
+        let table = enter(&a, || std::fs::read_to_string("/proc/thread-self/net/route").unwrap()).unwrap();
+        assert_eq!(table.lines().count(), 1, "{table}");
+    });
+}
+
+#[test]
+fn limits_are_token_buckets_at_both_ends_of_the_link() {
+    on_node(|| async {
+        let pins = Pins::new();
+        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let (pod, free) = (pins.add("pod"), pins.add("free"));
+        let limits = Limits { ingress: Some(10_000_000), egress: Some(5_000_000) };
+        let limited = SetupRequest { limits, ..request("pod", &pod, vec![]) };
+        let attachment = network.setup(limited).await.unwrap();
+        let unlimited = network.setup(request("free", &free, vec![])).await.unwrap();
+        let buckets = |link: &str| {
+            let output = std::process::Command::new("tc").args(["qdisc", "show", "dev", link]).output().unwrap();
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let (receives, sends) = (buckets(&attachment.host_interface), enter(&pod, || buckets("eth0")).unwrap());
+        assert!(receives.contains("tbf") && receives.contains("rate 10Mbit"), "{receives}");
+        assert!(sends.contains("tbf") && sends.contains("rate 5Mbit"), "{sends}");
+        assert!(!buckets(&unlimited.host_interface).contains("tbf"));
+        // What fits the bucket passes at once.
+        let server = serve_tcp(&pod);
+        enter(&free, || ask_tcp((attachment.ips[0], 80).into()).unwrap()).unwrap();
+        server.join().unwrap();
     });
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use api::Api;
 use corten_network::namespace_node::{pin_new_namespace, unpin};
 use corten_network::policy::{self, Gate};
-use corten_network::{Config, PodNetwork, SetupRequest, enter};
+use corten_network::{Config, Limits, PodNetwork, SetupRequest, enter};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +29,8 @@ struct Cluster {
     api: Api,
     network: PodNetwork,
     shutdown: CancellationToken,
+    /// Which of a pod's addresses the test uses: 0 is IPv4, 1 is IPv6.
+    version: usize,
 }
 
 struct TestPod {
@@ -46,14 +48,14 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    async fn start() -> Cluster {
+    async fn start(version: usize) -> Cluster {
         let directory = tempfile::tempdir().unwrap();
         let (api, shutdown) = (Api::default(), CancellationToken::new());
         let (gate, requests) = policy::gate();
         let network = PodNetwork::start(config(directory.path(), Some(gate))).await.unwrap();
-        let policies = policy::Config::new(vec![network.gateway().into()]);
+        let policies = policy::Config::new(network.gateways().to_vec());
         tokio::spawn(policy::run(policies, api.client(), requests, shutdown.clone()));
-        let cluster = Cluster { directory, api, network, shutdown };
+        let cluster = Cluster { directory, api, network, shutdown, version };
         cluster.namespace("shop", json!({"team": "a"}));
         cluster.namespace("other", json!({"team": "b"}));
         cluster
@@ -70,8 +72,8 @@ impl Cluster {
         self.api.put("networkpolicies", &object.to_string());
     }
 
-    fn pod_object(&self, namespace: &str, name: &str, labels: &Value, address: Option<IpAddr>) {
-        let addresses: Vec<Value> = address.iter().map(|address| json!({"ip": address.to_string()})).collect();
+    fn pod_object(&self, namespace: &str, name: &str, labels: &Value, addresses: &[IpAddr]) {
+        let addresses: Vec<Value> = addresses.iter().map(|address| json!({"ip": address.to_string()})).collect();
         let object = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": namespace, "name": name, "uid": format!("uid-{name}"), "labels": labels},
             "spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]},
@@ -83,7 +85,7 @@ impl Cluster {
     async fn pod(&self, namespace: &str, name: &str, labels: Value) -> TestPod {
         let netns = self.directory.path().join("pins").join(name);
         pin_new_namespace(&netns).unwrap();
-        self.pod_object(namespace, name, &labels, None);
+        self.pod_object(namespace, name, &labels, &[]);
         let request = SetupRequest {
             sandbox_id: name.to_owned(),
             netns_path: netns.clone(),
@@ -91,19 +93,22 @@ impl Cluster {
             pod_name: name.to_owned(),
             pod_uid: format!("uid-{name}"),
             port_mappings: Vec::new(),
+            limits: Limits::default(),
         };
-        let address = self.network.setup(request).await.unwrap().ips[0];
-        self.pod_object(namespace, name, &labels, Some(address));
+        let addresses = self.network.setup(request).await.unwrap().ips;
+        self.pod_object(namespace, name, &labels, &addresses);
         for port in [80, 81] {
-            let listener = enter(&netns, || TcpListener::bind(("0.0.0.0", port)).unwrap()).unwrap();
+            let listener = enter(&netns, || TcpListener::bind(("::", port)).unwrap()).unwrap();
             std::thread::spawn(move || echo(&listener));
         }
-        TestPod { netns, address }
+        TestPod { netns, address: addresses[self.version] }
     }
 }
 
 fn config(directory: &Path, policies: Option<Gate>) -> Config {
-    let config = Config::new("10.244.7.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap(), directory);
+    let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
+    let config =
+        Config::new(&ranges(["10.244.7.0/24", "fd00:7::/64"]), &ranges(["10.244.0.0/16", "fd00::/16"]), directory);
     Config { policies, ..config }
 }
 
@@ -130,6 +135,13 @@ async fn becomes(expected: bool, what: &str, attempt: impl Fn() -> bool) {
     }
 }
 
+/// Runs a test on a node of its own for each version of IP.
+fn for_both_versions<F: Future<Output = ()> + 'static>(test: fn(usize) -> F) {
+    for version in [0, 1] {
+        on_node(move || test(version));
+    }
+}
+
 fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
@@ -145,8 +157,8 @@ fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
 
 #[test]
 fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
-    on_node(|| async {
-        let cluster = Cluster::start().await;
+    for_both_versions(|version| async move {
+        let cluster = Cluster::start(version).await;
         let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
         let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
         let foreign = cluster.pod("other", "foreign", json!({"app": "client"})).await;
@@ -177,7 +189,8 @@ fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
         cluster.namespace("other", json!({"team": "c"}));
         becomes(false, "a namespace that lost its label", || connects(&foreign, web.address, 81)).await;
 
-        let block = json!({"ipBlock": {"cidr": "0.0.0.0/0", "except": [format!("{}/32", client.address)]}});
+        let (all, length) = [("0.0.0.0/0", 32), ("::/0", 128)][version];
+        let block = json!({"ipBlock": {"cidr": all, "except": [format!("{}/{length}", client.address)]}});
         cluster.policy("allow", json!({"podSelector": {}, "ingress": [{"from": [block]}]}));
         becomes(true, "an IP block", || connects(&foreign, web.address, 80)).await;
         assert!(!connects(&client, web.address, 80), "an exception of it");
@@ -189,12 +202,12 @@ fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
 
 #[test]
 fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
-    on_node(|| async {
-        let cluster = Cluster::start().await;
+    for_both_versions(|version| async move {
+        let cluster = Cluster::start(version).await;
         cluster.namespace("kube-system", json!({"kubernetes.io/metadata.name": "kube-system"}));
         let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
         let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
-        let gateway = IpAddr::from(cluster.network.gateway());
+        let gateway = cluster.network.gateways()[version];
         let dns = UdpSocket::bind((gateway, 53)).unwrap();
         std::thread::spawn(move || {
             let mut question = [0; 16];
@@ -204,7 +217,7 @@ fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
         });
         let resolves = || {
             enter(&client.netns, || {
-                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                let socket = UdpSocket::bind(["0.0.0.0:0", "[::]:0"][version]).unwrap();
                 socket.set_read_timeout(Some(REFUSED)).unwrap();
                 socket.send_to(b"?", (gateway, 53)).is_ok() && socket.recv(&mut [0; 16]).is_ok()
             })
@@ -228,8 +241,8 @@ fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
 
 #[test]
 fn a_policy_holds_before_the_first_packet_and_ends_connections_that_stand() {
-    on_node(|| async {
-        let cluster = Cluster::start().await;
+    for_both_versions(|version| async move {
+        let cluster = Cluster::start(version).await;
         let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
         cluster.policy("deny", json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}));
         let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
@@ -262,6 +275,7 @@ fn a_pod_waits_while_policies_cannot_be_known() {
             pod_name: "a".to_owned(),
             pod_uid: String::new(),
             port_mappings: Vec::new(),
+            limits: Limits::default(),
         };
         let refused = network.setup(request).await.unwrap_err();
         assert!(refused.to_string().contains("network policies"), "{refused}");

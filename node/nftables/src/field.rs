@@ -17,6 +17,12 @@ pub mod flags {
 /// A field, named as the `nft` language names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
+    /// `ether daddr`
+    EtherDaddr,
+    /// `ether type`; compare with two bytes in network order
+    EtherType,
+    /// `arp saddr ip`
+    ArpSaddrIp,
     /// `ip saddr`
     IpSaddr,
     /// `ip daddr`
@@ -79,7 +85,8 @@ impl Field {
         match self {
             Field::Ip6Saddr | Field::Ip6Daddr | Field::CtOriginalIp6Daddr => 16,
             Field::Iifname | Field::Oifname => 16,
-            Field::ThSport | Field::ThDport | Field::CtOriginalDport => 2,
+            Field::EtherDaddr => 6,
+            Field::ThSport | Field::ThDport | Field::CtOriginalDport | Field::EtherType => 2,
             Field::L4Proto | Field::IcmpType | Field::Nfproto | Field::CtDirection => 1,
             Field::Constant(value) => value.0.len() as u32,
             _ => 4,
@@ -99,6 +106,9 @@ impl Field {
         let original = Some(uapi::CT_DIRECTION_ORIGINAL);
         let fib = |flags| Expression::Fib { result: uapi::FIB_RESULT_ADDRTYPE, flags, register };
         match self {
+            Field::EtherDaddr => payload(uapi::PAYLOAD_LINK, 0),
+            Field::EtherType => payload(uapi::PAYLOAD_LINK, 12),
+            Field::ArpSaddrIp => payload(uapi::PAYLOAD_NETWORK, 14),
             Field::IpSaddr => payload(uapi::PAYLOAD_NETWORK, 12),
             Field::IpDaddr => payload(uapi::PAYLOAD_NETWORK, 16),
             Field::Ip6Saddr => payload(uapi::PAYLOAD_NETWORK, 8),

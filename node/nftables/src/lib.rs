@@ -21,6 +21,7 @@ mod set;
 mod socket;
 mod uapi;
 mod value;
+mod version;
 
 pub use batch::{Batch, Chain, ChainType, Hook, Policy, Table, priority};
 pub use conntrack::{Conntrack, Flow};
@@ -32,4 +33,5 @@ pub use rule::{Register, Rule};
 pub use set::{Data, DataType, Element, Set};
 pub use socket::Socket;
 pub use uapi::Family;
-pub use value::{Bytes4, Index, InterfaceName, Port, Protocol, Value};
+pub use value::{Bytes4, Index, InterfaceName, Mac, Port, Protocol, Value};
+pub use version::IpVersion;

@@ -92,6 +92,13 @@ impl Rule {
         })
     }
 
+    /// `field & mask == value`; all three have the field's length.
+    pub fn has_bits(self, field: Field, mask: impl Into<Value>, value: impl Into<Value>) -> Rule {
+        let (register, value) = (uapi::REG32_00, value.into());
+        let comparison = Comparison::Equal;
+        self.then(field.load(register)).masked(mask.into()).then(Expression::Compare { comparison, register, value })
+    }
+
     fn masked(self, mask: Value) -> Rule {
         let length = mask.0.len() as u32;
         let xor = Value(vec![0; mask.0.len()]);

@@ -133,6 +133,7 @@ pub const CT_PROTO_DST: u32 = 12;
 pub const CT_DST_IP: u32 = 20;
 pub const CT_DST_IP6: u32 = 22;
 pub const CT_DIRECTION_ORIGINAL: u8 = 0;
+pub const PAYLOAD_LINK: u32 = 0;
 pub const PAYLOAD_NETWORK: u32 = 1;
 pub const PAYLOAD_TRANSPORT: u32 = 2;
 pub const FIB_RESULT_ADDRTYPE: u32 = 3;

@@ -61,6 +61,10 @@ pub struct Bytes4(pub u32);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName(pub String);
 
+/// A hardware address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
 /// Something that fills a register.
 pub trait ToRegister {
     fn to_register(&self) -> Vec<u8>;
@@ -114,6 +118,12 @@ impl ToRegister for Index {
 impl ToRegister for Bytes4 {
     fn to_register(&self) -> Vec<u8> {
         self.0.to_ne_bytes().to_vec()
+    }
+}
+
+impl ToRegister for Mac {
+    fn to_register(&self) -> Vec<u8> {
+        self.0.to_vec()
     }
 }
 

@@ -8,20 +8,18 @@
 //! nat-postrouting                    masquerade what is marked or turns back to its sender
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use corten_nftables::{
-    Batch, Bytes4, Chain, ChainType, Element, Family, Field, Hook, Index, Protocol, Register, Reject, Rule, Verdict,
+    Batch, Bytes4, Chain, ChainType, Element, Field, Hook, Index, IpVersion, Protocol, Register, Reject, Rule, Verdict,
     flags, priority,
 };
 
-use crate::Config;
+use crate::proxier::Rulebook;
 use crate::sets::{self, AFFINITY, Name, REFUSALS, SHAPES};
 
 /// Before `dstnat`, so that addresses are still those of Services.
 const BEFORE_TRANSLATION: i32 = priority::DSTNAT - 10;
-const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
 /// Local endpoints stand in @endpoints from this index on, beside those of the whole cluster.
 pub(crate) const FIRST_LOCAL: u32 = 1 << 16;
 const REJECT: &str = "reject";
@@ -93,10 +91,10 @@ impl Pick {
     }
 
     /// `address . protocol . port`, as the elements of this entry spell it.
-    fn key(&self) -> [Field; 3] {
+    fn key(&self, ip: IpVersion) -> [Field; 3] {
         let address = match self.entry {
-            Entry::Address => Field::IpDaddr,
-            Entry::NodePort => Field::Constant(Ipv4Addr::UNSPECIFIED.into()),
+            Entry::Address => ip.destination(),
+            Entry::NodePort => Field::Constant(ip.unspecified().into()),
         };
         [address, Field::L4Proto, Field::ThDport]
     }
@@ -106,20 +104,23 @@ impl Pick {
         Field::RandomFrom { modulus: self.count, first }
     }
 
-    fn rules(&self) -> Vec<Rule> {
-        let [address, protocol, port] = self.key();
+    fn rules(&self, ip: IpVersion) -> Vec<Rule> {
+        let [address, protocol, port] = self.key(ip);
         let spread = Rule::new().dnat_map(
-            Family::Ipv4,
+            ip.family(),
             &[address.clone(), protocol.clone(), port.clone(), self.random()],
             Name::Endpoints.as_str(),
         );
         let Some(seconds) = self.affinity else { return vec![spread] };
-        // Registers: client 0, address 1, protocol 2, port 3; endpoint 4, its port 5.
-        let (client, service, endpoint) = (Register(0), Register(1), Register(4));
+        // Registers: client, address, protocol, port; endpoint, its port. Those of IPv6 fill fifteen of the sixteen.
+        let width = ip.registers();
+        let (client, service, endpoint) = (Register(0), Register(width), Register(2 * width + 2));
+        let endpoint_port = Register(3 * width + 2);
         let timeout = Some(Duration::from_secs(seconds.into()));
-        let load = || Rule::new().load_at(client, &[Field::IpSaddr, address.clone(), protocol.clone(), port.clone()]);
+        let load = || Rule::new().load_at(client, &[ip.source(), address.clone(), protocol.clone(), port.clone()]);
         let remember = |rule: Rule| {
-            rule.update_at(AFFINITY, client, Some(endpoint), timeout).dnat_at(Family::Ipv4, endpoint, Some(Register(5)))
+            let remembered = rule.update_at(AFFINITY, client, Some(endpoint), timeout);
+            remembered.dnat_at(ip.family(), endpoint, Some(endpoint_port))
         };
         let serves = Name::AffinityEndpoints.as_str();
         vec![
@@ -184,15 +185,16 @@ impl Shape {
         picks.into_iter().flatten().map(Shape::Pick)
     }
 
-    pub fn rules(&self, config: &Config) -> Vec<Rule> {
+    pub fn rules(&self, book: &Rulebook) -> Vec<Rule> {
+        let (ip, config) = (book.ip, &book.config);
         let mark = |rule: Rule| rule.mark_or(config.masquerade_mark);
         match self {
-            Shape::Pick(pick) => pick.rules(),
+            Shape::Pick(pick) => pick.rules(ip),
             Shape::External(pick) => vec![mark(Rule::new()), Rule::new().goto(&pick.name())],
             Shape::Cluster(pick) => {
-                let foreign = match config.cluster_cidr {
+                let foreign = match book.cluster_cidr() {
                     _ if config.masquerade_all => Some(mark(Rule::new())),
-                    Some((address, length)) => Some(mark(Rule::new().not_in_prefix(Field::IpSaddr, address, length))),
+                    Some((address, length)) => Some(mark(Rule::new().not_in_prefix(ip.source(), address, length))),
                     None => None,
                 };
                 foreign.into_iter().chain([Rule::new().goto(&pick.name())]).collect()
@@ -202,9 +204,9 @@ impl Shape {
                 if let Some(all) = all {
                     let from_node = || Rule::new().eq(Field::FibSaddrType, Bytes4(Field::ADDRESS_LOCAL));
                     let to_all = |rule: Rule| rule.goto(&all.name());
-                    let from_pods = config
-                        .cluster_cidr
-                        .map(|(address, length)| Rule::new().in_prefix(Field::IpSaddr, address, length));
+                    let from_pods = book
+                        .cluster_cidr()
+                        .map(|(address, length)| Rule::new().in_prefix(ip.source(), address, length));
                     rules.extend(from_pods.map(to_all));
                     rules.push(to_all(mark(from_node())));
                 }
@@ -216,13 +218,13 @@ impl Shape {
 }
 
 /// Puts the empty table of a fresh start: sets, base chains and their rules.
-pub(crate) fn skeleton(batch: &mut Batch, config: &Config) {
-    let table = sets::table(config);
+pub(crate) fn skeleton(batch: &mut Batch, book: &Rulebook) {
+    let table = book.table();
     batch.replace_table(&table);
     for name in Name::ALL {
-        batch.add_set(&table, &name.declaration());
+        batch.add_set(&table, &name.declaration(book.ip));
     }
-    for set in [sets::shapes(), sets::refusals(), sets::affinity()] {
+    for set in [sets::shapes(), sets::refusals(), sets::affinity(book.ip)] {
         batch.add_set(&table, &set);
     }
     for chain in [
@@ -237,25 +239,29 @@ pub(crate) fn skeleton(batch: &mut Batch, config: &Config) {
     for chain in ["filter", "services", REJECT, DROP_OUTSIDE] {
         batch.add_chain(&table, &Chain::regular(chain));
     }
-    for (chain, rule) in fixed_rules(config) {
+    for (chain, rule) in fixed_rules(book) {
         batch.add_rule(&table, chain, &rule);
     }
     let refusals = Refusal::ALL.map(|refusal| Element::verdict(Index(refusal as u32), refusal.verdict()));
     batch.add_elements(&table, &sets::refusals(), &refusals);
 }
 
-fn fixed_rules(config: &Config) -> Vec<(&'static str, Rule)> {
-    let service = [Field::IpDaddr, Field::L4Proto, Field::ThDport];
+fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
+    let (ip, config) = (book.ip, &book.config);
+    let service = [ip.destination(), Field::L4Proto, Field::ThDport];
     let node_port = [Field::L4Proto, Field::ThDport];
     let new = || Rule::new().has_any(Field::CtState, flags::CT_STATE_NEW);
     let to_node = |rule: Rule| {
         let rule = rule.eq(Field::FibDaddrType, Bytes4(Field::ADDRESS_LOCAL));
-        if config.localhost_node_ports { rule } else { rule.not_in_prefix(Field::IpDaddr, LOOPBACK, 8) }
+        // Nobody routes ::1, so localhost has node ports by IPv4 alone.
+        let localhost = config.localhost_node_ports && ip == IpVersion::V4;
+        let (loopback, length) = ip.loopback();
+        if localhost { rule } else { rule.not_in_prefix(ip.destination(), loopback, length) }
     };
     let mut from_cluster = vec![Rule::new().eq(Field::FibSaddrType, Bytes4(Field::ADDRESS_LOCAL))];
     from_cluster
-        .extend(config.cluster_cidr.map(|(address, length)| Rule::new().in_prefix(Field::IpSaddr, address, length)));
-    let source = [Field::IpDaddr, Field::L4Proto, Field::ThDport, Field::IpSaddr];
+        .extend(book.cluster_cidr().map(|(address, length)| Rule::new().in_prefix(ip.source(), address, length)));
+    let source = [ip.destination(), Field::L4Proto, Field::ThDport, ip.source()];
 
     let first = Register(0);
     let by = |rule: Rule, key: &[Field], map: Name, verdicts: &str| {
@@ -276,7 +282,7 @@ fn fixed_rules(config: &Config) -> Vec<(&'static str, Rule)> {
         ("services", by(Rule::new(), &service, Name::Services, SHAPES)),
         ("services", by(to_node(Rule::new()), &node_port, Name::NodePorts, SHAPES)),
         (REJECT, Rule::new().eq(Field::L4Proto, Protocol::Tcp).reject(Reject::TcpReset)),
-        (REJECT, Rule::new().reject(Reject::IcmpPortUnreachable)),
+        (REJECT, Rule::new().reject(ip.port_unreachable())),
     ];
     rules.extend(from_cluster.into_iter().map(|rule| (DROP_OUTSIDE, rule.verdict(Verdict::Return))));
     rules.push((DROP_OUTSIDE, Rule::new().drop()));
@@ -285,7 +291,7 @@ fn fixed_rules(config: &Config) -> Vec<(&'static str, Rule)> {
             "nat-postrouting",
             Rule::new()
                 .has_any(Field::CtStatus, flags::CT_STATUS_DNAT)
-                .in_set(&[Field::IpSaddr, Field::IpDaddr], Name::Hairpin.as_str())
+                .in_set(&[ip.source(), ip.destination()], Name::Hairpin.as_str())
                 .masquerade(),
         ),
         (

@@ -7,6 +7,8 @@ pub enum Error {
     Firewall(#[from] corten_nftables::Error),
     #[error(transparent)]
     Client(#[from] corten_client::Error),
+    #[error("{program}: {source}")]
+    Program { program: String, source: std::io::Error },
     #[error("the work of a sync was cancelled")]
     Cancelled,
 }

@@ -5,18 +5,18 @@
 //! deleted, so that their next packet chooses again. TCP needs none of it: its peers notice.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use corten_nftables::{Conntrack, Data, Element, Flow, Protocol};
+use corten_nftables::{Conntrack, Data, Element, Flow, IpVersion, Protocol};
 
-use crate::claims::Change;
+use crate::claims::{Change, Claimed};
 use crate::error::Error;
-use crate::rules::Rules;
 use crate::sets::Name;
 
-type Target = (Ipv4Addr, u16);
+type Target = (IpAddr, u16);
 
-/// The endpoints of UDP addresses; a node port has the address 0.0.0.0.
+/// The endpoints of UDP addresses; a node port has the unspecified address.
 pub(crate) type Endpoints = BTreeMap<Target, BTreeSet<Target>>;
 
 /// The UDP addresses whose elements a change touches, each with no endpoints yet.
@@ -25,8 +25,8 @@ pub(crate) fn changed(change: &Change) -> Endpoints {
 }
 
 /// Adds the endpoints that a Service has now for the changed addresses.
-pub(crate) fn complete(changed: &mut Endpoints, rules: &Rules) {
-    for (service, endpoint) in rules.elements.iter().filter_map(entry) {
+pub(crate) fn complete(changed: &mut Endpoints, claimed: &Claimed) {
+    for (service, endpoint) in claimed.elements.iter().filter_map(entry) {
         if let Some(endpoints) = changed.get_mut(&service) {
             endpoints.insert(endpoint);
         }
@@ -34,25 +34,29 @@ pub(crate) fn complete(changed: &mut Endpoints, rules: &Rules) {
 }
 
 /// The address and endpoint of an element of @endpoints, if it is of UDP.
-fn entry((name, element): &(Name, Element)) -> Option<(Target, Target)> {
+fn entry((name, element): &(Name, Arc<Element>)) -> Option<(Target, Target)> {
+    // A key is an address, a protocol, a port and an index of a register each, so its length tells the address's.
     let key = element.key.as_bytes();
-    if *name != Name::Endpoints || key.get(4) != Some(&(Protocol::Udp as u8)) {
+    let width = key.len().checked_sub(12)?;
+    if *name != Name::Endpoints || key.get(width) != Some(&(Protocol::Udp as u8)) {
         return None;
     }
     let Some(Data::Value(value)) = &element.data else { return None };
     let value = value.as_bytes();
-    let address = |bytes: &[u8], at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes.get(at..at + 4)?).ok()?));
     let port = |bytes: &[u8], at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    Some(((address(key, 0)?, port(key, 8)?), (address(value, 0)?, port(value, 4)?)))
+    Some(((address(key.get(..width)?)?, port(key, width + 4)?), (address(value.get(..width)?)?, port(value, width)?)))
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 /// Whether a flow goes to a changed address and leads to none of its endpoints.
 fn is_stale(flow: &Flow, changed: &Endpoints) -> bool {
-    let (IpAddr::V4(destination), IpAddr::V4(answered_by)) = (flow.destination.0, flow.answered_by.0) else {
-        return false;
-    };
-    let port = flow.destination.1;
-    let node_port = || changed.get(&(Ipv4Addr::UNSPECIFIED, port)).filter(|_| destination != answered_by);
+    let ((destination, port), (answered_by, _)) = (flow.destination, flow.answered_by);
+    let any = IpVersion::of(destination).unspecified();
+    let node_port = || changed.get(&(any, port)).filter(|_| destination != answered_by);
     let endpoints = changed.get(&(destination, port)).or_else(node_port);
     endpoints.is_some_and(|endpoints| !endpoints.contains(&(answered_by, flow.answered_by.1)))
 }
@@ -71,7 +75,7 @@ mod tests {
 
     #[test]
     fn flows_are_stale_when_their_endpoint_is_none_of_the_address() {
-        let at = |address: &str, port: u16| (address.parse::<Ipv4Addr>().unwrap(), port);
+        let at = |address: &str, port: u16| (address.parse::<IpAddr>().unwrap(), port);
         let changed: Endpoints = BTreeMap::from([
             (at("10.96.0.10", 53), BTreeSet::from([at("10.244.0.2", 5353)])),
             (at("0.0.0.0", 30053), BTreeSet::from([at("10.244.0.2", 5353)])),
@@ -85,7 +89,7 @@ mod tests {
             ("node port, another endpoint", ("192.0.2.1", 30053), ("10.244.0.9", 5353), true),
             ("not translated", ("192.0.2.1", 30053), ("192.0.2.1", 30053), false),
         ] {
-            let ip = |(address, port): (&str, u16)| (IpAddr::V4(address.parse().unwrap()), port);
+            let ip = |(address, port): (&str, u16)| (address.parse::<IpAddr>().unwrap(), port);
             let flow = Flow {
                 protocol: 17,
                 source: ip(("10.244.0.7", 4000)),

@@ -33,6 +33,16 @@ pub(crate) struct Check {
 
 pub(crate) type Checks = BTreeMap<ServiceKey, Check>;
 
+/// The checks of both versions of IP: an endpoint with two addresses is one.
+pub(crate) fn joined(of_versions: impl Iterator<Item = Checks>) -> Checks {
+    let mut all = Checks::new();
+    for (key, check) in of_versions.flatten() {
+        let known = all.entry(key).or_insert_with(|| check.clone());
+        known.local_endpoints = known.local_endpoints.max(check.local_endpoints);
+    }
+    all
+}
+
 /// Serves the checks as they come and go until shutdown.
 pub(crate) async fn serve(mut checks: watch::Receiver<Checks>, shutdown: CancellationToken) {
     let mut listening: BTreeMap<(ServiceKey, u16), CancellationToken> = BTreeMap::new();

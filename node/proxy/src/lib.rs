@@ -20,6 +20,7 @@ mod claims;
 mod error;
 mod flows;
 mod health;
+mod iptables;
 mod proxier;
 mod rules;
 mod run;
@@ -35,15 +36,34 @@ pub use service::{Service, ServiceKey};
 pub use slice::{Slice, SliceKey};
 
 use std::net::IpAddr;
+use std::path::PathBuf;
+
+use corten_nftables::IpVersion;
+
+/// What the kernel is told Services by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// nf_tables over netlink.
+    #[default]
+    Nftables,
+    /// The programs of iptables, for hosts whose other rules need them.
+    Iptables,
+}
 
 /// How the proxy serves its node.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The name of this node: which endpoints are local.
     pub node_name: String,
-    /// The cluster's pod CIDR, as address and prefix length. Traffic to Services from elsewhere is
-    /// masqueraded; without it only traffic from outside the node's links is.
-    pub cluster_cidr: Option<(IpAddr, u8)>,
+    /// Default nf_tables.
+    pub mode: Mode,
+    /// Where the programs of iptables are; the system's if none is said.
+    pub iptables: Option<PathBuf>,
+    /// The cluster's pod CIDRs, one a version of IP, as address and prefix length. Traffic to Services from elsewhere
+    /// is masqueraded; without one only traffic from outside the node's links is.
+    pub cluster_cidrs: Vec<(IpAddr, u8)>,
+    /// The versions of IP that Services have.
+    pub versions: Vec<IpVersion>,
     /// Masquerade all traffic to Services. Default false.
     pub masquerade_all: bool,
     /// The mark of packets to be masqueraded. Default 0x4000.
@@ -51,16 +71,21 @@ pub struct Config {
     /// Serve node ports on 127.0.0.1 too; the links towards endpoints must route 127.0.0.0/8.
     /// Default true.
     pub localhost_node_ports: bool,
-    /// The nf_tables table. Default `corten-proxy`.
+    /// The nf_tables table, one a version. Default `corten-proxy`.
     pub table: String,
 }
 
 impl Config {
-    /// The defaults for a node.
-    pub fn new(node_name: impl Into<String>, cluster_cidr: Option<(IpAddr, u8)>) -> Config {
+    /// The defaults for a node; without ranges Services are those of IPv4.
+    pub fn new(node_name: impl Into<String>, cluster_cidrs: Vec<(IpAddr, u8)>) -> Config {
+        let has = |ip: &IpVersion| cluster_cidrs.iter().any(|(address, _)| ip.holds(*address));
+        let versions: Vec<IpVersion> = IpVersion::ALL.into_iter().filter(has).collect();
         Config {
             node_name: node_name.into(),
-            cluster_cidr,
+            mode: Mode::default(),
+            iptables: None,
+            cluster_cidrs,
+            versions: if versions.is_empty() { vec![IpVersion::V4] } else { versions },
             masquerade_all: false,
             masquerade_mark: 0x4000,
             localhost_node_ports: true,
@@ -72,6 +97,15 @@ impl Config {
 /// Deletes what the proxy left in the kernel.
 pub fn cleanup(config: &Config) -> Result<(), Error> {
     let mut batch = corten_nftables::Batch::new();
-    batch.destroy_table(&sets::table(config));
-    Ok(corten_nftables::Socket::open()?.apply(batch)?)
+    for ip in IpVersion::ALL {
+        batch.destroy_table(&ip.table(&config.table));
+    }
+    corten_nftables::Socket::open()?.apply(batch)?;
+    for ip in IpVersion::ALL {
+        // A host without the programs has no rules of theirs.
+        if let Ok(mut rules) = iptables::Iptables::open(ip, config.iptables.as_deref()) {
+            rules.cleanup();
+        }
+    }
+    Ok(())
 }

@@ -1,25 +1,28 @@
-//! The state of the proxy, and its application to the kernel.
+//! The state of the proxy for one version of IP, and its application to the kernel.
 //!
 //! Changes of objects only mark Services as dirty; [`Proxier::sync`] computes them and sends one
 //! batch. The first sync, and any after a refused batch, replaces the table as a whole, so leftovers
 //! of an earlier run or of someone's `flush ruleset` do not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use corten_nftables::{Batch, Chain, Socket};
+use corten_nftables::{Batch, Chain, Element, IpVersion, Socket, Table};
 use tracing::{debug, warn};
 
-use crate::Config;
 use crate::chains::{Shape, skeleton};
 use crate::claims::{Change, Claims};
 use crate::error::Error;
 use crate::flows;
 use crate::health::{Check, Checks};
-use crate::rules::desired;
+use crate::iptables::{self, Iptables, Portal};
+use crate::rules::{desired, served};
 use crate::service::{Service, ServiceKey};
 use crate::sets::{self, Name};
 use crate::slice::{Slice, SliceKey};
 use crate::topology::Place;
+use crate::{Config, Mode};
 
 /// What a sync did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +35,31 @@ pub struct Synced {
     pub whole: bool,
 }
 
+/// What rules follow from beside the Services.
+pub(crate) struct Rulebook {
+    pub ip: IpVersion,
+    pub config: Config,
+}
+
+impl Rulebook {
+    pub fn table(&self) -> Table {
+        self.ip.table(&self.config.table)
+    }
+
+    /// The cluster's pod CIDR of this version.
+    pub fn cluster_cidr(&self) -> Option<(IpAddr, u8)> {
+        self.config.cluster_cidrs.iter().copied().find(|(address, _)| self.ip.holds(*address))
+    }
+}
+
 /// The Services of the cluster as this node's kernel knows them. Belongs to the network namespace of
 /// the thread that made it.
 pub struct Proxier {
-    config: Config,
+    book: Rulebook,
     place: Place,
     services: BTreeMap<ServiceKey, Service>,
-    slices: BTreeMap<ServiceKey, BTreeMap<SliceKey, Slice>>,
+    /// Few a Service, so a list of them is the smallest and fast.
+    slices: BTreeMap<ServiceKey, Vec<(SliceKey, Slice)>>,
     /// Which Service a slice counts for, to find it when its label changes or it goes.
     owners: BTreeMap<SliceKey, ServiceKey>,
     dirty: BTreeSet<ServiceKey>,
@@ -46,15 +67,22 @@ pub struct Proxier {
     checked: BTreeMap<ServiceKey, u16>,
     claims: Claims,
     socket: Socket,
+    /// The programs, in that mode.
+    iptables: Option<Iptables>,
     /// Whether the kernel holds what `claims` say.
     applied: bool,
 }
 
 impl Proxier {
-    pub fn new(config: Config) -> Result<Proxier, Error> {
+    pub fn new(config: Config, ip: IpVersion) -> Result<Proxier, Error> {
         let place = Place { node: config.node_name.clone(), zone: None };
+        let iptables = match config.mode {
+            Mode::Nftables => None,
+            Mode::Iptables => Some(Iptables::open(ip, config.iptables.as_deref())?),
+        };
         Ok(Proxier {
-            config,
+            iptables,
+            book: Rulebook { ip, config },
             place,
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
@@ -65,6 +93,11 @@ impl Proxier {
             socket: Socket::open()?,
             applied: false,
         })
+    }
+
+    /// The version of IP that this one proxies.
+    pub fn version(&self) -> IpVersion {
+        self.book.ip
     }
 
     /// A Service as it is now; none if it is gone or has nothing to proxy.
@@ -94,20 +127,26 @@ impl Proxier {
         }
         let (Some(owner), Some(slice)) = (now, slice) else { return };
         self.owners.insert(key.clone(), owner.clone());
-        let slices = self.slices.entry(owner.clone()).or_default();
-        if slices.get(&key) != Some(&slice) {
-            slices.insert(key, slice);
-            self.dirty.insert(owner);
+        let slices = self.slices.entry(owner.clone()).or_insert_with(|| Vec::with_capacity(1));
+        match slices.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, known)) if *known == slice => return,
+            Some((_, known)) => *known = slice,
+            None => slices.push((key, slice)),
         }
+        self.dirty.insert(owner);
     }
 
     fn forget_slice(&mut self, owner: &ServiceKey, key: &SliceKey) {
         if let Some(slices) = self.slices.get_mut(owner) {
-            slices.remove(key);
+            slices.retain(|(known, _)| known != key);
             if slices.is_empty() {
                 self.slices.remove(owner);
             }
         }
+    }
+
+    fn slices_of(&self, key: &ServiceKey) -> impl Iterator<Item = &Slice> + Clone {
+        self.slices.get(key).into_iter().flatten().map(|(_, slice)| slice)
     }
 
     /// The zone of this node; hints of endpoints depend on it.
@@ -120,8 +159,13 @@ impl Proxier {
 
     /// Notices that someone else deleted the table, as a restarted firewall service does.
     pub fn check(&mut self) -> Result<(), Error> {
-        if self.applied && !self.socket.tables()?.contains(&sets::table(&self.config)) {
-            warn!(table = self.config.table, "the table of the Services was deleted by someone else");
+        if self.iptables.is_some() {
+            // Looking costs as much as saying it again.
+            self.applied = false;
+            return Ok(());
+        }
+        if self.applied && !self.socket.tables()?.contains(&self.book.table()) {
+            warn!(table = self.book.config.table, "the table of the Services was deleted by someone else");
             self.applied = false;
         }
         Ok(())
@@ -135,7 +179,7 @@ impl Proxier {
 
     /// Ready endpoints on this node, each counted once.
     fn local_endpoints(&self, key: &ServiceKey) -> usize {
-        let slices = self.slices.get(key).into_iter().flat_map(BTreeMap::values);
+        let slices = self.slices_of(key);
         let endpoints = slices.flat_map(|slice| &slice.endpoints);
         let local = endpoints.filter(|endpoint| endpoint.ready && endpoint.is_local(&self.place));
         local.map(|endpoint| endpoint.address).collect::<BTreeSet<_>>().len()
@@ -153,8 +197,8 @@ impl Proxier {
         let mut udp = flows::changed(&change);
         let (bytes, whole) = self.apply(change)?;
         for key in &dirty {
-            if let Some(rules) = self.claims.rules(key) {
-                flows::complete(&mut udp, rules);
+            if let Some(claimed) = self.claims.claimed(key) {
+                flows::complete(&mut udp, claimed);
             }
         }
         match flows::delete_stale(&udp) {
@@ -168,8 +212,7 @@ impl Proxier {
     fn compute(&mut self, dirty: &BTreeSet<ServiceKey>) -> Change {
         let mut change = Change::default();
         for key in dirty {
-            let slices = self.slices.get(key).into_iter().flat_map(BTreeMap::values);
-            let rules = self.services.get(key).map(|service| desired(service, slices, &self.place));
+            let rules = self.services.get(key).map(|service| desired(service, self.slices_of(key), &self.place));
             self.claims.replace(key, rules, &mut change);
         }
         change
@@ -177,6 +220,12 @@ impl Proxier {
 
     /// Sends the change; if the kernel refuses it, the whole.
     fn apply(&mut self, change: Change) -> Result<(usize, bool), Error> {
+        if let Some(mut iptables) = self.iptables.take() {
+            let replaced = iptables.replace(&iptables::render(&self.book, self.portals()));
+            self.iptables = Some(iptables);
+            self.applied = replaced.is_ok();
+            return replaced.map(|bytes| (bytes, true));
+        }
         if self.applied {
             let batch = self.batch(&change);
             let bytes = batch.len();
@@ -187,12 +236,24 @@ impl Proxier {
         }
         self.applied = false;
         let mut batch = Batch::new();
-        skeleton(&mut batch, &self.config);
+        skeleton(&mut batch, &self.book);
         self.put(&mut batch, &self.claims.whole());
         let bytes = batch.len();
         self.socket.apply(batch)?;
         self.applied = true;
         Ok((bytes, true))
+    }
+
+    /// Every port of every Service, with who serves it.
+    fn portals(&self) -> impl Iterator<Item = Portal<'_>> {
+        self.services.iter().flat_map(move |(key, service)| {
+            service.ports.iter().map(move |port| Portal {
+                key,
+                service,
+                port,
+                served: served(port, self.slices_of(key), &self.place),
+            })
+        })
     }
 
     fn batch(&self, change: &Change) -> Batch {
@@ -204,25 +265,22 @@ impl Proxier {
     }
 
     fn put(&self, batch: &mut Batch, change: &Change) {
-        let table = sets::table(&self.config);
+        let table = self.book.table();
         for shape in &change.add_shapes {
             batch.add_chain(&table, &Chain::regular(&shape.name()));
         }
         for shape in &change.add_shapes {
-            for rule in shape.rules(&self.config) {
+            for rule in shape.rules(&self.book) {
                 batch.add_rule(&table, &shape.name(), &rule);
             }
         }
         let leads = |shapes: &BTreeSet<Shape>| shapes.iter().filter_map(Shape::element).collect::<Vec<_>>();
         batch.add_elements(&table, &sets::shapes(), &leads(&change.add_shapes));
-        let of = |elements: &BTreeSet<(Name, _)>, name| {
-            elements.iter().filter(move |(of, _)| *of == name).map(|(_, element)| element).cloned().collect::<Vec<_>>()
-        };
         for name in Name::ALL {
-            batch.delete_elements(&table, &name.declaration(), &of(&change.delete, name));
+            batch.delete_elements(&table, &name.declaration(self.book.ip), of(&change.delete, name));
         }
         for name in Name::ALL {
-            batch.add_elements(&table, &name.declaration(), &of(&change.add, name));
+            batch.add_elements(&table, &name.declaration(self.book.ip), of(&change.add, name));
         }
         batch.delete_elements(&table, &sets::shapes(), &leads(&change.delete_shapes));
         for shape in &change.delete_shapes {
@@ -232,4 +290,9 @@ impl Proxier {
             batch.delete_chain(&table, &shape.name());
         }
     }
+}
+
+/// The elements of one set.
+fn of(elements: &BTreeSet<(Name, Arc<Element>)>, name: Name) -> impl Iterator<Item = &Element> {
+    elements.iter().filter(move |(of, _)| *of == name).map(|(_, element)| &**element)
 }

@@ -33,7 +33,8 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let services = caches.of::<ServiceObject>();
     let slices = caches.filtered::<EndpointSlice>(ListOptions::labels(SLICES));
     let node = caches.filtered::<Node>(ListOptions::fields(format!("metadata.name={}", config.node_name)));
-    let mut proxier = Proxier::new(config)?;
+    let mut proxiers =
+        config.versions.iter().map(|ip| Proxier::new(config.clone(), *ip)).collect::<Result<Vec<_>, _>>()?;
     caches.synced().await;
 
     let mut events = Events { services: services.subscribe(), slices: slices.subscribe(), node: node.subscribe() };
@@ -42,12 +43,10 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let mut checks = tokio::time::interval(CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        events.drain(&mut proxier);
-        if proxier.is_dirty() && !shutdown.is_cancelled() {
-            let (returned, result) = sync(proxier).await?;
-            proxier = returned;
-            report(result);
-            let now = proxier.health_checks();
+        events.drain(&mut proxiers);
+        if proxiers.iter().any(Proxier::is_dirty) && !shutdown.is_cancelled() {
+            proxiers = sync(proxiers).await?;
+            let now = health::joined(proxiers.iter().map(Proxier::health_checks));
             health.send_if_modified(|told| {
                 if *told == now {
                     false
@@ -59,11 +58,13 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         }
         tokio::select! {
             event = events.next() => match event {
-                Some(event) => event.tell(&mut proxier),
+                Some(event) => event.tell(&mut proxiers),
                 None => break,
             },
-            _ = checks.tick() => if let Err(error) = proxier.check() {
-                warn!("cannot look after the proxy rules: {error}");
+            _ = checks.tick() => for proxier in &mut proxiers {
+                if let Err(error) = proxier.check() {
+                    warn!("cannot look after the proxy rules: {error}");
+                }
             },
             () = shutdown.cancelled() => break,
         }
@@ -73,10 +74,12 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
 }
 
 /// Syncs on a thread that may block: a large batch keeps the kernel busy for milliseconds.
-async fn sync(mut proxier: Proxier) -> Result<(Proxier, Result<Synced, Error>), Error> {
+async fn sync(mut proxiers: Vec<Proxier>) -> Result<Vec<Proxier>, Error> {
     let work = tokio::task::spawn_blocking(move || {
-        let result = proxier.sync();
-        (proxier, result)
+        for proxier in proxiers.iter_mut().filter(|proxier| proxier.is_dirty()) {
+            report(proxier.sync());
+        }
+        proxiers
     });
     work.await.map_err(|_| Error::Cancelled)
 }
@@ -111,13 +114,13 @@ impl Events {
     }
 
     /// Tells what has arrived meanwhile, so that one batch serves all of it.
-    fn drain(&mut self, proxier: &mut Proxier) {
+    fn drain(&mut self, proxiers: &mut [Proxier]) {
         loop {
             let event = self.services.try_next().map(Event::Service);
             let event = event.or_else(|| self.slices.try_next().map(Event::Slice));
             let event = event.or_else(|| self.node.try_next().map(Event::Node));
             match event {
-                Some(event) => event.tell(proxier),
+                Some(event) => event.tell(proxiers),
                 None => return,
             }
         }
@@ -125,21 +128,28 @@ impl Events {
 }
 
 impl Event {
-    fn tell(self, proxier: &mut Proxier) {
+    fn tell(self, proxiers: &mut [Proxier]) {
         match self {
             Event::Service(change) => {
-                let service = decode(&change).and_then(|service| Service::from_object(&service));
+                let object = decode(&change);
                 let key = ServiceKey { namespace: change.key.namespace, name: change.key.name };
-                proxier.set_service(key, service);
+                for proxier in proxiers {
+                    let service = object.as_ref().and_then(|object| Service::from_object(object, proxier.version()));
+                    proxier.set_service(key.clone(), service);
+                }
             }
             Event::Slice(change) => {
-                let slice = decode(&change).and_then(|slice| Slice::from_object(&slice));
+                let object = decode(&change);
                 let key = SliceKey { namespace: change.key.namespace, name: change.key.name };
-                proxier.set_slice(key, slice);
+                for proxier in proxiers {
+                    let slice = object.as_ref().and_then(|object| Slice::from_object(object, proxier.version()));
+                    proxier.set_slice(key.clone(), slice);
+                }
             }
             Event::Node(change) => {
                 let labels = change.new.map(|node| node.header.labels.clone()).unwrap_or_default();
-                proxier.set_zone(labels.get(ZONE_LABEL).cloned());
+                let zone = labels.get(ZONE_LABEL);
+                proxiers.iter_mut().for_each(|proxier| proxier.set_zone(zone.cloned()));
             }
         }
     }

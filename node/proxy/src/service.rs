@@ -1,9 +1,9 @@
 //! What the proxy keeps of a Service.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use corten_nftables::Protocol;
+use corten_nftables::{IpVersion, Protocol};
 use k8s_openapi::api::core::v1 as core;
 
 const LOCAL: &str = "Local";
@@ -28,15 +28,15 @@ pub struct ServicePort {
 }
 
 /// A range of source addresses.
-pub type Range = (Ipv4Addr, u8);
+pub type Range = (IpAddr, u8);
 
-/// A Service with a virtual address.
+/// A Service with a virtual address, as far as one version of IP goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    pub cluster_ip: Ipv4Addr,
+    pub cluster_ip: IpAddr,
     pub ports: Vec<ServicePort>,
-    pub external_ips: BTreeSet<Ipv4Addr>,
-    pub load_balancer_ips: BTreeSet<Ipv4Addr>,
+    pub external_ips: BTreeSet<IpAddr>,
+    pub load_balancer_ips: BTreeSet<IpAddr>,
     /// Who may use the load balancer addresses; empty for everyone.
     pub source_ranges: Vec<Range>,
     pub internal_local: bool,
@@ -50,7 +50,7 @@ pub struct Service {
 impl Service {
     /// The projection of an object; none if it has nothing to proxy (headless, ExternalName, of
     /// another family or another proxy).
-    pub fn from_object(service: &core::Service) -> Option<Service> {
+    pub fn from_object(service: &core::Service, ip: IpVersion) -> Option<Service> {
         let labels = service.metadata.labels.as_ref();
         if labels.is_some_and(|labels| labels.contains_key(PROXY_NAME_LABEL)) {
             return None;
@@ -60,20 +60,24 @@ impl Service {
             return None;
         }
         let cluster_ips = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip);
-        let cluster_ip = cluster_ips.filter_map(|address| address.parse().ok()).next()?;
+        let cluster_ip = of_version(cluster_ips, ip).next()?;
         let is = |policy: &Option<String>, value: &str| policy.as_deref() == Some(value);
         Some(Service {
             cluster_ip,
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
-            external_ips: spec.external_ips.iter().flatten().filter_map(|address| address.parse().ok()).collect(),
-            load_balancer_ips: load_balancer_ips(service),
-            source_ranges: source_ranges(spec),
+            external_ips: of_version(spec.external_ips.iter().flatten(), ip).collect(),
+            load_balancer_ips: load_balancer_ips(service, ip),
+            source_ranges: source_ranges(spec, ip),
             internal_local: is(&spec.internal_traffic_policy, LOCAL),
             external_local: is(&spec.external_traffic_policy, LOCAL),
             affinity: is(&spec.session_affinity, "ClientIP").then(|| affinity_seconds(spec)),
             health_check_port: health_check_port(spec),
         })
     }
+}
+
+fn of_version<'a>(texts: impl Iterator<Item = &'a String>, ip: IpVersion) -> impl Iterator<Item = IpAddr> {
+    texts.filter_map(|text| text.parse().ok()).filter(move |address| ip.holds(*address))
 }
 
 /// Load balancers ask only where the policy makes the answer depend on the node.
@@ -101,26 +105,32 @@ pub(crate) fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-fn load_balancer_ips(service: &core::Service) -> BTreeSet<Ipv4Addr> {
+fn load_balancer_ips(service: &core::Service, ip: IpVersion) -> BTreeSet<IpAddr> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = status.into_iter().flat_map(|status| status.ingress.iter().flatten());
     // In mode Proxy the load balancer sends to nodes and pods, never to its own address.
     let direct = ingress.filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
-    direct.filter_map(|ingress| ingress.ip.as_deref()?.parse().ok()).collect()
+    of_version(direct.filter_map(|ingress| ingress.ip.as_ref()), ip).collect()
 }
 
-/// The ranges without those that another range covers: the kernel takes no overlaps.
-fn source_ranges(spec: &core::ServiceSpec) -> Vec<Range> {
+/// The ranges without those that another range covers: the kernel takes no overlaps. Where all are of the other version,
+/// nobody of this one may come: the range that holds nothing but the unspecified address says so.
+fn source_ranges(spec: &core::ServiceSpec, ip: IpVersion) -> Vec<Range> {
     let mut ranges: Vec<Range> = spec
         .load_balancer_source_ranges
         .iter()
         .flatten()
         .filter_map(|range| {
             let (address, length) = range.trim().split_once('/')?;
-            let (address, length): (Ipv4Addr, u8) = (address.parse().ok()?, length.parse().ok()?);
-            (length <= 32).then(|| (network(address, length), length))
+            let (address, length): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
+            (length <= IpVersion::of(address).bits()).then(|| (network(address, length), length))
         })
         .collect();
+    let restricted = !ranges.is_empty();
+    ranges.retain(|(address, _)| ip.holds(*address));
+    if restricted && ranges.is_empty() {
+        return vec![(ip.unspecified(), ip.bits())];
+    }
     ranges.sort_by_key(|(address, length)| (*length, *address));
     let mut kept: Vec<Range> = Vec::new();
     for (address, length) in ranges {
@@ -131,8 +141,17 @@ fn source_ranges(spec: &core::ServiceSpec) -> Vec<Range> {
     kept
 }
 
-fn network(address: Ipv4Addr, length: u8) -> Ipv4Addr {
-    Ipv4Addr::from_bits(address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0))
+fn network(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            std::net::Ipv4Addr::from_bits(address.to_bits() & mask).into()
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            std::net::Ipv6Addr::from_bits(address.to_bits() & mask).into()
+        }
+    }
 }
 
 fn affinity_seconds(spec: &core::ServiceSpec) -> u32 {
@@ -148,7 +167,7 @@ mod tests {
 
     fn service(metadata: &str, spec: &str) -> Option<Service> {
         let text = format!(r#"{{"metadata":{{{metadata}}},"spec":{{{spec}}}}}"#);
-        Service::from_object(&core::Service::decode(text.as_bytes()).unwrap())
+        Service::from_object(&core::Service::decode(text.as_bytes()).unwrap(), IpVersion::V4)
     }
 
     #[test]
@@ -166,9 +185,19 @@ mod tests {
     }
 
     #[test]
-    fn the_first_ipv4_address_counts() {
-        let found = service("", r#""clusterIP":"fd00::1","clusterIPs":["fd00::1","10.96.0.7"]"#).unwrap();
-        assert_eq!(found.cluster_ip, Ipv4Addr::new(10, 96, 0, 7));
+    fn each_version_has_its_own_addresses() {
+        let text = r#"{"metadata":{},"spec":{"clusterIP":"fd00::1","clusterIPs":["fd00::1","10.96.0.7"],
+            "externalIPs":["192.0.2.1","2001:db8::1"],"loadBalancerSourceRanges":["2001:db8::/32"]}}"#;
+        let object = core::Service::decode(text.as_bytes()).unwrap();
+        for (ip, cluster_ip, external, ranges) in [
+            (IpVersion::V4, "10.96.0.7", "192.0.2.1", ("0.0.0.0", 32)),
+            (IpVersion::V6, "fd00::1", "2001:db8::1", ("2001:db8::", 32)),
+        ] {
+            let found = Service::from_object(&object, ip).unwrap();
+            assert_eq!(found.cluster_ip.to_string(), cluster_ip);
+            assert_eq!(found.external_ips, BTreeSet::from([external.parse().unwrap()]));
+            assert_eq!(found.source_ranges, [(ranges.0.parse().unwrap(), ranges.1)]);
+        }
     }
 
     #[test]
@@ -181,7 +210,7 @@ mod tests {
     fn covered_source_ranges_are_dropped() {
         let ranges =
             r#""clusterIP":"10.96.0.7","loadBalancerSourceRanges":["10.1.2.3/16","10.0.0.0/8"," 192.0.2.0/24","x"]"#;
-        let expected = [(Ipv4Addr::new(10, 0, 0, 0), 8), (Ipv4Addr::new(192, 0, 2, 0), 24)];
+        let expected = [("10.0.0.0".parse().unwrap(), 8), ("192.0.2.0".parse().unwrap(), 24)];
         assert_eq!(service("", ranges).unwrap().source_ranges, expected);
     }
 }

@@ -6,9 +6,7 @@
 
 use std::time::Duration;
 
-use corten_nftables::{DataType, Family, Set, Table};
-
-use crate::Config;
+use corten_nftables::{DataType, IpVersion, Set};
 
 /// The dynamic map from clients to their endpoints; rules fill it, the proxy never does.
 pub(crate) const AFFINITY: &str = "affinity";
@@ -21,11 +19,6 @@ pub(crate) const SHAPES: &str = "shapes";
 /// The verdict map from refusals to what they do.
 pub(crate) const REFUSALS: &str = "refusals";
 
-/// The table of the proxy.
-pub(crate) fn table(config: &Config) -> Table {
-    Table::new(Family::Ipv4, &config.table)
-}
-
 /// A set or map that the proxy fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Name {
@@ -37,7 +30,7 @@ pub(crate) enum Name {
     Unavailable,
     /// `protocol . node port → refusal`
     UnavailableNodePorts,
-    /// `address . protocol . port . index → endpoint . port`; the address of node ports is 0.0.0.0
+    /// `address . protocol . port . index → endpoint . port`; the address of node ports is the unspecified one
     Endpoints,
     /// `address . protocol . port . endpoint . port`: the endpoints a remembered client may still use
     AffinityEndpoints,
@@ -76,8 +69,8 @@ impl Name {
         }
     }
 
-    pub fn declaration(self) -> Set {
-        let (address, protocol, port) = (DataType::Ipv4Addr, DataType::InetProto, DataType::InetService);
+    pub fn declaration(self, ip: IpVersion) -> Set {
+        let (address, protocol, port) = (ip.address(), DataType::InetProto, DataType::InetService);
         let name = self.as_str();
         match self {
             Name::Services => Set::map(name, &[address, protocol, port], &SHAPE),
@@ -103,7 +96,7 @@ pub(crate) fn refusals() -> Set {
     Set::vmap(REFUSALS, &[DataType::Integer])
 }
 
-pub(crate) fn affinity() -> Set {
-    let (address, protocol, port) = (DataType::Ipv4Addr, DataType::InetProto, DataType::InetService);
+pub(crate) fn affinity(ip: IpVersion) -> Set {
+    let (address, protocol, port) = (ip.address(), DataType::InetProto, DataType::InetService);
     Set::map(AFFINITY, &[address, address, protocol, port], &[address, port]).dynamic(AFFINITY_TIMEOUT, AFFINITY_SIZE)
 }

@@ -1,9 +1,9 @@
 //! What the proxy keeps of an EndpointSlice.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use corten_nftables::Protocol;
+use corten_nftables::{IpVersion, Protocol};
 use k8s_openapi::api::discovery::v1 as discovery;
 
 use crate::service::{ServiceKey, protocol};
@@ -28,7 +28,7 @@ pub struct SlicePort {
 /// An endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     pub node_name: Option<String>,
     pub ready: bool,
     pub serving: bool,
@@ -37,7 +37,7 @@ pub struct Endpoint {
     pub node_hints: BTreeSet<String>,
 }
 
-/// An EndpointSlice of IPv4 endpoints.
+/// An EndpointSlice whose endpoints are of one version of IP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     pub service: ServiceKey,
@@ -47,8 +47,9 @@ pub struct Slice {
 
 impl Slice {
     /// The projection of an object; none if it is of no Service or of another family.
-    pub fn from_object(slice: &discovery::EndpointSlice) -> Option<Slice> {
-        if slice.address_type != "IPv4" {
+    pub fn from_object(slice: &discovery::EndpointSlice, ip: IpVersion) -> Option<Slice> {
+        let wanted = if ip == IpVersion::V4 { "IPv4" } else { "IPv6" };
+        if slice.address_type != wanted {
             return None;
         }
         let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
@@ -56,7 +57,7 @@ impl Slice {
         Some(Slice {
             service: ServiceKey { namespace, name: name.clone() },
             ports: slice.ports.iter().flatten().filter_map(port).collect(),
-            endpoints: slice.endpoints.iter().flatten().filter_map(endpoint).collect(),
+            endpoints: slice.endpoints.iter().flatten().filter_map(|one| endpoint(one, ip)).collect(),
         })
     }
 }
@@ -70,14 +71,15 @@ fn port(port: &discovery::EndpointPort) -> Option<SlicePort> {
 }
 
 /// The addresses of an endpoint stand for one another, so the first is enough.
-fn endpoint(endpoint: &discovery::Endpoint) -> Option<Endpoint> {
+fn endpoint(endpoint: &discovery::Endpoint, ip: IpVersion) -> Option<Endpoint> {
+    let address = endpoint.addresses.first()?.parse().ok().filter(|address| ip.holds(*address))?;
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
     let hints = endpoint.hints.as_ref();
     let zones = hints.into_iter().flat_map(|hints| hints.for_zones.iter().flatten());
     let nodes = hints.into_iter().flat_map(|hints| hints.for_nodes.iter().flatten());
     Some(Endpoint {
-        address: endpoint.addresses.first()?.parse().ok()?,
+        address,
         node_name: endpoint.node_name.clone(),
         ready,
         serving: conditions.and_then(|conditions| conditions.serving).unwrap_or(ready),
@@ -93,7 +95,7 @@ mod tests {
     use corten_api::Typed;
 
     fn slice(text: &str) -> Option<Slice> {
-        Slice::from_object(&discovery::EndpointSlice::decode(text.as_bytes()).unwrap())
+        Slice::from_object(&discovery::EndpointSlice::decode(text.as_bytes()).unwrap(), IpVersion::V4)
     }
 
     #[test]

@@ -67,14 +67,14 @@ fn nearby<'a>(endpoints: &'a [Endpoint], place: &'a Place) -> impl Fn(&Endpoint)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     fn endpoint(last: u8, flags: &str) -> Endpoint {
         let hints =
             |prefix: &str| flags.split(' ').filter_map(|flag| flag.strip_prefix(prefix)).map(str::to_owned).collect();
         let ready = flags.contains("ready");
         Endpoint {
-            address: Ipv4Addr::new(10, 244, 0, last),
+            address: Ipv4Addr::new(10, 244, 0, last).into(),
             node_name: Some(if flags.contains("local") { "self" } else { "other" }.to_owned()),
             ready,
             serving: ready || flags.contains("serving"),
@@ -100,7 +100,8 @@ mod tests {
         ] {
             let endpoints: Vec<_> = (0u8..).zip(endpoints).map(|(last, flags)| endpoint(last, flags)).collect();
             let usable = usable(&endpoints, &place);
-            let last = |chosen: &[&Endpoint]| chosen.iter().map(|e| e.address.octets()[3]).collect::<Vec<_>>();
+            let last_of = |address: IpAddr| if let IpAddr::V4(v4) = address { v4.octets()[3] } else { 0 };
+            let last = |chosen: &[&Endpoint]| chosen.iter().map(|e| last_of(e.address)).collect::<Vec<_>>();
             assert_eq!((last(&usable.cluster), last(&usable.local), usable.any), (cluster, local, any), "{name}");
         }
     }

@@ -5,10 +5,11 @@
 mod node;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use corten_nftables::{Family, Socket, Table};
-use node::{Node, TIMEOUT, on_node, slice};
+use corten_proxy::Mode;
+use node::{Node, TIMEOUT, on_node, slice, slice6};
 
 /// A Service `web` with these fields of its spec.
 fn web(spec: &str) -> String {
@@ -51,6 +52,89 @@ fn a_cluster_ip_reaches_every_endpoint_also_the_client_itself() {
     });
 }
 
+/// A Service of both versions: everything that one of IPv4 alone can do, by IPv6.
+#[test]
+fn ipv6_has_cluster_addresses_node_ports_affinity_ranges_and_refusals() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b", "c"]).await;
+        let service = |spec: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"web","namespace":"default"}},
+                    "spec":{{"type":"LoadBalancer","clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1","fd00:96::1"],
+                             "externalIPs":["2001:db8::7"],"loadBalancerSourceRanges":["2001:db8:1::/48"],
+                             "ports":[{{"name":"p","port":80,"nodePort":30080}}]{spec}}},
+                    "status":{{"loadBalancer":{{"ingress":[{{"ip":"2001:db8::8"}}]}}}}}}"#
+            )
+        };
+        let to = |ip: &str, port: u16| SocketAddr::new(ip.parse().unwrap(), port);
+        node.service(&service(""));
+        node.sync();
+        let refused = node.ask_tcp(Some("a"), to("fd00:96::1", 80)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node), ("b", &node)]));
+        node.slice("web-2", &slice6("web", "TCP", 8080, &[("a", &node), ("b", &node)]));
+        node.sync();
+        node.serve_tcp("a", 8080);
+        node.serve_tcp("b", 8080);
+        let gateway = node.gateway6();
+        for bridge_filter in ["1", "0"] {
+            let _ = std::fs::write("/proc/sys/net/bridge/bridge-nf-call-ip6tables", bridge_filter);
+            let ask = |_| node.ask_tcp(Some("a"), to("fd00:96::1", 80)).unwrap();
+            let answers: BTreeSet<String> = (0..40).map(ask).collect();
+            assert_eq!(
+                answers,
+                BTreeSet::from([format!("a sees {gateway}"), format!("b sees {}", node.address6("a"))])
+            );
+        }
+        assert!(node.ask_tcp(Some("a"), CLUSTER_IP.into()).is_ok(), "IPv4 beside it");
+        for (from, address) in [
+            (Some("c"), to("2001:db8::7", 80)),
+            (Some("c"), SocketAddr::new(gateway, 30080)),
+            (None, SocketAddr::new(gateway, 30080)),
+        ] {
+            let answer = node.ask_tcp(from, address).unwrap_or_else(|error| panic!("{from:?} to {address}: {error}"));
+            assert!(answer.ends_with(&format!("sees {gateway}")), "{answer}");
+        }
+        let silent = node.ask_tcp(Some("c"), to("2001:db8::8", 80)).unwrap_err();
+        assert_eq!(silent.kind(), std::io::ErrorKind::TimedOut, "not of the source range");
+
+        node.service(&service(r#","sessionAffinity":"ClientIP""#));
+        node.sync();
+        let ask = |_| node.ask_tcp(Some("c"), to("fd00:96::1", 80)).unwrap();
+        let answers: BTreeSet<String> = (0..20).map(ask).collect();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+    });
+}
+
+#[test]
+fn a_udp_flow_of_ipv6_moves_on_when_its_endpoint_goes() {
+    on_node(|| async {
+        let mut node = Node::start(&["a", "b", "c"]).await;
+        node.service(
+            r#"{"metadata":{"name":"dns","namespace":"default"},
+                "spec":{"clusterIP":"fd00:96::2","ports":[{"name":"p","protocol":"UDP","port":53}]}}"#,
+        );
+        node.slice("dns-1", &slice6("dns", "UDP", 5353, &[("a", &node)]));
+        node.sync();
+        node.serve_udp("a", 5353);
+        node.serve_udp("b", 5353);
+        let client = node.enter(Some("c"), || UdpSocket::bind("[::]:0").unwrap());
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        client.connect("[fd00:96::2]:53").unwrap();
+        let ask = || {
+            client.send(b"?").unwrap();
+            let mut buffer = [0; 64];
+            let length = client.recv(&mut buffer).unwrap();
+            String::from_utf8_lossy(&buffer[..length]).into_owned()
+        };
+        assert!(ask().starts_with("a sees"));
+        node.slice("dns-1", &slice6("dns", "UDP", 5353, &[("b", &node)]));
+        node.sync();
+        assert!(ask().starts_with("b sees"));
+    });
+}
+
 #[test]
 fn without_endpoints_tcp_and_udp_are_refused_at_once() {
     on_node(|| async {
@@ -84,7 +168,8 @@ fn a_node_port_works_from_pods_from_the_node_and_on_localhost() {
         node.sync();
         node.serve_tcp("b", 8080);
         let gateway = node.gateway();
-        for (from, to) in [(Some("a"), gateway), (Some("b"), gateway), (None, gateway), (None, Ipv4Addr::LOCALHOST)] {
+        let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
+        for (from, to) in [(Some("a"), gateway), (Some("b"), gateway), (None, gateway), (None, localhost)] {
             let answer = node.ask_tcp(from, (to, 30080).into());
             let answer = answer.unwrap_or_else(|error| panic!("{from:?} to {to}: {error}"));
             assert_eq!(answer, format!("b sees {gateway}"), "{from:?} to {to}");
@@ -238,6 +323,68 @@ fn external_addresses_and_source_ranges() {
         let refused = node.ask_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, 8), 80).into()).unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut);
         node.ask_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, 7), 80).into()).unwrap();
+    });
+}
+
+/// The same Services by the programs of iptables.
+#[test]
+fn iptables_serves_both_versions_of_ip_and_leaves_nothing_behind() {
+    on_node(|| async {
+        let mut node = Node::start_in(Mode::Iptables, &["a", "b", "c"]).await;
+        let service = |spec: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"web","namespace":"default"}},
+                    "spec":{{"type":"LoadBalancer","clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1","fd00:96::1"],
+                             "externalIPs":["192.0.2.7","2001:db8::7"],"loadBalancerSourceRanges":["198.51.100.0/24"],
+                             "ports":[{{"name":"p","port":80,"nodePort":30080}}]{spec}}},
+                    "status":{{"loadBalancer":{{"ingress":[{{"ip":"192.0.2.8"}}]}}}}}}"#
+            )
+        };
+        let to = |ip: &str, port: u16| SocketAddr::new(ip.parse().unwrap(), port);
+        node.service(&service(""));
+        node.sync();
+        for ip in ["10.96.0.1", "192.0.2.7"] {
+            let refused = node.ask_tcp(Some("c"), to(ip, 80)).unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{ip}");
+        }
+        node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node), ("b", &node)]));
+        node.slice("web-2", &slice6("web", "TCP", 8080, &[("a", &node), ("b", &node)]));
+        node.sync();
+        node.serve_tcp("a", 8080);
+        node.serve_tcp("b", 8080);
+        let (gateway, gateway6) = (node.gateway(), node.gateway6());
+        for (ip, own, node_ip) in
+            [("10.96.0.1", node.address("a"), gateway), ("fd00:96::1", node.address6("a"), gateway6)]
+        {
+            let ask = |_| node.ask_tcp(Some("a"), to(ip, 80)).unwrap();
+            let answers: BTreeSet<String> = (0..40).map(ask).collect();
+            assert_eq!(answers, BTreeSet::from([format!("a sees {node_ip}"), format!("b sees {own}")]));
+        }
+        let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
+        for (from, address) in [(Some("c"), gateway), (None, gateway), (None, localhost), (Some("c"), gateway6)] {
+            let answer = node.ask_tcp(from, (address, 30080).into());
+            assert!(answer.is_ok(), "{from:?} to the node port at {address}: {answer:?}");
+        }
+        assert!(node.ask_tcp(Some("c"), to("192.0.2.7", 80)).is_ok());
+        let silent = node.ask_tcp(Some("c"), to("192.0.2.8", 80)).unwrap_err();
+        assert_eq!(silent.kind(), std::io::ErrorKind::TimedOut, "not of the source range");
+
+        node.service(&service(r#","sessionAffinity":"ClientIP""#));
+        node.sync();
+        let ask = |_| node.ask_tcp(Some("c"), to("10.96.0.1", 80)).unwrap();
+        let answers: BTreeSet<String> = (0..20).map(ask).collect();
+        assert_eq!(answers.len(), 1, "{answers:?}");
+
+        // A second proxy finds what the first left, and what it does not want goes.
+        node.delete_service("web");
+        node.restart_proxy();
+        node.sync();
+        assert!(node.ask_tcp(Some("c"), (gateway, 30080).into()).is_err());
+        corten_proxy::cleanup(node.config()).unwrap();
+        let program = node.config().iptables.clone().unwrap().join("iptables-save");
+        let saved = std::process::Command::new(program).output().unwrap().stdout;
+        let saved = String::from_utf8_lossy(&saved).into_owned();
+        assert!(!saved.contains("CORTEN"), "{saved}");
     });
 }
 

@@ -41,7 +41,7 @@ fn the_kernel_follows_the_api() {
         };
         api.put("services", &service("10.96.0.1", "a"));
         let shutdown = CancellationToken::new();
-        let config = Config::new("self", None);
+        let config = Config::new("self", Vec::new());
         let running = tokio::spawn(corten_proxy::run(config, api.client(), shutdown.clone()));
         elements("unavailable", 1).await;
 

@@ -25,6 +25,7 @@ pub mod rules;
 mod runtime_class;
 mod service_account;
 mod service_allocation;
+mod service_families;
 mod signing_request;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;

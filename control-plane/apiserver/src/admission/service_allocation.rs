@@ -11,6 +11,7 @@ use corten_store::{Expect, Op};
 use futures::future::BoxFuture;
 use serde_json::json;
 
+use super::service_families::{self, texts};
 use super::{Attributes, Operation, Plugin};
 use crate::allocation::{AddressRange, choose_port, random};
 use crate::handlers::Target;
@@ -122,51 +123,68 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
         return Ok(());
     }
     let ranges = ranges(a)?;
-    let asked = match (text(&a.object, "/spec/clusterIP"), text(&a.object, "/spec/clusterIPs/0")) {
-        ("", other) => other.to_owned(),
-        (ip, _) => ip.to_owned(),
-    };
-    let ip = match asked.as_str() {
-        "None" => "None".to_owned(),
-        "" => {
-            let chosen = choose_address(a, &ranges)?;
-            let operation = take_address(a, &chosen).await?;
+    let configured = configured_families(&ranges);
+    let one = text(&a.object, "/spec/clusterIP").to_owned();
+    if !one.is_empty() && texts(&a.object, "clusterIPs").is_empty() {
+        a.object["spec"]["clusterIPs"] = json!([one]);
+    }
+    if let Err(errors) = service_families::complete(&mut a.object, a.old.as_ref(), &configured) {
+        return Err(Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), errors));
+    }
+    let asked = texts(&a.object, "clusterIPs");
+    let headless = text(&a.object, "/spec/clusterIP") == "None" || asked.first().is_some_and(|ip| ip == "None");
+    let mut addresses: Vec<String> = Vec::new();
+    for (index, family) in texts(&a.object, "ipFamilies").iter().enumerate().filter(|_| !headless) {
+        let of_family: Vec<AddressRange> =
+            ranges.iter().copied().filter(|range| family_of(range) == family.as_str()).collect();
+        let ip = match asked.get(index) {
+            Some(ip) if held.contains(ip) => ip.clone(),
+            Some(ip) => {
+                check_asked(a, &of_family, ip).await?;
+                ip.clone()
+            }
+            None => choose_address(a, &of_family)?,
+        };
+        if !held.contains(&ip) {
+            let operation = take_address(a, &ip).await?;
             a.companions.push(operation);
-            chosen
         }
-        ip if held.contains(ip) => ip.to_owned(),
-        ip => {
-            check_asked(a, &ranges, ip).await?;
-            let operation = take_address(a, ip).await?;
-            a.companions.push(operation);
-            ip.to_owned()
-        }
-    };
-    for other in held.iter().filter(|held| **held != ip) {
+        addresses.push(ip);
+    }
+    for other in held.iter().filter(|held| !addresses.contains(held)) {
         a.companions.push(release_address(a.target, other)?);
     }
+    if headless {
+        addresses.push("None".to_owned());
+    }
     let spec = &mut a.object["spec"];
-    spec["clusterIP"] = ip.clone().into();
-    spec["clusterIPs"] = json!([ip]);
-    let family = if ip.contains(':') || (ip == "None" && !ranges[0].is_v4()) { "IPv6" } else { "IPv4" };
-    let default = |spec: &mut Value, field: &str, value: Value| {
-        let absent = spec[field].is_null() || spec[field].as_array().is_some_and(Vec::is_empty);
-        if absent {
-            spec[field] = value;
-        }
-    };
-    default(spec, "ipFamilies", json!([family]));
-    default(spec, "ipFamilyPolicy", "SingleStack".into());
+    spec["clusterIP"] = addresses.first().cloned().into();
+    spec["clusterIPs"] = json!(addresses);
     Ok(())
 }
 
-/// The ranges that addresses are given from, at least one: the configured one, and those of every ServiceCIDR that is
+fn family_of(range: &AddressRange) -> &'static str {
+    if range.is_v4() { "IPv4" } else { "IPv6" }
+}
+
+/// The families that the cluster has ranges of, the main one first.
+fn configured_families(ranges: &[AddressRange]) -> Vec<&'static str> {
+    let mut families: Vec<&'static str> = Vec::new();
+    for family in ranges.iter().map(family_of) {
+        if !families.contains(&family) {
+            families.push(family);
+        }
+    }
+    families
+}
+
+/// The ranges that addresses are given from, at least one: the configured ones, and those of every ServiceCIDR that is
 /// ready and stays.
 fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
     let server = a.target.server;
-    let configured = AddressRange::parse(&server.config.service_cidr)
+    let mut ranges = AddressRange::parse_list(&server.config.service_cidr)
         .ok_or_else(|| Status::internal("the service CIDR is not a CIDR".to_owned()))?;
-    let mut ranges = vec![configured];
+    let configured = configured_families(&ranges);
     for object in server.cached_list("networking.k8s.io", "v1", "servicecidrs", "") {
         let value = object.value();
         let conditions = value.pointer("/status/conditions").and_then(Value::as_array);
@@ -176,7 +194,7 @@ fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
         }
         let cidrs = value.pointer("/spec/cidrs").and_then(Value::as_array).into_iter().flatten();
         for range in cidrs.filter_map(Value::as_str).filter_map(AddressRange::parse) {
-            if range.is_v4() == configured.is_v4() && !ranges.contains(&range) {
+            if configured.contains(&family_of(&range)) && !ranges.contains(&range) {
                 ranges.push(range);
             }
         }
@@ -186,9 +204,10 @@ fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
 
 fn choose_address(a: &Attributes<'_>, ranges: &[AddressRange]) -> Result<String, Status> {
     let server = a.target.server;
+    // The first address of the main range is the API server's own Service's.
+    let reserved = AddressRange::parse_list(&server.config.service_cidr).map(|all| all[0].first());
     let taken = |ip: IpAddr| {
-        server.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some()
-            || ip == ranges[0].first()
+        server.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some() || Some(ip) == reserved
     };
     match ranges.iter().find_map(|range| range.choose(random(), taken)) {
         Some(ip) => Ok(ip.to_string()),
@@ -206,7 +225,7 @@ async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> R
     if !ranges.iter().any(|range| range.contains(address)) {
         return refuse(format!(
             "failed to allocate IP {ip}: the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
-            a.target.server.config.service_cidr
+            configured_range(&a.target.server.config.service_cidr, address)
         ));
     }
     let server = a.target.server;
@@ -215,6 +234,11 @@ async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> R
         return refuse(format!("failed to allocate IP {ip}: provided IP is already allocated"));
     }
     Ok(())
+}
+
+/// The configured range of an address's family.
+fn configured_range(ranges: &str, address: IpAddr) -> &str {
+    ranges.split(',').find(|range| range.contains(':') == address.is_ipv6()).unwrap_or(ranges)
 }
 
 async fn take_address(a: &Attributes<'_>, ip: &str) -> Result<Op, Status> {

@@ -26,6 +26,14 @@ impl AddressRange {
         Some(AddressRange { base: number & !(count - 1), size: count.saturating_sub(reserved), v4: width == 32 })
     }
 
+    /// One range, or one of each family divided by a comma.
+    pub fn parse_list(text: &str) -> Option<Vec<AddressRange>> {
+        let all: Vec<AddressRange> =
+            text.split(',').map(|one| AddressRange::parse(one.trim())).collect::<Option<_>>()?;
+        let v4 = all.iter().filter(|range| range.v4).count();
+        (all.len() == 1 || (all.len() == 2 && v4 == 1)).then_some(all)
+    }
+
     /// The address of the `kubernetes` Service.
     pub fn first(&self) -> IpAddr {
         self.at(1)

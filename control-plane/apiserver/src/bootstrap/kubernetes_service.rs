@@ -8,8 +8,9 @@ use crate::allocation::AddressRange;
 use crate::config::Config;
 
 pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
-    let range = AddressRange::parse(&config.service_cidr)
+    let ranges = AddressRange::parse_list(&config.service_cidr)
         .ok_or_else(|| Status::internal(format!("{:?} is not a CIDR", config.service_cidr)))?;
+    let range = ranges[0];
     let ip = range.first().to_string();
     let family = if range.is_v4() { "IPv4" } else { "IPv6" };
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });

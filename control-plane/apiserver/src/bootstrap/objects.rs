@@ -54,7 +54,7 @@ fn service_cidr(config: &Config) -> Wanted {
     let now = corten_meta::time::rfc3339(jiff::Timestamp::now());
     let object = json!({
         "metadata": { "name": "kubernetes", "finalizers": ["networking.k8s.io/service-cidr-finalizer"] },
-        "spec": { "cidrs": [config.service_cidr] },
+        "spec": { "cidrs": config.service_cidr.split(',').collect::<Vec<_>>() },
         "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": now,
                                       "message": "Kubernetes Service CIDR is ready" }] },
     });

@@ -14,7 +14,7 @@ use corten_api::k8s_openapi::api::core::v1::{Node, NodeStatus};
 use corten_client::{Cache, Client, ListOptions, Patch};
 use corten_meta::Key;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -161,7 +161,9 @@ impl Reporter {
 
     /// The runtime's pod network may wait for the node's address range.
     async fn tell_pod_cidr(&mut self, node: Option<&Node>) -> Result<()> {
-        let assigned = node.and_then(|node| node.spec.as_ref()?.pod_cidr.clone()).unwrap_or_default();
+        let spec = node.and_then(|node| node.spec.as_ref());
+        let all = spec.and_then(|spec| spec.pod_cidrs.as_ref()).filter(|all| !all.is_empty());
+        let assigned = all.map(|all| all.join(",")).or_else(|| spec?.pod_cidr.clone()).unwrap_or_default();
         if assigned != self.pod_cidr {
             self.services.runtime.set_pod_cidr(&assigned).await?;
             self.pod_cidr = assigned;
@@ -171,7 +173,11 @@ impl Reporter {
 
     async fn write(&self, status: &NodeStatus) -> Result<()> {
         let node = Node { status: Some(status.clone()), ..Node::default() };
-        let patch = json!({"status": node.to_value().get("status")});
+        let mut patch = json!({"status": node.to_value().get("status")});
+        // The list is merged by type, of which a node with both versions of IP has two: it must be replaced.
+        if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(Value::as_array_mut) {
+            addresses.push(json!({"$patch": "replace"}));
+        }
         let name = &self.services.config.node_name;
         self.services.client.patch::<Node>("", name, &Patch::Strategic(patch), Some("status")).await?;
         Ok(())

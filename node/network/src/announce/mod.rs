@@ -2,16 +2,16 @@
 //!
 //! Each address is held by one node, which every node finds out for itself: of the nodes that can serve, the one whose
 //! name and the address make the greatest hash. So a lost node's addresses move to others, and all else stays. The
-//! holder puts the address on a link of its own, which makes the kernel answer ARP for it on every link, and tells the
-//! neighbours once that it has moved. What arrives is the Service proxy's.
+//! holder puts the address on a link, which makes the kernel answer ARP or neighbour solicitations for it, and tells the
+//! neighbours that it has moved. What arrives is the Service proxy's.
 //!
-//! Only addresses on our own link are added or deleted.
+//! Only addresses of the pool, and those on our own link, are added or deleted.
 
 pub(crate) mod gratuitous;
 mod holders;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use corten_client::{Caches, Client};
@@ -71,7 +71,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         let candidates = Candidates::of(nodes.all().iter().map(|node| node.value()));
         let local = local_nodes(&claims, &slices);
         let wanted = holders::held_by(&config.node_name, &claims, &candidates, &local);
-        let whole = match apply(&links, &config.link, &wanted, &mut held).await {
+        let whole = match apply(&links, &config, &wanted, &mut held).await {
             Ok(()) => true,
             Err(error) => {
                 warn!("cannot hold the addresses of load balancers: {error}");
@@ -86,12 +86,14 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             () = shutdown.cancelled() => break,
         }
     }
-    links.delete(&config.link).await
+    cleanup(&config).await
 }
 
 /// Gives up every address that a node that is to be no more still holds.
 pub async fn cleanup(config: &Config) -> Result<(), Error> {
-    Links::open()?.delete(&config.link).await
+    let links = Links::open()?;
+    hold_ipv6(&links, config, &BTreeSet::new()).await?;
+    links.delete(&config.link).await
 }
 
 /// The nodes with ready endpoints of Services that are served by such nodes only.
@@ -111,11 +113,39 @@ fn local_nodes(claims: &[Claim], slices: &corten_client::Cache) -> BTreeMap<Key,
     found
 }
 
-/// Makes the link hold exactly the wanted addresses, and tells the neighbours of new ones.
-async fn apply(links: &Links, name: &str, wanted: &BTreeSet<IpAddr>, held: &mut BTreeSet<IpAddr>) -> Result<(), Error> {
+/// Makes this node hold exactly the wanted addresses, and tells the neighbours of new ones.
+async fn apply(
+    links: &Links,
+    config: &Config,
+    wanted: &BTreeSet<IpAddr>,
+    held: &mut BTreeSet<IpAddr>,
+) -> Result<(), Error> {
     if wanted == held {
         return Ok(());
     }
+    let (ipv4, ipv6): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = wanted.iter().partition(|address| address.is_ipv4());
+    let mut new = hold_ipv4(links, &config.link, &ipv4).await?;
+    new.extend(hold_ipv6(links, config, &ipv6).await?);
+    held.clone_from(wanted);
+    if new.is_empty() {
+        return Ok(());
+    }
+    let uplinks = links.broadcast_links().await?;
+    for round in 0..2 {
+        if round > 0 {
+            tokio::time::sleep(REPEAT).await;
+        }
+        for uplink in &uplinks {
+            gratuitous::announce(uplink, &new).unwrap_or_else(|error| {
+                warn!(link = uplink.index, "cannot tell neighbours of a new address: {error}");
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A host answers ARP for any address it has, so those of IPv4 are on a link of our own. Says which are new.
+async fn hold_ipv4(links: &Links, name: &str, wanted: &BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, Error> {
     let link = links.ensure_holder(name).await?;
     let present = links.addresses(link.index).await?;
     for address in present.difference(wanted) {
@@ -127,21 +157,31 @@ async fn apply(links: &Links, name: &str, wanted: &BTreeSet<IpAddr>, held: &mut 
         links.add_tunnel_address(link.index, *address).await?;
         info!(%address, "holds the address of a load balancer");
     }
-    held.clone_from(wanted);
-    let uplinks = links.broadcast_links().await?;
-    let ipv4: Vec<Ipv4Addr> =
-        new.iter().filter_map(|ip| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None }).collect();
-    if !ipv4.is_empty() {
-        for round in 0..2 {
-            if round > 0 {
-                tokio::time::sleep(REPEAT).await;
-            }
-            for uplink in &uplinks {
-                gratuitous::announce(uplink, &ipv4).unwrap_or_else(|error| {
-                    warn!(link = uplink.index, "cannot tell neighbours of a new address: {error}");
-                });
+    Ok(new)
+}
+
+/// A host answers questions of IPv6 only for addresses of the link that they come by, so the address is put there. Those
+/// of the pool are nobody's but ours, on whichever link they are.
+async fn hold_ipv6(links: &Links, config: &Config, wanted: &BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, Error> {
+    if !config.pool.iter().any(|(first, _)| first.is_ipv6()) {
+        return Ok(Vec::new());
+    }
+    let mut present = BTreeSet::new();
+    for uplink in links.broadcast_links().await? {
+        for address in links.addresses(uplink.index).await?.into_iter().filter(|address| config.in_pool(*address)) {
+            if wanted.contains(&address) {
+                present.insert(address);
+            } else {
+                links.delete_address(uplink.index, address).await?;
+                info!(%address, "gave up the address of a load balancer");
             }
         }
     }
-    Ok(())
+    let new: Vec<IpAddr> = wanted.difference(&present).copied().collect();
+    for address in &new {
+        let uplink = links.uplink_towards(*address).await?;
+        links.add_tunnel_address(uplink, *address).await?;
+        info!(%address, "holds the address of a load balancer");
+    }
+    Ok(new)
 }

@@ -5,26 +5,28 @@
 mod addresses;
 mod overlay;
 mod routes;
+mod shaping;
 
-pub(crate) use overlay::{Forwarding, Neighbour};
+pub(crate) use overlay::{Forwarding, Neighbour, TunnelEnd};
 pub(crate) use routes::{Route, Way};
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags};
 use rtnetlink::packet_route::link::{
     BridgePortState, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVeth, LinkAttribute, LinkInfo, LinkMessage,
     State,
 };
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 use tracing::warn;
 
 use crate::error::Error;
+use crate::sysctl;
 
 const DEFAULT_MTU: u32 = 1500;
 /// How long a new link may take to carry packets, and how often to look.
@@ -56,9 +58,13 @@ pub(crate) struct Peer<'a> {
     pub mac: [u8; 6],
 }
 
-/// A hardware address made of an IPv4 address, so that neighbours stay right when both are reused.
-pub(crate) fn mac_of(address: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = address.octets();
+/// A hardware address made of the last four bytes of an address, so that neighbours stay right when both are reused.
+pub(crate) fn mac_of(address: IpAddr) -> [u8; 6] {
+    let bits = match address {
+        IpAddr::V4(address) => address.to_bits(),
+        IpAddr::V6(address) => address.to_bits() as u32,
+    };
+    let [a, b, c, d] = bits.to_be_bytes();
     [0x0a, 0x58, a, b, c, d]
 }
 
@@ -87,45 +93,33 @@ impl Links {
         self.find(name).await?.ok_or_else(|| Error::NoLink(name.to_owned()))
     }
 
-    /// Makes a bridge that is up and holds the address.
-    pub async fn ensure_bridge(
-        &self,
-        name: &str,
-        address: Ipv4Addr,
-        length: u8,
-        mtu: Option<u32>,
-    ) -> Result<Link, Error> {
+    /// Makes a bridge that is up and holds exactly these addresses.
+    pub async fn ensure_bridge(&self, name: &str, addresses: &[(IpAddr, u8)], mtu: Option<u32>) -> Result<Link, Error> {
+        // A fixed hardware address: by default a bridge takes the lowest of its ports, and
+        // changes it under the pods when ports come and go.
+        let mac = addresses.first().map_or([0x0a, 0x58, 0, 0, 0, 0], |(address, _)| mac_of(*address));
         if self.find(name).await?.is_none() {
-            // A fixed hardware address: by default a bridge takes the lowest of its ports, and
-            // changes it under the pods when ports come and go.
-            let bridge = LinkBridge::new(name).address(mac_of(address).to_vec()).mcast_snooping(false).build();
+            let bridge = LinkBridge::new(name).address(mac.to_vec()).mcast_snooping(false).build();
             self.handle.link().add(bridge).execute().await.map_err(Error::link(format!("add bridge {name}")))?;
+            sysctl::trust_addresses(name)?;
         }
         let bridge = self.get(name).await?;
-        let mut change = LinkUnspec::new_with_index(bridge.index).up();
+        let mut change = LinkUnspec::new_with_index(bridge.index).address(mac.to_vec()).up();
         if let Some(mtu) = mtu {
             change = change.mtu(mtu);
         }
         let changed = self.handle.link().set(change.build()).execute().await;
         changed.map_err(Error::link(format!("set link {name} up")))?;
-        self.delete_other_addresses(bridge.index, address).await?;
-        self.add_address(bridge.index, address, length).await?;
-        Ok(bridge)
-    }
-
-    /// An address of an earlier range would keep a route to pods that are another node's now.
-    async fn delete_other_addresses(&self, index: u32, kept: Ipv4Addr) -> Result<(), Error> {
-        let found = self.handle.address().get().set_link_index_filter(index).execute();
-        let addresses: Vec<AddressMessage> = found.try_collect().await.map_err(Error::link("list addresses"))?;
-        for message in addresses {
-            let foreign = message.attributes.iter().any(
-                |attribute| matches!(attribute, AddressAttribute::Address(IpAddr::V4(address)) if *address != kept),
-            );
-            if foreign {
-                self.handle.address().del(message).execute().await.map_err(Error::link("delete an old address"))?;
+        // An address of an earlier range would keep a route to pods that are another node's now.
+        for old in self.addresses(bridge.index).await? {
+            if !addresses.iter().any(|(kept, _)| *kept == old) {
+                self.delete_address(bridge.index, old).await?;
             }
         }
-        Ok(())
+        for (address, length) in addresses {
+            self.add_address(bridge.index, *address, *length).await?;
+        }
+        Ok(bridge)
     }
 
     /// Makes a veth pair, its far end in another namespace.
@@ -200,24 +194,42 @@ impl Links {
         Ok(all.iter().map(link).filter(|port| port.controller == Some(bridge.index)).collect())
     }
 
-    pub async fn add_address(&self, index: u32, address: Ipv4Addr, length: u8) -> Result<(), Error> {
-        let added = self.handle.address().add(index, address.into(), length).replace().execute().await;
-        added.map_err(Error::link(format!("add address {address}/{length}")))
+    /// Adds an address, which is of use at once: that nobody else has it is known, so nobody is asked.
+    pub async fn add_address(&self, index: u32, address: IpAddr, length: u8) -> Result<(), Error> {
+        let mut request = self.handle.address().add(index, address, length).replace();
+        if address.is_ipv6() {
+            let message = request.message_mut();
+            message.header.flags |= AddressHeaderFlags::Nodad;
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        request.execute().await.map_err(Error::link(format!("add address {address}/{length}")))
     }
 
     /// `destination dev index scope link`
-    pub async fn add_link_route(&self, destination: Ipv4Addr, index: u32) -> Result<(), Error> {
-        let route = RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(destination, 32)
-            .output_interface(index)
-            .scope(RouteScope::Link)
-            .build();
+    pub async fn add_link_route(&self, destination: IpAddr, index: u32) -> Result<(), Error> {
+        let route = match destination {
+            IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(address, 32)
+                .output_interface(index)
+                .scope(RouteScope::Link)
+                .build(),
+            IpAddr::V6(address) => {
+                RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(address, 128).output_interface(index).build()
+            }
+        };
         self.replace_route(route, format!("add route {destination}")).await
     }
 
     /// `default via gateway dev index`
-    pub async fn add_default_route(&self, gateway: Ipv4Addr, index: u32) -> Result<(), Error> {
-        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build();
+    pub async fn add_default_route(&self, gateway: IpAddr, index: u32) -> Result<(), Error> {
+        let route = match gateway {
+            IpAddr::V4(gateway) => {
+                RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build()
+            }
+            IpAddr::V6(gateway) => {
+                RouteMessageBuilder::<Ipv6Addr>::new().gateway(gateway).output_interface(index).build()
+            }
+        };
         self.replace_route(route, format!("add default route via {gateway}")).await
     }
 
@@ -227,11 +239,18 @@ impl Links {
 
     /// The MTU of the link with the default route: pods must not send packets it cannot carry.
     pub async fn uplink_mtu(&self) -> Result<u32, Error> {
-        let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
-        let routes: Vec<RouteMessage> =
-            self.handle.route().get(all).execute().try_collect().await.map_err(Error::link("list routes"))?;
-        let default = routes.iter().find(|route| route.header.destination_prefix_length == 0);
-        let Some(index) = default.and_then(output_interface) else { return Ok(DEFAULT_MTU) };
+        let (ipv4, ipv6) =
+            (RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build());
+        let mut routes: Vec<RouteMessage> = Vec::new();
+        for all in [ipv4, ipv6] {
+            let found = self.handle.route().get(all).execute().try_collect::<Vec<_>>().await;
+            routes.extend(found.map_err(Error::link("list routes"))?);
+        }
+        // IPv6 has default routes that lead nowhere, by the loopback.
+        let default = |route: &&RouteMessage| {
+            route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
+        };
+        let Some(index) = routes.iter().find(default).and_then(output_interface) else { return Ok(DEFAULT_MTU) };
         let found: Vec<LinkMessage> = self
             .handle
             .link()

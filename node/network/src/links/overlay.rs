@@ -29,13 +29,29 @@ pub(crate) struct Forwarding {
     pub node: IpAddr,
 }
 
+/// This node's end of the overlay.
+pub(crate) struct TunnelEnd {
+    pub vni: u32,
+    pub port: u16,
+    pub mac: [u8; 6],
+    /// The node's own address, whose version of IP carries the packets.
+    pub node: IpAddr,
+    pub mtu: u32,
+}
+
 impl Links {
     /// Makes a VXLAN link that learns nothing by itself and is up. One with other settings is replaced.
-    pub async fn ensure_vxlan(&self, name: &str, vni: u32, port: u16, mac: [u8; 6], mtu: u32) -> Result<Link, Error> {
-        if !self.is_vxlan(name, vni, port, mac).await? {
+    pub async fn ensure_vxlan(&self, name: &str, end: &TunnelEnd) -> Result<Link, Error> {
+        let TunnelEnd { vni, port, mac, node, mtu } = *end;
+        if !self.is_vxlan(name, end).await? {
             self.delete(name).await?;
-            let link = LinkVxlan::new(name, vni).port(port).learning(false).address(mac.to_vec()).build();
-            let added = self.handle.link().add(link).execute().await;
+            let link = LinkVxlan::new(name, vni).port(port).learning(false).address(mac.to_vec());
+            // A link carries packets over one version of IP; which, its own address tells.
+            let link = match node {
+                IpAddr::V4(_) => link,
+                IpAddr::V6(node) => link.local6(node),
+            };
+            let added = self.handle.link().add(link.build()).execute().await;
             added.map_err(Error::link(format!("add the VXLAN link {name}")))?;
         }
         let link = self.get(name).await?;
@@ -45,7 +61,7 @@ impl Links {
         Ok(link)
     }
 
-    async fn is_vxlan(&self, name: &str, vni: u32, port: u16, mac: [u8; 6]) -> Result<bool, Error> {
+    async fn is_vxlan(&self, name: &str, end: &TunnelEnd) -> Result<bool, Error> {
         if self.find(name).await?.is_none() {
             return Ok(false);
         }
@@ -59,14 +75,20 @@ impl Links {
             .await
             .map_err(Error::link(format!("read link {name}")))?;
         let attributes = || found.iter().flat_map(|message| &message.attributes);
-        let own = attributes().any(|attribute| *attribute == LinkAttribute::Address(mac.to_vec()));
+        let own = attributes().any(|attribute| *attribute == LinkAttribute::Address(end.mac.to_vec()));
         let infos = attributes().filter_map(|attribute| match attribute {
             LinkAttribute::LinkInfo(infos) => Some(infos),
             _ => None,
         });
         let settings = infos.flatten().any(|info| match info {
             LinkInfo::Data(InfoData::Vxlan(data)) => {
-                data.contains(&InfoVxlan::Id(vni)) && data.contains(&InfoVxlan::Port(port))
+                let local = data.iter().find_map(|info| match info {
+                    InfoVxlan::Local6(address) => Some(IpAddr::from(*address)),
+                    _ => None,
+                });
+                data.contains(&InfoVxlan::Id(end.vni))
+                    && data.contains(&InfoVxlan::Port(end.port))
+                    && local == Some(end.node).filter(IpAddr::is_ipv6)
             }
             _ => false,
         });
@@ -75,9 +97,7 @@ impl Links {
 
     /// The node's own address in the overlay.
     pub async fn add_tunnel_address(&self, link: u32, address: IpAddr) -> Result<(), Error> {
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        let added = self.handle.address().add(link, address, length).replace().execute().await;
-        added.map_err(Error::link(format!("add address {address}/{length}")))
+        self.add_address(link, address, if address.is_ipv4() { 32 } else { 128 }).await
     }
 
     pub async fn add_neighbour(&self, link: u32, neighbour: &Neighbour) -> Result<(), Error> {

@@ -66,7 +66,7 @@ impl Links {
     }
 
     /// The index of the link that packets to the address leave by.
-    async fn uplink_towards(&self, address: IpAddr) -> Result<u32, Error> {
+    pub async fn uplink_towards(&self, address: IpAddr) -> Result<u32, Error> {
         let no_route = || Error::NoRoute(address);
         let length = if address.is_ipv4() { 32 } else { 128 };
         let question =

@@ -11,6 +11,7 @@
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use corten_api::{Typed, decode_object};
@@ -22,7 +23,7 @@ use tracing::{info, warn};
 
 use crate::cidr::Cidr;
 use crate::error::Error;
-use crate::links::{Link, Links};
+use crate::links::{Link, Links, TunnelEnd};
 use plan::{Entry, Peer};
 
 /// How long entries that could not be made wait for their repetition: links come and go without a
@@ -61,6 +62,8 @@ pub struct Config {
     pub backend: Backend,
     /// The ranges of this node's own pods.
     pub pod_cidrs: Vec<Cidr>,
+    /// The node's own address: its version of IP carries what the overlay wraps.
+    pub node_address: IpAddr,
 }
 
 /// Whether every wanted entry stands.
@@ -85,7 +88,7 @@ impl Ways {
     async fn open(config: Config) -> Result<Ways, Error> {
         let links = Links::open()?;
         let overlay = match config.backend {
-            Backend::Vxlan => Some(vxlan_link(&links, &config.pod_cidrs).await?),
+            Backend::Vxlan => Some(vxlan_link(&links, &config).await?),
             Backend::HostGateway => {
                 links.delete(VXLAN_LINK).await?;
                 None
@@ -107,10 +110,15 @@ impl Ways {
         true
     }
 
+    fn wanted(&self) -> BTreeSet<Entry> {
+        let overlay = self.overlay.as_ref().map(|link| (link.index, self.config.node_address.is_ipv4()));
+        plan::wanted(self.peers.values(), overlay)
+    }
+
     /// Makes our entries stand as the nodes call for. A node that cannot be reached is told and passed over, so that
     /// it does not cut off the others.
     async fn apply(&mut self) -> Result<Outcome, Error> {
-        let wanted = plan::wanted(self.peers.values(), self.overlay.as_ref().map(|link| link.index));
+        let wanted = self.wanted();
         let mut stands = match self.applied.take() {
             Some(applied) => applied,
             None => self.present().await?,
@@ -174,11 +182,14 @@ impl Ways {
 }
 
 /// The VXLAN link of a node with these pods. Its addresses are those that the other nodes route to.
-async fn vxlan_link(links: &Links, pod_cidrs: &[Cidr]) -> Result<Link, Error> {
-    let Some(first) = pod_cidrs.first() else { return Err(Error::NoLink(VXLAN_LINK.to_owned())) };
+async fn vxlan_link(links: &Links, config: &Config) -> Result<Link, Error> {
+    // The other nodes find the hardware address out from the least of the ranges, as they do for each other.
+    let Some(first) = config.pod_cidrs.iter().min() else { return Err(Error::NoLink(VXLAN_LINK.to_owned())) };
     let mtu = links.uplink_mtu().await?.saturating_sub(VXLAN_OVERHEAD);
-    let link = links.ensure_vxlan(VXLAN_LINK, VXLAN_NETWORK, VXLAN_PORT, plan::tunnel_mac(first), mtu).await?;
-    for cidr in pod_cidrs {
+    let (mac, node) = (plan::tunnel_mac(first), config.node_address);
+    let end = TunnelEnd { vni: VXLAN_NETWORK, port: VXLAN_PORT, mac, node, mtu };
+    let link = links.ensure_vxlan(VXLAN_LINK, &end).await?;
+    for cidr in &config.pod_cidrs {
         links.add_tunnel_address(link.index, plan::tunnel_address(cidr)).await?;
     }
     Ok(link)
@@ -240,12 +251,14 @@ pub async fn pending<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a No
     for node in nodes {
         ways.set(node.name(), Some(node));
     }
-    let wanted = plan::wanted(ways.peers.values(), ways.overlay.as_ref().map(|link| link.index));
+    let wanted = ways.wanted();
     Ok(ways.present().await?.symmetric_difference(&wanted).count())
 }
 
 /// Deletes every route that we made, and the overlay's link with all it holds.
 pub async fn cleanup() -> Result<(), Error> {
-    let config = Config { node_name: String::new(), backend: Backend::HostGateway, pod_cidrs: Vec::new() };
+    let node_address = Ipv4Addr::UNSPECIFIED.into();
+    let config =
+        Config { node_name: String::new(), backend: Backend::HostGateway, pod_cidrs: Vec::new(), node_address };
     Ways::open(config).await?.apply().await.map(drop)
 }

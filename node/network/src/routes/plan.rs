@@ -63,9 +63,10 @@ impl fmt::Display for Entry {
     }
 }
 
-/// The entries that the other nodes call for: through the overlay's link, or without one. Of two nodes that claim one
+/// The entries that the other nodes call for: through the overlay's link, which is carried over IPv4 or not, or without
+/// one. Of two nodes that claim one
 /// range, which lasts only while a node is replaced, the later one by name has it.
-pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Option<u32>) -> BTreeSet<Entry> {
+pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Option<(u32, bool)>) -> BTreeSet<Entry> {
     let mut by_range: BTreeMap<Cidr, &Peer> = BTreeMap::new();
     for peer in peers {
         by_range.extend(peer.pod_cidrs.iter().map(|cidr| (*cidr, peer)));
@@ -73,7 +74,7 @@ pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Opt
     by_range
         .into_iter()
         .flat_map(|(destination, peer)| match overlay {
-            Some(link) => through_overlay(destination, peer, link),
+            Some((link, ipv4)) => through_overlay(destination, peer, link, ipv4),
             None => direct(destination, peer),
         })
         .collect()
@@ -85,8 +86,9 @@ fn direct(destination: Cidr, peer: &Peer) -> Vec<Entry> {
     via.map(|via| Entry::Route(Route { destination, via: *via, way: Way::Uplink })).into_iter().collect()
 }
 
-fn through_overlay(destination: Cidr, peer: &Peer, link: u32) -> Vec<Entry> {
-    let (Some(first), Some(node)) = (peer.pod_cidrs.first(), peer.addresses.first()) else { return Vec::new() };
+fn through_overlay(destination: Cidr, peer: &Peer, link: u32, ipv4: bool) -> Vec<Entry> {
+    let node = peer.addresses.iter().find(|address| address.is_ipv4() == ipv4);
+    let (Some(first), Some(node)) = (peer.pod_cidrs.first(), node) else { return Vec::new() };
     let (mac, address) = (tunnel_mac(first), tunnel_address(&destination));
     vec![
         Entry::Forwarding(Forwarding { mac, node: *node }),
@@ -125,7 +127,7 @@ mod tests {
         Peer::of(&Node::from_value(value).unwrap())
     }
 
-    fn told(peers: &[Option<Peer>], overlay: Option<u32>) -> Vec<String> {
+    fn told(peers: &[Option<Peer>], overlay: Option<(u32, bool)>) -> Vec<String> {
         wanted(peers.iter().flatten(), overlay).iter().map(Entry::to_string).collect()
     }
 
@@ -151,7 +153,7 @@ mod tests {
     fn through_the_overlay_a_node_is_a_route_a_neighbour_and_a_forwarding_entry() {
         let peers = [node(&["10.244.1.0/24"], &["192.0.2.2"])];
         assert_eq!(
-            told(&peers, Some(7)),
+            told(&peers, Some((7, true))),
             [
                 "the forwarding entry to node 192.0.2.2",
                 "the neighbour 10.244.1.0",
@@ -159,7 +161,14 @@ mod tests {
             ]
         );
         let both = [node(&["10.244.1.0/24", "fd00:3::/64"], &["192.0.2.2"])];
-        assert_eq!(told(&both, Some(7)).len(), 5, "the families share the forwarding entry");
+        assert_eq!(told(&both, Some((7, true))).len(), 5, "the families share the forwarding entry");
+    }
+
+    #[test]
+    fn the_overlay_leads_to_the_address_of_the_version_that_carries_it() {
+        let peers = [node(&["fd00:1::/64"], &["192.0.2.2", "2001:db8::2"])];
+        assert_eq!(told(&peers, Some((7, false)))[0], "the forwarding entry to node 2001:db8::2");
+        assert_eq!(told(&[node(&["fd00:1::/64"], &["192.0.2.2"])], Some((7, false))), [] as [String; 0]);
     }
 
     #[test]

@@ -5,10 +5,11 @@
 //! that comes first by namespace and name wins, in whatever order they arrived. The kernel sees an
 //! element only when the winning claim appears, changes or goes.
 //!
+//! An element is kept once, however many look at it: there are five for every Service, and ten thousand Services.
+//!
 //! The cost of a change follows from the size of the changed Service, never from their number.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map, hash_map};
 use std::sync::Arc;
 
 use corten_nftables::{Element, Value};
@@ -23,8 +24,8 @@ use crate::sets::Name;
 pub(crate) struct Change {
     pub add_shapes: BTreeSet<Shape>,
     pub delete_shapes: BTreeSet<Shape>,
-    pub delete: BTreeSet<(Name, Element)>,
-    pub add: BTreeSet<(Name, Element)>,
+    pub delete: BTreeSet<(Name, Arc<Element>)>,
+    pub add: BTreeSet<(Name, Arc<Element>)>,
 }
 
 impl Change {
@@ -33,33 +34,73 @@ impl Change {
     }
 }
 
+/// What one Service claims, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub elements: Box<[(Name, Arc<Element>)]>,
+    shapes: Box<[Shape]>,
+}
+
+impl From<Rules> for Claimed {
+    fn from(rules: Rules) -> Claimed {
+        Claimed {
+            elements: rules.elements.into_iter().map(|(name, element)| (name, Arc::new(element))).collect(),
+            shapes: rules.shapes.into_iter().collect(),
+        }
+    }
+}
+
+/// Who claims one key of a set; nearly always one Service.
+#[derive(Debug)]
+enum Claimants {
+    One(Arc<ServiceKey>, Arc<Element>),
+    Many(Box<BTreeMap<Arc<ServiceKey>, Arc<Element>>>),
+}
+
+impl Claimants {
+    /// The claim that counts.
+    fn winner(&self) -> Option<&Arc<Element>> {
+        match self {
+            Claimants::One(_, element) => Some(element),
+            Claimants::Many(all) => all.values().next(),
+        }
+    }
+}
+
 /// The elements and chains that Services claim.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    services: BTreeMap<Arc<ServiceKey>, Rules>,
-    elements: HashMap<(Name, Value), BTreeMap<Arc<ServiceKey>, Element>>,
+    services: BTreeMap<Arc<ServiceKey>, Claimed>,
+    elements: HashMap<(Name, Value), Claimants>,
     shapes: BTreeMap<Shape, usize>,
+}
+
+/// What is in the first and not in the second; both are in order.
+fn difference<'a, T: Ord>(first: &'a [T], second: &'a [T]) -> impl Iterator<Item = &'a T> {
+    first.iter().filter(|one| second.binary_search(one).is_err())
 }
 
 impl Claims {
     /// Replaces what a Service claims, and adds what that means to the change.
     pub fn replace(&mut self, key: &ServiceKey, rules: Option<Rules>, change: &mut Change) {
-        let owner = Arc::new(key.clone());
-        let before = self.services.remove(&owner).unwrap_or_default();
-        let after = rules.unwrap_or_default();
-        for (name, element) in before.elements.difference(&after.elements) {
-            self.change_claim(&owner, *name, &element.key, None, change);
+        let (owner, before) = match self.services.remove_entry(key) {
+            Some((owner, before)) => (owner, before),
+            None => (Arc::new(key.clone()), Claimed::default()),
+        };
+        let after = Claimed::from(rules.unwrap_or_default());
+        for (name, element) in difference(&before.elements, &after.elements) {
+            self.change_claim(&owner, *name, element, false, change);
         }
-        for (name, element) in after.elements.difference(&before.elements) {
-            self.change_claim(&owner, *name, &element.key, Some(element.clone()), change);
+        for (name, element) in difference(&after.elements, &before.elements) {
+            self.change_claim(&owner, *name, element, true, change);
         }
-        for shape in after.shapes.difference(&before.shapes) {
+        for shape in difference(&after.shapes, &before.shapes) {
             self.retain_shape(*shape, change);
         }
-        for shape in before.shapes.difference(&after.shapes) {
+        for shape in difference(&before.shapes, &after.shapes) {
             self.release_shape(*shape, change);
         }
-        if after != Rules::default() {
+        if !after.elements.is_empty() || !after.shapes.is_empty() {
             self.services.insert(owner, after);
         }
     }
@@ -68,21 +109,17 @@ impl Claims {
         &mut self,
         owner: &Arc<ServiceKey>,
         name: Name,
-        key: &Value,
-        claim: Option<Element>,
+        element: &Arc<Element>,
+        claimed: bool,
         change: &mut Change,
     ) {
-        let slot = (name, key.clone());
-        let claims = self.elements.entry(slot.clone()).or_default();
-        let before = claims.values().next().cloned();
-        match claim {
-            Some(element) => drop(claims.insert(owner.clone(), element)),
-            None => drop(claims.remove(owner)),
+        let slot = (name, element.key.clone());
+        let before = self.elements.get(&slot).and_then(Claimants::winner).cloned();
+        match claimed {
+            true => self.claim(slot.clone(), owner, element),
+            false => self.unclaim(slot.clone(), owner),
         }
-        let after = claims.values().next().cloned();
-        if claims.is_empty() {
-            self.elements.remove(&slot);
-        }
+        let after = self.elements.get(&slot).and_then(Claimants::winner).cloned();
         if before == after {
             return;
         }
@@ -99,6 +136,35 @@ impl Claims {
         }
     }
 
+    fn claim(&mut self, slot: (Name, Value), owner: &Arc<ServiceKey>, element: &Arc<Element>) {
+        let new = || (owner.clone(), element.clone());
+        match self.elements.entry(slot) {
+            hash_map::Entry::Vacant(slot) => drop(slot.insert(Claimants::One(new().0, new().1))),
+            hash_map::Entry::Occupied(mut slot) => match slot.get_mut() {
+                Claimants::One(known, held) if known == owner => *held = element.clone(),
+                Claimants::One(known, held) => {
+                    let both = BTreeMap::from([(known.clone(), held.clone()), new()]);
+                    *slot.get_mut() = Claimants::Many(Box::new(both));
+                }
+                Claimants::Many(all) => drop(all.insert(new().0, new().1)),
+            },
+        }
+    }
+
+    fn unclaim(&mut self, slot: (Name, Value), owner: &Arc<ServiceKey>) {
+        let hash_map::Entry::Occupied(mut slot) = self.elements.entry(slot) else { return };
+        let left = match slot.get_mut() {
+            Claimants::One(known, _) => usize::from(known != owner),
+            Claimants::Many(all) => {
+                all.remove(owner);
+                all.len()
+            }
+        };
+        if left == 0 {
+            slot.remove();
+        }
+    }
+
     fn retain_shape(&mut self, shape: Shape, change: &mut Change) {
         let users = self.shapes.entry(shape).or_default();
         *users += 1;
@@ -108,7 +174,7 @@ impl Claims {
     }
 
     fn release_shape(&mut self, shape: Shape, change: &mut Change) {
-        let Entry::Occupied(mut users) = self.shapes.entry(shape) else { return };
+        let btree_map::Entry::Occupied(mut users) = self.shapes.entry(shape) else { return };
         *users.get_mut() -= 1;
         if *users.get() == 0 {
             users.remove();
@@ -120,19 +186,16 @@ impl Claims {
 
     /// Everything, as a change from nothing.
     pub fn whole(&self) -> Change {
+        let winner = |((name, _), claimants): (&(Name, Value), &Claimants)| Some((*name, claimants.winner()?.clone()));
         Change {
             add_shapes: self.shapes.keys().copied().collect(),
-            add: self
-                .elements
-                .iter()
-                .filter_map(|((name, _), claims)| Some((*name, claims.values().next()?.clone())))
-                .collect(),
+            add: self.elements.iter().filter_map(winner).collect(),
             ..Change::default()
         }
     }
 
     /// What a Service claims.
-    pub fn rules(&self, key: &ServiceKey) -> Option<&Rules> {
+    pub fn claimed(&self, key: &ServiceKey) -> Option<&Claimed> {
         self.services.get(key)
     }
 }

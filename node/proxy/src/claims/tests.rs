@@ -44,10 +44,10 @@ impl Kernel {
         }
         for (name, element) in &change.delete {
             let gone = self.elements.remove(&(*name, element.key.clone()));
-            assert_eq!(gone.as_ref(), Some(element), "only what stands can be deleted");
+            assert_eq!(gone.as_ref(), Some(&**element), "only what stands can be deleted");
         }
         for (name, element) in &change.add {
-            let stood = self.elements.insert((*name, element.key.clone()), element.clone());
+            let stood = self.elements.insert((*name, element.key.clone()), Element::clone(element));
             assert_eq!(stood, None, "nothing may stand where an element is added");
         }
         for shape in &change.delete_shapes {

@@ -1,15 +1,15 @@
 //! What one Service contributes to the kernel: the pure decision of the proxy.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use corten_nftables::{Element, Index, Port, Protocol, Value};
+use corten_nftables::{Element, Index, IpVersion, Port, Protocol, Value};
 
 use crate::chains::{Entry, FIRST_LOCAL, Pick, Refusal, Shape};
 use crate::service::{Service, ServicePort};
 use crate::sets::Name;
 use crate::slice::{Endpoint, Slice};
-use crate::topology::{Place, Usable, usable};
+use crate::topology::{Place, usable};
 
 /// Elements of sets, and the chains that they lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,30 +18,46 @@ pub(crate) struct Rules {
     pub shapes: BTreeSet<Shape>,
 }
 
-type Target = (Ipv4Addr, u16);
+pub(crate) type Target = (IpAddr, u16);
 
 /// The elements of a Service with these slices, seen from this place.
 pub(crate) fn desired<'a>(service: &Service, slices: impl Iterator<Item = &'a Slice> + Clone, place: &Place) -> Rules {
     let mut rules = Rules::default();
     for port in &service.ports {
-        let endpoints = endpoints_of(port, slices.clone());
-        let (all, ports): (Vec<Endpoint>, Vec<u16>) = endpoints.into_iter().unzip();
-        let chosen = usable(&all, place);
-        let target = |endpoint: &&Endpoint| {
-            let index = all.iter().position(|candidate| std::ptr::eq(candidate, *endpoint));
-            (endpoint.address, index.map_or(0, |index| ports[index]))
-        };
-        let port = PortRules {
-            service,
-            port,
-            cluster: chosen.cluster.iter().map(target).collect(),
-            local: chosen.local.iter().map(target).collect(),
-            any: chosen.any,
-        };
-        port.contribute(&mut rules);
-        hairpins(&chosen, place, &mut rules);
+        let Served { cluster, local, any, own } = served(port, slices.clone(), place);
+        PortRules { service, port, cluster, local, any }.contribute(&mut rules);
+        // A local pod that is sent to itself must see the node as its client, else it answers itself directly.
+        rules.elements.extend(own.into_iter().map(|address| (Name::Hairpin, Element::key((address, address)))));
     }
     rules
+}
+
+/// Who serves a port, seen from a place.
+pub(crate) struct Served {
+    /// For traffic that may go anywhere.
+    pub cluster: Vec<Target>,
+    /// For traffic that must stay on this node.
+    pub local: Vec<Target>,
+    /// Whether anybody serves it, here or elsewhere.
+    pub any: bool,
+    /// Those of them that are pods of this node.
+    pub own: BTreeSet<IpAddr>,
+}
+
+pub(crate) fn served<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>, place: &Place) -> Served {
+    let (all, ports): (Vec<Endpoint>, Vec<u16>) = endpoints_of(port, slices).into_iter().unzip();
+    let chosen = usable(&all, place);
+    let target = |endpoint: &&Endpoint| {
+        let index = all.iter().position(|candidate| std::ptr::eq(candidate, *endpoint));
+        (endpoint.address, index.map_or(0, |index| ports[index]))
+    };
+    let local = chosen.cluster.iter().chain(&chosen.local).filter(|endpoint| endpoint.is_local(place));
+    Served {
+        own: local.map(|endpoint| endpoint.address).collect(),
+        cluster: chosen.cluster.iter().map(target).collect(),
+        local: chosen.local.iter().map(target).collect(),
+        any: chosen.any,
+    }
 }
 
 /// The endpoints that serve a port, each with its port number; sorted, so that equal input in any
@@ -58,12 +74,6 @@ fn endpoints_of<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>)
     found.sort_by_key(|(endpoint, port)| (endpoint.address, *port, !endpoint.ready, !endpoint.serving));
     found.dedup_by_key(|(endpoint, port)| (endpoint.address, *port));
     found
-}
-
-/// A local pod that is sent to itself must see the node as its client, else it answers itself directly.
-fn hairpins(chosen: &Usable<'_>, place: &Place, rules: &mut Rules) {
-    let local = chosen.cluster.iter().chain(&chosen.local).filter(|endpoint| endpoint.is_local(place));
-    rules.elements.extend(local.map(|endpoint| (Name::Hairpin, Element::key((endpoint.address, endpoint.address)))));
 }
 
 /// One port of a Service with its endpoints.
@@ -102,7 +112,7 @@ impl PortRules<'_> {
         }
     }
 
-    fn external_address(&self, address: Ipv4Addr, rules: &mut Rules) {
+    fn external_address(&self, address: IpAddr, rules: &mut Rules) {
         let key = (address, self.port.protocol, Port(self.port.port));
         self.external(Entry::Address, (Name::Services, Name::Unavailable), key.into(), rules);
         self.endpoints(address, self.port.port, self.external_scopes(), rules);
@@ -111,7 +121,7 @@ impl PortRules<'_> {
     fn node_port(&self, node_port: u16, rules: &mut Rules) {
         let key = (self.port.protocol, Port(node_port));
         self.external(Entry::NodePort, (Name::NodePorts, Name::UnavailableNodePorts), key.into(), rules);
-        self.endpoints(Ipv4Addr::UNSPECIFIED, node_port, self.external_scopes(), rules);
+        self.endpoints(IpVersion::of(self.service.cluster_ip).unspecified(), node_port, self.external_scopes(), rules);
     }
 
     /// Which endpoints traffic from outside may need: all, and those of this node.
@@ -157,7 +167,7 @@ impl PortRules<'_> {
     }
 
     /// The endpoints of an address, for the scopes (wanted, local) that lead there.
-    fn endpoints(&self, address: Ipv4Addr, port: u16, scopes: [(bool, bool); 2], rules: &mut Rules) {
+    fn endpoints(&self, address: IpAddr, port: u16, scopes: [(bool, bool); 2], rules: &mut Rules) {
         let protocol = self.port.protocol;
         for (_, local) in scopes.into_iter().filter(|(wanted, _)| *wanted) {
             let (endpoints, first) = if local { (&self.local, FIRST_LOCAL) } else { (&self.cluster, 0) };
@@ -180,12 +190,20 @@ impl PortRules<'_> {
             let key = (*address, protocol, Port(self.port.port));
             rules.elements.insert((Name::Restricted, Element::key(key)));
             for (network, length) in &self.service.source_ranges {
-                let last = network.to_bits() | u32::MAX.checked_shr(u32::from(*length)).unwrap_or(0);
-                let (first, last) = (IpAddr::V4(*network), IpAddr::V4(Ipv4Addr::from_bits(last)));
+                let (first, last) = (*network, last_of(*network, *length));
                 let range = Element::range((key.0, key.1, key.2, first), (key.0, key.1, key.2, last));
                 rules.elements.insert((Name::Sources, range));
             }
         }
+    }
+}
+
+/// The last address of a range.
+fn last_of(network: IpAddr, length: u8) -> IpAddr {
+    let length = u32::from(length);
+    match network {
+        IpAddr::V4(first) => (first | Ipv4Addr::from_bits(u32::MAX.checked_shr(length).unwrap_or(0))).into(),
+        IpAddr::V6(first) => (first | Ipv6Addr::from_bits(u128::MAX.checked_shr(length).unwrap_or(0))).into(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::slice::SlicePort;
 
 fn service(change: impl FnOnce(&mut Service)) -> Service {
     let mut service = Service {
-        cluster_ip: Ipv4Addr::new(10, 96, 0, 1),
+        cluster_ip: Ipv4Addr::new(10, 96, 0, 1).into(),
         ports: vec![ServicePort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 80, node_port: None }],
         external_ips: BTreeSet::new(),
         load_balancer_ips: BTreeSet::new(),
@@ -27,7 +27,7 @@ fn service(change: impl FnOnce(&mut Service)) -> Service {
 
 fn endpoint(last: u8, node: &str) -> Endpoint {
     Endpoint {
-        address: Ipv4Addr::new(10, 244, 0, last),
+        address: Ipv4Addr::new(10, 244, 0, last).into(),
         node_name: Some(node.to_owned()),
         ready: true,
         serving: true,
@@ -111,7 +111,7 @@ fn node_ports_and_addresses_of_the_outside_with_local_policy() {
     let service = service(|service| {
         service.external_local = true;
         service.ports[0].node_port = Some(30080);
-        service.external_ips.insert(Ipv4Addr::new(192, 0, 2, 1));
+        service.external_ips.insert(Ipv4Addr::new(192, 0, 2, 1).into());
     });
     check(
         &service,
@@ -163,8 +163,8 @@ fn node_ports_and_addresses_of_the_outside_with_local_policy() {
 fn affinity_and_source_ranges() {
     let service = service(|service| {
         service.affinity = Some(60);
-        service.load_balancer_ips.insert(Ipv4Addr::new(192, 0, 2, 1));
-        service.source_ranges = vec![(Ipv4Addr::new(198, 51, 100, 0), 24)];
+        service.load_balancer_ips.insert(Ipv4Addr::new(192, 0, 2, 1).into());
+        service.source_ranges = vec![(Ipv4Addr::new(198, 51, 100, 0).into(), 24)];
     });
     check(
         &service,

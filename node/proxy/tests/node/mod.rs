@@ -1,5 +1,7 @@
 //! A node for tests: a network namespace with pods, servers in them, and a proxy.
 
+#![allow(dead_code)]
+
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,8 +10,9 @@ use std::time::Duration;
 
 use corten_api::Typed;
 use corten_network::namespace_node::{pin_new_namespace, unpin};
-use corten_network::{Config as NetworkConfig, PodNetwork, SetupRequest, enter};
-use corten_proxy::{Config, Proxier, Service, ServiceKey, Slice, SliceKey, Synced};
+use corten_network::{Config as NetworkConfig, Limits, PodNetwork, SetupRequest, enter};
+use corten_nftables::IpVersion;
+use corten_proxy::{Config, Mode, Proxier, Service, ServiceKey, Slice, SliceKey, Synced};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
 use nix::sched::{CloneFlags, unshare};
@@ -29,7 +32,7 @@ pub fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static
 
 struct Pod {
     namespace: PathBuf,
-    address: Ipv4Addr,
+    addresses: Vec<IpAddr>,
 }
 
 pub struct Node {
@@ -37,6 +40,8 @@ pub struct Node {
     network: PodNetwork,
     config: Config,
     proxier: Proxier,
+    /// The proxy of the other version of IP.
+    proxier6: Proxier,
     directory: tempfile::TempDir,
     services: BTreeMap<String, String>,
     slices: BTreeMap<String, String>,
@@ -53,24 +58,48 @@ impl Drop for Node {
 impl Node {
     /// A node with these pods and an empty proxy.
     pub async fn start(pods: &[&str]) -> Node {
+        Node::start_in(Mode::Nftables, pods).await
+    }
+
+    /// The same in another mode.
+    pub async fn start_in(mode: Mode, pods: &[&str]) -> Node {
+        Node::with_range(mode, "10.244.0.0/24", pods).await
+    }
+
+    /// The same with another range of pod addresses.
+    pub async fn with_range(mode: Mode, range: &str, pods: &[&str]) -> Node {
         let directory = tempfile::tempdir().unwrap();
-        let cluster = "10.244.0.0/16".parse().unwrap();
-        let network = NetworkConfig::new("10.244.0.0/24".parse().unwrap(), cluster, directory.path());
+        let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
+        let (own, cluster) = ([range, "fd00:244::/64"], ["10.244.0.0/16", "fd00:244::/32"]);
+        let network = NetworkConfig::new(&ranges(own), &ranges(cluster), directory.path());
         let network = PodNetwork::start(network).await.unwrap();
-        let config = Config::new("self", Some(("10.244.0.0".parse().unwrap(), 16)));
-        let proxier = Proxier::new(config.clone()).unwrap();
+        let config =
+            Config::new("self", vec![("10.244.0.0".parse().unwrap(), 16), ("fd00:244::".parse().unwrap(), 32)]);
+        let config = Config { mode, iptables: Some(iptables()), ..config };
+        let [proxier, proxier6] = proxiers(&config);
         let (services, slices) = (BTreeMap::new(), BTreeMap::new());
-        let mut node = Node { pods: BTreeMap::new(), network, config, proxier, directory, services, slices };
+        let mut node = Node { pods: BTreeMap::new(), network, config, proxier, proxier6, directory, services, slices };
         // As on any host, the loopback is up and there is a way out: to the pods' bridge, so that
         // what is not translated goes nowhere.
-        node.bring_loopback_up();
+        node.bring_loopback_up(if range.ends_with("/24") { 254 } else { 14 });
         for pod in pods {
             node.add_pod(pod).await;
         }
         node
     }
 
-    async fn add_pod(&mut self, name: &str) {
+    /// Takes a pod away, and its namespace with it.
+    pub async fn remove_pod(&mut self, name: &str) {
+        self.network.teardown(name).await.unwrap();
+        let pod = self.pods.remove(name).unwrap();
+        unpin(&pod.namespace).unwrap();
+    }
+
+    pub fn namespace(&self, pod: &str) -> PathBuf {
+        self.pods[pod].namespace.clone()
+    }
+
+    pub async fn add_pod(&mut self, name: &str) {
         let namespace = self.directory.path().join("pins").join(name);
         pin_new_namespace(&namespace).unwrap();
         let request = SetupRequest {
@@ -80,12 +109,13 @@ impl Node {
             pod_name: name.to_owned(),
             pod_uid: String::new(),
             port_mappings: Vec::new(),
+            limits: Limits::default(),
         };
-        let IpAddr::V4(address) = self.network.setup(request).await.unwrap().ips[0] else { unreachable!() };
-        self.pods.insert(name.to_owned(), Pod { namespace, address });
+        let addresses = self.network.setup(request).await.unwrap().ips;
+        self.pods.insert(name.to_owned(), Pod { namespace, addresses });
     }
 
-    fn bring_loopback_up(&self) {
+    fn bring_loopback_up(&self, nobody: u8) {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         // SAFETY: an ifreq is plain old data, for which all zeros is a value.
         let mut request: nix::libc::ifreq = unsafe { std::mem::zeroed() };
@@ -109,22 +139,30 @@ impl Node {
         };
         route.rt_dst = address(Ipv4Addr::UNSPECIFIED);
         route.rt_genmask = address(Ipv4Addr::UNSPECIFIED);
-        route.rt_gateway = address(Ipv4Addr::new(10, 244, 0, 254));
+        route.rt_gateway = address(Ipv4Addr::new(10, 244, 0, nobody));
         route.rt_flags = nix::libc::RTF_UP | nix::libc::RTF_GATEWAY;
         // SAFETY: the request is a whole, initialised rtentry and the socket is open.
         assert_eq!(unsafe { nix::libc::ioctl(fd, nix::libc::SIOCADDRT, &route) }, 0);
     }
 
-    pub fn gateway(&self) -> Ipv4Addr {
-        self.network.gateway()
+    pub fn gateway(&self) -> IpAddr {
+        self.network.gateways()[0]
+    }
+
+    pub fn gateway6(&self) -> IpAddr {
+        self.network.gateways()[1]
     }
 
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    pub fn address(&self, pod: &str) -> Ipv4Addr {
-        self.pods[pod].address
+    pub fn address(&self, pod: &str) -> IpAddr {
+        self.pods[pod].addresses[0]
+    }
+
+    pub fn address6(&self, pod: &str) -> IpAddr {
+        self.pods[pod].addresses[1]
     }
 
     /// Runs a closure in a pod, or on the node.
@@ -138,26 +176,37 @@ impl Node {
     pub fn service(&mut self, json: &str) {
         let object = core::Service::decode(json.as_bytes()).unwrap();
         self.services.insert(object.name().to_owned(), json.to_owned());
-        self.proxier.set_service(service_key(object.name()), Service::from_object(&object));
+        for proxier in [&mut self.proxier, &mut self.proxier6] {
+            let service = Service::from_object(&object, proxier.version());
+            proxier.set_service(service_key(object.name()), service);
+        }
     }
 
     pub fn delete_service(&mut self, name: &str) {
         self.services.remove(name);
-        self.proxier.set_service(service_key(name), None);
+        for proxier in [&mut self.proxier, &mut self.proxier6] {
+            proxier.set_service(service_key(name), None);
+        }
     }
 
     pub fn slice(&mut self, name: &str, json: &str) {
         let object = discovery::EndpointSlice::decode(json.as_bytes()).unwrap();
         self.slices.insert(name.to_owned(), json.to_owned());
-        self.proxier.set_slice(slice_key(name), Slice::from_object(&object));
+        for proxier in [&mut self.proxier, &mut self.proxier6] {
+            proxier.set_slice(slice_key(name), Slice::from_object(&object, proxier.version()));
+        }
     }
 
     pub fn delete_slice(&mut self, name: &str) {
         self.slices.remove(name);
-        self.proxier.set_slice(slice_key(name), None);
+        for proxier in [&mut self.proxier, &mut self.proxier6] {
+            proxier.set_slice(slice_key(name), None);
+        }
     }
 
+    /// Syncs both versions; says what that of IPv4 took.
     pub fn sync(&mut self) -> Synced {
+        self.proxier6.sync().unwrap();
         let synced = self.proxier.sync().unwrap();
         assert!(!self.proxier.is_dirty());
         synced
@@ -169,7 +218,7 @@ impl Node {
 
     /// A new proxy that learns the same objects; the kernel keeps what the old one left.
     pub fn restart_proxy(&mut self) {
-        self.proxier = Proxier::new(self.config.clone()).unwrap();
+        [self.proxier, self.proxier6] = proxiers(&self.config);
         for json in self.services.clone().into_values() {
             self.service(&json);
         }
@@ -180,27 +229,27 @@ impl Node {
 
     /// Lets only this pod's address be of the cluster.
     pub fn narrow_cluster_to(&mut self, pod: &str) {
-        self.config.cluster_cidr = Some((self.address(pod).into(), 32));
+        self.config.cluster_cidrs = vec![(self.address(pod), 32), (self.address6(pod), 128)];
         self.restart_proxy();
     }
 
     /// A server that says its name and whom it sees, until the test ends.
     pub fn serve_tcp(&self, pod: &str, port: u16) {
-        let listener = self.enter(Some(pod), || TcpListener::bind(("0.0.0.0", port)).unwrap());
+        let listener = self.enter(Some(pod), || TcpListener::bind(("::", port)).unwrap());
         let name = pod.to_owned();
         std::thread::spawn(move || {
             while let Ok((mut stream, peer)) = listener.accept() {
-                let _ = write!(stream, "{name} sees {}", peer.ip());
+                let _ = write!(stream, "{name} sees {}", peer.ip().to_canonical());
             }
         });
     }
 
     pub fn serve_udp(&self, pod: &str, port: u16) {
-        let socket = self.enter(Some(pod), || UdpSocket::bind(("0.0.0.0", port)).unwrap());
+        let socket = self.enter(Some(pod), || UdpSocket::bind(("::", port)).unwrap());
         let name = pod.to_owned();
         std::thread::spawn(move || {
             while let Ok((_, peer)) = socket.recv_from(&mut [0; 64]) {
-                let _ = socket.send_to(format!("{name} sees {}", peer.ip()).as_bytes(), peer);
+                let _ = socket.send_to(format!("{name} sees {}", peer.ip().to_canonical()).as_bytes(), peer);
             }
         });
     }
@@ -217,7 +266,7 @@ impl Node {
 
     pub fn ask_udp(&self, from: Option<&str>, to: SocketAddr) -> io::Result<String> {
         self.enter(from, || {
-            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
             socket.set_read_timeout(Some(TIMEOUT))?;
             socket.connect(to)?;
             socket.send(b"?")?;
@@ -228,12 +277,29 @@ impl Node {
     }
 }
 
+/// The programs of iptables; `cargo xtask test` brings them.
+fn iptables() -> PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/iptables")
+}
+
+fn proxiers(config: &Config) -> [Proxier; 2] {
+    IpVersion::ALL.map(|ip| Proxier::new(config.clone(), ip).unwrap())
+}
+
 fn service_key(name: &str) -> ServiceKey {
     ServiceKey { namespace: "default".to_owned(), name: name.to_owned() }
 }
 
 fn slice_key(name: &str) -> SliceKey {
     SliceKey { namespace: "default".to_owned(), name: name.to_owned() }
+}
+
+/// The same of the pods' IPv6 addresses.
+pub fn slice6(service: &str, protocol: &str, port: u16, pods: &[(&str, &Node)]) -> String {
+    let four = slice(service, protocol, port, pods).replace("IPv4", "IPv6");
+    pods.iter().fold(four, |text, (pod, node)| {
+        text.replace(&format!("\"{}\"", node.address(pod)), &format!("\"{}\"", node.address6(pod)))
+    })
 }
 
 /// A slice of a Service whose endpoints are pods of this node.

@@ -1,0 +1,279 @@
+//! What the DNS counts, told under CoreDNS's names, so that dashboards and alerts that people have go on working.
+//!
+//! Counting is a handful of atomic additions; nobody waits for whoever reads.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::RecordType;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+/// The types that have a figure of their own, as CoreDNS has it.
+const TYPES: [RecordType; 11] = [
+    RecordType::A,
+    RecordType::AAAA,
+    RecordType::TXT,
+    RecordType::NS,
+    RecordType::SRV,
+    RecordType::SOA,
+    RecordType::CNAME,
+    RecordType::PTR,
+    RecordType::MX,
+    RecordType::DS,
+    RecordType::DNSKEY,
+];
+const CODES: [ResponseCode; 6] = [
+    ResponseCode::NoError,
+    ResponseCode::FormErr,
+    ResponseCode::ServFail,
+    ResponseCode::NXDomain,
+    ResponseCode::NotImp,
+    ResponseCode::Refused,
+];
+/// Upper ends of the buckets of durations: doubled from a quarter of a millisecond.
+const FIRST_BUCKET: f64 = 0.000_25;
+const BUCKETS: usize = 16;
+/// How long a reader may take, and the longest request head.
+const PATIENCE: Duration = Duration::from_secs(5);
+const HEAD: usize = 8 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Udp,
+    Tcp,
+}
+
+/// One question and what became of it.
+pub(crate) struct Answered {
+    /// Whether the answer is the cluster's own.
+    pub own: bool,
+    pub record_type: Option<RecordType>,
+    pub code: ResponseCode,
+    pub transport: Transport,
+    pub client: IpAddr,
+    pub took: Duration,
+}
+
+/// The figures of one zone: the cluster's, or everything else.
+#[derive(Default)]
+struct Zone {
+    /// By transport, then family, then type; the last type is any other.
+    requests: [[[AtomicU64; TYPES.len() + 1]; 2]; 2],
+    responses: [AtomicU64; CODES.len() + 1],
+    buckets: [AtomicU64; BUCKETS],
+    microseconds: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct Metrics {
+    zones: [Zone; 2],
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+impl Metrics {
+    pub fn count(&self, answered: &Answered) {
+        let zone = &self.zones[usize::from(!answered.own)];
+        let place = |wanted: Option<RecordType>| TYPES.iter().position(|known| Some(*known) == wanted);
+        let kind = place(answered.record_type).unwrap_or(TYPES.len());
+        let transport = usize::from(answered.transport == Transport::Tcp);
+        let family = usize::from(answered.client.to_canonical().is_ipv6());
+        add(&zone.requests[transport][family][kind], 1);
+        let code = CODES.iter().position(|known| *known == answered.code).unwrap_or(CODES.len());
+        add(&zone.responses[code], 1);
+        let seconds = answered.took.as_secs_f64();
+        let bucket = (0..BUCKETS).find(|bucket| seconds <= upper_end(*bucket));
+        if let Some(bucket) = bucket {
+            add(&zone.buckets[bucket], 1);
+        }
+        add(&zone.microseconds, answered.took.as_micros() as u64);
+    }
+
+    pub fn cached(&self, hit: bool) {
+        add(if hit { &self.hits } else { &self.misses }, 1);
+    }
+
+    /// Everything, as Prometheus reads it.
+    pub fn render(&self, domain: &str, entries: usize) -> String {
+        let mut out = String::new();
+        let server = "server=\"dns://:53\",view=\"\"";
+        let zones = [(&self.zones[0], domain), (&self.zones[1], ".")];
+        head(&mut out, "coredns_build_info", "gauge");
+        let _ = writeln!(out, "coredns_build_info{{version=\"corten-{}\"}} 1", env!("CARGO_PKG_VERSION"));
+        head(&mut out, "coredns_dns_requests_total", "counter");
+        for (zone, name) in zones {
+            zone.render_requests(&mut out, server, name);
+        }
+        head(&mut out, "coredns_dns_responses_total", "counter");
+        for (zone, name) in zones {
+            for (index, count) in zone.responses.iter().enumerate().filter(|(_, count)| read(count) > 0) {
+                let code = CODES.get(index).map_or("other", |code| code_name(*code));
+                let plugin = if name == "." { "forward" } else { "kubernetes" };
+                let labels = format!("plugin=\"{plugin}\",rcode=\"{code}\",{server},zone=\"{name}\"");
+                let _ = writeln!(out, "coredns_dns_responses_total{{{labels}}} {}", read(count));
+            }
+        }
+        head(&mut out, "coredns_dns_request_duration_seconds", "histogram");
+        for (zone, name) in zones {
+            zone.render_durations(&mut out, &format!("{server},zone=\"{name}\""));
+        }
+        for (name, value, kind) in [
+            ("coredns_cache_hits_total", read(&self.hits), "counter"),
+            ("coredns_cache_misses_total", read(&self.misses), "counter"),
+            ("coredns_cache_requests_total", read(&self.hits) + read(&self.misses), "counter"),
+            ("coredns_cache_entries", entries as u64, "gauge"),
+        ] {
+            head(&mut out, name, kind);
+            let _ = writeln!(out, "{name}{{{server},zones=\".\"}} {value}");
+        }
+        out
+    }
+}
+
+impl Zone {
+    fn render_requests(&self, out: &mut String, server: &str, zone: &str) {
+        for (transport, families) in self.requests.iter().enumerate() {
+            for (family, kinds) in families.iter().enumerate() {
+                for (kind, count) in kinds.iter().enumerate().filter(|(_, count)| read(count) > 0) {
+                    let proto = ["udp", "tcp"][transport];
+                    let kind = TYPES.get(kind).map_or("other".to_owned(), ToString::to_string);
+                    let family = family + 1;
+                    let labels =
+                        format!("family=\"{family}\",proto=\"{proto}\",{server},type=\"{kind}\",zone=\"{zone}\"");
+                    let _ = writeln!(out, "coredns_dns_requests_total{{{labels}}} {}", read(count));
+                }
+            }
+        }
+    }
+
+    fn render_durations(&self, out: &mut String, labels: &str) {
+        const NAME: &str = "coredns_dns_request_duration_seconds";
+        let total: u64 = self.responses.iter().map(read).sum();
+        let mut below = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            below += read(count);
+            let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"{}\"}} {below}", upper_end(bucket));
+        }
+        let _ = writeln!(out, "{NAME}_bucket{{{labels},le=\"+Inf\"}} {total}");
+        let _ = writeln!(out, "{NAME}_sum{{{labels}}} {}", read(&self.microseconds) as f64 / 1e6);
+        let _ = writeln!(out, "{NAME}_count{{{labels}}} {total}");
+    }
+}
+
+fn head(out: &mut String, name: &str, kind: &str) {
+    let _ = writeln!(out, "# TYPE {name} {kind}");
+}
+
+fn upper_end(bucket: usize) -> f64 {
+    FIRST_BUCKET * f64::from(1u32 << bucket)
+}
+
+fn code_name(code: ResponseCode) -> &'static str {
+    match code {
+        ResponseCode::NoError => "NOERROR",
+        ResponseCode::FormErr => "FORMERR",
+        ResponseCode::ServFail => "SERVFAIL",
+        ResponseCode::NXDomain => "NXDOMAIN",
+        ResponseCode::NotImp => "NOTIMP",
+        ResponseCode::Refused => "REFUSED",
+        _ => "other",
+    }
+}
+
+/// Answers `GET /metrics` at an address until shutdown. An address that is another's is told, and is no reason not to
+/// answer names.
+pub(crate) async fn serve(
+    address: SocketAddr,
+    render: Arc<dyn Fn() -> String + Send + Sync>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+) {
+    let listener = match TcpListener::bind(address).await {
+        Ok(listener) => listener,
+        Err(error) => return warn!(%address, "cannot serve the metrics of cluster DNS: {error}"),
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shutdown.cancelled() => return,
+        };
+        let Ok((stream, _)) = accepted else { continue };
+        let body = render();
+        tasks.spawn(async move {
+            let _ = timeout(PATIENCE, answer(stream, body)).await;
+        });
+    }
+}
+
+async fn answer(mut stream: TcpStream, body: String) -> std::io::Result<()> {
+    let (mut head, mut chunk) = (Vec::new(), [0; 1024]);
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < HEAD {
+        match stream.read(&mut chunk).await? {
+            0 => return Ok(()),
+            length => head.extend_from_slice(&chunk[..length]),
+        }
+    }
+    let (status, body) = match head.starts_with(b"GET /metrics") {
+        true => ("200 OK", body),
+        false => ("404 Not Found", "404 page not found\n".to_owned()),
+    };
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_corednss_names() {
+        let metrics = Metrics::default();
+        let answered = |own: bool, record_type: RecordType, code: ResponseCode, took: u64| Answered {
+            own,
+            record_type: Some(record_type),
+            code,
+            transport: Transport::Udp,
+            client: IpAddr::from([10, 0, 0, 1]),
+            took: Duration::from_micros(took),
+        };
+        metrics.count(&answered(true, RecordType::A, ResponseCode::NoError, 100));
+        metrics.count(&answered(true, RecordType::CAA, ResponseCode::NXDomain, 400));
+        metrics.count(&answered(false, RecordType::AAAA, ResponseCode::ServFail, 60_000_000));
+        metrics.cached(true);
+        let text = metrics.render("cluster.local.", 7);
+        for line in [
+            r#"coredns_dns_requests_total{family="1",proto="udp",server="dns://:53",view="",type="A",zone="cluster.local."} 1"#,
+            r#"coredns_dns_requests_total{family="1",proto="udp",server="dns://:53",view="",type="other",zone="cluster.local."} 1"#,
+            r#"coredns_dns_responses_total{plugin="kubernetes",rcode="NXDOMAIN",server="dns://:53",view="",zone="cluster.local."} 1"#,
+            r#"coredns_dns_request_duration_seconds_bucket{server="dns://:53",view="",zone="cluster.local.",le="0.0005"} 2"#,
+            r#"coredns_dns_request_duration_seconds_bucket{server="dns://:53",view="",zone=".",le="8.192"} 0"#,
+            r#"coredns_dns_request_duration_seconds_count{server="dns://:53",view="",zone="."} 1"#,
+            r#"coredns_cache_hits_total{server="dns://:53",view="",zones="."} 1"#,
+            r#"coredns_cache_entries{server="dns://:53",view="",zones="."} 7"#,
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+}

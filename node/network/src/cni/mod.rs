@@ -1,0 +1,80 @@
+//! The Container Network Interface, from both sides.
+//!
+//! - [`Chain`] runs the plugins that an administrator put into a directory, as containerd and CRI-O do.
+//! - [`plugin`] is our own pod network as such a plugin, for those runtimes.
+//!
+//! Reading order: `list` is the configuration; `exec` runs one plugin; `chain` is the protocol (ADD, DEL, CHECK, STATUS,
+//! GC) with its cache of results. Versions up to 1.1.0 of the specification are spoken.
+
+mod chain;
+mod exec;
+mod list;
+pub mod plugin;
+
+pub use chain::{Chain, Config};
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+/// Versions of the specification, oldest first.
+pub(crate) const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+
+/// Whether a version is at least another; one that is not known is not.
+pub(crate) fn at_least(version: &str, least: &str) -> bool {
+    let place = |wanted: &str| VERSIONS.iter().position(|known| *known == wanted);
+    place(version).is_some_and(|place_of| Some(place_of) >= place(least))
+}
+
+/// What can go wrong between a runtime and its plugins.
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {
+    #[error("no network configuration in {0}")]
+    NoConfiguration(PathBuf),
+    #[error("the network configuration {path}: {reason}")]
+    Configuration { path: PathBuf, reason: String },
+    #[error("the CNI plugin {0:?} is in none of the plugin directories")]
+    NoPlugin(String),
+    #[error("the CNI plugin {plugin:?} cannot be run: {source}")]
+    Run { plugin: String, source: io::Error },
+    #[error("the CNI plugin {plugin:?} took longer than {seconds} s for {command}")]
+    Timeout { plugin: String, command: &'static str, seconds: u64 },
+    #[error("the CNI plugin {plugin:?} failed ({command}): {message}")]
+    Failed { plugin: String, command: &'static str, message: String, code: Option<u64> },
+    #[error("the CNI plugin {plugin:?} answered what is no result: {reason}")]
+    Answer { plugin: String, reason: String },
+}
+
+/// The addresses of a result, in its order.
+pub(crate) fn addresses(result: &Value) -> Vec<IpAddr> {
+    let address = |text: &Value| text.as_str()?.split('/').next()?.parse::<IpAddr>().ok();
+    let ips = result["ips"].as_array().into_iter().flatten();
+    let mut found: Vec<IpAddr> = ips.filter_map(|ip| address(&ip["address"])).collect();
+    // Before version 0.3.0 each family had a place of its own.
+    found.extend(["ip4", "ip6"].into_iter().filter_map(|family| address(&result[family]["ip"])));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn versions_are_ordered() {
+        assert!(at_least("1.1.0", "0.4.0") && at_least("0.4.0", "0.4.0"));
+        assert!(!at_least("0.3.1", "0.4.0") && !at_least("9.9.9", "0.4.0"));
+    }
+
+    #[test]
+    fn results_of_every_version_have_addresses() {
+        let told = |value: Value| addresses(&value).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            told(json!({"ips": [{"address": "10.1.0.2/24"}, {"address": "fd00::2/64"}]})),
+            ["10.1.0.2", "fd00::2"]
+        );
+        assert_eq!(told(json!({"ip4": {"ip": "10.1.0.2/24"}})), ["10.1.0.2"]);
+    }
+}

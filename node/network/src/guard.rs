@@ -1,0 +1,151 @@
+//! What pods may put on the wire: frames for the node alone, from addresses that are theirs.
+//!
+//! Pods share a bridge, and one that may write raw frames could address another pod's hardware address, around the node's
+//! IP stack and so around every policy and Service; or send with another pod's address, and be taken for it. Both end
+//! here, where a frame enters the bridge, whether or not the kernel has `br_netfilter`:
+//!
+//! ```text
+//! chain frames   bridge, prerouting, before all else; from @ports only:
+//!                ARP from the pod's own address; IP from the pod's own address and to the bridge, or to a group
+//! ```
+//!
+//! Frames to groups reach other pods of the node as they do on any network, if their packets are to groups too.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use corten_nftables::{
+    Batch, Chain, ChainType, DataType, Element, Family, Field, Hook, InterfaceName, IpVersion, Mac, Port, Rule, Set,
+    Socket, Table, Verdict,
+};
+
+use crate::error::Error;
+
+const FRAMES: &str = "frames";
+const PORTS: &str = "ports";
+/// Before the bridge's own translation and `br_netfilter`.
+const FIRST: i32 = -400;
+/// The types of frames; two bytes, as a port has.
+const ARP: Port = Port(0x0806);
+const IPV4: Port = Port(0x0800);
+const IPV6: Port = Port(0x86dd);
+/// The bit of hardware addresses of groups.
+const GROUP: Mac = Mac([1, 0, 0, 0, 0, 0]);
+
+/// The frames of one node's pods.
+pub(crate) struct Guard {
+    table: Table,
+    bridge: Mac,
+}
+
+/// A pod's end of the bridge, and the addresses behind it.
+pub(crate) struct GuardedPort {
+    pub name: String,
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Guard {
+    pub fn new(table: &str, bridge: [u8; 6]) -> Guard {
+        Guard { table: Table::new(Family::Bridge, table), bridge: Mac(bridge) }
+    }
+
+    fn ports() -> Set {
+        Set::new(PORTS, &[DataType::InterfaceName])
+    }
+
+    fn addresses(ip: IpVersion) -> Set {
+        let name = if ip == IpVersion::V4 { "ipv4" } else { "ipv6" };
+        Set::new(name, &[DataType::InterfaceName, ip.address()])
+    }
+
+    /// Replaces the table by one that guards these ports.
+    pub fn replace(&self, ports: &[GuardedPort]) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.replace_table(&self.table);
+        batch.add_set(&self.table, &Guard::ports());
+        for ip in IpVersion::ALL {
+            batch.add_set(&self.table, &Guard::addresses(ip));
+        }
+        batch.add_chain(&self.table, &Chain::base(FRAMES, ChainType::Filter, Hook::Prerouting, FIRST));
+        for rule in self.rules() {
+            batch.add_rule(&self.table, FRAMES, &rule);
+        }
+        for port in ports {
+            self.put(&mut batch, port);
+        }
+        Ok(Socket::open()?.apply(batch)?)
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let of_type = |kind: Port| Rule::new().eq(Field::EtherType, kind);
+        let own = |rule: Rule, kind: IpVersion, source: Field| {
+            rule.in_set(&[Field::Iifname, source], Guard::addresses(kind).name())
+        };
+        let to_bridge = |rule: Rule| rule.eq(Field::EtherDaddr, self.bridge);
+        let to_group = |rule: Rule, ip: IpVersion| {
+            let (group, length) = ip.multicast();
+            rule.has_bits(Field::EtherDaddr, GROUP, GROUP).in_prefix(ip.destination(), group, length)
+        };
+        let (v4, v6) = (IpVersion::V4, IpVersion::V6);
+        let broadcast = |rule: Rule| rule.eq(Field::IpDaddr, Ipv4Addr::BROADCAST);
+        let link_local =
+            |rule: Rule| rule.in_prefix(Field::Ip6Saddr, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10);
+        let nobody = |rule: Rule| rule.eq(Field::Ip6Saddr, Ipv6Addr::UNSPECIFIED);
+        let passes = |rule: Rule| rule.verdict(Verdict::Accept);
+        vec![
+            passes(Rule::new().not_in_set(&[Field::Iifname], PORTS)),
+            passes(own(of_type(ARP), v4, Field::ArpSaddrIp)),
+            passes(own(to_bridge(of_type(IPV4)), v4, Field::IpSaddr)),
+            passes(own(to_group(of_type(IPV4), v4), v4, Field::IpSaddr)),
+            passes(own(broadcast(of_type(IPV4)), v4, Field::IpSaddr)),
+            passes(own(to_bridge(of_type(IPV6)), v6, Field::Ip6Saddr)),
+            passes(own(to_group(of_type(IPV6), v6), v6, Field::Ip6Saddr)),
+            // Neighbours are found before a link has addresses, and by those of the link.
+            passes(link_local(to_bridge(of_type(IPV6)))),
+            passes(link_local(to_group(of_type(IPV6), v6))),
+            passes(nobody(to_group(of_type(IPV6), v6))),
+            Rule::new().drop(),
+        ]
+    }
+
+    fn put(&self, batch: &mut Batch, port: &GuardedPort) {
+        let name = InterfaceName(port.name.clone());
+        batch.add_elements(&self.table, &Guard::ports(), &[Element::key(name.clone())]);
+        for address in &port.addresses {
+            let set = Guard::addresses(IpVersion::of(*address));
+            batch.add_elements(&self.table, &set, &[Element::key((name.clone(), *address))]);
+        }
+    }
+
+    /// Guards a port, before it is the bridge's.
+    pub fn add(&self, port: &GuardedPort) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        self.put(&mut batch, port);
+        Ok(Socket::open()?.apply(batch)?)
+    }
+
+    /// Forgets a port that is gone. One that was never guarded is no error.
+    pub fn remove(&self, port: &GuardedPort) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        // Adding first makes the deletion succeed whatever of it stands.
+        self.put(&mut batch, port);
+        let name = InterfaceName(port.name.clone());
+        batch.delete_elements(&self.table, &Guard::ports(), &[Element::key(name.clone())]);
+        for address in &port.addresses {
+            let set = Guard::addresses(IpVersion::of(*address));
+            batch.delete_elements(&self.table, &set, &[Element::key((name.clone(), *address))]);
+        }
+        Ok(Socket::open()?.apply(batch)?)
+    }
+
+    /// Whether the table stands.
+    pub fn stands(&self) -> Result<bool, Error> {
+        Ok(Socket::open()?.tables()?.contains(&self.table))
+    }
+
+    /// Deletes the table.
+    pub fn delete(&self) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.destroy_table(&self.table);
+        Ok(Socket::open()?.apply(batch)?)
+    }
+}

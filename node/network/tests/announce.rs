@@ -1,0 +1,156 @@
+//! Addresses of load balancers on two nodes in namespaces: held by one, and taken over when it is lost.
+
+#![allow(clippy::unwrap_used, dead_code)]
+
+#[path = "../../dns/tests/api/mod.rs"]
+mod api;
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use api::Api;
+use corten_network::namespace_node::{self, NodeNamespace};
+use corten_network::{announce, enter};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+const BOUND: Duration = Duration::from_secs(30);
+const ATTEMPT: Duration = Duration::from_millis(300);
+/// Of the nodes' subnets, so that who asks is a neighbour.
+const ADDRESSES: [&str; 2] = ["10.89.0.200", "fd89::200"];
+
+struct Pins(tempfile::TempDir);
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.0.path().join("netns")).into_iter().flatten().flatten() {
+            namespace_node::unpin(&entry.path()).unwrap();
+        }
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn node(api: &Api, name: &str, ready: bool) {
+    let status = if ready { "True" } else { "Unknown" };
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "status": {"conditions": [{"type": "Ready", "status": status}]}});
+    api.put("nodes", &node.to_string());
+}
+
+/// A server that says its node's name, on every address of the node.
+fn serve(node: &NodeNamespace) {
+    let listener = enter(&node.path, || TcpListener::bind("[::]:80").unwrap()).unwrap();
+    let name = node.name.clone();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = std::io::Write::write_all(&mut stream, name.as_bytes());
+        }
+    });
+}
+
+fn announcer(path: PathBuf, name: String, api: &Api, shutdown: CancellationToken) -> std::thread::JoinHandle<()> {
+    let client = api.client();
+    std::thread::spawn(move || {
+        let pool = ADDRESSES.map(|address| address.parse::<IpAddr>().unwrap()).map(|address| (address, address));
+        let config = announce::Config::new(name, pool.to_vec());
+        enter(&path, || block_on(announce::run(config, client, shutdown)).unwrap()).unwrap();
+    })
+}
+
+/// Who answers at an address; nobody is an empty name.
+fn answers(address: &str) -> String {
+    let ask = || {
+        let to = SocketAddr::new(address.parse().unwrap(), 80);
+        let mut stream = TcpStream::connect_timeout(&to, ATTEMPT).ok()?;
+        stream.set_read_timeout(Some(ATTEMPT)).ok()?;
+        let mut name = String::new();
+        stream.read_to_string(&mut name).ok()?;
+        Some(name)
+    };
+    ask().unwrap_or_default()
+}
+
+fn until_answered_by(address: &str, expected: impl Fn(&str) -> bool) -> String {
+    let deadline = Instant::now() + BOUND;
+    loop {
+        let name = answers(address);
+        if expected(&name) {
+            return name;
+        }
+        assert!(Instant::now() < deadline, "{address} is answered by {name:?}");
+    }
+}
+
+#[test]
+fn a_lost_nodes_addresses_are_taken_over() {
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+        let pins = Pins(tempfile::tempdir().unwrap());
+        let ranges = ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap());
+        let config = namespace_node::Config::new(pins.0.path(), &ranges);
+        let nodes: Vec<NodeNamespace> = block_on(async {
+            let mut made = Vec::new();
+            for (index, name) in ["a", "b"].iter().enumerate() {
+                let addresses = config.addresses(index).unwrap();
+                made.push(namespace_node::create(&config, name, &addresses).await.unwrap());
+            }
+            made
+        });
+        let api = Api::default();
+        let ingress: Vec<_> = ADDRESSES.iter().map(|address| json!({"ip": address})).collect();
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "web"},
+            "spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": ingress}}});
+        api.put("services", &service.to_string());
+        for name in ["a", "b"] {
+            node(&api, name, true);
+        }
+        let shutdown = CancellationToken::new();
+        let running: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                serve(node);
+                announcer(node.path.clone(), node.name.clone(), &api, shutdown.clone())
+            })
+            .collect();
+        for address in ADDRESSES {
+            let holder = until_answered_by(address, |name| !name.is_empty());
+            let other = if holder == "a" { "b" } else { "a" };
+            // The holder's cable is cut, and the control plane notices.
+            let cable = cable(nodes.iter().find(|node| node.name == holder).unwrap());
+            link_is(&cable, "down");
+            node(&api, &holder, false);
+            until_answered_by(address, |name| name == other);
+            // It heals: the address goes back where it belongs, and nobody else keeps it.
+            link_is(&cable, "up");
+            node(&api, &holder, true);
+            until_answered_by(address, |name| name == holder);
+        }
+        shutdown.cancel();
+        for thread in running {
+            thread.join().unwrap();
+        }
+        assert_eq!(answers(ADDRESSES[0]), "", "addresses are given up at the end");
+        assert_eq!(answers(ADDRESSES[1]), "");
+        block_on(namespace_node::cleanup(&config)).unwrap();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The machine's end of a node's link.
+fn cable(node: &NodeNamespace) -> String {
+    let IpAddr::V4(address) = node.addresses[0] else { panic!("{node:?}") };
+    format!("cn-{:08x}", address.to_bits())
+}
+
+fn link_is(name: &str, state: &str) {
+    let ended = std::process::Command::new("ip").args(["link", "set", name, state]).status().unwrap();
+    assert!(ended.success());
+}

@@ -1,0 +1,112 @@
+//! Services by iptables, for hosts whose other rules need it: everything of `nat` and `filter` that is ours stands in
+//! chains named `CORTEN-…`, which one `iptables-restore` replaces whole.
+//!
+//! The cost of a change follows from the number of Services, as it always has with iptables; nf_tables is the default
+//! for that reason. Reading order: `text` is the rules, purely; this file has the programs.
+
+mod text;
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use corten_nftables::IpVersion;
+
+pub(crate) use text::{Portal, Text, render};
+
+use crate::error::Error;
+
+/// Seconds to wait for others that change the rules.
+const WAIT: &str = "10";
+/// Where our chains are entered: table, chain, what must hold, and whereto.
+const JUMPS: [(&str, &str, &[&str], &str); 6] = [
+    ("nat", "PREROUTING", &[], text::SERVICES),
+    ("nat", "OUTPUT", &[], text::SERVICES),
+    ("nat", "POSTROUTING", &[], text::POSTROUTING),
+    ("filter", "INPUT", &["-m", "conntrack", "--ctstate", "NEW"], text::REFUSED),
+    ("filter", "FORWARD", &["-m", "conntrack", "--ctstate", "NEW"], text::REFUSED),
+    ("filter", "OUTPUT", &["-m", "conntrack", "--ctstate", "NEW"], text::REFUSED),
+];
+
+/// The programs of one version of IP.
+pub(crate) struct Iptables {
+    prefix: &'static str,
+    directory: Option<PathBuf>,
+    /// Chains of Services that stand.
+    chains: BTreeSet<String>,
+    /// Whether an earlier run left anything.
+    found: bool,
+}
+
+impl Iptables {
+    /// Looks what an earlier run left. `directory` is where the programs are; without it the system's are used.
+    pub fn open(ip: IpVersion, directory: Option<&Path>) -> Result<Iptables, Error> {
+        let prefix = if ip == IpVersion::V4 { "iptables" } else { "ip6tables" };
+        let mut opened =
+            Iptables { prefix, directory: directory.map(Path::to_owned), chains: BTreeSet::new(), found: false };
+        let saved = opened.run("-save", &["-t", "nat"], None)?;
+        opened.found = saved.contains(text::SERVICES);
+        let declared = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+        opened.chains = declared.filter(|chain| text::is_of_service(chain)).map(str::to_owned).collect();
+        Ok(opened)
+    }
+
+    fn run(&self, suffix: &str, arguments: &[&str], input: Option<&str>) -> Result<String, Error> {
+        let program = format!("{}{suffix}", self.prefix);
+        let failed = |source: io::Error| Error::Program { program: program.clone(), source };
+        let path = self.directory.as_ref().map_or_else(|| program.clone().into(), |dir| dir.join(&program));
+        let mut child = Command::new(path)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        // The program reads all before it writes anything.
+        if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
+            stdin.write_all(input.as_bytes()).map_err(failed)?;
+        }
+        let output = child.wait_with_output().map_err(failed)?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => {
+                let told = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Err(failed(io::Error::other(format!("{}: {told}", output.status))))
+            }
+        }
+    }
+
+    /// Makes the rules stand, and takes away the chains of Services that are gone.
+    pub fn replace(&mut self, wanted: &Text) -> Result<usize, Error> {
+        let gone: Vec<&String> = self.chains.difference(&wanted.chains).collect();
+        let input = wanted.restore(&gone);
+        self.run("-restore", &["-w", WAIT, "--noflush"], Some(&input))?;
+        self.chains = wanted.chains.clone();
+        for (table, chain, matches, target) in JUMPS {
+            let rule = |operation| [&["-w", WAIT, "-t", table, operation, chain], matches, &["-j", target]].concat();
+            if self.run("", &rule("-C"), None).is_err() {
+                self.run("", &rule("-I"), None)?;
+            }
+        }
+        Ok(input.len())
+    }
+
+    /// Takes everything of ours away.
+    pub fn cleanup(&mut self) {
+        if !self.found {
+            return;
+        }
+        for (table, chain, matches, target) in JUMPS {
+            let rule = [&["-w", WAIT, "-t", table, "-D", chain], matches, &["-j", target]].concat();
+            // What is not there need not go.
+            let _ = self.run("", &rule, None);
+        }
+        let _ = self.replace_all_by_nothing();
+    }
+
+    fn replace_all_by_nothing(&mut self) -> Result<(), Error> {
+        let input = text::removal(&self.chains);
+        self.run("-restore", &["-w", WAIT, "--noflush"], Some(&input)).map(drop)
+    }
+}
