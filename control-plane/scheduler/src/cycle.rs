@@ -3,13 +3,15 @@
 //! Plain functions on the snapshot, which a dry run changes and restores. What is decided is carried out elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::framework::{Effect, Plugin, Point, PreFilter, PreScore, State, Verdict};
 use crate::metrics::ProfileSeries;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
-use crate::rows::{PodRow, Snapshot};
+use crate::rows::demand::Demand;
+use crate::rows::{NodeRow, PodRow, Snapshot};
 
 /// Why no node was found, in upstream's words.
 #[derive(Debug)]
@@ -56,6 +58,36 @@ pub struct Rotation {
     seed: u64,
     /// What dry runs for pods like the last one found.
     pub dry_runs: preemption::Memory,
+    scores: Scores,
+}
+
+/// What the plugins that look at nothing but a node's own row gave the nodes together, for pods that ask for the same:
+/// a replica differs from the one before only in the node that it went to. Holds as long as a node's generation.
+#[derive(Default)]
+struct Scores {
+    of: Option<(String, Arc<Demand>)>,
+    nodes: Vec<Option<(u64, i64)>>,
+}
+
+impl Scores {
+    /// Forgets what was given for others.
+    fn begin(&mut self, profile: &Profile, pod: &PodRow) {
+        let same = |(name, demand): &(String, Arc<Demand>)| *name == profile.name && Arc::ptr_eq(demand, &pod.demand);
+        if !self.of.as_ref().is_some_and(same) {
+            self.of = Some((profile.name.clone(), pod.demand.clone()));
+            self.nodes.clear();
+        }
+    }
+
+    fn of_node(&mut self, node: &NodeRow, sum: impl FnOnce() -> i64) -> i64 {
+        if self.nodes.len() <= node.slot {
+            self.nodes.resize(node.slot + 1, None);
+        }
+        match &mut self.nodes[node.slot] {
+            Some((generation, score)) if *generation == node.generation => *score,
+            place => place.insert((node.generation, sum())).1,
+        }
+    }
 }
 
 impl Rotation {
@@ -350,18 +382,37 @@ pub fn histogram<'a>(total: usize, verdicts: impl Iterator<Item = (&'a Verdict, 
 }
 
 /// The weighted scores of nodes, in their order.
-pub fn scores(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, nodes: &[usize]) -> Vec<i64> {
+pub fn scores(
+    snapshot: &mut Snapshot,
+    profile: &Profile,
+    pod: &PodRow,
+    nodes: &[usize],
+    rotation: &mut Rotation,
+) -> Vec<i64> {
     let (series, began) = (&profile.series, Instant::now());
     let prepared: Vec<(&dyn Plugin, i64, PreScore)> =
         profile.scorers().map(|(plugin, weight)| (plugin, weight, plugin.pre_score(pod, snapshot, nodes))).collect();
     series.point(Point::PreScore, "Success", began);
     let began = Instant::now();
     let mut totals = vec![0; nodes.len()];
-    for (plugin, weight, prepared) in prepared {
-        let Some(scores) = prepared_scores(snapshot, plugin, pod, nodes, prepared) else { continue };
+    let mut local = Vec::new();
+    for (plugin, weight, prepared) in prepared.into_iter().filter(|(_, _, one)| !matches!(one, PreScore::Skip)) {
         series.evaluated(plugin.name(), Point::PreScore, 1);
         series.evaluated(plugin.name(), Point::Score, nodes.len());
-        totals.iter_mut().zip(scores).for_each(|(total, score)| *total += score * weight);
+        match prepared {
+            PreScore::Ready(state) if plugin.scores_locally() => local.push((plugin, weight, state)),
+            prepared => {
+                let scores = prepared_scores(snapshot, plugin, pod, nodes, prepared).unwrap_or_default();
+                totals.iter_mut().zip(scores).for_each(|(total, score)| *total += score * weight);
+            }
+        }
+    }
+    rotation.scores.begin(profile, pod);
+    for (total, slot) in totals.iter_mut().zip(nodes) {
+        let node = snapshot.node(*slot);
+        let sum =
+            || local.iter().map(|(plugin, weight, state)| plugin.score(state, pod, node, snapshot) * weight).sum();
+        *total += rotation.scores.of_node(node, sum);
     }
     series.point(Point::Score, "Success", began);
     totals
@@ -414,7 +465,10 @@ pub fn schedule(
     let chosen = match search.feasible.as_slice() {
         [] => None,
         [only] => Some(*only),
-        several => select(several, &scores(snapshot, profile, pod, several), rotation),
+        several => {
+            let scores = scores(snapshot, profile, pod, several, rotation);
+            select(several, &scores, rotation)
+        }
     };
     profile.series.decided(began);
     chosen.ok_or_else(|| post_filter(snapshot, profile, pod, &search, rotation))

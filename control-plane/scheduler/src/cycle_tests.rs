@@ -7,7 +7,6 @@ use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_meta::{Key, Selector};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// A cluster that pods are put on and asked about.
 struct Cluster {
@@ -291,6 +290,37 @@ proptest! {
         }
         for row in cluster.snapshot.nodes() {
             prop_assert!(row.requested.milli_cpu <= row.allocatable.milli_cpu);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn dry_runs_that_are_remembered_find_what_new_ones_find(
+        steps in prop::collection::vec((0usize..3, 1u8..4, 0i32..3, prop::bool::weighted(0.3)), 1..40),
+    ) {
+        let mut cluster = Cluster::new(["a", "b", "c"].map(|name| node(name, "4", json!({}))).into());
+        let mut rotation = Rotation::new(7);
+        for (number, (at, amount, priority, goes)) in steps.into_iter().enumerate() {
+            match goes {
+                true => drop(cluster.snapshot.remove_pod(&format!("q{}", number / 2))),
+                false => {
+                    let spec = cpu(&amount.to_string(), json!({"priority": priority}));
+                    cluster.put(&format!("q{number}"), spec, ["a", "b", "c"][at]);
+                }
+            }
+            let mut made = |rotation: &mut Rotation| {
+                let row = cluster.snapshot.row(typed_pod("p", cpu("3", json!({"priority": 10}))));
+                let rejection = schedule(&mut cluster.snapshot, &cluster.profile, &row, rotation).err()?;
+                let room = preemption::best(rejection.candidates)?;
+                Some((room.node, room.victims.iter().map(|victim| victim.name.clone()).collect::<Vec<_>>()))
+            };
+            prop_assert_eq!(made(&mut rotation), made(&mut Rotation::new(7)));
+            let row = cluster.snapshot.row(typed_pod("r", cpu("1", json!({}))));
+            let slots: Vec<usize> = cluster.snapshot.nodes().map(|node| node.slot).collect();
+            let mut given =
+                |rotation: &mut Rotation| scores(&mut cluster.snapshot, &cluster.profile, &row, &slots, rotation);
+            prop_assert_eq!(given(&mut rotation), given(&mut Rotation::new(7)));
         }
     }
 }

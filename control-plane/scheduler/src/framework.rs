@@ -255,6 +255,11 @@ pub trait Plugin: Send + Sync {
         0
     }
 
+    /// Whether its score hangs on nothing but what the pod asks for and the node's own row, and is not normalized.
+    fn scores_locally(&self) -> bool {
+        false
+    }
+
     /// Post-filter: what it does about a pod that found no node.
     fn post_filter(&self, _pod: &PodRow, _search: &Search, _snapshot: &Snapshot) -> Option<Aftermath> {
         None

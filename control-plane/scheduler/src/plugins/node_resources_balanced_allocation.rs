@@ -31,6 +31,10 @@ impl Plugin for NodeResourcesBalancedAllocation {
         }
     }
 
+    fn scores_locally(&self) -> bool {
+        true
+    }
+
     /// Half the scale, moved up or down by what the pod does to the balance.
     fn score(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
         let uses = || uses(&self.resources, &pod.demand.requests, node, false).map(|(_, used)| used);

@@ -122,6 +122,10 @@ impl Plugin for NodeResourcesFit {
         PreScore::Ready(Box::new(()))
     }
 
+    fn scores_locally(&self) -> bool {
+        true
+    }
+
     fn score(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
         self.strategy.score(uses(&self.resources, &pod.demand.scoring, node, true))
     }
