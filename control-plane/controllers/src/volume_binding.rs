@@ -123,9 +123,12 @@ fn bound(observed: &Observed, name: &str) -> Plan {
     }
     let mut updated = claim.clone();
     let status = updated.status.get_or_insert_default();
+    // A claim that is bound may be smaller than its volume: what lies on it has not grown yet, and its node will say so.
+    if status.phase.as_deref() != Some("Bound") {
+        status.capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.clone());
+    }
     status.phase = Some("Bound".to_owned());
     status.access_modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.clone());
-    status.capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.clone());
     if updated == *claim { Plan::nothing() } else { Plan::from(Action::update_status(&updated)) }
 }
 
@@ -329,6 +332,20 @@ mod tests {
         );
         assert_eq!(phase(&model, "PersistentVolume", "", "fits"), "Bound");
         assert_eq!(phase(&model, "PersistentVolume", "", "big"), "Available");
+    }
+
+    #[test]
+    fn a_bound_claim_keeps_its_size_when_its_volume_grows() {
+        let mut model = Model::default();
+        model.put(volume("v", "5Gi", json!({})));
+        model.put(claim("4Gi"));
+        settle(&mut model);
+        let mut grown = model.value("PersistentVolume", "", "v");
+        grown["spec"]["capacity"]["storage"] = json!("9Gi");
+        model.put(grown);
+        settle(&mut model);
+        let bound = model.value("PersistentVolumeClaim", "default", "data");
+        assert_eq!(bound["status"]["capacity"]["storage"], "5Gi", "the node says when what lies on it has grown");
     }
 
     #[test]

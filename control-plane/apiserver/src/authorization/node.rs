@@ -166,7 +166,10 @@ impl Own<'_> {
             }
             "volumeattachments" => of("storage.k8s.io", "volumeattachments", "/spec/nodeName", self.node),
             "resourceslices" => of("resource.k8s.io", "resourceslices", "/spec/nodeName", self.node),
-            resource => pods(a.namespace).iter().any(|pod| uses(pod, resource, a.name)),
+            resource => {
+                pods(a.namespace).iter().any(|pod| uses(pod, resource, a.name))
+                    || (resource == "secrets" && is_of_volume(self.server, self.node, a))
+            }
         };
         let why = format!("no relationship found between node '{}' and this object", self.node);
         if related { Ok(()) } else { Err(why) }
@@ -186,6 +189,31 @@ fn uses(pod: &Value, resource: &str, name: &str) -> bool {
         "persistentvolumeclaims" => refers_to(&pod["spec"], resource, name) || has_ephemeral_claim(pod, name),
         _ => refers_to(&pod["spec"], resource, name),
     }
+}
+
+/// Whether a persistent volume that a pod of the node claims names the Secret for its storage driver.
+fn is_of_volume(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
+    let Some(resource) = server.registry.resource("", "v1", "persistentvolumes") else { return false };
+    let Some(stored) = &resource.stored else { return false };
+    let every =
+        Filter { namespace: String::new(), labels: Selector::everything(), fields: FieldSelector::everything() };
+    let volumes = stored.cache.select(&every);
+    let named = volumes.iter().map(|volume| volume.value()).filter(|it| names_secret(it, a.namespace, a.name));
+    let mut claims = named.filter_map(|volume| {
+        let claim = &volume["spec"]["claimRef"];
+        Some((claim["namespace"].as_str()?.to_owned(), claim["name"].as_str()?.to_owned()))
+    });
+    claims.any(|(namespace, name)| {
+        pods_of(server, node, &namespace).iter().any(|pod| uses(pod, "persistentvolumeclaims", &name))
+    })
+}
+
+fn names_secret(volume: &Value, namespace: &str, name: &str) -> bool {
+    let references = ["nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
+    references.iter().any(|reference| {
+        let reference = &volume["spec"]["csi"][*reference];
+        reference["namespace"] == namespace && reference["name"] == name
+    })
 }
 
 /// The pods of a namespace that run on the node.
@@ -242,6 +270,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_volume_names_the_secrets_of_its_driver() {
+        let volume = json!({"spec": {"csi": {"nodeStageSecretRef": {"namespace": "ns", "name": "key"}}}});
+        assert!(names_secret(&volume, "ns", "key"));
+        assert!(!names_secret(&volume, "other", "key"));
+        assert!(!names_secret(&json!({"spec": {"hostPath": {}}}), "ns", "key"));
+    }
 
     #[test]
     fn an_ephemeral_volumes_claim_belongs_to_its_pod() {

@@ -37,7 +37,17 @@ pub fn apply(config: &mut Config, document: &Value) -> Result<()> {
     for (name, value) in fields.iter().filter(|(name, _)| !["kind", "apiVersion"].contains(&name.as_str())) {
         set(config, name, value).map_err(refuse)?;
     }
+    reserve_cpus(config);
     check(config).map_err(refuse)
+}
+
+/// Processors that are reserved by name are what is reserved, in place of amounts.
+fn reserve_cpus(config: &mut Config) {
+    let named = config.reserved_cpus.as_deref().and_then(crate::cpus::set::parse);
+    if let Some(named) = named {
+        config.system_reserved.insert("cpu".to_owned(), named.len().to_string());
+        config.kube_reserved.remove("cpu");
+    }
 }
 
 fn refuse(why: String) -> Error {
