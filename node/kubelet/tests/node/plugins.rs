@@ -453,7 +453,8 @@ async fn register_devices(fixture: &Fixture, plugin: &Plugin) {
 
 fn wants_gpu() -> Value {
     let mut spec = one("present");
-    spec["containers"][0]["resources"] = json!({"limits": {"example.com/gpu": "1"}});
+    spec["containers"][0]["resources"] =
+        json!({"limits": {"example.com/gpu": "1"}, "requests": {"example.com/gpu": "1"}});
     spec
 }
 
