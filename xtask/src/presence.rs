@@ -1,10 +1,10 @@
-//! Reads from upstream's type declarations what OpenAPI does not say: whether a field can be absent, and how its zero
-//! value is written.
+//! Reads from upstream's type declarations what OpenAPI does not say: whether a field can be absent, how its zero
+//! value is written, in which order a struct declares its fields and under which names, and the values of enums.
 //!
-//! Only names and tags are read. A field that is a pointer tells absent from zero; a field without `omitempty` is
-//! always written. Unmarked fields are the common case: zero is absent, and absent is not written.
+//! Only names, tags and constants are read. A field that is a pointer tells absent from zero; a field without
+//! `omitempty` is always written. Unmarked fields are the common case: zero is absent, and absent is not written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -13,13 +13,34 @@ use anyhow::{Context, Result};
 #[derive(Default)]
 pub struct Presence {
     structs: BTreeMap<String, Struct>,
+    /// The values of every type that is marked as an enum, by the type's full name.
+    enums: BTreeMap<String, BTreeSet<String>>,
 }
 
 #[derive(Default)]
 struct Struct {
-    marks: BTreeMap<String, String>,
-    /// Types whose fields appear among the struct's own.
-    inlined: Vec<String>,
+    fields: BTreeMap<String, Declared>,
+    /// Fields and inlined types, in the order of their declaration.
+    order: Vec<Member>,
+}
+
+enum Member {
+    Field(String),
+    /// A type whose fields appear among the struct's own.
+    Inlined(String),
+}
+
+/// What a declaration says of a field.
+#[derive(Default)]
+pub struct Declared {
+    /// `*` a pointer, `0` written also when it is zero, `z` not written when it is zero.
+    pub marks: String,
+    /// The name of its type, as decoding errors write it.
+    pub type_name: String,
+    /// The name of the field in the struct.
+    pub go_name: String,
+    /// The full name of the innermost named type of its values.
+    named: Option<String>,
 }
 
 impl Presence {
@@ -27,51 +48,92 @@ impl Presence {
     pub fn read(staging: &Path) -> Result<Presence> {
         let mut presence = Presence::default();
         for (package, directory) in packages(staging)? {
+            let mut texts = Vec::new();
             for file in go_files(&directory)? {
-                let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-                presence.read_file(&package, &text);
+                texts.push(std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?);
             }
+            texts.iter().for_each(|text| presence.read_file(&package, text));
+            texts.iter().for_each(|text| presence.read_constants(&package, text));
         }
         Ok(presence)
     }
 
     fn read_file(&mut self, package: &str, text: &str) {
         let mut current: Option<String> = None;
+        let mut is_enum = false;
         for line in text.lines() {
             let line = line.trim();
             if let Some(name) = line.strip_prefix("type ").and_then(|l| l.strip_suffix(" struct {")) {
                 current = Some(format!("{package}.{name}"));
+            } else if let Some(name) = line.strip_prefix("type ").and_then(|l| l.strip_suffix(" string")) {
+                if is_enum {
+                    self.enums.entry(format!("{package}.{name}")).or_default();
+                }
             } else if line == "}" {
                 current = None;
             } else if let (Some(name), Some((before, tag))) = (&current, line.split_once("`json:\"")) {
                 let tag = tag.split('"').next().unwrap_or_default();
                 self.structs.entry(name.clone()).or_default().read_field(package, before, tag);
             }
+            // The mark stands in the comment above its type.
+            is_enum = line.starts_with("//") && (is_enum || line == "// +enum");
         }
     }
 
-    /// The marks of one field: `*` a pointer, `0` written also when it is zero, `z` not written when it is zero; and
-    /// the struct that the field is inlined from, if it is.
-    pub fn of(&self, type_name: &str, field: &str) -> Option<(&str, Option<&str>)> {
-        let of = self.structs.get(type_name)?;
-        if let Some(marks) = of.marks.get(field) {
-            return Some((marks, None));
+    /// The constants of enums: `PodPending PodPhase = "Pending"` or `AddressTypeIPv4 = AddressType("IPv4")`.
+    fn read_constants(&mut self, package: &str, text: &str) {
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let Some((before, value)) = line.split_once(" = ") else { continue };
+            let (of, value) = match value.split_once("(\"") {
+                Some((of, value)) => (of, value),
+                None => (before.split_whitespace().last().unwrap_or_default(), value.trim_start_matches('"')),
+            };
+            let value = value.split('"').next().unwrap_or_default();
+            if let Some(values) = self.enums.get_mut(&format!("{package}.{of}")) {
+                values.insert(value.to_string());
+            }
         }
-        of.inlined.iter().find_map(|inlined| {
-            let (marks, _) = self.of(inlined, field)?;
-            Some((marks, inlined.rsplit('.').next()))
+    }
+
+    /// What the declaration of one field says, and the struct that the field is inlined from, if it is.
+    pub fn of(&self, type_name: &str, field: &str) -> Option<(&Declared, Option<&str>)> {
+        let of = self.structs.get(type_name)?;
+        if let Some(declared) = of.fields.get(field) {
+            return Some((declared, None));
+        }
+        of.order.iter().find_map(|member| match member {
+            Member::Inlined(inlined) => Some((self.of(inlined, field)?.0, inlined.rsplit('.').next())),
+            Member::Field(_) => None,
         })
+    }
+
+    /// The names of all fields of a type, in the order of their declaration.
+    pub fn order(&self, type_name: &str) -> Vec<&str> {
+        let members = self.structs.get(type_name).into_iter().flat_map(|of| &of.order);
+        members
+            .flat_map(|member| match member {
+                Member::Field(name) => vec![name.as_str()],
+                Member::Inlined(inlined) => self.order(inlined),
+            })
+            .collect()
+    }
+
+    /// The values that a field's type lists, sorted.
+    pub fn enum_of(&self, declared: &Declared) -> Option<&BTreeSet<String>> {
+        self.enums.get(declared.named.as_deref()?).filter(|values| !values.is_empty())
     }
 }
 
 impl Struct {
     fn read_field(&mut self, package: &str, before: &str, tag: &str) {
-        let Some(go_type) = before.split_whitespace().last() else { return };
+        let mut parts = before.split_whitespace();
+        let Some(go_name) = parts.next() else { return };
+        let go_type = parts.last().unwrap_or(go_name);
         let mut words = tag.split(',');
         let name = words.next().unwrap_or_default();
         let words: Vec<&str> = words.collect();
         if name.is_empty() && words.contains(&"inline") {
-            self.inlined.push(qualified(package, go_type.trim_start_matches('*')));
+            self.order.push(Member::Inlined(qualified(package, go_type.trim_start_matches('*'))));
             return;
         }
         let mut marks = String::new();
@@ -84,26 +146,44 @@ impl Struct {
         if words.contains(&"omitzero") {
             marks.push('z');
         }
-        if let Some(named) = named_scalar(package, go_type) {
-            marks.push(':');
-            marks.push_str(&named);
-        }
-        self.marks.insert(name.to_string(), marks);
+        let go_name = go_name.rsplit('.').next().unwrap_or(go_name).to_string();
+        let inner = innermost(go_type);
+        let is_named = inner.rsplit('.').next().is_some_and(|name| name.starts_with(char::is_uppercase));
+        let declared = Declared {
+            marks,
+            type_name: shown(package, go_type.trim_start_matches('*')),
+            go_name,
+            named: is_named.then(|| qualified(package, inner)),
+        };
+        self.fields.insert(name.to_string(), declared);
+        self.order.push(Member::Field(name.to_string()));
     }
 }
 
-/// The name that decoding errors have for the values of a field, when it is a named type: `v1.RestartPolicy`.
-fn named_scalar(package: &str, go_type: &str) -> Option<String> {
-    let inner = go_type.trim_start_matches('*').trim_start_matches("[]").trim_start_matches('*');
-    let inner = inner.rsplit(']').next().unwrap_or(inner);
-    let name = inner.rsplit('.').next().unwrap_or(inner);
-    let is_named = name.chars().next().is_some_and(char::is_uppercase);
-    let version = package.rsplit('.').next().unwrap_or("v1");
-    is_named.then(|| match inner.split_once('.') {
-        Some(("types", name)) => format!("types.{name}"),
+/// The type at the heart of a pointer, list or map.
+fn innermost(go_type: &str) -> &str {
+    go_type.rsplit([']', '*']).next().unwrap_or(go_type)
+}
+
+/// A type as decoding errors write it, with the last part of each package: `[]v1.KeyUsage`,
+/// `map[v1.QualifiedName]v1.DeviceAttribute`.
+fn shown(package: &str, go_type: &str) -> String {
+    if let Some((key, value)) = go_type.strip_prefix("map[").and_then(|t| t.split_once(']')) {
+        return format!("map[{}]{}", shown(package, key), shown(package, value));
+    }
+    for prefix in ["[]", "*"] {
+        if let Some(inner) = go_type.strip_prefix(prefix) {
+            return format!("{prefix}{}", shown(package, inner));
+        }
+    }
+    match go_type.split_once('.') {
+        Some(("types" | "resource" | "runtime" | "intstr", _)) => go_type.to_string(),
         Some((_, name)) => format!("v1.{name}"),
-        None => format!("{version}.{name}"),
-    })
+        None if go_type.starts_with(char::is_uppercase) => {
+            format!("{}.{go_type}", package.rsplit('.').next().unwrap_or("v1"))
+        }
+        None => go_type.to_string(),
+    }
 }
 
 /// The OpenAPI name of a type as it is written in a package.
@@ -147,7 +227,7 @@ fn go_files(directory: &Path) -> Result<Vec<PathBuf>> {
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with("types") && name.ends_with(".go") {
+        if (name.starts_with("types") || name == "watch.go") && name.ends_with(".go") {
             files.push(path);
         }
     }

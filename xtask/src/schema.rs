@@ -5,14 +5,14 @@
 //! descriptions are never read, so none can leak into the project. The form of a line is documented in the
 //! table's own head and parsed by `machinery/api/src/schema/table.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::presence::Presence;
+use crate::presence::{Declared, Presence};
 
 const HEAD: &str = "\
 # The schema of the Kubernetes API, facts only. Written by `cargo xtask schema`; do not edit.
@@ -22,7 +22,9 @@ const HEAD: &str = "\
 #        each with `=default` when its place in the schema has one
 # marks: ! required, =default, list=, keys=, strategy=, merge=, map=, gvk=, unions=,
 #        ~ and how its zero value is written: * absent is not zero, 0 always written, z zero not written,
-#        and after a colon the name of its type where that is more than its shape; ^ the struct it is inlined from
+#        and after a colon the name of its type where that is more than its shape; ^ the struct it is inlined from,
+#        enum= the values its type lists, with _ for a space, go= its name in the struct where that is another
+# Fields stand in the order of their declaration.
 ";
 
 /// Reads every stable group version under `<openapi>/v3` and writes the table to `out`.
@@ -80,24 +82,65 @@ fn write_type(table: &mut String, name: &str, schema: &Value, presence: &Presenc
     }
     table.push('\n');
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    for (field, property) in schema["properties"].as_object().into_iter().flatten() {
-        write_field(table, field, property, required.contains(&field.as_str()))
-            .with_context(|| format!("field {field}"))?;
-        let (marks, inlined) = presence.of(name, field).unwrap_or_default();
-        let (kept, go_type) = marks.split_once(':').unwrap_or((marks, ""));
-        // The names of structs are known by their references.
-        let scalar = !shape(property)?.contains('@') && !go_type.is_empty();
-        if scalar {
-            write!(table, " ~{kept}:{go_type}")?;
-        } else if !kept.is_empty() {
-            write!(table, " ~{kept}")?;
-        }
-        if let Some(inlined) = inlined.filter(|inlined| *inlined != "TypeMeta") {
-            write!(table, " ^{inlined}")?;
+    let properties = schema["properties"].as_object().cloned().unwrap_or_default();
+    for field in in_order(&properties, &presence.order(name)) {
+        let property = &properties[field];
+        write_field(table, field, property, required.contains(&field)).with_context(|| format!("field {field}"))?;
+        if let Some((declared, inlined)) = presence.of(name, field) {
+            write_declared(table, (field, &shape(property)?), declared, inlined);
+            write_enum(table, presence.enum_of(declared)).with_context(|| format!("field {field}"))?;
         }
         table.push('\n');
     }
     Ok(())
+}
+
+/// The names of all properties: those that are declared in the order of their declaration, others after them.
+fn in_order<'a>(properties: &'a serde_json::Map<String, Value>, declared: &[&'a str]) -> Vec<&'a str> {
+    let mut names: Vec<&str> = declared.iter().copied().filter(|name| properties.contains_key(*name)).collect();
+    names.extend(properties.keys().map(String::as_str).filter(|name| !declared.contains(name)));
+    names
+}
+
+/// What the declaration of a field says beyond its property.
+fn write_declared(table: &mut String, (field, shape): (&str, &str), declared: &Declared, inlined: Option<&str>) {
+    let go_type = &declared.type_name;
+    let is_named = go_type.contains(char::is_uppercase);
+    // The names of structs are known by their references; those of maps only when nothing about them is plain.
+    let is_odd_map = shape.starts_with('{') && !go_type.starts_with("map[string]");
+    if is_named && (!shape.contains('@') || is_odd_map) {
+        table.push_str(&format!(" ~{}:{go_type}", declared.marks));
+    } else if !declared.marks.is_empty() {
+        table.push_str(&format!(" ~{}", declared.marks));
+    }
+    if inlined == Some("TypeMeta") {
+        return;
+    }
+    if let Some(inlined) = inlined {
+        table.push_str(&format!(" ^{inlined}"));
+    }
+    let is_embedded = field == "metadata";
+    if !is_embedded && declared.go_name != capitalized(field) {
+        table.push_str(&format!(" go={}", declared.go_name));
+    }
+}
+
+fn write_enum(table: &mut String, values: Option<&BTreeSet<String>>) -> Result<()> {
+    let Some(values) = values else { return Ok(()) };
+    let mut words = Vec::new();
+    for value in values {
+        if value.contains(['_', ',']) {
+            bail!("the value {value:?} needs another form in the table");
+        }
+        words.push(value.replace(' ', "_"));
+    }
+    table.push_str(&format!(" enum={}", words.join(",")));
+    Ok(())
+}
+
+fn capitalized(name: &str) -> String {
+    let mut characters = name.chars();
+    characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
 }
 
 fn write_field(table: &mut String, name: &str, property: &Value, required: bool) -> Result<()> {

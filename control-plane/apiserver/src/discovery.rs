@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::aggregation::Known;
 use crate::body::{Body, Reply};
-use crate::negotiation::View;
+use crate::negotiation::{ACCEPTED, View};
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::response;
@@ -110,6 +110,9 @@ impl Discovery {
             return Some(Ok(serve_aggregated(context, tagged)));
         }
         let document = self.documents.get(path)?;
+        if context.accept.view != View::Plain {
+            return Some(Err(Status::not_acceptable(ACCEPTED)));
+        }
         Some(Ok(response::value(context.accept, StatusCode::OK, document)))
     }
 
@@ -232,7 +235,7 @@ fn resource_list(group: &str, version: &Version) -> Value {
         if !kind.categories.is_empty() {
             entry["categories"] = json!(kind.categories);
         }
-        if kind.verbs.contains(&"list") {
+        if kind.verbs.contains(&"list") && kind.storage != corten_api::Storage::Virtual {
             entry["storageVersionHash"] = storage_version_hash(kind).into();
         }
         resources.push(entry);
@@ -258,9 +261,12 @@ fn resource_list(group: &str, version: &Version) -> Value {
 
 fn storage_version_hash(kind: &Kind) -> String {
     use base64::Engine;
+    // Upstream still stores these in the version they had before.
+    const FIRST: [&str; 3] = ["CustomResourceDefinition", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"];
     let (group, version) = match &kind.storage {
-        corten_api::Storage::Stored { hub: Some((group, version)), .. } => (group, version),
-        _ => (&kind.group, &kind.version),
+        corten_api::Storage::Stored { hub: Some((group, version)), .. } => (group.as_str(), version.as_str()),
+        _ if FIRST.contains(&kind.kind.as_str()) && !kind.is_custom() => (kind.group.as_str(), "v1beta1"),
+        _ => (kind.group.as_str(), kind.version.as_str()),
     };
     let text =
         if group.is_empty() { format!("/{version}/{}", kind.kind) } else { format!("{group}/{version}/{}", kind.kind) };

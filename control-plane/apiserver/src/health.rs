@@ -27,11 +27,27 @@ const CHECKS: &[(&str, bool)] = &[
     (KMS, false),
     ("informer-sync", true),
     ("poststarthook/start-apiserver-admission-initializer", false),
+    ("poststarthook/priority-and-fairness-config-consumer", false),
+    ("poststarthook/priority-and-fairness-filter", false),
+    ("poststarthook/start-apiextensions-informers", false),
+    ("poststarthook/start-apiextensions-controllers", false),
+    ("poststarthook/crd-informer-synced", false),
+    ("poststarthook/start-system-namespaces-controller", false),
+    ("poststarthook/start-cluster-authentication-info-controller", false),
+    ("poststarthook/start-service-ip-repair-controllers", false),
     ("poststarthook/rbac/bootstrap-roles", false),
     ("poststarthook/scheduling/bootstrap-system-priority-classes", false),
-    ("poststarthook/start-system-namespaces-controller", false),
-    ("poststarthook/start-service-ip-repair-controllers", false),
+    ("poststarthook/priority-and-fairness-config-producer", false),
     ("poststarthook/bootstrap-controller", false),
+    ("poststarthook/start-kube-aggregator-informers", false),
+    ("poststarthook/apiservice-status-local-available-controller", false),
+    ("poststarthook/apiservice-status-remote-available-controller", false),
+    ("poststarthook/apiservice-registration-controller", false),
+    ("poststarthook/apiservice-discovery-controller", false),
+    ("poststarthook/kube-apiserver-autoregistration", false),
+    ("autoregister-completion", false),
+    ("poststarthook/apiservice-openapi-controller", false),
+    ("poststarthook/apiservice-openapiv3-controller", false),
     ("shutdown", true),
 ];
 
@@ -81,7 +97,9 @@ fn check(server: &Server, name: &str) -> Result<(), String> {
     match name {
         KMS => server.registry.transformer.health().unwrap_or(Ok(())),
         "shutdown" if server.shutdown.is_cancelled() => Err("process is shutting down".to_owned()),
-        n if n.starts_with("poststarthook/") && !server.health.ready.load(Ordering::Acquire) => {
+        n if (n.starts_with("poststarthook/") || n == "autoregister-completion")
+            && !server.health.ready.load(Ordering::Acquire) =>
+        {
             Err("not finished".to_owned())
         }
         _ => Ok(()),
@@ -90,7 +108,7 @@ fn check(server: &Server, name: &str) -> Result<(), String> {
 
 fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     let query = &context.info.query;
-    let excluded: Vec<&str> = query.all("exclude").collect();
+    let mut excluded: Vec<&str> = query.all("exclude").collect();
     let mut lines = String::new();
     let mut failed = false;
     for (name, readiness_only) in checks(server) {
@@ -98,6 +116,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
             continue;
         }
         if excluded.contains(name) {
+            excluded.retain(|other| other != name);
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
@@ -108,6 +127,12 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
                 lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
             }
         }
+    }
+    if !excluded.is_empty() {
+        excluded.sort_unstable();
+        let quoted: Vec<String> = excluded.iter().map(|name| format!("{name:?}")).collect();
+        let unknown = quoted.join(",");
+        lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {unknown}\n"));
     }
     if failed {
         return response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{endpoint} check failed\n"));

@@ -24,6 +24,7 @@ pub enum View {
     Plain,
     Table,
     PartialMetadata,
+    PartialMetadataList,
     /// The discovery documents in one list.
     AggregatedDiscovery,
 }
@@ -33,6 +34,8 @@ pub enum View {
 pub struct Accept {
     pub format: Format,
     pub view: View,
+    /// The view is wanted in its first version.
+    pub is_beta: bool,
     /// Indented, for people.
     pub pretty: bool,
 }
@@ -56,6 +59,11 @@ impl Accept {
         }
         let is_spoken = |clause: &&str| format_of(clause).is_some();
         Err(if clauses.iter().any(is_spoken) { Status::not_acceptable(ACCEPTED) } else { no_representation() })
+    }
+
+    /// The version of tables and of objects reduced to their metadata.
+    pub fn meta_version(&self) -> &'static str {
+        if self.is_beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
     }
 
     /// The Content-Type of the answer.
@@ -101,12 +109,13 @@ fn read_clause(clause: &str, pretty: bool) -> Option<Accept> {
     }
     let view = match (kind, group, version) {
         ("", _, _) => View::Plain,
-        ("Table", "meta.k8s.io", "v1") => View::Table,
-        ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => View::PartialMetadata,
+        ("Table", "meta.k8s.io", "v1" | "v1beta1") => View::Table,
+        ("PartialObjectMetadata", "meta.k8s.io", "v1" | "v1beta1") => View::PartialMetadata,
+        ("PartialObjectMetadataList", "meta.k8s.io", "v1" | "v1beta1") => View::PartialMetadataList,
         ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => View::AggregatedDiscovery,
         _ => return None,
     };
-    Some(Accept { format, view, pretty })
+    Some(Accept { format, view, is_beta: version == "v1beta1", pretty })
 }
 
 fn is_person(headers: &HeaderMap) -> bool {
@@ -166,8 +175,8 @@ mod tests {
             Some((Format::Json, View::AggregatedDiscovery))
         );
         assert_eq!(
-            negotiate("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
-            Some((Format::Json, View::PartialMetadata))
+            negotiate("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1beta1"),
+            Some((Format::Json, View::PartialMetadataList))
         );
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_api::Kind;
-use corten_api::openapi::{custom_v2, custom_v3, encode_v2, openapi_v2, openapi_v3};
+use corten_api::openapi::{custom_v2, custom_v3, encode_v2, openapi_v2, openapi_v3, root_paths, root_v3};
 use corten_descriptions::Descriptions;
 use corten_meta::Value;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -235,7 +235,10 @@ fn make_v2() -> Version2 {
 fn make_v3(paths: &BTreeMap<String, String>) -> BTreeMap<String, Document> {
     let descriptions = Descriptions::load();
     let document = |group_version: &str| openapi_v3(group_version, &|of, field| descriptions.get(of, field));
-    paths.iter().filter_map(|(path, gv)| Some((path.clone(), Document::json(&document(gv)?)))).collect()
+    let root = |path: &str| root_v3(path, &|of, field| descriptions.get(of, field));
+    let roots = root_paths().into_iter().map(|path| (path.clone(), Document::json(&root(&path))));
+    let versions = paths.iter().filter_map(|(path, gv)| Some((path.clone(), Document::json(&document(gv)?))));
+    versions.chain(roots).collect()
 }
 
 impl Document {

@@ -110,9 +110,10 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
     match accept.view {
         View::Table => {
             let meta = ListMeta { resource_version: object.revision, ..ListMeta::default() };
-            value(accept, code, &table::render(kind, std::slice::from_ref(object), include, &meta, true))
+            value(accept, code, &table::render(accept, kind, std::slice::from_ref(object), include, &meta, true))
         }
-        View::PartialMetadata => value(accept, code, &partial(object.value())),
+        View::PartialMetadata => value(accept, code, &partial(accept, object.value())),
+        View::PartialMetadataList => not_acceptable(accept, kind, false),
         _ if accept.format == Format::Json && !accept.pretty => {
             let mut bytes = Vec::with_capacity(object.bytes.len() + 64);
             object.write_wire(&mut bytes);
@@ -127,11 +128,12 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
 pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Arc<Object>>, meta: &ListMeta) -> Reply {
     let code = StatusCode::OK;
     match accept.view {
-        View::Table => value(accept, code, &table::render(kind, &objects, include, meta, true)),
-        View::PartialMetadata => {
-            let items: Vec<Value> = objects.iter().map(|o| partial(o.value())).collect();
+        View::Table => value(accept, code, &table::render(accept, kind, &objects, include, meta, true)),
+        View::PartialMetadata => not_acceptable(accept, kind, true),
+        View::PartialMetadataList => {
+            let items: Vec<Value> = objects.iter().map(|o| partial(accept, o.value())).collect();
             let items = if items.is_empty() { Value::Null } else { items.into() };
-            let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+            let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": accept.meta_version(),
                                "metadata": meta.to_value(), "items": items });
             value(accept, code, &list)
         }
@@ -165,9 +167,24 @@ fn item(kind: &Kind, mut object: Value) -> Value {
 }
 
 /// An object reduced to its metadata.
-pub fn partial(object: Value) -> Value {
+pub fn partial(accept: Accept, object: Value) -> Value {
     let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata })
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": accept.meta_version(), "metadata": metadata })
+}
+
+/// The answer to a client that wants one object's metadata of a list, or a list's of one object.
+fn not_acceptable(accept: Accept, kind: &Kind, is_list: bool) -> Reply {
+    let package = match kind.group.split('.').next() {
+        Some("") | None => "core",
+        Some(group) => group,
+    };
+    let (is, wanted, suffix) = if is_list { ("is a list", "", "List") } else { ("is not a list", "List", "") };
+    let of = match kind.is_custom() {
+        true => format!("*unstructured.Unstructured{suffix}"),
+        false => format!("*{package}.{}{suffix}", kind.kind),
+    };
+    let message = format!("you requested PartialObjectMetadata{wanted}, but the requested object {is} ({of})");
+    status(accept, &Status { message, ..Status::not_acceptable(&[]) })
 }
 
 /// How the events of a watch are written, for the negotiated view.
@@ -180,20 +197,23 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
                 let Some((word, object)) = object_of(event) else { return plain_event(&resource.kind, event) };
                 let columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
                 let meta = ListMeta { resource_version: object.revision, ..ListMeta::default() };
-                let table = table::render(&resource.kind, std::slice::from_ref(object), include, &meta, columns);
+                let table =
+                    table::render(accept, &resource.kind, std::slice::from_ref(object), include, &meta, columns);
                 frame(word, &table)
             })
         }
-        View::PartialMetadata => Arc::new(move |Delivery { event, .. }| match (object_of(event), event) {
-            (Some((word, object)), _) => frame(word, &partial(object.value())),
-            (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
-                let mut object = bookmark(&resource.kind, *revision, *initial_events_end);
-                object["kind"] = "PartialObjectMetadata".into();
-                object["apiVersion"] = "meta.k8s.io/v1".into();
-                frame("BOOKMARK", &object)
-            }
-            _ => plain_event(&resource.kind, event),
-        }),
+        View::PartialMetadata | View::PartialMetadataList => {
+            Arc::new(move |Delivery { event, .. }| match (object_of(event), event) {
+                (Some((word, object)), _) => frame(word, &partial(accept, object.value())),
+                (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
+                    let mut object = bookmark(&resource.kind, *revision, *initial_events_end);
+                    object["kind"] = "PartialObjectMetadata".into();
+                    object["apiVersion"] = accept.meta_version().into();
+                    frame("BOOKMARK", &object)
+                }
+                _ => plain_event(&resource.kind, event),
+            })
+        }
         _ => Arc::new(move |delivery| match &delivery.change {
             Some(change) => change.frame(|| plain_event(&resource.kind, &delivery.event)),
             None => plain_event(&resource.kind, &delivery.event),

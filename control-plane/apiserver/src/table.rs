@@ -6,16 +6,24 @@ use corten_api::Kind;
 use corten_meta::{Object, Value};
 use serde_json::json;
 
+use crate::negotiation::Accept;
 use crate::response::{IncludeObject, ListMeta, partial};
 
-/// Renders objects as a `meta.k8s.io/v1` Table.
-pub fn render(kind: &Kind, objects: &[Arc<Object>], include: IncludeObject, meta: &ListMeta, columns: bool) -> Value {
+/// Renders objects as a Table.
+pub fn render(
+    accept: Accept,
+    kind: &Kind,
+    objects: &[Arc<Object>],
+    include: IncludeObject,
+    meta: &ListMeta,
+    columns: bool,
+) -> Value {
     let now = jiff::Timestamp::now();
-    let rows: Vec<Value> = objects.iter().map(|object| row(kind, object, include, now)).collect();
+    let rows: Vec<Value> = objects.iter().map(|object| row(accept, kind, object, include, now)).collect();
     let definitions: Vec<Value> = if columns { kind.columns.iter().map(column).collect() } else { Vec::new() };
     json!({
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": accept.meta_version(),
         "metadata": meta.to_value(),
         "columnDefinitions": if columns { json!(definitions) } else { Value::Null },
         "rows": rows,
@@ -32,12 +40,12 @@ fn column(column: &corten_api::Column) -> Value {
     })
 }
 
-fn row(kind: &Kind, object: &Arc<Object>, include: IncludeObject, now: jiff::Timestamp) -> Value {
+fn row(accept: Accept, kind: &Kind, object: &Arc<Object>, include: IncludeObject, now: jiff::Timestamp) -> Value {
     let value = object.value();
     let cells = kind.behaviour.cells(&value, now);
     match include {
         IncludeObject::None => json!({ "cells": cells }),
-        IncludeObject::Metadata => json!({ "cells": cells, "object": partial(value) }),
+        IncludeObject::Metadata => json!({ "cells": cells, "object": partial(accept, value) }),
         IncludeObject::Object => json!({ "cells": cells, "object": value }),
     }
 }

@@ -174,6 +174,13 @@ impl At<'_> {
         errors.extend(rule(text).into_iter().map(|message| FieldError::invalid(&self.path, text, message)));
     }
 
+    /// A text behind a pointer follows a rule when it is set, also when it is empty.
+    pub fn follows_when_set(&self, errors: &mut Errors, rule: TextRule) {
+        if self.is_set() {
+            self.follows_also_empty(errors, rule);
+        }
+    }
+
     /// A text that must be here and follows a rule.
     pub fn must_follow(&self, errors: &mut Errors, rule: TextRule) {
         if self.must(errors) {
@@ -192,6 +199,15 @@ impl At<'_> {
     pub fn must_be_one_of(&self, errors: &mut Errors, words: &[&str]) {
         if self.must(errors) {
             self.one_of(errors, words);
+        }
+    }
+
+    /// The same for a pointer: nothing is an error of its own, and an empty text is one of the wrong words.
+    pub fn must_be_set_to_one_of(&self, errors: &mut Errors, words: &[&str]) {
+        if self.is_set() {
+            self.one_of(errors, words);
+        } else {
+            errors.push(self.required(""));
         }
     }
 

@@ -10,17 +10,6 @@ pub(crate) fn invalid_each(path: &Path, value: &str, messages: Vec<String>) -> V
     messages.into_iter().map(|message| FieldError::invalid(path, value, message)).collect()
 }
 
-/// A text field at the top of an object that, when it is given, is one of a few words.
-pub(crate) fn one_of(object: &Value, field: &str, words: &[&str]) -> Option<FieldError> {
-    supported(&object[field], &Path::root(field), words)
-}
-
-/// A text that, when it is given, is one of a few words.
-pub(crate) fn supported(value: &Value, path: &Path, words: &[&str]) -> Option<FieldError> {
-    let text = value.as_str()?;
-    (!text.is_empty() && !words.contains(&text)).then(|| FieldError::not_supported(path, text, words))
-}
-
 /// A number that, when it is given, is not negative.
 pub(crate) fn nonnegative(value: &Value, path: &Path) -> Option<FieldError> {
     let number = value.as_i64()?;

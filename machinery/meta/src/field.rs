@@ -106,13 +106,15 @@ pub struct FieldError {
     pub value: Value,
     /// Whether the message leaves the value out, because it is long or says nothing.
     pub value_omitted: bool,
+    /// How the message shows the value, when that is not its JSON.
+    pub printed: Option<String>,
     pub detail: String,
 }
 
 impl FieldError {
     fn new(kind: ErrorKind, path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
         let (field, value) = (path.to_string(), value.into());
-        FieldError { kind, field, value, value_omitted: false, detail: detail.into() }
+        FieldError { kind, field, value, value_omitted: false, printed: None, detail: detail.into() }
     }
 
     pub fn required(path: &Path, detail: impl Into<String>) -> FieldError {
@@ -165,14 +167,20 @@ impl FieldError {
         FieldError::new(ErrorKind::TooFew, path, actual, format!("must have at least {}", counted(min, "item")))
     }
 
+    /// Whether the message repeats the value.
+    pub fn shows_value(&self) -> bool {
+        self.kind.shows_value() && !self.value_omitted
+    }
+
     /// The message without the field's name: what a status cause holds.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
-        if self.kind.shows_value() && !self.value_omitted {
+        if self.shows_value() {
             text.push_str(": ");
-            match &self.value {
-                Value::String(value) => text.push_str(&quote(value)),
-                other => text.push_str(&shown(other)),
+            match (&self.printed, &self.value) {
+                (Some(printed), _) => text.push_str(printed),
+                (None, Value::String(value)) => text.push_str(&quote(value)),
+                (None, other) => text.push_str(&shown(other)),
             }
         }
         if !self.detail.is_empty() {
@@ -191,21 +199,9 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// A value as JSON. The fields of a label selector stand in the order of upstream's struct, all others by name.
 fn shown(value: &Value) -> String {
-    const SELECTOR: [&str; 2] = ["matchLabels", "matchExpressions"];
     let mut json = Vec::new();
-    match value.as_object().filter(|map| map.len() == SELECTOR.len()) {
-        Some(map) if SELECTOR.iter().all(|field| map.contains_key(*field)) => {
-            for (at, field) in SELECTOR.iter().enumerate() {
-                json.extend_from_slice(if at == 0 { b"{" } else { b"," });
-                json.extend_from_slice(format!("{field:?}:").as_bytes());
-                crate::codec::write_value(&mut json, &map[*field]);
-            }
-            json.push(b'}');
-        }
-        _ => crate::codec::write_value(&mut json, value),
-    }
+    crate::codec::write_value(&mut json, value);
     String::from_utf8_lossy(&json).into_owned()
 }
 
@@ -252,10 +248,6 @@ mod tests {
             (FieldError::invalid(&p, 1.0, "bad"), "spec.x: Invalid value: 1: bad"),
             (FieldError::invalid(&p, json!({"a": [1]}), "bad"), r#"spec.x: Invalid value: {"a":[1]}: bad"#),
             (FieldError::invalid(&p, Value::Null, "bad"), "spec.x: Invalid value: null: bad"),
-            (
-                FieldError::invalid(&p, json!({"matchExpressions": [], "matchLabels": {"a": "b"}}), "bad"),
-                r#"spec.x: Invalid value: {"matchLabels":{"a":"b"},"matchExpressions":[]}: bad"#,
-            ),
             (
                 FieldError::not_supported(&p, "c", &["a", "b"]),
                 r#"spec.x: Unsupported value: "c": supported values: "a", "b""#,

@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use crate::quote::quote;
 
-/// How deep upstream's JSON scanner goes.
-const MAX_DEPTH: usize = 10_000;
+/// How deep values may nest. Upstream's scanner goes to ten thousand; here every later step walks a value by calling
+/// itself, so the stack is what bounds it.
+const MAX_DEPTH: usize = 127;
 
 /// What upstream's scanner says about text that is no JSON; `None` when it would accept it.
 pub fn json_error(bytes: &[u8]) -> Option<String> {
@@ -276,6 +277,36 @@ pub fn time_error(text: &str, micro: bool) -> String {
     if rest == "Z" { format!("parsing time {}: day out of range", quote(text)) } else { cannot(rest, "Z07:00") }
 }
 
+/// What upstream says about text that is no duration such as `1h30m`; `None` when it is one.
+pub fn duration_error(text: &str) -> Option<String> {
+    const UNITS: [&str; 8] = ["ns", "us", "\u{b5}s", "\u{3bc}s", "ms", "s", "m", "h"];
+    let invalid = || Some(format!("time: invalid duration {}", quote(text)));
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if rest == "0" {
+        return None;
+    }
+    if rest.is_empty() {
+        return invalid();
+    }
+    while !rest.is_empty() {
+        let number = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let digits = &rest[..rest.len() - number.len()];
+        if digits.matches('.').count() > 1 || !digits.contains(|c: char| c.is_ascii_digit()) {
+            return invalid();
+        }
+        let end = number.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(number.len());
+        let unit = &number[..end];
+        if unit.is_empty() {
+            return Some(format!("time: missing unit in duration {}", quote(text)));
+        }
+        if !UNITS.contains(&unit) {
+            return Some(format!("time: unknown unit {} in duration {}", quote(unit), quote(text)));
+        }
+        rest = &number[end..];
+    }
+    None
+}
+
 /// A value as upstream prints one that it decoded without knowing its type: `map[spec:map[replicas:3]]`.
 pub fn printed(value: &Value) -> String {
     match value {
@@ -318,7 +349,7 @@ mod tests {
             assert_eq!(json_error(text.as_bytes()).as_deref(), Some(wanted), "{text:?}");
         }
         assert_eq!(json_error(br#" {"a": [1, -2.5e+3, true, null, "\u00e9"], "b": {}} "#), None);
-        let deep = "[".repeat(20_000) + &"]".repeat(20_000);
+        let deep = "[".repeat(128) + &"]".repeat(128);
         assert_eq!(json_error(deep.as_bytes()).as_deref(), Some("exceeded max depth"));
     }
 
@@ -339,6 +370,21 @@ mod tests {
             ),
         ] {
             assert_eq!(time_error(text, micro), wanted);
+        }
+    }
+
+    #[test]
+    fn broken_durations_are_named_as_upstream_names_them() {
+        for (text, wanted) in [
+            ("0", None),
+            ("1h30m", None),
+            ("-1.5s", None),
+            ("x", Some(r#"time: invalid duration "x""#)),
+            ("", Some(r#"time: invalid duration """#)),
+            ("5", Some(r#"time: missing unit in duration "5""#)),
+            ("5y", Some(r#"time: unknown unit "y" in duration "5y""#)),
+        ] {
+            assert_eq!(duration_error(text).as_deref(), wanted, "{text:?}");
         }
     }
 

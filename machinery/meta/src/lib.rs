@@ -6,6 +6,7 @@
 
 pub mod accessor;
 pub mod codec;
+pub mod difference;
 pub mod error;
 pub mod field;
 pub mod fields;

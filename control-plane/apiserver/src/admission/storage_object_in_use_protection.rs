@@ -1,4 +1,5 @@
-//! StorageObjectInUseProtection: volumes and claims carry a finalizer, so that none goes while it is used.
+//! StorageObjectInUseProtection: volumes, claims and the classes of their attributes carry a finalizer, so that none
+//! goes while it is used.
 
 use corten_meta::Status;
 use futures::future::BoxFuture;
@@ -19,6 +20,8 @@ impl Plugin for StorageObjectInUseProtection {
                 "kubernetes.io/pvc-protection"
             } else if a.creates("", "persistentvolumes") {
                 "kubernetes.io/pv-protection"
+            } else if a.creates("storage.k8s.io", "volumeattributesclasses") {
+                "kubernetes.io/vac-protection"
             } else {
                 return Ok(());
             };

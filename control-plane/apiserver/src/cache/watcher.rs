@@ -154,6 +154,10 @@ impl Watcher {
         self.next_bookmark = Instant::now() + BOOKMARK_PERIOD;
         // The progress is read before the window, so nothing up to it can still be missing below.
         let revision = self.caches.revision();
+        // A watch that begins in the future has no progress to tell of yet.
+        if revision < self.after {
+            return;
+        }
         self.collect();
         if self.ended {
             return;

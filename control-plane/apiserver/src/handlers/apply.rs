@@ -102,6 +102,7 @@ impl Apply {
             kind: &kind.kind,
             schema: &kind.schema,
             custom: kind.behaviour.structural_schema(),
+            older: None,
         };
         let object = checked_result(target, object, &expected)?;
         super::update::check_name(target, &object)?;

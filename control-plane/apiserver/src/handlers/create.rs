@@ -55,7 +55,8 @@ pub async fn create_object(
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {
             target.context.warn(warning);
         }
-        let (candidate, companions) = attributes.into_parts();
+        let (mut candidate, companions) = attributes.into_parts();
+        target.resource.kind.settle(&mut candidate);
         if dry_run {
             return dry_create(target, &candidate).await;
         }

@@ -21,6 +21,7 @@ use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
 use crate::pipeline::Context;
 use crate::registry::Resource;
+use crate::request::RequestInfo;
 use crate::server::Server;
 use crate::{subresources, virtual_resources};
 
@@ -48,6 +49,7 @@ impl Target<'_> {
             kind: &kind.kind,
             schema: &kind.schema,
             custom: kind.behaviour.structural_schema(),
+            older: None,
         };
         crate::decode::object(self.context, bytes, &expected)
     }
@@ -59,6 +61,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     let Some(resource) = &context.resource else {
         return unknown_resource(server, context);
     };
+    check_timeout(info)?;
     let kind = &resource.kind;
     let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
     if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
@@ -99,6 +102,12 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
             }
         }
     }
+}
+
+/// How long a client would wait is for itself to see to, but what it says must be a duration.
+fn check_timeout(info: &RequestInfo) -> Result<(), Status> {
+    let why = info.query.get("timeout").filter(|_| info.verb != "watch").and_then(corten_meta::go::duration_error);
+    why.map_or(Ok(()), |why| Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))))
 }
 
 /// A served group answers in its own form what it does not have; any other path is none of the API.

@@ -107,21 +107,33 @@ pub fn own_created(resource: &Resource, object: &mut Value, now: jiff::Timestamp
         true => Filter::Without(Set::of_fields(&[&["status"]])),
         false => Filter::All,
     };
-    let versions = OneVersion { kind: &resource.kind, filter };
+    let versions = OneVersion { api_version: &by.api_version, schema: &resource.kind.schema, filter };
     let time = corten_meta::time::rfc3339(now);
     let managers = update(&versions, &first(&resource.kind), object, Managers::default(), &by, &time);
     set_managers(object, managers);
 }
 
-/// A resource in its own version only.
+/// The author of an object that is answered and never stored owns all that it says.
+pub fn own_answer(target: &Target<'_>, schema: &str, object: &mut Value) {
+    let api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
+    let by = Identity { api_version: api_version.clone(), ..identity(target, Operation::Update) };
+    let versions = OneVersion { api_version: &api_version, schema, filter: Filter::All };
+    let Some(Type::Struct(of)) = Type::table(schema) else { return };
+    let time = corten_meta::time::rfc3339(target.context.now);
+    let managers = update(&versions, &zero(of), object, Managers::default(), &by, &time);
+    set_managers(object, managers);
+}
+
+/// A type of the table in its own version only.
 struct OneVersion<'a> {
-    kind: &'a Kind,
+    api_version: &'a str,
+    schema: &'a str,
     filter: Filter,
 }
 
 impl Versions for OneVersion<'_> {
     fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
-        (self.kind.api_version() == api_version).then(|| type_of(self.kind))
+        if self.api_version == api_version { Type::table(self.schema) } else { None }
     }
 
     fn to(&self, object: &Value, _: &str) -> Value {

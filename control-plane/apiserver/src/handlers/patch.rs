@@ -102,6 +102,7 @@ impl Patch {
             kind: &kind.kind,
             schema: &kind.schema,
             custom: kind.behaviour.structural_schema(),
+            older: None,
         };
         let new = self.checked(target, new, &expected)?;
         super::update::check_name(target, &new)?;
@@ -155,7 +156,8 @@ pub fn check_uid(target: &Target<'_>, new: &Value, old: &Value) -> Result<(), St
         return Ok(());
     }
     let error = FieldError::invalid(&Path::root("metadata").child("uid"), uid, "field is immutable");
-    Err(Status::invalid(&target.resource.group_kind(), target.name, vec![error]))
+    // Upstream asks metadata twice, and its causes name each answer.
+    Err(Status::invalid(&target.resource.group_kind(), target.name, vec![error.clone(), error]))
 }
 
 fn patch_status(e: corten_meta::Error) -> Status {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 use http::StatusCode;
+use serde_json::json;
 
 use super::options::{Write, check_options};
 use super::ownership::{Ownership, keep_times, managers_of, set_managers, track_update};
@@ -208,6 +209,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
             target.context.warn(warning);
         }
     }
+    target.resource.kind.settle(&mut new);
     keep_times(&mut new, &old);
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
     let registry = &target.server.registry;
@@ -331,6 +333,10 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
         }
         metadata.remove("selfLink");
         create::drop_empty(metadata);
+        // An empty list asks for ownership to be forgotten and is about to be dropped; one empty entry asks the same.
+        if metadata.get("managedFields").is_some_and(|given| *given == json!([])) {
+            metadata.insert("managedFields".to_owned(), json!([{}]));
+        }
     }
     let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return };
     match part {

@@ -32,13 +32,8 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let reached = match asked {
         Some(0) => caches.revision(),
         Some(revision) if streaming_list == Some(true) => caches.reach(revision).await?,
-        Some(revision) => {
-            // A client may have learned a revision from a write before the caches have seen it.
-            if revision > caches.revision() {
-                caches.reach(revision).await?;
-            }
-            revision
-        }
+        // Also one that is still to come: then nothing is told before it.
+        Some(revision) => revision,
         None => caches.fresh().await?,
     };
     let wants_state = streaming_list.unwrap_or(matches!(asked, None | Some(0)));

@@ -12,7 +12,7 @@ use crate::handlers::update::{Change, Part};
 use crate::response;
 
 const BINDING: Expected<'static> =
-    Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding", custom: None };
+    Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding", custom: None, older: None };
 
 /// Binds the object of the path.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {

@@ -13,8 +13,13 @@ use crate::handlers::delete::{DeleteOptions, delete_object};
 use crate::handlers::update::{Change, Part};
 use crate::response;
 
-const EVICTION: Expected<'static> =
-    Expected { api_version: "policy/v1", kind: "Eviction", schema: "io.k8s.api.policy.v1.Eviction", custom: None };
+const EVICTION: Expected<'static> = Expected {
+    api_version: "policy/v1",
+    kind: "Eviction",
+    schema: "io.k8s.api.policy.v1.Eviction",
+    custom: None,
+    older: Some("policy/v1beta1"),
+};
 
 /// More disrupted pods than this and the budget's controller is not keeping up.
 const MAX_DISRUPTED_PODS: usize = 2000;

@@ -24,8 +24,13 @@ use crate::response;
 /// Where the scale has its replicas.
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
-const SCALE: Expected<'static> =
-    Expected { api_version: "autoscaling/v1", kind: "Scale", schema: "io.k8s.api.autoscaling.v1.Scale", custom: None };
+const SCALE: Expected<'static> = Expected {
+    api_version: "autoscaling/v1",
+    kind: "Scale",
+    schema: "io.k8s.api.autoscaling.v1.Scale",
+    custom: None,
+    older: None,
+};
 
 /// Reads or writes the scale.
 pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {

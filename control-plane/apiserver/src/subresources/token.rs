@@ -10,6 +10,7 @@ use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
 use crate::handlers::create::check_namespace;
+use crate::handlers::ownership::own_answer;
 use crate::response;
 
 const REQUEST: Expected<'static> = Expected {
@@ -17,6 +18,7 @@ const REQUEST: Expected<'static> = Expected {
     kind: "TokenRequest",
     schema: "io.k8s.api.authentication.v1.TokenRequest",
     custom: None,
+    older: None,
 };
 const DEFAULT_SECONDS: i64 = 3600;
 const MIN_SECONDS: i64 = 600;
@@ -66,8 +68,9 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     let expires = corten_meta::time::rfc3339(now + jiff::SignedDuration::from_secs(seconds));
     request["metadata"] = json!({ "name": target.name, "namespace": target.namespace, "uid": account.header.uid,
                                   "creationTimestamp": corten_meta::time::rfc3339(now) });
-    corten_meta::set(&mut request, "/spec/audiences", json!(audiences));
     corten_meta::set(&mut request, "/spec/expirationSeconds", seconds.into());
+    own_answer(target, REQUEST.schema, &mut request);
+    corten_meta::set(&mut request, "/spec/audiences", json!(audiences));
     if request.pointer("/spec/boundObjectRef").is_none() {
         corten_meta::set(&mut request, "/spec/boundObjectRef", Value::Null);
     }

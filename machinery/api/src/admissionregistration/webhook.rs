@@ -57,8 +57,10 @@ fn validate_webhook(webhook: &At<'_>, errors: &mut Errors) {
     webhook.get("failurePolicy").one_of(errors, &["Fail", "Ignore"]);
     webhook.get("matchPolicy").one_of(errors, &["Equivalent", "Exact"]);
     let effects = webhook.get("sideEffects");
-    if effects.must_say(errors, "must specify one of None, NoneOnDryRun") {
+    if effects.is_set() {
         effects.one_of(errors, &["None", "NoneOnDryRun"]);
+    } else {
+        errors.push(effects.required("must specify one of None, NoneOnDryRun"));
     }
     let timeout = webhook.get("timeoutSeconds");
     if timeout.number().is_some_and(|seconds| !(1..=30).contains(&seconds)) {
@@ -141,8 +143,10 @@ fn validate_url(url: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_service(service: &At<'_>, errors: &mut Errors) {
-    service.get("name").must(errors);
-    service.get("namespace").must(errors);
+    // Upstream takes one for the other here, and so names the other one.
+    for (given, named) in [("namespace", "name"), ("name", "namespace")] {
+        service.get(given).with(service.path.child(named)).must(errors);
+    }
     let port = service.get("port");
     let messages = names::port_number(port.number().unwrap_or_default());
     if !messages.is_empty() {

@@ -30,9 +30,10 @@ impl Behaviour for CustomResourceDefinition {
     fn default(&self, object: &mut Value) {
         let kind = text(object, "/spec/names/kind").to_string();
         default_at(object, "/spec/names/singular", kind.to_lowercase());
-        default_at(object, "/spec/names/listKind", format!("{kind}List"));
+        if !kind.is_empty() {
+            default_at(object, "/spec/names/listKind", format!("{kind}List"));
+        }
         default_at(object, "/spec/conversion", json!({"strategy": "None"}));
-        default_at(object, "/spec/conversion/strategy", "None");
         default_at(object, "/spec/conversion/webhook/clientConfig/service/port", 443);
         for version in items(object, "/spec/versions") {
             default_at(version, "/served", false);

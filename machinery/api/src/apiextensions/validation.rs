@@ -15,7 +15,7 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     let mut errors = Errors::new();
     let (group, plural) = (spec.get("group"), spec.get("names").get("plural").text());
     let name = object.get("metadata").get("name");
-    if name.text() != format!("{plural}.{}", group.text()) {
+    if !name.is_empty() && name.text() != format!("{plural}.{}", group.text()) {
         errors.push(name.invalid("must be spec.names.plural+\".\"+spec.group"));
     }
     let messages = names::dns1123_subdomain(group.text());
@@ -26,8 +26,13 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
         errors.push(group.invalid("should be a domain with at least one dot"));
     }
     spec.get("scope").must_be_one_of(&mut errors, &["Cluster", "Namespaced"]);
-    validate_versions(&spec.get("versions"), &mut errors);
+    validate_versions(&spec, &mut errors);
     validate_names(&spec.get("names"), &mut errors);
+    for (field, rule) in PARTS {
+        if let Some(at) = shared(&spec, field) {
+            rule(&at, &mut errors);
+        }
+    }
     validate_conversion(&spec.get("conversion"), &mut errors);
     validate_stored_versions(&object, &mut errors);
     if spec.get("preserveUnknownFields").is_true() {
@@ -69,7 +74,22 @@ fn validate_names(names_: &At<'_>, errors: &mut Errors) {
     names_.get("categories").each(errors, label);
 }
 
-fn validate_versions(versions: &At<'_>, errors: &mut Errors) {
+/// The parts of versions that are judged here, with their rules.
+const PARTS: [(&str, fn(&At<'_>, &mut Errors)); 3] = [
+    ("subresources", validate_scale),
+    ("additionalPrinterColumns", validate_columns),
+    ("selectableFields", validate_selectable),
+];
+
+/// A part that is the same in all versions. Upstream keeps it once, for all of them, and its errors say so.
+fn shared<'a>(spec: &At<'a>, field: &str) -> Option<At<'a>> {
+    let mut parts = spec.get("versions").items().map(|version| version.get(field));
+    let first = parts.next().filter(At::is_set)?;
+    parts.all(|part| part.value == first.value).then(|| first.with(spec.path.child(field)))
+}
+
+fn validate_versions(spec: &At<'_>, errors: &mut Errors) {
+    let versions = &spec.get("versions");
     for version in versions.items() {
         let schema = version.get("schema").get("openAPIV3Schema");
         if !schema.is_object() {
@@ -79,9 +99,9 @@ fn validate_versions(versions: &At<'_>, errors: &mut Errors) {
     for version in versions.items() {
         label(&version.get("name"), errors);
         validate_deprecation(&version, errors);
-        validate_scale(&version.get("subresources"), errors);
-        version.get("additionalPrinterColumns").each(errors, validate_column);
-        validate_selectable(&version.get("selectableFields"), errors);
+        for (field, rule) in PARTS.iter().filter(|(field, _)| shared(spec, field).is_none()) {
+            rule(&version.get(field), errors);
+        }
     }
     let names: BTreeSet<&str> = versions.items().map(|version| version.get("name").text()).collect();
     if names.len() != versions.len() {
@@ -89,6 +109,10 @@ fn validate_versions(versions: &At<'_>, errors: &mut Errors) {
     }
     if versions.items().filter(|version| version.get("storage").is_true()).count() != 1 {
         errors.push(versions.invalid("must have exactly one version marked as storage version"));
+    }
+    // The name of the first version is kept beside them.
+    if let Some(first) = versions.items().next().map(|version| version.get("name")).filter(|name| !name.is_empty()) {
+        label(&first.with(spec.path.child("version")), errors);
     }
 }
 
@@ -141,6 +165,10 @@ fn validate_scale(subresources: &At<'_>, errors: &mut Errors) {
             errors.push(path.invalid(detail));
         }
     }
+}
+
+fn validate_columns(columns: &At<'_>, errors: &mut Errors) {
+    columns.each(errors, validate_column);
 }
 
 fn validate_column(column: &At<'_>, errors: &mut Errors) {
@@ -218,11 +246,14 @@ fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
 /// Every version that objects may be stored in is still declared.
 fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
     let stored = object.get("status").get("storedVersions");
+    let declared = object.get("spec").get("versions");
     if stored.is_empty() {
-        // A definition that comes in has no status yet; the server writes it.
+        // A definition that comes in has no status yet; the server writes it from the version that is stored.
+        if !declared.items().any(|version| version.get("storage").is_true()) {
+            errors.push(stored.invalid("must have at least one stored version"));
+        }
         return;
     }
-    let declared = object.get("spec").get("versions");
     for version in declared.items().filter(|version| version.get("storage").is_true()) {
         let name = version.get("name").text();
         if !stored.texts().any(|known| known == name) {

@@ -34,7 +34,7 @@ impl Behaviour for ApiService {
         let mut errors = Vec::new();
         let name = text(object, "/metadata/name");
         let wanted = format!("{}.{}", text(object, "/spec/version"), text(object, "/spec/group"));
-        if name != wanted {
+        if name != wanted && !name.is_empty() && names::path_segment_name(name).is_empty() {
             let detail = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
             errors.push(FieldError::invalid(&Path::root("metadata").child("name"), name, detail));
         }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::validation;
 use crate::cells::{age, containers, name, number, text};
+use crate::check::At;
 use crate::core::persistentvolumeclaim::default_claim;
 use crate::core::pod_spec::default_template;
 use crate::defaulting::{absent, default_at, items, put};
@@ -70,7 +71,13 @@ impl Behaviour for StatefulSet {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("template");
-        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
+        let mut out = crate::core::pod_warnings::of_template(new, old, "/spec/template", &path);
+        // Upstream leaves the claim's spec out of the path.
+        for claim in At::object(new).get("spec").get("volumeClaimTemplates").items() {
+            let spec = claim.get("spec");
+            crate::core::pod_warnings::of_claim_spec(&spec.with(claim.path), &mut out);
+        }
+        out
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

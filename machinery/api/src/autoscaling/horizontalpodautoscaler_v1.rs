@@ -18,6 +18,9 @@ const ANNOTATED: [(&str, &str); 4] = [
     ("autoscaling.alpha.kubernetes.io~1conditions", "/status/conditions"),
 ];
 
+/// The load to keep to when nothing else is said, in percent.
+const DEFAULT_UTILIZATION: i64 = 80;
+
 struct HorizontalPodAutoscaler;
 
 /// The declaration.
@@ -34,6 +37,10 @@ pub fn kind() -> Kind {
 impl Behaviour for HorizontalPodAutoscaler {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/minReplicas", 1);
+        // Without any metric it is the load of the processors that counts.
+        if absent(object, &format!("/metadata/annotations/{}", ANNOTATED[0].0)) {
+            default_at(object, "/spec/targetCPUUtilizationPercentage", DEFAULT_UTILIZATION);
+        }
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

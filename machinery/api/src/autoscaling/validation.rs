@@ -26,7 +26,13 @@ pub(super) fn validate_autoscaler(object: &Value) -> Errors {
         errors.push(FieldError::invalid(&max.path, number, detail));
     }
     validate_reference(&spec.get("scaleTargetRef"), &mut errors);
-    spec.get("metrics").each(&mut errors, validate_metric);
+    let metrics = spec.get("metrics");
+    metrics.each(&mut errors, validate_metric);
+    let is_from_outside = |metric: At<'_>| ["Object", "External"].contains(&metric.get("type").text());
+    if min.number() == Some(0) && !metrics.items().any(is_from_outside) {
+        let detail = "must specify at least one Object or External metric to support scaling to zero replicas";
+        errors.push(metrics.forbidden(detail));
+    }
     for direction in ["scaleUp", "scaleDown"] {
         spec.get("behavior").get(direction).when_object(&mut errors, validate_rules);
     }
@@ -96,7 +102,13 @@ fn validate_metric(metric: &At<'_>, errors: &mut Errors) {
 
 fn validate_source(source: &At<'_>, field: &str, errors: &mut Errors) {
     match field {
-        "object" => validate_reference(&source.get("describedObject"), errors),
+        "object" => {
+            let (described, version) = (source.get("describedObject"), source.get("describedObject").get("apiVersion"));
+            validate_reference(&described, errors);
+            if let Err(error) = GroupVersion::parse(version.text()) {
+                errors.push(FieldError::invalid(&version.path, version.text(), error.to_string()));
+            }
+        }
         "resource" => {
             source.get("name").must_say(errors, "must specify a resource name");
         }

@@ -26,7 +26,8 @@ pub(super) fn validate_job(object: &Value) -> Errors {
         errors.push(selector.required(""));
     }
     let labels = corten_meta::labels(spec.get("template").value);
-    if Selector::from_label_selector(selector.value).is_ok_and(|s| selector.is_object() && !s.matches(&labels)) {
+    // No selector selects nothing.
+    if Selector::from_label_selector(selector.value).is_ok_and(|s| !s.matches(&labels)) {
         let labels = spec.get("template").get("metadata").get("labels");
         errors.push(labels.invalid("`selector` does not match template `labels`"));
     }
@@ -34,7 +35,8 @@ pub(super) fn validate_job(object: &Value) -> Errors {
     if spec.get("completionMode").text() == "Indexed" && completions > 0 {
         let host = format!("{}-{}", name.text(), completions - 1);
         if !names::dns1123_label(&host).is_empty() {
-            errors.push(name.invalid(format!("will not able to create pod with invalid DNS label: {host}")));
+            let detail = format!("will not able to create pod with invalid DNS label: {host}");
+            errors.push(FieldError::invalid(&name.path, name.text(), detail));
         }
     }
     errors
@@ -97,7 +99,7 @@ pub(super) fn validate_job_spec(spec: &At<'_>, errors: &mut Errors) {
     let indexed = spec.get("completionMode").text() == "Indexed";
     if indexed {
         validate_indexed(spec, errors);
-    } else {
+    } else if matches!(spec.get("completionMode").value.as_str(), None | Some("NonIndexed")) {
         for field in ["backoffLimitPerIndex", "maxFailedIndexes"].map(|f| spec.get(f)) {
             if field.is_set() {
                 errors.push(field.invalid("requires indexed completion mode"));

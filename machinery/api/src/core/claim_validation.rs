@@ -7,6 +7,7 @@ use super::pod_update::equal;
 use super::resource_validation::{is_native, validate_amount};
 use crate::cells::text;
 use crate::check::{At, Errors};
+use crate::schema::difference;
 use crate::validation::{label_selector, labels, quantity};
 
 /// The old place of the storage class's name.
@@ -101,9 +102,11 @@ pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
     let path = Path::root("spec");
     let mut errors = Errors::new();
     let class_moved = validate_class_annotation(new, old, &mut errors);
-    if !equal(&comparable(new, old, class_moved), &before(new, old)) {
-        let detail = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n";
-        errors.push(FieldError::forbidden(&path, detail));
+    let (wanted, before) = (comparable(new, old, class_moved), before(new, old));
+    if !equal(&wanted, &before) {
+        let changes = difference("io.k8s.api.core.v1.PersistentVolumeClaimSpec", &before, &wanted, None);
+        let except = "except resources.requests and volumeAttributesClassName for bound claims";
+        errors.push(FieldError::forbidden(&path, format!("spec is immutable after creation {except}\n{changes}")));
     }
     let size = |claim: &Value, pointer: &str| claim.pointer(pointer).and_then(quantity);
     let requested = "/spec/resources/requests/storage";
@@ -275,12 +278,12 @@ mod tests {
         assert_eq!(validate_claim_update(&bound, &old), []);
         let other = claim(json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}));
         assert_eq!(validate_claim_update(&other, &old).len(), 1);
+        let told = messages(&validate_claim_update(&old, &bound));
+        let wanted = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n@@";
+        assert!(told[0].starts_with(wanted), "{told:?}");
         assert_eq!(
-            messages(&validate_claim_update(&old, &bound)),
-            [
-                "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n",
-                "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity",
-            ]
+            told[1..],
+            ["spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"]
         );
         let mut pending = bound.clone();
         pending["status"] = json!({"phase": "Pending"});

@@ -49,7 +49,7 @@ fn validate_subset(subset: &At<'_>, errors: &mut Errors) {
     for address in ready.items().chain(others.items()) {
         legacy_ip(&address.get("ip"), &[], errors);
         address.get("hostname").follows(errors, names::dns1123_label);
-        address.get("nodeName").follows(errors, names::dns1123_subdomain);
+        address.get("nodeName").follows_when_set(errors, names::dns1123_subdomain);
         endpoint_ip(&address.get("ip"), errors);
     }
     let ports = subset.get("ports");
@@ -62,7 +62,7 @@ fn validate_subset(subset: &At<'_>, errors: &mut Errors) {
         let number = port.get("port").number().unwrap_or_default();
         errors.extend(crate::validation::port(number, &port.path.child("port")));
         port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
-        port.get("appProtocol").follows(errors, names::qualified_name);
+        port.get("appProtocol").follows_when_set(errors, names::qualified_name);
     }
 }
 

@@ -45,6 +45,7 @@ mod serviceaccount;
 pub(crate) mod volume_cells;
 pub(crate) mod volume_source;
 mod volume_validation;
+mod volume_warnings;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -66,7 +66,9 @@ impl Behaviour for Namespace {
     }
 
     fn validate_part_update(&self, _role: Role, new: &Value, _old: &Value) -> Vec<FieldError> {
-        self.validate(new)
+        let path = Path::root("spec").child("finalizers");
+        let finalizers = list(new, "/spec/finalizers").iter().filter_map(Value::as_str).enumerate();
+        finalizers.flat_map(|(at, f)| finalizer_errors(f, &path.index(at))).collect()
     }
 
     /// A namespace ends exactly when it is deleted.

@@ -8,6 +8,7 @@ use super::pod_update::equal;
 use super::scheduling_validation::validate_node_selector;
 use super::volume_source::{Holder, validate_source};
 use crate::check::{At, Errors};
+use crate::schema::difference;
 
 /// Fields of the spec that are not a volume source.
 const NOT_SOURCES: [&str; 9] = [
@@ -148,7 +149,9 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
         csi.remove("controllerExpandSecretRef");
     }
     if !equal(&now, &then) {
-        let detail = "spec.persistentvolumesource is immutable after creation\n";
+        let source = Some("PersistentVolumeSource");
+        let changes = difference("io.k8s.api.core.v1.PersistentVolumeSpec", &then, &now, source);
+        let detail = format!("spec.persistentvolumesource is immutable after creation\n{changes}");
         errors.push(FieldError::forbidden(&spec.child("persistentvolumesource"), detail));
     }
     let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
@@ -238,9 +241,9 @@ mod tests {
             assert_eq!(check(spec.clone()), wanted, "{spec}");
         }
         let other = good(json!({"hostPath": {"path": "/y"}}));
-        assert_eq!(
-            messages(&validate_volume_update(&json!({"spec": other}), &json!({"spec": good(json!({}))}))),
-            ["spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n"]
-        );
+        let told = messages(&validate_volume_update(&json!({"spec": other}), &json!({"spec": good(json!({}))})));
+        let wanted =
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@";
+        assert!(told.len() == 1 && told[0].starts_with(wanted), "{told:?}");
     }
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::claim_validation;
 use super::volume_cells::{access_modes, quantity, storage_class};
 use crate::cells::{age, name, or, text};
+use crate::check::At;
 use crate::defaulting::{absent, default_at, put};
 use crate::kind::{Behaviour, Kind};
 
@@ -80,11 +81,9 @@ impl Behaviour for PersistentVolumeClaim {
     }
 
     fn warnings(&self, claim: &Value, _old: Option<&Value>) -> Vec<String> {
-        let path = corten_meta::field::Path::root("spec").child("resources").child("requests").key("storage");
-        let asked = crate::validation::quantity(&claim["spec"]["resources"]["requests"]["storage"]);
-        let fraction = asked.map(|quantity| quantity.to_string()).filter(|text| text.ends_with('m'));
-        let warn = |text: String| format!("{path}: fractional byte value {text:?} is invalid, must be an integer");
-        fraction.map(warn).into_iter().collect()
+        let mut out = Vec::new();
+        super::pod_warnings::of_claim_spec(&At::object(claim).get("spec"), &mut out);
+        out
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

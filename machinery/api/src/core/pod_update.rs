@@ -9,6 +9,7 @@ use super::pod_validation::MIRROR;
 use crate::cells::{list, text};
 use crate::check::{At, Errors};
 use crate::defaulting::items;
+use crate::schema::difference;
 use crate::validation::legacy_ip;
 
 /// A running pod changes little: images, a shorter deadline, more tolerations, fewer scheduling gates.
@@ -37,8 +38,10 @@ pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Errors {
     if !before.get("schedulingGates").is_empty() {
         validate_gated(&spec, &before, &mut errors);
     }
-    if !equal(&comparable(spec.value, before.value), before.value) {
-        errors.push(spec.forbidden(format!("pod updates may not change fields other than {UPDATABLE}\n")));
+    let wanted = comparable(spec.value, before.value);
+    if !equal(&wanted, before.value) {
+        let changes = difference("io.k8s.api.core.v1.PodSpec", before.value, &wanted, None);
+        errors.push(spec.forbidden(format!("pod updates may not change fields other than {UPDATABLE}\n{changes}")));
     }
     errors
 }
@@ -339,7 +342,8 @@ pub(super) fn validate_ephemeral_update(new: &Value, old: &Value) -> Errors {
         let detail = match list(new, "/spec/ephemeralContainers").iter().find(|c| text(c, "/name") == name) {
             None => format!("existing ephemeral containers {name:?} may not be removed\n"),
             Some(now) if !equal(now, before) => {
-                format!("existing ephemeral containers {name:?} may not be changed\n")
+                let changes = difference("io.k8s.api.core.v1.EphemeralContainer", before, now, None);
+                format!("existing ephemeral containers {name:?} may not be changed\n{changes}")
             }
             Some(_) => continue,
         };

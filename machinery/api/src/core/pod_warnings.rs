@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use corten_meta::Value;
 use corten_meta::field::Path;
 
+use super::volume_warnings::overlapping_files;
 use crate::check::At;
 
 /// Labels of nodes that have newer names.
@@ -71,7 +72,9 @@ fn warnings(pod: &At<'_>) -> Vec<String> {
     for volume in spec.get("volumes").items() {
         let old = OLD_VOLUMES.iter().filter(|(kind, _)| volume.get(kind).is_set());
         out.extend(old.map(|(kind, why)| format!("{}: {why}", volume.path.child(kind))));
+        of_claim_spec(&volume.get("ephemeral").get("volumeClaimTemplate").get("spec"), &mut out);
     }
+    overlapping_files(&spec.get("volumes"), &mut out);
     duplicates(&spec.get("hostAliases"), "ip", &mut out);
     duplicates(&spec.get("imagePullSecrets"), "name", &mut out);
     for secret in spec.get("imagePullSecrets").items().map(|secret| secret.get("name")) {
@@ -174,7 +177,16 @@ fn duplicates(list: &At<'_>, field: &str, out: &mut Vec<String>) {
 
 /// Bytes do not come in parts.
 fn fractions(resources: &At<'_>, out: &mut Vec<String>) {
-    for name in ["memory", "ephemeral-storage"] {
+    fractions_of(resources, &["memory", "ephemeral-storage"], out);
+}
+
+/// The warnings for what a claim asks for.
+pub(crate) fn of_claim_spec(spec: &At<'_>, out: &mut Vec<String>) {
+    fractions_of(&spec.get("resources").get("requests"), &["storage"], out);
+}
+
+fn fractions_of(resources: &At<'_>, names: &[&str], out: &mut Vec<String>) {
+    for name in names {
         let Some(quantity) = resources.get(name).quantity() else { continue };
         if quantity.to_string().ends_with('m') {
             let path = resources.path.key(name);
@@ -206,6 +218,16 @@ fn ports(spec: &At<'_>, out: &mut Vec<String>) {
     let mut of_names = Vec::new();
     for port in containers(spec).iter().flat_map(|container| container.get("ports").items()) {
         let number = port.get("containerPort").number().unwrap_or_default();
+        if !port.get("hostIP").is_empty() && port.get("hostPort").number().unwrap_or_default() == 0 {
+            let (name, protocol, ip) = (port.get("name"), port.get("protocol"), port.get("hostIP"));
+            out.push(format!(
+                "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{number} Protocol:{} HostIP:{}}}",
+                port.path,
+                name.text(),
+                protocol.text(),
+                ip.text()
+            ));
+        }
         let others = by_number.entry((number, port.get("protocol").text())).or_default();
         for other in others.iter() {
             out.extend(overlap(&port, other).map(|word| format!("{}: {word} with {}", port.path, other.path)));

@@ -97,7 +97,7 @@ fn validate_ports(spec: &At<'_>, errors: &mut Errors) {
         errors.extend(crate::validation::port(number, &port.path.child("port")));
         port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
         errors.extend(port_number_or_name(port.get("targetPort").value, &port.path.child("targetPort")));
-        port.get("appProtocol").follows(errors, names::qualified_name);
+        port.get("appProtocol").follows_when_set(errors, names::qualified_name);
     }
 }
 

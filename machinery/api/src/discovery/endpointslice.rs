@@ -96,8 +96,8 @@ fn validate_ports(ports: &At<'_>, errors: &mut Errors) {
         if !taken.insert(name.text()) {
             errors.push(FieldError::duplicate(&name.path, name.text()));
         }
-        port.get("protocol").must_be_one_of(errors, &["SCTP", "TCP", "UDP"]);
-        port.get("appProtocol").follows(errors, names::qualified_name);
+        port.get("protocol").must_be_set_to_one_of(errors, &["SCTP", "TCP", "UDP"]);
+        port.get("appProtocol").follows_when_set(errors, names::qualified_name);
     }
 }
 
@@ -106,11 +106,11 @@ fn validate_endpoint(endpoint: &At<'_>, kind: &str, errors: &mut Errors) {
     addresses.must_say(errors, "must contain at least 1 address");
     addresses.at_most(errors, 100);
     addresses.each(errors, |address, e| validate_address(address, &addresses, kind, e));
-    endpoint.get("nodeName").follows(errors, names::dns1123_subdomain);
+    endpoint.get("nodeName").follows_when_set(errors, names::dns1123_subdomain);
     let topology = endpoint.get("deprecatedTopology");
     topology.at_most(errors, 16);
     errors.extend(labels(topology.value, &topology.path));
-    endpoint.get("hostname").follows(errors, names::dns1123_label);
+    endpoint.get("hostname").follows_when_set(errors, names::dns1123_label);
     let rules: [(&str, TextRule); 2] = [("forZones", names::label_value), ("forNodes", names::dns1123_subdomain)];
     for (field, rule) in rules {
         let hints = endpoint.get("hints").get(field);

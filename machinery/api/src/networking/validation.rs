@@ -6,7 +6,7 @@ use corten_meta::{Value, names};
 
 use crate::cells::{list, number, text};
 use crate::check::{At, Errors};
-use crate::validation::{invalid_each, label_selector, legacy_ip, port, port_number_or_name, supported};
+use crate::validation::{invalid_each, label_selector, legacy_ip, port, port_number_or_name};
 
 pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
     let path = Path::root("spec");
@@ -15,14 +15,17 @@ pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if rules.is_empty() && !spec["defaultBackend"].is_object() {
         let detail = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid(&path, Value::from(rules.to_vec()), detail));
+        errors.push(FieldError::invalid(&path, Value::Null, detail));
     }
     if spec["defaultBackend"].is_object() {
         errors.extend(validate_backend(&spec["defaultBackend"], &path.child("defaultBackend")));
     }
     for (at, rule) in rules.iter().enumerate() {
         let path = path.child("rules").index(at);
-        errors.extend(validate_host(text(rule, "/host"), &path.child("host")));
+        let host = text(rule, "/host");
+        if !host.is_empty() {
+            errors.extend(validate_host(host, &path.child("host")));
+        }
         if !rule["http"].is_object() {
             continue;
         }
@@ -91,9 +94,6 @@ pub(super) fn validate_reference(at: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_host(host: &str, path: &Path) -> Vec<FieldError> {
-    if host.is_empty() {
-        return Vec::new();
-    }
     let mut errors = Vec::new();
     if address::parse_sloppy(host).is_some() {
         errors.push(FieldError::invalid(path, host, "must be a DNS name, not an IP address"));
@@ -107,12 +107,12 @@ fn validate_host(host: &str, path: &Path) -> Vec<FieldError> {
 fn validate_path(item: &Value, path: &Path) -> Vec<FieldError> {
     let (kind, target) = (text(item, "/pathType"), text(item, "/path"));
     let target_path = path.child("path");
-    if kind.is_empty() {
+    if item["pathType"].is_null() {
         return vec![FieldError::required(&path.child("pathType"), "pathType must be specified")];
     }
     let mut errors = Vec::new();
     let types = ["Exact", "ImplementationSpecific", "Prefix"];
-    errors.extend(supported(&item["pathType"], &path.child("pathType"), &types));
+    At::new(&item["pathType"], &path.child("pathType")).one_of(&mut errors, &types);
     let strict = kind == "Exact" || kind == "Prefix";
     if !target.starts_with('/') && (strict || !target.is_empty()) {
         errors.push(FieldError::invalid(&target_path, target, "must be an absolute path"));
@@ -179,14 +179,14 @@ pub(super) fn validate_network_policy(object: &Value) -> Vec<FieldError> {
         return errors;
     }
     for (at, kind) in list(spec, "/policyTypes").iter().enumerate() {
-        errors.extend(supported(kind, &path.child("policyTypes").index(at), &["Ingress", "Egress"]));
+        At::new(kind, &path.child("policyTypes").index(at)).one_of(&mut errors, &["Ingress", "Egress"]);
     }
     errors
 }
 
 fn validate_policy_port(policy_port: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    errors.extend(supported(&policy_port["protocol"], &path.child("protocol"), &["TCP", "UDP", "SCTP"]));
+    At::new(&policy_port["protocol"], &path.child("protocol")).one_of(&mut errors, &["TCP", "UDP", "SCTP"]);
     let end_path = path.child("endPort");
     let end = policy_port.get("endPort").and_then(Value::as_i64);
     match (&policy_port["port"], end) {

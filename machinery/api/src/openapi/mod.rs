@@ -8,6 +8,7 @@ mod custom;
 mod parameters;
 mod paths;
 mod protobuf;
+mod roots;
 mod schemas;
 mod v2;
 
@@ -22,6 +23,7 @@ use crate::schema::schema;
 
 pub use custom::{custom_v2, custom_v3, definition_name};
 pub use protobuf::encode_v2;
+pub use roots::root_paths;
 
 /// The description of a field of a type, or with an empty field that of the type.
 pub type Describe<'a> = dyn Fn(&str, &str) -> Option<&'a str> + 'a;
@@ -47,25 +49,34 @@ pub fn group_versions() -> Vec<String> {
 pub fn openapi_v3(group_version: &str, describe: &Describe) -> Option<Value> {
     let of_group: Vec<&Kind> = kinds().iter().map(AsRef::as_ref).filter(|k| k.api_version() == group_version).collect();
     let (group, version) = (&of_group.first()?.group, &of_group.first()?.version);
-    let paths = paths::document_paths(group, version, &of_group);
+    Some(document(paths::document_paths(group, version, &of_group), (group, version), describe))
+}
+
+/// The version 3 document of a path that belongs to no group version: one of [`root_paths`].
+pub fn root_v3(root: &str, describe: &Describe) -> Value {
+    document(roots::root_document_paths(root), ("", ""), describe)
+}
+
+/// A document of these paths and of all types that they refer to.
+fn document(paths: Map<String, Value>, own: (&str, &str), describe: &Describe) -> Value {
     let mut roots = BTreeSet::new();
     collect_references(&Value::Object(paths.clone()), &mut roots);
     let schemas: Map<String, Value> = schemas::reachable(schema(), &roots)
         .into_iter()
-        .map(|t| (t.name.clone(), schemas::type_schema(t, (group, version), describe)))
+        .map(|t| (t.name.clone(), schemas::type_schema(t, own, describe)))
         .collect();
-    Some(json!({
-        "openapi": "3.0.0",
-        "info": info(),
-        "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": security()},
-    }))
+    let mut components = json!({ "securitySchemes": security() });
+    if !schemas.is_empty() {
+        components["schemas"] = schemas.into();
+    }
+    json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": components})
 }
 
 /// The version 2 document of everything.
 pub fn openapi_v2(describe: &Describe) -> Value {
     let documents = group_versions().into_iter().filter_map(|gv| openapi_v3(&gv, describe));
-    v2::convert(documents, info(), security())
+    let roots = root_paths().into_iter().map(|root| root_v3(&root, describe));
+    v2::convert(documents.chain(roots), info(), security())
 }
 
 fn info() -> Value {

@@ -6,7 +6,7 @@ use serde_json::{Map, json};
 use super::parameters::{DELETE, DELETE_COLLECTION, LIST, LOG, PATCH, WRITE, parameters};
 use crate::kind::{Kind, Role, Subresource};
 
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 const OBJECT_MEDIA: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 const LIST_MEDIA: &[&str] = &[
@@ -177,14 +177,19 @@ impl Builder<'_> {
             operations.push(self.patch("", &object, self.own_gvk()));
         }
         if self.has("delete") {
-            let status = reference(&format!("{META}.Status"));
+            // Some kinds answer with what is gone; what is still to be finalized is documented as if it did not.
+            let is_finalized = self.kind.subresources.iter().any(|sub| sub.role == Role::Finalize);
+            let answer = match self.kind.rules.returns_deleted && !is_finalized {
+                true => object.clone(),
+                false => reference(&format!("{META}.Status")),
+            };
             operations.push(Operation {
                 method: "delete",
                 action: "delete",
                 id: self.id("delete", "", ""),
                 parameters: DELETE,
                 body: Some((reference(&format!("{META}.DeleteOptions")), &["*/*"])),
-                answers: responses(&[("200", "OK", &status), ("202", "Accepted", &status)], OBJECT_MEDIA),
+                answers: responses(&[("200", "OK", &answer), ("202", "Accepted", &answer)], OBJECT_MEDIA),
                 gvk: self.own_gvk(),
             });
         }
@@ -378,7 +383,9 @@ impl Builder<'_> {
             return;
         }
         let mut item = Map::new();
-        item.insert("parameters".to_string(), parameters(shared));
+        let mut shared = shared.to_vec();
+        shared.sort_by_key(|name| (name.trim_end_matches('@'), !name.ends_with('@')));
+        item.insert("parameters".to_string(), parameters(&shared));
         for operation in operations {
             let (group, version, kind) = operation.gvk;
             let mut out = json!({
@@ -403,7 +410,7 @@ impl Builder<'_> {
     }
 }
 
-fn reference(name: &str) -> Value {
+pub(super) fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
@@ -413,7 +420,7 @@ fn sub_schema((group, version, kind): &(String, String, String)) -> String {
     format!("io.k8s.api.{package}.{version}.{kind}")
 }
 
-fn content(schema: &Value, media: &[&str]) -> Value {
+pub(super) fn content(schema: &Value, media: &[&str]) -> Value {
     let all: Map<String, Value> = media.iter().map(|m| ((*m).to_string(), json!({ "schema": schema }))).collect();
     Value::Object(all)
 }
@@ -436,13 +443,13 @@ fn tag(group: &str, version: &str) -> String {
     format!("{}_{version}", camel(group))
 }
 
-fn camel(group: &str) -> String {
+pub(super) fn camel(group: &str) -> String {
     let mut parts = group.trim_end_matches(".k8s.io").split('.');
     let first = parts.next().filter(|p| !p.is_empty()).unwrap_or("core").to_string();
     parts.fold(first, |name, part| name + &capital(part))
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

@@ -88,7 +88,7 @@ fn scalar_schema(scalar: &FieldType) -> Map<String, Value> {
 fn struct_schema(t: &Type, describe: &Describe) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("type".to_string(), "object".into());
-    let required: Vec<&str> = t.fields.iter().filter(|f| f.required).map(|f| f.name.as_str()).collect();
+    let required: Vec<&str> = t.declared().filter(|f| f.required).map(|f| f.name.as_str()).collect();
     if !required.is_empty() {
         out.insert("required".to_string(), required.into());
     }
@@ -102,6 +102,9 @@ fn field_schema(field: &Field, description: Option<&str>) -> Value {
     let marked = field.atomic || field.granular || !field.patch_strategy.is_empty();
     let wrapped = marked || field.default.is_some() || description.is_some();
     let mut out = value_schema(&field.kind, field.item_default.as_ref(), wrapped);
+    if !field.values.is_empty() {
+        innermost(&mut out)["enum"] = json!(field.values);
+    }
     if let Some(text) = description {
         out["description"] = text.into();
     }
@@ -130,6 +133,16 @@ fn field_schema(field: &Field, description: Option<&str>) -> Value {
         out["x-kubernetes-patch-strategy"] = field.patch_strategy.join(",").into();
     }
     out
+}
+
+/// The schema of the values at the heart of lists and maps.
+fn innermost(schema: &mut Value) -> &mut Value {
+    for inner in ["items", "additionalProperties"] {
+        if schema.get(inner).is_some() {
+            return innermost(&mut schema[inner]);
+        }
+    }
+    schema
 }
 
 /// The schema of a value; `wrapped` when something stands beside a reference, which then needs `allOf`.

@@ -6,6 +6,19 @@
 use corten_meta::Value;
 use serde_json::{Map, json};
 
+/// Media types in the order in which operations list them.
+const MEDIA: [&str; 9] = [
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
 /// One document from all of them.
 pub(super) fn convert(documents: impl Iterator<Item = Value>, info: Value, security: Value) -> Value {
     let (mut paths, mut definitions) = (Map::new(), Map::new());
@@ -67,12 +80,22 @@ fn convert_parameters(parameters: &Value) -> Value {
 fn convert_operation(operation: &Value) -> Value {
     let mut out = operation.as_object().cloned().unwrap_or_default();
     let media = |content: &Value| -> Value {
-        content.as_object().map(|c| c.keys().cloned().collect::<Vec<_>>()).unwrap_or_default().into()
+        let mut all: Vec<String> = content.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+        all.sort_by_key(|name| MEDIA.iter().position(|known| known == name));
+        all.into()
     };
     let first_schema =
         |content: &Value| content.as_object().and_then(|c| c.values().next()).map(|c| convert_schema(&c["schema"]));
     let mut parameters = convert_parameters(&operation["parameters"]).as_array().cloned().unwrap_or_default();
-    let mut consumes = json!(["*/*"]);
+    // What only shows something is said to take what it gives, unless it is for other programs than clients.
+    let produces = media(&operation["responses"]["200"]["content"]);
+    let is_resource = operation.get("x-kubernetes-action").is_some();
+    let is_for_clients = !operation["responses"]["200"].to_string().contains("\"type\":\"string\"");
+    let mut consumes = match (is_resource, is_for_clients) {
+        (true, _) => json!(["*/*"]),
+        (false, true) => produces.clone(),
+        (false, false) => Value::Null,
+    };
     if let Some(body) = out.remove("requestBody") {
         let mut parameter = json!({"in": "body", "name": "body", "schema": first_schema(&body["content"])});
         if body["required"] == true {
@@ -89,8 +112,10 @@ fn convert_operation(operation: &Value) -> Value {
         }
         responses.insert(code.clone(), converted);
     }
-    out.insert("consumes".to_string(), consumes);
-    out.insert("produces".to_string(), media(&operation["responses"]["200"]["content"]));
+    if !consumes.is_null() {
+        out.insert("consumes".to_string(), consumes);
+    }
+    out.insert("produces".to_string(), produces);
     out.insert("schemes".to_string(), json!(["https"]));
     out.insert("responses".to_string(), responses.into());
     if parameters.is_empty() {

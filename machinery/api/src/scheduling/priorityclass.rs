@@ -5,6 +5,7 @@ use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
 use crate::cells::{age, name, number, text, truth};
+use crate::check::At;
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
 
@@ -32,7 +33,8 @@ impl Behaviour for PriorityClass {
         crate::defaulting::put(object, "/metadata/generation", 1);
     }
 
-    fn validate(&self, object: &Value) -> Vec<FieldError> {
+    /// All that matters is fixed when it is made.
+    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let (name, value) = (text(object, "/metadata/name"), number(object, "/value"));
         if name.starts_with("system-") {
@@ -56,7 +58,10 @@ impl Behaviour for PriorityClass {
             let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER}");
             errors.push(FieldError::forbidden(&Path::root("value"), detail));
         }
-        errors.extend(crate::validation::one_of(object, "preemptionPolicy", &["PreemptLowerPriority", "Never"]));
+        let policy = At::object(object).get("preemptionPolicy");
+        if policy.must(&mut errors) {
+            policy.one_of(&mut errors, &["PreemptLowerPriority", "Never"]);
+        }
         errors
     }
 

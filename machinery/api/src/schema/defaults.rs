@@ -88,6 +88,42 @@ fn fill_zeros_in(kind: &FieldType, value: &mut Value) {
     }
 }
 
+/// Writes lists and maps that are empty as upstream's store gives them back: its encoding knows no empty ones, so those
+/// that are always written come back as null. The last step before an object is stored or shown.
+pub fn settle(type_name: &str, value: &mut Value) {
+    if let Some(t) = schema().type_(type_name) {
+        settle_type(t, value);
+    }
+}
+
+fn settle_type(t: &Type, value: &mut Value) {
+    let Some(object) = value.as_object_mut() else { return };
+    for field in t.zeros.iter().map(|at| &t.fields[*at]) {
+        let Some(inner) = object.get_mut(&field.name) else { continue };
+        let is_empty = match (&field.kind, &*inner) {
+            (FieldType::List(_), Value::Array(list)) => list.is_empty(),
+            (FieldType::Map(_), Value::Object(map)) => map.is_empty(),
+            _ => false,
+        };
+        if is_empty && written_zero(field).is_some() {
+            *inner = Value::Null;
+        } else {
+            settle_in(&field.kind, inner);
+        }
+    }
+}
+
+fn settle_in(kind: &FieldType, value: &mut Value) {
+    match kind {
+        FieldType::Ref(id) => settle_type(schema().get(*id), value),
+        FieldType::List(items) => value.as_array_mut().into_iter().flatten().for_each(|item| settle_in(items, item)),
+        FieldType::Map(values) => {
+            value.as_object_mut().into_iter().flatten().for_each(|(_, item)| settle_in(values, item));
+        }
+        _ => {}
+    }
+}
+
 /// What stands for an absent field that is always written.
 pub(super) fn written_zero(field: &Field) -> Option<Value> {
     let presence = field.presence;
@@ -170,6 +206,16 @@ mod tests {
         let mut quota = json!({"spec": {"hard": {"cpu": "0.5", "memory": "1024Mi", "pods": 10, "odd": "x"}}});
         fill_defaults("io.k8s.api.core.v1.ResourceQuota", &mut quota);
         assert_eq!(quota["spec"]["hard"], json!({"cpu": "500m", "memory": "1Gi", "pods": "10", "odd": "x"}));
+    }
+
+    #[test]
+    fn empty_lists_that_are_always_written_settle_as_null() {
+        let mut role = json!({"metadata": {}, "rules": []});
+        settle("io.k8s.api.rbac.v1.Role", &mut role);
+        assert_eq!(role, json!({"metadata": {}, "rules": null}));
+        let mut role = json!({"rules": [{"verbs": []}]});
+        settle("io.k8s.api.rbac.v1.Role", &mut role);
+        assert_eq!(role, json!({"rules": [{"verbs": null}]}));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod defaults;
 mod fields;
+mod printed;
 mod table;
 
 use std::collections::BTreeMap;
@@ -13,8 +14,10 @@ use std::sync::LazyLock;
 
 use corten_meta::Value;
 
-pub use defaults::{fill_defaults, fill_zeros};
+pub use defaults::{fill_defaults, fill_zeros, settle};
 pub use fields::{FieldReport, check_fields, prune};
+pub(crate) use printed::difference;
+pub use printed::print_values;
 
 /// All types, by name and by number.
 pub struct Schema {
@@ -33,6 +36,8 @@ pub struct Type {
     pub name: String,
     /// Sorted by name; empty for a type that is no struct.
     pub fields: Vec<Field>,
+    /// The positions of the fields, in the order in which the struct declares them.
+    declared: Vec<usize>,
     /// What a value of a type that is no struct looks like.
     pub scalar: Option<FieldType>,
     /// The whole value is owned and replaced as one (`x-kubernetes-map-type: atomic`).
@@ -68,6 +73,10 @@ pub struct Field {
     pub type_name: Option<String>,
     /// The struct that the field is inlined from, which decoding errors name on the way to it.
     pub inlined_from: Option<String>,
+    /// The field's name in the struct, where it is not its own with a capital.
+    go_name: Option<String>,
+    /// The values that an enum lists; empty for any other type.
+    pub values: Vec<String>,
 }
 
 /// How upstream's structs hold a field, which decides what becomes of its zero value.
@@ -135,6 +144,11 @@ impl Type {
     /// The field of this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.binary_search_by(|f| f.name.as_str().cmp(name)).ok().map(|at| &self.fields[at])
+    }
+
+    /// The fields in the order in which upstream's struct declares them.
+    pub fn declared(&self) -> impl Iterator<Item = &Field> {
+        self.declared.iter().map(|at| &self.fields[*at])
     }
 
     /// The name without its package.

@@ -24,8 +24,23 @@ pub(super) fn parse(table: &str) -> Schema {
             None => types.last_mut().expect(INVALID).fields.push(parse_field(line, &by_name)),
         }
     }
+    for t in &mut types {
+        t.declared = declared_order(&mut t.fields);
+    }
     mark_zeros(&mut types);
     Schema { types, by_name }
+}
+
+/// Sorts fields by name, so that they can be found, and tells the order in which they stood.
+fn declared_order(fields: &mut Vec<Field>) -> Vec<usize> {
+    let mut by_name: Vec<(usize, Field)> = std::mem::take(fields).into_iter().enumerate().collect();
+    by_name.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+    let mut declared = vec![0; by_name.len()];
+    for (now, (before, field)) in by_name.into_iter().enumerate() {
+        declared[before] = now;
+        fields.push(field);
+    }
+    declared
 }
 
 /// Finds for every type the fields that filling in zeros must look at; types refer to each other in circles, so this
@@ -74,6 +89,7 @@ fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
     let mut parsed = Type {
         name: full(name),
         fields: Vec::new(),
+        declared: Vec::new(),
         scalar: None,
         atomic: false,
         gvk: None,
@@ -113,6 +129,8 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
         presence: Presence::default(),
         type_name: None,
         inlined_from: None,
+        go_name: None,
+        values: Vec::new(),
     };
     for mark in words {
         match mark.split_once('=') {
@@ -131,6 +149,8 @@ fn parse_field(line: &str, names: &BTreeMap<String, TypeId>) -> Field {
                 field.list_type = Some(ListType::Map(keys.split(',').map(str::to_string).collect()));
             }
             Some(("strategy", all)) => field.patch_strategy = all.split(',').map(str::to_string).collect(),
+            Some(("enum", all)) => field.values = all.split(',').map(|value| value.replace('_', " ")).collect(),
+            Some(("go", name)) => field.go_name = Some(name.to_string()),
             Some(("merge", key)) => field.patch_merge_key = Some(key.to_string()),
             Some(("map", kind)) => {
                 field.atomic = kind == "atomic";

@@ -71,7 +71,7 @@ fn validate_topologies(topologies: &At<'_>, errors: &mut Errors) {
                 errors.push(key.duplicate());
             }
         }
-        if seen.contains(&keys) {
+        if keys.is_empty() || seen.contains(&keys) {
             errors.push(FieldError::duplicate(&term.path.child("matchLabelExpressions"), ""));
         }
         seen.push(keys);
@@ -111,7 +111,7 @@ pub(super) fn validate_attachment(object: &Value) -> Errors {
         }
         field.get("errorCode").within(&mut errors, 0, i64::from(i32::MAX));
     }
-    name.follows(&mut errors, names::dns1123_subdomain);
+    name.follows_when_set(&mut errors, names::dns1123_subdomain);
     errors
 }
 

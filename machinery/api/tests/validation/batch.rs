@@ -23,7 +23,7 @@ fn jobs() {
         ]),
         ("/spec/completionMode", json!("Indexed"), &[]),
         ("/spec/successPolicy", json!({"rules": []}), &[
-            "spec.successPolicy: Invalid value: {\"rules\":[]}: requires indexed completion mode",
+            "spec.successPolicy: Invalid value: {\"Rules\":[]}: requires indexed completion mode",
         ]),
         ("/spec/managedBy", json!("me"), &[
             "spec.managedBy: Invalid value: \"me\": must be a domain-prefixed path (such as \"acme.io/foo\")",

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Subject;
+use super::{Subject, texts};
 
 #[test]
 fn autoscalers() {
@@ -15,7 +15,10 @@ fn autoscalers() {
             "spec.maxReplicas: Required value: must be set and greater than 0",
             "spec.maxReplicas: Invalid value: 0: must be greater than or equal to `minReplicas`",
         ]),
-        ("/spec/minReplicas", json!(0), &["spec.minReplicas: Invalid value: 0: must be greater than or equal to 1"]),
+        ("/spec/minReplicas", json!(0), &[
+            "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1",
+            "spec.metrics: Forbidden: must specify at least one Object or External metric to support scaling to zero replicas",
+        ]),
         ("/spec/scaleTargetRef/apiVersion", json!("v1"), &[
             "spec.scaleTargetRef.apiVersion: Invalid value: \"v1\": apiVersion must specify API group",
         ]),
@@ -309,7 +312,7 @@ fn the_rest() {
         (
             "/scheduling",
             json!({"tolerations": [{"key": "k", "operator": "Exists"}, {"key": "k", "operator": "Exists"}]}),
-            &["scheduling.tolerations[1]: Duplicate value: {\"key\":\"k\",\"operator\":\"Exists\"}"],
+            &["scheduling.tolerations[1]: Duplicate value: {\"Key\":\"k\",\"Operator\":\"Exists\",\"Value\":\"\",\"Effect\":\"\",\"TolerationSeconds\":null}"],
         ),
     ]);
     Subject::new("coordination.k8s.io", "leases", json!({"spec": {}})).creates(&[
@@ -384,10 +387,10 @@ fn definitions() {
         ("/metadata/name", json!("x"), &["metadata.name: Invalid value: \"x\": must be spec.names.plural+\".\"+spec.group"]),
         ("/spec/versions/0/schema", Value::Null, &["spec.versions[0].schema.openAPIV3Schema: Required value"]),
         ("/spec/versions/0/additionalPrinterColumns", json!([{"name": "n", "type": "odd", "jsonPath": ".a"}]), &[
-            "spec.versions[0].additionalPrinterColumns[0].type: Invalid value: \"odd\": must be one of boolean,date,integer,number,string",
+            "spec.additionalPrinterColumns[0].type: Invalid value: \"odd\": must be one of boolean,date,integer,number,string",
         ]),
         ("/spec/versions/0/subresources", json!({"scale": {"specReplicasPath": ".a", "statusReplicasPath": ".status.b"}}), &[
-            "spec.versions[0].subresources.scale.specReplicasPath: Invalid value: \".a\": should be a json path under .spec",
+            "spec.subresources.scale.specReplicasPath: Invalid value: \".a\": should be a json path under .spec",
         ]),
         ("/spec/conversion", json!({"strategy": "Webhook"}), &[
             "spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook",
@@ -423,7 +426,7 @@ fn devices() {
         ]),
     ]);
     claim.updates(&[("/spec/devices/requests/0/name", json!("s"), &[
-        "spec: Invalid value: {\"devices\":{\"requests\":[{\"exactly\":{\"allocationMode\":\"ExactCount\",\"count\":1,\"deviceClassName\":\"c\"},\"name\":\"s\"}]}}: field is immutable",
+        "spec: Invalid value: {\"Devices\":{\"Requests\":[{\"Name\":\"s\",\"Exactly\":{\"DeviceClassName\":\"c\",\"Selectors\":null,\"AllocationMode\":\"ExactCount\",\"Count\":1,\"AdminAccess\":null,\"Tolerations\":null,\"Capacity\":null},\"FirstAvailable\":null}],\"Constraints\":null,\"Config\":null}}: field is immutable",
     ])]);
     claim.status_updates(&[(
         "/status/reservedFor",
@@ -451,4 +454,22 @@ fn devices() {
         json!({"name": "x"}),
         &["spec.metadata.name: Forbidden: cannot be set"],
     )]);
+}
+
+/// What was wrong before a rule came, and is left as it was, is not held against an update; what it makes wrong is.
+#[test]
+fn an_update_may_leave_what_was_wrong_before() {
+    let subject = Subject::new("", "services", json!({"spec": {"ports": [{"port": 80, "appProtocol": "Bad Value!"}]}}));
+    let old = subject.changed("/spec/clusterIP", &json!("None"));
+    let unchanged = subject.changed("/spec/clusterIP", &json!("None"));
+    let wrong = |object: &Value| texts(&subject.kind.validate(object)).into_iter().any(|e| e.contains("appProtocol"));
+    assert!(wrong(&old), "a new object is refused");
+    let mut labelled = unchanged.clone();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    let errors = texts(&subject.kind.validate_update(&labelled, &old));
+    assert!(!errors.iter().any(|e| e.contains("appProtocol")), "{errors:?}");
+    let mut other = unchanged;
+    other["spec"]["ports"][0]["appProtocol"] = "Another bad one!".into();
+    let errors = texts(&subject.kind.validate_update(&other, &old));
+    assert!(errors.iter().any(|e| e.contains("appProtocol")), "{errors:?}");
 }

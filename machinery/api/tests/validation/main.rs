@@ -78,6 +78,14 @@ impl Subject {
     }
 }
 
+/// What is said, each thing once, and without the lines that tell a forbidden change.
 fn texts(errors: &[corten_meta::FieldError]) -> Vec<String> {
-    errors.iter().map(ToString::to_string).collect()
+    let mut texts: Vec<String> = Vec::new();
+    for error in errors {
+        let text = error.to_string().split("@@").next().unwrap_or_default().to_string();
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts
 }

@@ -1,0 +1,116 @@
+//! Warnings about the files of a pod's volumes: two that would stand in the same place, and sources that give none.
+
+use crate::check::At;
+
+/// A file that a volume shows, and what it comes from where a volume has several sources.
+struct File {
+    path: String,
+    source: String,
+}
+
+impl File {
+    fn shown(&self) -> String {
+        if self.source.is_empty() { format!("{:?}", self.path) } else { format!("{:?} ({})", self.path, self.source) }
+    }
+
+    /// Whether the two are one, or one stands in a directory that the other would be.
+    fn overlaps(&self, other: &File) -> bool {
+        let within = |inner: &str, outer: &str| format!("{inner}/").starts_with(&format!("{outer}/"));
+        let named = !self.path.is_empty() && !other.path.is_empty();
+        named && (within(&self.path, &other.path) || within(&other.path, &self.path))
+    }
+}
+
+pub(super) fn overlapping_files(volumes: &At<'_>, out: &mut Vec<String>) {
+    for volume in volumes.items() {
+        let name = volume.get("name").text();
+        for (field, called) in [("configMap", "name"), ("secret", "secretName"), ("downwardAPI", "")] {
+            let source = volume.get(field);
+            let described = described(field, source.get(called).text());
+            overlaps(name, &described, files(&source, ""), out);
+        }
+        let mut all = Vec::new();
+        for source in volume.get("projected").get("sources").items() {
+            if source.is_empty() {
+                out.push(format!("volume {name:?} (Projected) has no sources provided"));
+            }
+            all.extend(projected_files(&source));
+        }
+        overlaps(name, "Projected", all, out);
+    }
+}
+
+fn described(field: &str, name: &str) -> String {
+    match field {
+        "configMap" => format!("ConfigMap {name:?}"),
+        "secret" => format!("Secret {name:?}"),
+        _ => "DownwardAPI".to_string(),
+    }
+}
+
+fn file(at: &At<'_>, source: &str) -> File {
+    File { path: at.text().trim_end_matches('/').to_string(), source: source.to_string() }
+}
+
+fn files(source: &At<'_>, from: &str) -> Vec<File> {
+    source.get("items").items().map(|item| file(&item.get("path"), from)).collect()
+}
+
+fn projected_files(source: &At<'_>) -> Vec<File> {
+    for field in ["configMap", "secret", "downwardAPI"] {
+        let of = source.get(field);
+        if of.is_set() && !of.get("items").is_empty() {
+            return files(&of, &described(field, of.get("name").text()));
+        }
+    }
+    let (token, bundle) = (source.get("serviceAccountToken"), source.get("clusterTrustBundle"));
+    if token.is_set() {
+        return vec![file(&token.get("path"), "ServiceAccountToken")];
+    }
+    if bundle.is_set() {
+        let named = if bundle.get("name").is_set() { bundle.get("name") } else { bundle.get("signerName") };
+        return vec![file(&bundle.get("path"), &format!("ClusterTrustBundle {:?}", named.text()))];
+    }
+    let certificate = source.get("podCertificate");
+    [("certificateChainPath", "chain"), ("keyPath", "key"), ("credentialBundlePath", "credential bundle")]
+        .into_iter()
+        .filter(|(field, _)| !certificate.get(field).is_empty())
+        .map(|(field, what)| file(&certificate.get(field), &format!("PodCertificate {what}")))
+        .collect()
+}
+
+fn overlaps(volume: &str, described: &str, files: Vec<File>, out: &mut Vec<String>) {
+    for (at, file) in files.iter().enumerate() {
+        for other in files[..at].iter().filter(|other| file.overlaps(other)) {
+            let (one, two) = (file.shown(), other.shown());
+            out.push(format!("volume {volume:?} ({described}): overlapping paths: {one} with {two}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_in_the_same_place_are_warned_of() {
+        let volumes = json!([
+            {"name": "a", "configMap": {"name": "c", "items": [{"path": "p"}, {"path": "q"}, {"path": "p/x"}]}},
+            {"name": "b", "projected": {"sources": [
+                {}, {"serviceAccountToken": {"path": "t"}}, {"secret": {"name": "s", "items": [{"path": "t/"}]}},
+            ]}},
+        ]);
+        let mut out = Vec::new();
+        overlapping_files(&At::object(&volumes), &mut out);
+        assert_eq!(
+            out,
+            [
+                "volume \"a\" (ConfigMap \"c\"): overlapping paths: \"p/x\" with \"p\"",
+                "volume \"b\" (Projected) has no sources provided",
+                "volume \"b\" (Projected): overlapping paths: \"t\" (Secret \"s\") with \"t\" (ServiceAccountToken)",
+            ]
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! Values as upstream's validation prints them: its errors show a struct as its language writes it to JSON.
+//!
+//! Validation runs on types that have no tags, so every field stands there, under its name in the struct, in the order
+//! of the declaration, with null for what is absent. Types that all groups share (label selectors, metadata) keep
+//! their tags. Only asked for when something has already failed.
+
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+
+use super::{Field, FieldType, Type, schema};
+
+/// Where the types that are validated declare a field elsewhere than the published ones: (type, field, the field before).
+const MOVED: [(&str, &str, &str); 7] = [
+    ("PodSpec", "setHostnameAsFQDN", "subdomain"),
+    ("PodSpec", "preemptionPolicy", "priority"),
+    ("PodSpec", "overhead", "runtimeClassName"),
+    ("PodSecurityContext", "fsGroupChangePolicy", "fsGroup"),
+    ("Volume", "quobyte", "rbd"),
+    ("PersistentVolumeSpec", "quobyte", "rbd"),
+    ("PersistentVolumeSpec", "flexVolume", "iscsi"),
+];
+/// Fields of a pod that the validated type has in its security context.
+const HOST: [&str; 5] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"];
+
+/// Gives every error that shows a struct the text that upstream would show.
+pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
+    let Some(root) = schema().type_(type_name) else { return };
+    for error in errors.iter_mut().filter(|error| error.shows_value() && holds_struct(&error.value)) {
+        // Some of upstream's paths leave out where they begin.
+        let kind = kind_at(root, &error.field, &error.value);
+        if let Some(kind) = kind.or_else(|| kind_at(root, &format!("spec.{}", error.field), &error.value)) {
+            let mut text = String::new();
+            print(&kind, &error.value, &mut text);
+            error.printed = Some(text);
+        }
+    }
+}
+
+fn holds_struct(value: &Value) -> bool {
+    match value {
+        Value::Object(_) => true,
+        Value::Array(items) => items.first().is_some_and(Value::is_object),
+        _ => false,
+    }
+}
+
+/// The type of what an error shows: that of its field, or of the struct around it, which some errors show instead.
+fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
+    let mut current = FieldType::Ref(schema().by_name.get(&root.name).copied()?);
+    let mut around = current.clone();
+    for part in path.split('.') {
+        let (name, indexes) =
+            part.split_once('[').map_or((part, 0), |(name, rest)| (name, rest.matches('[').count() + 1));
+        let FieldType::Ref(id) = current else { return None };
+        around = current;
+        current = schema().get(id).field(name)?.kind.clone();
+        for _ in 0..indexes {
+            current = match current {
+                FieldType::List(inner) | FieldType::Map(inner) => *inner,
+                _ => return None,
+            };
+        }
+    }
+    match (&current, value) {
+        (FieldType::Ref(_), Value::Object(_)) | (FieldType::List(_), Value::Array(_)) => Some(current),
+        (FieldType::Map(_), _) => None,
+        (_, Value::Object(_)) => Some(around),
+        _ => None,
+    }
+}
+
+fn print(kind: &FieldType, value: &Value, out: &mut String) {
+    match (kind, value) {
+        (FieldType::Ref(id), Value::Object(_)) if schema().get(*id).scalar.is_none() => {
+            out.push('{');
+            print_fields(schema().get(*id), value, &mut true, out);
+            out.push('}');
+        }
+        (FieldType::List(items), Value::Array(list)) => {
+            out.push('[');
+            for (at, item) in list.iter().enumerate() {
+                out.push_str(if at == 0 { "" } else { "," });
+                print(items, item, out);
+            }
+            out.push(']');
+        }
+        (FieldType::Map(values), Value::Object(map)) => {
+            out.push('{');
+            for (at, (key, item)) in map.iter().enumerate() {
+                out.push_str(if at == 0 { "" } else { "," });
+                print_plain(&Value::from(key.as_str()), out);
+                out.push(':');
+                print(values, item, out);
+            }
+            out.push('}');
+        }
+        _ => print_plain(value, out),
+    }
+}
+
+fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
+    let has_tags = t.name.starts_with("io.k8s.apimachinery.");
+    for field in validated_order(t) {
+        let found = value.get(&field.name).filter(|v| !v.is_null());
+        if is_embedded(t, field) {
+            if let (FieldType::Ref(id), Some(found)) = (&field.kind, found) {
+                print_fields(schema().get(*id), found, first, out);
+            }
+            continue;
+        }
+        if has_tags && found.is_none() && !field.presence.is_always_written {
+            continue;
+        }
+        if !has_tags && !(field.name == "securityContext" && t.short_name() == "PodSpec") {
+            print_field(field, value, first, out);
+            continue;
+        }
+        out.push_str(if std::mem::take(first) { "" } else { "," });
+        let name = if has_tags { field.name.clone() } else { go_name(field) };
+        print_plain(&Value::from(name), out);
+        out.push(':');
+        match found {
+            _ if !has_tags => print_pod_security(t, value, out),
+            Some(found) => print(&field.kind, found, out),
+            None => print_absent(field, out),
+        }
+    }
+}
+
+/// The fields of a type in the order of the type that is validated.
+fn validated_order(t: &Type) -> Vec<&Field> {
+    let mut fields: Vec<&Field> = t.declared().collect();
+    if t.short_name() == "PodSpec" {
+        fields.retain(|field| field.name != "serviceAccount" && !HOST.contains(&field.name.as_str()));
+    }
+    for (_, moved, before) in MOVED.iter().filter(|(of, ..)| *of == t.short_name()) {
+        let place = |fields: &[&Field], name: &str| fields.iter().position(|field| field.name == name);
+        if let Some(from) = place(&fields, moved) {
+            let field = fields.remove(from);
+            let to = place(&fields, before).map_or(from, |before| before + 1);
+            fields.insert(to, field);
+        }
+    }
+    fields
+}
+
+/// A field under its name in the struct.
+fn print_field(field: &Field, of: &Value, first: &mut bool, out: &mut String) {
+    out.push_str(if std::mem::take(first) { "" } else { "," });
+    print_plain(&Value::from(go_name(field)), out);
+    out.push(':');
+    match of.get(&field.name).filter(|value| !value.is_null()) {
+        Some(found) => print(&field.kind, found, out),
+        None => print_absent(field, out),
+    }
+}
+
+fn print_pod_security(pod: &Type, spec: &Value, out: &mut String) {
+    out.push('{');
+    let mut first = true;
+    for field in HOST.iter().filter_map(|name| pod.field(name)) {
+        print_field(field, spec, &mut first, out);
+    }
+    if let Some(FieldType::Ref(id)) = pod.field("securityContext").map(|field| &field.kind) {
+        print_fields(schema().get(*id), spec.get("securityContext").unwrap_or(&Value::Null), &mut false, out);
+    }
+    out.push('}');
+}
+
+/// What changed between two values of a type, as upstream tells it: a unified difference of the two as indented JSON.
+/// With `part`, of the fields alone that are inlined from the struct of this name.
+pub(crate) fn difference(type_name: &str, old: &Value, new: &Value, part: Option<&str>) -> String {
+    let Some(t) = schema().type_(type_name) else { return String::new() };
+    let lines = |value: &Value| {
+        let mut text = String::from("{");
+        if part.is_none() {
+            print_fields(t, value, &mut true, &mut text);
+        }
+        let mut first = true;
+        for field in validated_order(t).into_iter().filter(|f| part.is_some() && f.inlined_from.as_deref() == part) {
+            print_field(field, value, &mut first, &mut text);
+        }
+        text.push('}');
+        corten_meta::difference::indented(&text)
+    };
+    corten_meta::difference::unified(&lines(old), &lines(new))
+}
+
+/// Whether the struct has the fields of another among its own; kind and version are no part of what is validated.
+fn is_embedded(t: &Type, field: &Field) -> bool {
+    match field.name.as_str() {
+        "metadata" => true,
+        "kind" | "apiVersion" => t.gvk.is_some(),
+        _ => false,
+    }
+}
+
+fn go_name(field: &Field) -> String {
+    if let Some(name) = &field.go_name {
+        return name.clone();
+    }
+    let mut characters = field.name.chars();
+    characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
+}
+
+/// The zero value of a field that is absent.
+fn print_absent(field: &Field, out: &mut String) {
+    if field.presence.is_pointer {
+        return out.push_str("null");
+    }
+    match &field.kind {
+        FieldType::Ref(id) if schema().get(*id).scalar.is_none() => {
+            out.push('{');
+            print_fields(schema().get(*id), &Value::Null, &mut true, out);
+            out.push('}');
+        }
+        FieldType::String => out.push_str("\"\""),
+        FieldType::Integer(_) | FieldType::Number(_) | FieldType::IntOrString => out.push('0'),
+        FieldType::Boolean => out.push_str("false"),
+        FieldType::Quantity => out.push_str("\"0\""),
+        _ => out.push_str("null"),
+    }
+}
+
+fn print_plain(value: &Value, out: &mut String) {
+    let mut bytes = Vec::new();
+    corten_meta::codec::write_value(&mut bytes, value);
+    out.push_str(&String::from_utf8_lossy(&bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use corten_meta::field::Path;
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(type_name: &str, path: &str, value: Value, wanted: &str) {
+        let mut errors = [FieldError::invalid(&Path::root(path), value, "bad")];
+        print_values(type_name, &mut errors);
+        assert_eq!(errors[0].to_string(), format!("{path}: Invalid value: {wanted}: bad"));
+    }
+
+    #[test]
+    fn structs_are_shown_whole_and_in_the_order_of_their_declaration() {
+        const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
+        check(
+            DEPLOYMENT,
+            "spec.strategy",
+            json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": "25%"}, "type": "x"}),
+            r#"{"Type":"x","RollingUpdate":{"MaxUnavailable":"25%","MaxSurge":1}}"#,
+        );
+        check(
+            DEPLOYMENT,
+            "spec.template.spec.tolerations[0]",
+            json!({"key": "k"}),
+            r#"{"Key":"k","Operator":"","Value":"","Effect":"","TolerationSeconds":null}"#,
+        );
+        check(
+            DEPLOYMENT,
+            "spec.selector",
+            json!({"matchExpressions": [{"values": ["b"], "operator": "In", "key": "a"}], "matchLabels": {"a": "b"}}),
+            r#"{"matchLabels":{"a":"b"},"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}"#,
+        );
+    }
+
+    #[test]
+    fn a_change_is_told_as_the_difference_of_two_structs() {
+        let spec = |image: &str| json!({"name": "e", "image": image});
+        let told = difference("io.k8s.api.core.v1.EphemeralContainer", &spec("i"), &spec("j"), None);
+        let wanted =
+            "@@ -1,6 +1,6 @@\n {\n  \"Name\": \"e\",\n- \"Image\": \"i\",\n+ \"Image\": \"j\",\n  \"Command\": null,\n";
+        assert!(told.starts_with(wanted), "{told}");
+        let volume = |field: &str| json!({"capacity": {"storage": "1"}, field: {"path": "/x"}});
+        let source = Some("PersistentVolumeSource");
+        let told = difference("io.k8s.api.core.v1.PersistentVolumeSpec", &volume("hostPath"), &json!({}), source);
+        let wanted = "@@ -1,10 +1,7 @@\n {\n  \"GCEPersistentDisk\": null,\n  \"AWSElasticBlockStore\": null,\n- \"HostPath\": {\n";
+        assert!(told.starts_with(wanted), "{told}");
+    }
+
+    #[test]
+    fn the_struct_around_a_field_may_be_what_is_shown() {
+        check(
+            "io.k8s.api.core.v1.Pod",
+            "spec.containers[0].securityContext.seccompProfile.localhostProfile",
+            json!({"type": "", "localhostProfile": "p"}),
+            r#"{"Type":"","LocalhostProfile":"p"}"#,
+        );
+        check("io.k8s.api.core.v1.Service", "metadata.labels", json!({"b": "1", "a": "2"}), r#"{"a":"2","b":"1"}"#);
+    }
+}
