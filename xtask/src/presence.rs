@@ -95,14 +95,18 @@ impl Presence {
         }
     }
 
-    /// What the declaration of one field says, and the struct that the field is inlined from, if it is.
-    pub fn of(&self, type_name: &str, field: &str) -> Option<(&Declared, Option<&str>)> {
+    /// What the declaration of one field says, and the structs that the field is inlined from, if it is.
+    pub fn of(&self, type_name: &str, field: &str) -> Option<(&Declared, Option<String>)> {
         let of = self.structs.get(type_name)?;
         if let Some(declared) = of.fields.get(field) {
             return Some((declared, None));
         }
         of.order.iter().find_map(|member| match member {
-            Member::Inlined(inlined) => Some((self.of(inlined, field)?.0, inlined.rsplit('.').next())),
+            Member::Inlined(inlined) => {
+                let (declared, deeper) = self.of(inlined, field)?;
+                let own = inlined.rsplit('.').next().unwrap_or_default();
+                Some((declared, Some(deeper.map_or_else(|| own.to_string(), |deeper| format!("{own}.{deeper}")))))
+            }
             Member::Field(_) => None,
         })
     }
@@ -199,6 +203,7 @@ fn qualified(package: &str, go_type: &str) -> String {
 fn packages(staging: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut packages = vec![
         ("io.k8s.apimachinery.pkg.apis.meta.v1".to_string(), staging.join("apimachinery/pkg/apis/meta/v1")),
+        ("io.k8s.apimachinery.pkg.version".to_string(), staging.join("apimachinery/pkg/version")),
         (
             "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1".to_string(),
             staging.join("apiextensions-apiserver/pkg/apis/apiextensions/v1"),

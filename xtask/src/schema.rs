@@ -87,7 +87,7 @@ fn write_type(table: &mut String, name: &str, schema: &Value, presence: &Presenc
         let property = &properties[field];
         write_field(table, field, property, required.contains(&field)).with_context(|| format!("field {field}"))?;
         if let Some((declared, inlined)) = presence.of(name, field) {
-            write_declared(table, (field, &shape(property)?), declared, inlined);
+            write_declared(table, (field, &shape(property)?), declared, inlined.as_deref());
             write_enum(table, presence.enum_of(declared)).with_context(|| format!("field {field}"))?;
         }
         table.push('\n');

@@ -110,6 +110,8 @@ async fn every_golden_object_is_read_in_all_forms_and_kept() {
         let read = s.get(&address).await.expect(200);
         assert_eq!(read, second.body, "{kind:?}");
         let mut wanted = object;
+        // What is written as text is read as data.
+        wanted.as_object_mut().unwrap().remove("stringData");
         if kind.rules.has_status && !kind.rules.status_on_create {
             wanted.as_object_mut().unwrap().remove("status");
         }

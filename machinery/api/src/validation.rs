@@ -40,7 +40,8 @@ pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
 /// Whether a number or percentage is zero.
 pub(crate) fn is_zero(value: &Value) -> bool {
     match value {
-        Value::String(text) => text.trim_end_matches('%').parse() == Ok(0),
+        // What is no percentage counts for nothing.
+        Value::String(text) => text.trim_end_matches('%').parse::<i64>().unwrap_or_default() == 0,
         other => other.as_i64().unwrap_or_default() == 0,
     }
 }

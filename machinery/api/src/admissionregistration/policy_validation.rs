@@ -35,7 +35,7 @@ const RESERVED: [&str; 20] = [
 
 /// What both kinds of policy have.
 fn validate_policy(spec: &At<'_>, errors: &mut Errors) {
-    spec.get("failurePolicy").must_be_one_of(errors, &["Fail", "Ignore"]);
+    spec.get("failurePolicy").must_be_set_to_one_of(errors, &["Fail", "Ignore"]);
     spec.get("paramKind").when_object(errors, validate_param_kind);
     let constraints = spec.get("matchConstraints");
     if constraints.is_object() {
@@ -195,7 +195,7 @@ fn validate_param_kind(kind: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_match_resources(resources: &At<'_>, errors: &mut Errors) {
-    resources.get("matchPolicy").must_be_one_of(errors, &["Equivalent", "Exact"]);
+    resources.get("matchPolicy").must_be_set_to_one_of(errors, &["Equivalent", "Exact"]);
     for selector in ["namespaceSelector", "objectSelector"].map(|field| resources.get(field)) {
         if selector.is_object() {
             errors.extend(label_selector(selector.value, &selector.path));

@@ -34,7 +34,7 @@ impl Behaviour for Service {
         default_at(service, "/spec/type", "ClusterIP");
         for port in items(service, "/spec/ports") {
             default_at(port, "/protocol", "TCP");
-            if absent(port, "/targetPort") || port["targetPort"] == 0 {
+            if absent(port, "/targetPort") || port["targetPort"] == 0 || port["targetPort"] == "" {
                 put(port, "/targetPort", number(port, "/port"));
             }
         }

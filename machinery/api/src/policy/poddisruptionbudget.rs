@@ -8,7 +8,7 @@ use crate::apps::validation::at_most_all;
 use crate::cells::{age, name, number};
 use crate::check::{At, Errors};
 use crate::defaulting::absent;
-use crate::kind::{Behaviour, Kind};
+use crate::kind::{Behaviour, Kind, NameRule};
 
 struct PodDisruptionBudget;
 
@@ -19,6 +19,7 @@ pub fn kind() -> Kind {
         .status()
         .generation()
         .conditional_update()
+        .name_rule(NameRule::PathSegment)
         .table("Name, Min Available, Max Unavailable, Allowed Disruptions:integer, Age")
         .behaviour(PodDisruptionBudget)
 }

@@ -21,6 +21,9 @@ pub(super) fn validate_rules(object: &Value, namespaced: bool) -> Vec<FieldError
         }
         for (at, selector) in selectors.iter().enumerate() {
             errors.extend(label_selector(selector, &path.index(at)));
+            if corten_meta::labels::Selector::from_label_selector(selector).is_err() {
+                errors.push(FieldError::invalid(&path.index(at), Value::Null, "invalid label selector."));
+            }
         }
     }
     errors

@@ -26,9 +26,10 @@ const HOST: [&str; 5] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNames
 pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
     let Some(root) = schema().type_(type_name) else { return };
     for error in errors.iter_mut().filter(|error| error.shows_value() && holds_struct(&error.value)) {
-        // Some of upstream's paths leave out where they begin.
-        let kind = kind_at(root, &error.field, &error.value);
-        if let Some(kind) = kind.or_else(|| kind_at(root, &format!("spec.{}", error.field), &error.value)) {
+        // Some of upstream's paths begin elsewhere than the object: nowhere, or in its metadata.
+        let elsewhere = error.field.strip_prefix("metadata.").unwrap_or(&error.field);
+        let paths = [error.field.clone(), format!("spec.{elsewhere}")];
+        if let Some(kind) = paths.iter().find_map(|path| kind_at(root, path, &error.value)) {
             let mut text = String::new();
             print(&kind, &error.value, &mut text);
             error.printed = Some(text);
