@@ -92,12 +92,13 @@ async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
     ask(address, &format!("kubernetes.default.svc.{domain}")).await.context("cluster DNS does not answer")
 }
 
-/// Asks for the addresses of one name; an answer with at least one address is a good one.
+/// Asks for the addresses of one name, of the server's own version of IP, which is the cluster's main one; an answer with
+/// at least one address is a good one.
 pub async fn ask(server: SocketAddr, name: &str) -> Result<()> {
     let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
-    socket.send(&question(name)).await?;
+    socket.send(&question(name, server.is_ipv4())).await?;
     let mut buffer = [0; 512];
     let read = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await??;
     ensure!(read >= 12, "a short answer");
@@ -106,14 +107,14 @@ pub async fn ask(server: SocketAddr, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A DNS query for the IPv4 addresses of a name.
-fn question(name: &str) -> Vec<u8> {
+/// A DNS query for the addresses of a name.
+fn question(name: &str, ipv4: bool) -> Vec<u8> {
     let mut query = vec![0x43, 0x4f, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.').filter(|label| !label.is_empty()) {
         query.push(label.len() as u8);
         query.extend_from_slice(label.as_bytes());
     }
-    query.extend_from_slice(&[0, 0, 1, 0, 1]);
+    query.extend_from_slice(&[0, 0, if ipv4 { 1 } else { 28 }, 0, 1]);
     query
 }
 
@@ -123,7 +124,8 @@ mod tests {
 
     #[test]
     fn questions_are_well_formed() {
-        assert_eq!(&question("a.bc")[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
+        assert_eq!(&question("a.bc", true)[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
+        assert_eq!(&question("a.bc", false)[12..], b"\x01a\x02bc\x00\x00\x1c\x00\x01");
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn release_second(service: &mut Value, old: &Value, errors: &mut Vec<FieldError>
             if new == before && new.len() > 1 {
                 service["spec"][field] = json!([new[0]]);
             }
-        } else if new.len() == 1 && before.len() == 2 && new[0] == before[0] {
+        } else if !new.is_empty() && new.len() < before.len() {
             let detail = format!("must be 'SingleStack' to release the secondary {what}");
             errors.push(FieldError::invalid(&at("ipFamilyPolicy"), policy(service), detail));
         }
