@@ -366,9 +366,6 @@ pub struct Component {
     /// The node this runs on; the host name if absent.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Act only while holding the component's Lease.
-    #[arg(long)]
-    pub leader_elect: bool,
     /// The ranges that pod addresses come from.
     #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDRS")]
     pub cluster_cidr: String,
@@ -384,11 +381,31 @@ pub struct Proxy {
     pub proxy_mode: ProxyMode,
 }
 
+/// Which of several processes acts.
+#[derive(Debug, Clone, Args)]
+pub struct LeaderElection {
+    /// Act only while holding the component's Lease.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub leader_elect: bool,
+    /// How long others wait before they take over from a leader that is silent.
+    #[arg(long, default_value = "15s", value_name = "DURATION", value_parser = duration)]
+    pub leader_elect_lease_duration: Duration,
+    /// How long a leader tries to renew its Lease before it gives up.
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = duration)]
+    pub leader_elect_renew_deadline: Duration,
+    /// How long to wait between two attempts.
+    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
+    pub leader_elect_retry_period: Duration,
+}
+
 /// The controllers alone. Flags have upstream's names.
 #[derive(Debug, Clone, Args)]
 pub struct ControllerManager {
     #[command(flatten)]
     pub component: Component,
+    #[command(flatten)]
+    pub election: LeaderElection,
     /// The controllers that run: names, `*` for all, `-name` for all but that one.
     #[arg(long, value_delimiter = ',', default_value = "*", value_name = "NAMES", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
@@ -422,6 +439,8 @@ pub struct ControllerManager {
     /// How many ended pods are kept; 0 for all.
     #[arg(long, default_value_t = 12_500, value_name = "COUNT")]
     pub terminated_pod_gc_threshold: usize,
+    #[command(flatten)]
+    pub serving: Serving,
 }
 
 /// A duration as upstream's flags write it: `50s`, `8760h0m0s`.
@@ -454,17 +473,23 @@ pub struct Serving {
     /// The address that health and metrics are served on.
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub bind_address: std::net::IpAddr,
-    /// The port that health and metrics are served on; 0 serves nothing.
-    #[arg(long, default_value_t = 10259, value_name = "PORT")]
-    pub secure_port: u16,
+    /// The port that health and metrics are served on; upstream's of the component if absent, 0 serves nothing.
+    #[arg(long, value_name = "PORT")]
+    pub secure_port: Option<u16>,
     /// The certificate to serve with; one is made if absent.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
+    /// The key of that certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 }
 
 impl Serving {
+    /// Where to serve, for a component with this port of upstream's.
+    pub fn address(&self, default_port: u16) -> std::net::SocketAddr {
+        (self.bind_address, self.secure_port.unwrap_or(default_port)).into()
+    }
+
     /// Certificate and key, if they are named.
     pub fn identity(&self) -> anyhow::Result<Option<(String, String)>> {
         let read = |path: &PathBuf| {

@@ -68,4 +68,20 @@ fn components_that_run_alone_are_a_cluster() {
     cluster.kubectl_until(&exec, |answer| answer.contains("200 OK") && answer.contains("web-"));
     let leases = kubectl(&["get", "leases", "-n", "kube-system", "-o", "name"]);
     assert!(leases.contains("kube-controller-manager") && leases.contains("kube-scheduler"), "{leases}");
+
+    let ask = |path: &str| {
+        let server = ["--server", "https://127.0.0.1:10257", "--insecure-skip-tls-verify", "get", "--raw", path];
+        kubectl(&server)
+    };
+    assert_eq!(ask("/healthz"), "ok");
+    let metrics = ask("/metrics");
+    for expected in [
+        "workqueue_adds_total{name=\"deployment\"}",
+        "leader_election_master_status{name=\"kube-controller-manager\"} 1",
+        "rest_client_requests_total{code=\"201\"",
+        "running_managed_controllers{manager=\"kube-controller-manager\",name=\"deployment-controller\"} 1",
+        "process_cpu_seconds_total",
+    ] {
+        assert!(metrics.contains(expected), "{expected} is not in {metrics}");
+    }
 }

@@ -16,6 +16,7 @@ fn kubectl_finds_what_it_asks_for() {
     older_schema_is_read(&cluster);
     absent_logs_are_explained(&cluster);
     claims_are_mounted(&cluster);
+    claims_are_provisioned(&cluster);
     a_second_cluster_is_not_mixed_up(&cluster);
 }
 
@@ -70,6 +71,36 @@ spec:
     ));
     cluster.kubectl(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/writer", "--timeout=60s"]);
     assert_eq!(std::fs::read_to_string(path.join("file")).expect("the pod wrote it"), "kept\n");
+}
+
+/// A claim that names no class gets a directory of the node, which a pod of any user may write and which goes with it.
+fn claims_are_provisioned(cluster: &Cluster) {
+    cluster.apply(&format!(
+        r#"
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: fresh}}
+spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Mi}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: user}}
+spec:
+  restartPolicy: Never
+  securityContext: {{runAsUser: 1000}}
+  containers:
+  - {{name: c, image: {IMAGE}, command: [sh, -c, 'echo kept > /data/file'], volumeMounts: [{{name: v, mountPath: /data}}]}}
+  volumes: [{{name: v, persistentVolumeClaim: {{claimName: fresh}}}}]
+"#
+    ));
+    cluster.kubectl(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/user", "--timeout=60s"]);
+    let volume = cluster.kubectl(&["get", "pvc", "fresh", "-o", "jsonpath={.spec.volumeName}"]);
+    let path = cluster.kubectl(&["get", "pv", &volume, "-o", "jsonpath={.spec.local.path}"]);
+    let path = std::path::Path::new(&path);
+    assert_eq!(std::fs::read_to_string(path.join("file")).expect("the pod wrote it"), "kept\n");
+    cluster.kubectl(&["delete", "pod/user", "pvc/fresh"]);
+    cluster.kubectl_until(&["get", "pv", "-o", "name"], |volumes| !volumes.contains(&volume));
+    assert!(!path.exists(), "the directory goes before its volume");
 }
 
 /// Commands that name another data directory than the running cluster's must not touch it.

@@ -12,6 +12,7 @@ use super::addons::apply;
 
 const DNS_ROLE: &str = "system:coredns";
 const NETWORK_ROLE: &str = "corten:network";
+const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
 
 /// Everybody with a token that `corten token create` or kubeadm made.
 pub const JOINING_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
@@ -68,8 +69,21 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
          "resourceNames": ["kubernetes.io/kubelet-serving"], "verbs": ["approve"]},
     ]);
+    let local_volumes = json!([
+        {"apiGroups": [""], "resources": ["persistentvolumes"],
+         "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["delete"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+    ]);
     let get_nodes = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]);
-    vec![(DNS_ROLE, dns), (NETWORK_ROLE, network), (APPROVER_ROLE, approver), (GET_NODES_ROLE, get_nodes)]
+    vec![
+        (DNS_ROLE, dns),
+        (NETWORK_ROLE, network),
+        (LOCAL_VOLUMES_ROLE, local_volumes),
+        (APPROVER_ROLE, approver),
+        (GET_NODES_ROLE, get_nodes),
+    ]
 }
 
 fn bindings() -> Vec<(&'static str, String, Value)> {
@@ -79,6 +93,7 @@ fn bindings() -> Vec<(&'static str, String, Value)> {
     vec![
         (DNS_ROLE, DNS_ROLE.to_owned(), account("coredns")),
         (NETWORK_ROLE, NETWORK_ROLE.to_owned(), account("corten-network")),
+        (LOCAL_VOLUMES_ROLE, LOCAL_VOLUMES_ROLE.to_owned(), account("local-path-provisioner")),
         (APPROVER_ROLE, APPROVER_ROLE.to_owned(), account("corten-serving-approver")),
         // The components of a machine that joined act as its node.
         ("corten:node-dns", DNS_ROLE.to_owned(), group(NODES_GROUP)),

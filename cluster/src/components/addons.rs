@@ -1,5 +1,5 @@
-//! What every cluster has beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, and a
-//! first node that is marked as the control plane.
+//! What every cluster has beside the API: the Service `kube-dns`, whose endpoints are the nodes themselves, a default
+//! storage class on the nodes' own disks, and a first node that is marked as the control plane.
 //!
 //! Each node answers names on the gateway of its own pod range; the slice lists one endpoint per node and the
 //! Service's internal traffic policy makes every node use its own.
@@ -11,6 +11,7 @@ use anyhow::Result;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Service, Taint};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
+use corten_api::k8s_openapi::api::storage::v1::StorageClass;
 use corten_client::{Caches, Client, Error, Patch};
 use corten_meta::{Key, Value};
 use serde_json::json;
@@ -27,6 +28,11 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
     let nodes = caches.of::<Node>();
     nodes.synced().await;
     apply::<Service>(&client, NAMESPACE, "kube-dns", service(&cluster.node.cluster_dns)).await?;
+    match client.create(&StorageClass::from_value(storage_class())?).await {
+        // It may have been changed since, and is somebody else's by now.
+        Err(error) if !error.is_already_exists() => return Err(error.into()),
+        _ => {}
+    }
     let mut changes = nodes.subscribe();
     let mut applied: BTreeMap<&str, Value> = BTreeMap::new();
     loop {
@@ -91,6 +97,18 @@ fn taint_value(taint: &Taint) -> Value {
         value["timeAdded"] = json!(corten_meta::time::rfc3339(time.0));
     }
     value
+}
+
+/// Claims that name no class get a directory on the node that their first pod is placed on.
+fn storage_class() -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": corten_controllers::LOCAL_PROVISIONER,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    })
 }
 
 /// The slices of the Service, one a version of IP that it has.

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use corten_client::Client;
+use corten_client::{Client, Metrics};
+use corten_controllers::MANAGER;
 use tokio_util::sync::CancellationToken;
 
+use super::control::{MANAGER_PORT, SCHEDULER_PORT};
 use super::endpoint::{self, Endpoint};
 use super::network::Plugged;
 use super::node::{self, Identities};
@@ -19,7 +21,8 @@ use crate::{cli, config, instance, kubeconfig, preflight};
 /// `corten controller-manager`.
 pub async fn controller_manager(flags: cli::ControllerManager, shutdown: CancellationToken) -> Result<()> {
     let component = &flags.component;
-    let clients = service_accounts::clients(&component.kubeconfig)?;
+    let metrics = Metrics::default();
+    let clients = service_accounts::clients(&component.kubeconfig, &metrics)?;
     let root_ca = match &flags.root_ca_file {
         Some(path) => read(path)?,
         None => kubeconfig::authority(&component.kubeconfig)?,
@@ -33,7 +36,10 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
     let config = corten_controllers::Config {
         // A host may run several: the number of the process tells them apart.
         identity: format!("{}_{}", node_name(component.node_name.as_deref())?, std::process::id()),
-        leader_elect: component.leader_elect,
+        leader_elect: flags.election.leader_elect,
+        lease_duration: flags.election.leader_elect_lease_duration,
+        renew_deadline: flags.election.leader_elect_renew_deadline,
+        retry_period: flags.election.leader_elect_retry_period,
         cluster_cidr: flags.allocate_node_cidrs.then(|| component.cluster_cidr.clone()),
         node_cidr_mask: flags.node_cidr_mask_size_ipv4,
         node_cidr_mask_v6: flags.node_cidr_mask_size_ipv6,
@@ -44,9 +50,22 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
         node_startup_grace_period: flags.node_startup_grace_period,
         terminated_pod_threshold: flags.terminated_pod_gc_threshold,
         controllers: flags.controllers,
+        metrics: metrics.clone(),
         ..corten_controllers::Config::default()
     };
-    Ok(corten_controllers::run(config, clients, shutdown).await?)
+    let mut tasks = Tasks::new(shutdown.clone());
+    let manager = clients(MANAGER);
+    let shown = Endpoint {
+        address: flags.serving.address(MANAGER_PORT),
+        identity: flags.serving.identity()?,
+        client_ca: endpoint::published_client_ca(&manager).await,
+        client: manager,
+        ready: Vec::new(),
+        metrics: endpoint::page(metrics),
+    };
+    tasks.spawn("secure port", endpoint::serve(shown, tasks.shutdown()));
+    tasks.spawn("controller-manager", corten_controllers::run(config, clients, shutdown));
+    tasks.run().await
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -64,14 +83,14 @@ pub async fn scheduler(flags: cli::Scheduler, shutdown: CancellationToken) -> Re
     let kubeconfig = flags.kubeconfig.or_else(|| config.kubeconfig.clone().map(Into::into));
     let kubeconfig = kubeconfig.context("no kubeconfig: name one by --kubeconfig or in the configuration")?;
     let client = client(&kubeconfig)?.with_user_agent("kube-scheduler");
-    let shown = scheduler_endpoint(&flags.serving, &config, client.clone(), &shutdown)?;
+    let shown = scheduler_endpoint(&flags.serving, &config, client.clone(), &shutdown).await?;
     let mut tasks = Tasks::new(shutdown);
     tasks.spawn("secure port", endpoint::serve(shown, tasks.shutdown()));
     tasks.spawn("scheduler", corten_scheduler::run(config, client, tasks.shutdown()));
     tasks.run().await
 }
 
-fn scheduler_endpoint(
+async fn scheduler_endpoint(
     flags: &cli::Serving,
     config: &corten_scheduler::Config,
     client: Client,
@@ -84,8 +103,9 @@ fn scheduler_endpoint(
         false => Ok(()),
     };
     Ok(Endpoint {
-        address: (flags.bind_address, flags.secure_port).into(),
+        address: flags.address(SCHEDULER_PORT),
         identity: flags.identity()?,
+        client_ca: endpoint::published_client_ca(&client).await,
         client,
         ready: vec![("shutdown", Box::new(ending)), ("sched-handler-sync", Box::new(synced))],
         metrics: Box::new(move || counted.render()),

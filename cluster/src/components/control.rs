@@ -1,17 +1,28 @@
 //! The controllers and the scheduler, as clients of an API server in this process.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use corten_client::Client;
+use anyhow::Result;
+use corten_client::{Client, Metrics};
 use corten_controllers::{Clients, MANAGER};
 
 use super::apiserver::ApiServer;
+use super::endpoint::{self, Endpoint};
 use super::tasks::Tasks;
 use crate::config::Cluster;
-use crate::pki::Pki;
+use crate::pki::{Leaf, Pki};
+
+/// Where upstream's controller manager listens.
+pub const MANAGER_PORT: u16 = 10257;
+/// Where upstream's scheduler listens.
+pub const SCHEDULER_PORT: u16 = 10259;
+/// The host of requests that never leave the process.
+const IN_PROCESS: &str = "in-process";
 
 /// Starts them.
-pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tasks) {
+pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tasks) -> Result<()> {
+    let metrics = Metrics::default();
     let config = corten_controllers::Config {
         identity: cluster.node.name.clone(),
         cluster_cidr: Some(cluster.node.cluster_cidr.clone()),
@@ -21,22 +32,63 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
             key: pki.cluster.key(),
         }),
         load_balancer: cluster.load_balancer.clone(),
+        local_volumes: true,
+        metrics: metrics.clone(),
         ..corten_controllers::Config::default()
     };
-    tasks.spawn("controller-manager", corten_controllers::run(config, clients(api.clone()), tasks.shutdown()));
+    let clients = clients(api.clone(), metrics.clone());
+    let manager = clients(MANAGER);
+    tasks.spawn("controller-manager", corten_controllers::run(config, clients, tasks.shutdown()));
+    show(pki, (MANAGER, MANAGER_PORT), manager, endpoint::page(metrics), tasks)?;
     let scheduler = api.client("system:kube-scheduler", &[]);
     // There is one process: nobody to be elected among.
     let config = corten_scheduler::Config { leader_election: None, ..cluster.scheduler.clone() };
+    let counted = config.metrics.clone();
+    let page = Box::new(move || counted.render());
+    show(pki, ("kube-scheduler", SCHEDULER_PORT), scheduler.clone(), page, tasks)?;
     tasks.spawn("scheduler", corten_scheduler::run(config, scheduler, tasks.shutdown()));
+    Ok(())
+}
+
+/// Serves a component's health and metrics to this machine, where upstream's own is looked for. A port that is taken,
+/// by another cluster of the machine, is no reason to fail.
+fn show(
+    pki: &Pki,
+    (name, port): (&'static str, u16),
+    client: Client,
+    metrics: endpoint::Page,
+    tasks: &mut Tasks,
+) -> Result<()> {
+    let names = vec![name.to_owned(), "localhost".to_owned(), "127.0.0.1".to_owned()];
+    let identity = pki.cluster.issue(&Leaf { common_name: name, organizations: &[], names })?;
+    let shown = Endpoint {
+        address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
+        identity: Some((identity.certificate, identity.key)),
+        client_ca: Some(pki.cluster.certificate.clone()),
+        client,
+        ready: Vec::new(),
+        metrics,
+    };
+    let shutdown = tasks.shutdown();
+    tasks.spawn("secure port", async move {
+        if let Err(error) = endpoint::serve(shown, shutdown.clone()).await {
+            tracing::info!("{name} does not show its metrics: {error:#}");
+            shutdown.cancelled().await;
+        }
+        Ok::<(), anyhow::Error>(())
+    });
+    Ok(())
 }
 
 /// Each controller acts under its own ServiceAccount; the manager itself under its own name.
-fn clients(api: Arc<ApiServer>) -> Clients {
+fn clients(api: Arc<ApiServer>, metrics: Metrics) -> Clients {
     Arc::new(move |name: &str| -> Client {
-        if name == MANAGER {
-            return api.client("system:kube-controller-manager", &[]);
-        }
-        let user = format!("system:serviceaccount:kube-system:{name}");
-        api.client(&user, &["system:serviceaccounts", "system:serviceaccounts:kube-system"])
+        let client = if name == MANAGER {
+            api.client("system:kube-controller-manager", &[])
+        } else {
+            let user = format!("system:serviceaccount:kube-system:{name}");
+            api.client(&user, &["system:serviceaccounts", "system:serviceaccounts:kube-system"])
+        };
+        client.with_metrics(&metrics, IN_PROCESS)
     })
 }

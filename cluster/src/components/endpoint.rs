@@ -1,8 +1,8 @@
-//! The secure port of a component that runs alone: whether it is well, and what it counts.
+//! The secure port of a component of the control plane: whether it is well, and what it counts.
 //!
-//! Health is told to everybody, as upstream's components do; anything else only to a caller whose token the API server
-//! knows and who may `get` the path. The certificate is made at the start and signed by nobody: who wants to check it
-//! must be given one that the cluster trusts.
+//! Health is told to everybody, as upstream's components do; anything else only to a caller whom a client certificate of
+//! the cluster or a token that the API server knows names, and who may `get` the path. Without a given certificate one is
+//! made at the start and signed by nobody: who wants to check it must be given one that the cluster trusts.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use corten_api::k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewS
 use corten_api::k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
+use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 use corten_client::Client;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header};
@@ -21,15 +22,17 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Says what is wrong, if something is.
 pub type Check = (&'static str, Box<dyn Fn() -> Result<(), String> + Send + Sync>);
+
+/// A text that is made when it is asked for.
+pub type Page = Box<dyn Fn() -> String + Send + Sync>;
 
 /// What a component shows of itself.
 pub struct Endpoint {
@@ -37,12 +40,14 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// Certificate and key in PEM; made if absent.
     pub identity: Option<(String, String)>,
+    /// The authority whose client certificates are believed; none believes none.
+    pub client_ca: Option<String>,
     /// Who is asked about callers.
     pub client: Client,
     /// What must hold for `/readyz`; `/healthz` and `/livez` tell that the process answers.
     pub ready: Vec<Check>,
     /// `/metrics`, in the Prometheus text format.
-    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+    pub metrics: Page,
 }
 
 /// Serves until shutdown.
@@ -52,7 +57,7 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
         shutdown.cancelled().await;
         return Ok(());
     }
-    let acceptor = acceptor(endpoint.identity.clone())?;
+    let acceptor = acceptor(&endpoint)?;
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(%address, "health and metrics are served");
     let (endpoint, connections) = (Arc::new(endpoint), TaskTracker::new());
@@ -81,22 +86,16 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
     Ok(())
 }
 
-fn acceptor(identity: Option<(String, String)>) -> Result<TlsAcceptor> {
-    let (certificate, key) = match identity {
+fn acceptor(endpoint: &Endpoint) -> Result<TlsAcceptor> {
+    let (certificate, key) = match endpoint.identity.clone() {
         Some(given) => given,
         None => {
             let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
             (made.cert.pem(), made.signing_key.serialize_pem())
         }
     };
-    let chain = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).context("the serving key cannot be used")?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain.context("the serving certificate cannot be used")?, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let client_ca = endpoint.client_ca.as_deref().unwrap_or_default();
+    let config = corten_apiserver::tls_config(&certificate, &key, client_ca).context("it cannot be served")?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
@@ -105,9 +104,11 @@ async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpS
         Ok(stream) => stream,
         Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
     };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let user = certificate.and_then(|certificate| user_of(certificate));
     let service = service_fn(move |request| {
-        let endpoint = endpoint.clone();
-        async move { Ok::<_, Infallible>(answer(&endpoint, request).await) }
+        let (endpoint, user) = (endpoint.clone(), user.clone());
+        async move { Ok::<_, Infallible>(answer(&endpoint, user, request).await) }
     });
     let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
@@ -116,7 +117,7 @@ async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpS
 }
 
 /// Health for everybody; for anything else authenticate, authorize, then route.
-async fn answer(endpoint: &Endpoint, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(endpoint: &Endpoint, user: Option<User>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     let verbose = request.uri().query().is_some_and(|query| query.contains("verbose"));
     match path {
@@ -124,10 +125,11 @@ async fn answer(endpoint: &Endpoint, request: Request<Incoming>) -> Response<Ful
         "/readyz" => return health(path, &endpoint.ready, verbose),
         _ => {}
     }
-    let user = match authenticate(endpoint, &request).await {
-        Some(user) => user,
-        None => return text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
+    let user = match user {
+        Some(user) => Some(user),
+        None => authenticate(endpoint, &request).await,
     };
+    let Some(user) = user else { return text(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()) };
     if !may_get(endpoint, &user, path).await {
         let why = format!("forbidden: User {:?} cannot get path {path:?}", user.0);
         return text(StatusCode::FORBIDDEN, why);
@@ -159,6 +161,15 @@ fn health(path: &str, checks: &[Check], verbose: bool) -> Response<Full<Bytes>> 
 /// Name and groups.
 type User = (String, Vec<String>);
 
+/// The holder of a certificate.
+fn user_of(certificate: &[u8]) -> Option<User> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
+    let name = certificate.subject().iter_common_name().next().and_then(text)?;
+    let groups = certificate.subject().iter_organization().filter_map(text);
+    Some((name, groups.chain(["system:authenticated".to_owned()]).collect()))
+}
+
 /// The owner of the token, or nobody in particular without one. A token that the API does not know is refused.
 async fn authenticate(endpoint: &Endpoint, request: &Request<Incoming>) -> Option<User> {
     let value = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -185,6 +196,26 @@ async fn may_get(endpoint: &Endpoint, (name, groups): &User, path: &str) -> bool
     };
     let answer = endpoint.client.create(&review).await;
     answer.is_ok_and(|review| review.status.is_some_and(|status| status.allowed))
+}
+
+/// The authority of client certificates, as the API server publishes it to components that run alone.
+pub async fn published_client_ca(client: &Client) -> Option<String> {
+    match client.find::<ConfigMap>("kube-system", "extension-apiserver-authentication").await {
+        Ok(map) => map?.data?.get("client-ca-file").cloned(),
+        Err(error) => {
+            tracing::warn!(%error, "client certificates are not believed: their authority cannot be read");
+            None
+        }
+    }
+}
+
+/// The page of a component that counts with these metrics, and of its process.
+pub fn page(metrics: corten_client::Metrics) -> Page {
+    Box::new(move || {
+        let mut process = corten_meta::metrics::Exposition::default();
+        corten_apiserver::process_metrics(&mut process);
+        metrics.render() + &process.finish()
+    })
 }
 
 fn text(status: StatusCode, content: String) -> Response<Full<Bytes>> {
@@ -229,6 +260,7 @@ mod tests {
         let endpoint = Endpoint {
             address,
             identity: None,
+            client_ca: None,
             client: plane.client("system:kube-scheduler", &[]),
             ready: vec![("b", Box::new(|| Err("not yet".to_owned())))],
             metrics: Box::new(|| "a_total 1\n".to_owned()),

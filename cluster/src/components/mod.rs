@@ -49,7 +49,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     progress.reached("apiserver");
 
     let mut clients = Tasks::new(shutdown.clone());
-    control::start(&cluster, &pki, &api, &mut clients);
+    control::start(&cluster, &pki, &api, &mut clients)?;
     progress.reached("controllers");
 
     let admin = api.client("system:admin", &["system:masters"]);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::ServiceAccount;
 use corten_client::https::Https;
-use corten_client::{Body, Client, Error, HttpsConfig, Kubeconfig, Transport};
+use corten_client::{Body, Client, Error, HttpsConfig, Kubeconfig, Metrics, Transport};
 use corten_controllers::{Clients, MANAGER};
 use corten_meta::Value;
 use futures::FutureExt;
@@ -29,15 +29,17 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
 /// A token is used for this long, so that none expires on its way.
 const TOKEN_USE: Duration = Duration::from_secs(2400);
 
-/// The clients of all controllers, made from the manager's kubeconfig.
-pub fn clients(kubeconfig: &Path) -> Result<Clients> {
+/// The clients of all controllers, made from the manager's kubeconfig; their requests are counted.
+pub fn clients(kubeconfig: &Path, metrics: &Metrics) -> Result<Clients> {
     let unusable = || format!("{} cannot be used", kubeconfig.display());
     let config = Kubeconfig::load(kubeconfig).and_then(|file| file.https_config(None)).with_context(unusable)?;
     // One connection serves all accounts; who asks is said by each request's token.
     let nobody =
         HttpsConfig { client_certificate: None, client_key: None, token: None, token_file: None, ..config.clone() };
     let https = Arc::new(Https::new(nobody).with_context(unusable)?);
-    let manager = Client::https(config).with_context(unusable)?;
+    let host = config.server.split("://").last().unwrap_or_default().trim_end_matches('/').to_owned();
+    let manager = Client::https(config).with_context(unusable)?.with_metrics(metrics, &host);
+    let metrics = metrics.clone();
     Ok(Arc::new(move |name: &str| match name {
         MANAGER => manager.clone(),
         name => Client::new(Arc::new(Account(Arc::new(Credentials {
@@ -45,7 +47,8 @@ pub fn clients(kubeconfig: &Path) -> Result<Clients> {
             https: https.clone(),
             name: name.to_owned(),
             token: Mutex::default(),
-        })))),
+        }))))
+        .with_metrics(&metrics, &host),
     }))
 }
 

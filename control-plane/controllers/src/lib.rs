@@ -17,6 +17,7 @@ mod garbage_collector;
 mod horizontal_pod_autoscaler;
 mod job;
 mod legacy_token;
+mod local_volumes;
 mod measured;
 mod namespace;
 mod node;
@@ -45,9 +46,10 @@ mod simulation;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corten_client::{Caches, LeaderConfig, LeaderElector, Outcome};
+use corten_client::{Caches, LeaderConfig, LeaderElector, Metrics, Outcome, WorkQueue};
 use tokio_util::sync::CancellationToken;
 
+pub use local_volumes::PROVISIONER as LOCAL_PROVISIONER;
 pub use measured::Measured;
 pub use node::ipam::Cidr;
 pub use runtime::Clients;
@@ -57,8 +59,8 @@ use certificates::{Authority, CertificateController};
 use garbage_collector::GarbageCollector;
 use horizontal_pod_autoscaler::AutoscalerController;
 use namespace::NamespaceController;
+use registry::Named;
 use resourcequota::ResourceQuotaController;
-use runtime::Decide;
 use runtime::monitors::{Listener, Monitors};
 use serviceaccount_token::ServiceAccountTokenController;
 
@@ -97,6 +99,12 @@ pub struct Config {
     pub identity: String,
     /// Stand for election before doing anything. Off where there is only one process.
     pub leader_elect: bool,
+    /// How long others wait before they take over from a silent leader.
+    pub lease_duration: Duration,
+    /// How long a leader tries to renew before it gives up.
+    pub renew_deadline: Duration,
+    /// Between two attempts.
+    pub retry_period: Duration,
     /// The network that node ranges are cut from, or one of each family divided by a comma; none leaves pod ranges to
     /// somebody else.
     pub cluster_cidr: Option<String>,
@@ -117,8 +125,12 @@ pub struct Config {
     pub certificate_lifetime: Duration,
     /// Where Services of type LoadBalancer get their addresses; none leaves them to somebody else.
     pub load_balancer: Option<LoadBalancerAddresses>,
+    /// Make volumes on the nodes' own disks for claims of classes with the provisioner `corten/local-path`.
+    pub local_volumes: bool,
     /// Which controllers run: names, `*` for all, `-name` for all but that one.
     pub controllers: Vec<String>,
+    /// Where queues, the lease and running controllers are counted.
+    pub metrics: Metrics,
 }
 
 impl Default for Config {
@@ -126,6 +138,9 @@ impl Default for Config {
         Config {
             identity: String::new(),
             leader_elect: false,
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
             cluster_cidr: Some("10.244.0.0/16".to_owned()),
             node_cidr_mask: 24,
             node_cidr_mask_v6: 64,
@@ -136,7 +151,9 @@ impl Default for Config {
             signing_authority: None,
             certificate_lifetime: Duration::from_secs(365 * 24 * 60 * 60),
             load_balancer: None,
+            local_volumes: false,
             controllers: vec!["*".to_owned()],
+            metrics: Metrics::default(),
         }
     }
 }
@@ -150,7 +167,13 @@ pub async fn run(mut config: Config, clients: Clients, shutdown: CancellationTok
         lead(&config, controllers, authority, &clients, shutdown).await;
         return Ok(());
     }
-    let elector = LeaderElector::new(clients(MANAGER), LeaderConfig::new("kube-system", MANAGER, &config.identity));
+    let lease = LeaderConfig {
+        lease_duration: config.lease_duration,
+        renew_deadline: config.renew_deadline,
+        retry_period: config.retry_period,
+        ..LeaderConfig::new("kube-system", MANAGER, &config.identity)
+    };
+    let elector = LeaderElector::new(clients(MANAGER), lease).with_metrics(&config.metrics);
     match elector.run(shutdown, |leading| lead(&config, controllers, authority, &clients, leading)).await {
         Outcome::Lost => Err(Error::LostLease),
         Outcome::Stopped | Outcome::Finished => Ok(()),
@@ -168,26 +191,33 @@ fn signing_authority(config: &Config) -> Result<Option<Authority>, Error> {
 /// What the leader does. It ends when the token does.
 async fn lead(
     config: &Config,
-    controllers: Vec<Arc<dyn Decide>>,
+    controllers: Vec<Named>,
     authority: Option<Authority>,
     clients: &Clients,
     shutdown: CancellationToken,
 ) {
     let caches = Caches::new(clients(MANAGER), shutdown.clone());
     let enabled = |name: &str| registry::is_enabled(name, &config.controllers);
+    let running = registry::running(config, &controllers);
+    let _running: Vec<_> = running.into_iter().map(|name| config.metrics.running(MANAGER, name)).collect();
+    let queue = |name: &'static str| WorkQueue::named(&config.metrics, name);
+    let controllers = controllers.into_iter().map(|(_, name, controller)| (queue(name), controller)).collect();
     let approves = enabled(registry::CERTIFICATE_APPROVING);
     let certificates = (approves || authority.is_some())
-        .then(|| CertificateController::new(&caches, clients("certificate-controller"), approves, authority));
+        .then(|| CertificateController::new(&caches, clients("certificate-controller"), approves, authority))
+        .map(|one| one.run(queue("certificate"), shutdown.clone()));
     let tokens = enabled(registry::SERVICE_ACCOUNT_TOKEN)
-        .then(|| ServiceAccountTokenController::new(&caches, clients(MANAGER), config.root_ca.clone()));
+        .then(|| ServiceAccountTokenController::new(&caches, clients(MANAGER), config.root_ca.clone()))
+        .map(|one| one.run(queue("serviceaccount_tokens_secret"), shutdown.clone()));
     let autoscalers = enabled(registry::HORIZONTAL_POD_AUTOSCALER)
-        .then(|| AutoscalerController::new(&caches, clients("horizontal-pod-autoscaler")));
+        .then(|| AutoscalerController::new(&caches, clients("horizontal-pod-autoscaler")))
+        .map(|one| one.run(queue("horizontalpodautoscaler"), shutdown.clone()));
     tokio::join!(
         runtime::run(controllers, &caches, clients, shutdown.clone()),
         follow_all_kinds(config, &caches, clients, shutdown.clone()),
-        run_some(certificates.map(|one| one.run(shutdown.clone()))),
-        run_some(tokens.map(|one| one.run(shutdown.clone()))),
-        run_some(autoscalers.map(|one| one.run(shutdown.clone()))),
+        run_some(certificates),
+        run_some(tokens),
+        run_some(autoscalers),
     );
     caches.ended().await;
 }
@@ -195,12 +225,16 @@ async fn lead(
 /// The controllers that care for all kinds, on one set of monitors.
 async fn follow_all_kinds(config: &Config, caches: &Caches, clients: &Clients, shutdown: CancellationToken) {
     let enabled = |name: &str| registry::is_enabled(name, &config.controllers);
-    let collector =
-        enabled(registry::GARBAGE_COLLECTOR).then(|| GarbageCollector::new(clients("generic-garbage-collector")));
-    let namespaces =
-        enabled(registry::NAMESPACE).then(|| NamespaceController::new(caches, clients("namespace-controller")));
-    let quotas = enabled(registry::RESOURCE_QUOTA)
-        .then(|| ResourceQuotaController::new(caches, clients("resourcequota-controller")));
+    let collector = enabled(registry::GARBAGE_COLLECTOR).then(|| {
+        let queue = WorkQueue::named(&config.metrics, "garbage_collector_attempt_to_delete");
+        GarbageCollector::new(clients("generic-garbage-collector"), queue)
+    });
+    let queue = |name: &'static str| WorkQueue::named(&config.metrics, name);
+    let namespaces = enabled(registry::NAMESPACE)
+        .then(|| NamespaceController::new(caches, clients("namespace-controller"), queue("namespace")));
+    let quotas = enabled(registry::RESOURCE_QUOTA).then(|| {
+        ResourceQuotaController::new(caches, clients("resourcequota-controller"), queue("resourcequota_primary"))
+    });
     let listeners: Vec<Listener> = collector
         .iter()
         .map(GarbageCollector::listener)

@@ -21,6 +21,7 @@ impl Measured {
     /// Fills the caches of all controllers.
     pub async fn open(config: Config, clients: &Clients, shutdown: CancellationToken) -> Measured {
         let all = registry::controllers(&config).unwrap_or_default();
+        let all: Vec<Arc<dyn Decide>> = all.into_iter().map(|(.., controller)| controller).collect();
         let caches = Caches::new(clients(MANAGER), shutdown);
         let view = Watched::open(&all, &caches).await;
         Measured { controllers: all.into_iter().map(|one| (one.name(), one)).collect(), view }

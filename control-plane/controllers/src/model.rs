@@ -3,17 +3,19 @@
 //! It holds controllers to the two properties they all must have: they converge to an empty plan, and the order of
 //! lists does not matter to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{Pod, Service};
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
 use corten_client::Change;
 use corten_meta::{Key, Object, Value};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::runtime::{Action, Decide, Failure, Plan, ResourceType, View, node_of_pod, selector_of_service};
+use crate::runtime::{
+    Action, Decide, Failure, Plan, ResourceType, View, claim_of_volume, node_of_pod, selector_of_service,
+};
 
 pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
 
@@ -37,6 +39,8 @@ pub struct Model {
     pub failure: Option<Failure>,
     /// `Type reason message` of every event told.
     pub events: Vec<String>,
+    /// `node/name` of every directory that nodes removed.
+    pub removed: BTreeSet<String>,
 }
 
 impl View for Model {
@@ -79,6 +83,12 @@ impl View for Model {
         found.retain(|service| {
             selector_of_service(service).iter().next().is_some_and(|(k, v)| labels.get(k) == Some(v))
         });
+        found
+    }
+
+    fn volumes_for(&self, claim: &Key) -> Vec<Arc<Object>> {
+        let mut found = self.list(ResourceType::of::<PersistentVolume>(), "");
+        found.retain(|volume| [String::new(), claim.to_string()].contains(&claim_of_volume(volume)));
         found
     }
 
@@ -182,6 +192,10 @@ impl Model {
                 self.events.push(format!("{kind} {} {}", event.reason, event.message));
                 Ok(())
             }
+            Action::RemoveLocalVolume { node, name, .. } => {
+                self.removed.insert(format!("{node}/{name}"));
+                Ok(())
+            }
             Action::Create { resource, object, .. } => self.create(*resource, object.clone()),
             Action::Update { resource, object } => self.update(*resource, object.clone(), false),
             Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
@@ -220,6 +234,11 @@ impl Model {
         }
         if status {
             current["status"] = object["status"].take();
+            // The metadata comes along, as with most kinds of the API.
+            let annotations = object["metadata"]["annotations"].take();
+            if !annotations.is_null() {
+                current["metadata"]["annotations"] = annotations;
+            }
             self.put(current);
             return Ok(());
         }

@@ -47,8 +47,8 @@ pub struct NamespaceController {
 }
 
 impl NamespaceController {
-    pub fn new(caches: &Caches, client: Client) -> NamespaceController {
-        NamespaceController { cache: caches.of::<Namespace>(), client, queue: WorkQueue::new() }
+    pub fn new(caches: &Caches, client: Client, queue: WorkQueue<Key>) -> NamespaceController {
+        NamespaceController { cache: caches.of::<Namespace>(), client, queue }
     }
 
     /// An object of a terminating namespace that went, or is held by less than before, is a reason to look.
@@ -290,5 +290,31 @@ mod tests {
         namespace.status = Some(status_now.clone());
         let later: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         assert_eq!(status(&namespace, &content, later), status_now, "the same content is no news");
+    }
+
+    proptest::proptest! {
+        /// Whatever is left and whatever went wrong: a condition is true where there is trouble of its kind, and the same
+        /// content tells nothing new at any later time.
+        #[test]
+        fn conditions_tell_the_trouble_there_is_and_settle(
+            remaining in proptest::collection::btree_map("[a-z]{1,4}\\.", 1usize..9, 0..3),
+            finalizers in proptest::collection::btree_map("[a-z]{1,4}", 1usize..9, 0..3),
+            failures in proptest::collection::vec("[a-z]{1,4}", 0..3),
+            undiscovered in proptest::collection::vec("[a-z]{1,4}", 0..3),
+            seconds in 0i64..100_000,
+        ) {
+            let content = Content { remaining, finalizers, failures, undiscovered, unwatched: false };
+            let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+            let mut namespace = Namespace::default();
+            let told = status(&namespace, &content, now);
+            let is_true = |kind: &str| condition::find(&told.conditions, kind).unwrap().status == "True";
+            proptest::prop_assert_eq!(is_true("NamespaceContentRemaining"), !content.remaining.is_empty());
+            proptest::prop_assert_eq!(is_true("NamespaceFinalizersRemaining"), !content.finalizers.is_empty());
+            proptest::prop_assert_eq!(is_true("NamespaceDeletionContentFailure"), !content.failures.is_empty());
+            proptest::prop_assert_eq!(is_true("NamespaceDeletionDiscoveryFailure"), !content.undiscovered.is_empty());
+            namespace.status = Some(told.clone());
+            let later = now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+            proptest::prop_assert_eq!(status(&namespace, &content, later), told);
+        }
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::runtime::Decide;
 use crate::{
     Cidr, Config, Error, attach_detach, bootstrap_token, certificates, clusterrole_aggregation, cronjob, daemonset,
-    deployment, device_taint_eviction, disruption, endpoints, ephemeral_volume, job, legacy_token, node, replicaset,
-    resourceclaim, root_ca, service_cidr, service_load_balancer, serviceaccount, statefulset, storage_protection,
-    ttl_after_finished, volume_binding, volume_expansion,
+    deployment, device_taint_eviction, disruption, endpoints, ephemeral_volume, job, legacy_token, local_volumes, node,
+    replicaset, resourceclaim, root_ca, service_cidr, service_load_balancer, serviceaccount, statefulset,
+    storage_protection, ttl_after_finished, volume_binding, volume_expansion,
 };
 
 /// Controllers that work on all kinds, or beyond plans; each has a task of its own.
@@ -20,6 +20,8 @@ pub const HORIZONTAL_POD_AUTOSCALER: &str = "horizontal-pod-autoscaler-controlle
 pub const SERVICE_ACCOUNT_TOKEN: &str = "serviceaccount-token-controller";
 const NODE_IPAM: &str = "node-ipam-controller";
 const SERVICE_LB: &str = "service-lb-controller";
+/// Not one of upstream's: what every cluster brings along for its default storage class.
+const LOCAL_VOLUMES: &str = "local-volume-controller";
 
 /// Those controllers.
 const OTHERS: [&str; 7] = [
@@ -87,6 +89,14 @@ const ELSEWHERE: [&str; 8] = [
     "validatingadmissionpolicy-status-controller",
 ];
 
+/// Every controller that runs, by name.
+pub fn running(config: &Config, controllers: &[Named]) -> Vec<&'static str> {
+    let others = OTHERS.into_iter().filter(|name| is_enabled(name, &config.controllers));
+    let mut all: Vec<&'static str> = controllers.iter().map(|(name, ..)| *name).chain(others).collect();
+    all.dedup();
+    all
+}
+
 /// The choice by the names that are in use now.
 pub fn canonical(chosen: &[String]) -> Vec<String> {
     let renamed = |choice: &String| {
@@ -106,88 +116,131 @@ pub fn is_enabled(name: &str, chosen: &[String]) -> bool {
 
 /// The controllers that decide on plans, those chosen. A choice that names none there is refused: a typing error would
 /// else leave a controller running, or out.
-pub fn controllers(config: &Config) -> Result<Vec<Arc<dyn Decide>>, Error> {
+pub fn controllers(config: &Config) -> Result<Vec<Named>, Error> {
     let mut all = known(config)?;
-    let is_known = |name: &str| name == "*" || OTHERS.contains(&name) || all.iter().any(|(known, _)| *known == name);
+    let is_known = |name: &str| name == "*" || OTHERS.contains(&name) || all.iter().any(|(known, ..)| *known == name);
     let unknown = config.controllers.iter().find(|choice| {
         // A controller that the configuration leaves out may still be named.
         let (left_out, name) = choice.strip_prefix('-').map_or((false, choice.as_str()), |name| (true, name));
-        !(is_known(name) || [NODE_IPAM, SERVICE_LB].contains(&name) || left_out && ELSEWHERE.contains(&name))
+        !(is_known(name)
+            || [NODE_IPAM, SERVICE_LB, LOCAL_VOLUMES].contains(&name)
+            || left_out && ELSEWHERE.contains(&name))
     });
     if let Some(unknown) = unknown {
         return Err(Error::UnknownController(unknown.clone()));
     }
-    all.retain(|(name, _)| is_enabled(name, &config.controllers));
-    Ok(all.into_iter().map(|(_, controller)| controller).collect())
+    all.retain(|(name, ..)| is_enabled(name, &config.controllers));
+    Ok(all)
 }
 
-/// A controller under the name that `--controllers` knows it by.
-type Named = (&'static str, Arc<dyn Decide>);
+/// A controller under the name that `--controllers` knows it by, and that of its queue in metrics: both are upstream's.
+pub type Named = (&'static str, &'static str, Arc<dyn Decide>);
 
 /// All of them, by name.
 fn known(config: &Config) -> Result<Vec<Named>, Error> {
-    Ok([workloads(), services(config), storage(), identities(config), nodes(config)?].into_iter().flatten().collect())
+    Ok([workloads(), services(config), storage(config), identities(config), nodes(config)?]
+        .into_iter()
+        .flatten()
+        .collect())
 }
 
 fn workloads() -> Vec<Named> {
     vec![
-        ("deployment-controller", Arc::new(deployment::DeploymentController)),
-        ("replicaset-controller", Arc::new(replicaset::REPLICA_SETS)),
-        ("replicationcontroller-controller", Arc::new(replicaset::REPLICATION_CONTROLLERS)),
-        ("daemonset-controller", Arc::new(daemonset::DaemonSetController)),
-        ("job-controller", Arc::new(job::JobController)),
-        ("job-controller", Arc::new(job::UncountedPods)),
-        ("statefulset-controller", Arc::new(statefulset::StatefulSetController)),
-        ("ttl-after-finished-controller", Arc::new(ttl_after_finished::TtlAfterFinishedController)),
-        ("cronjob-controller", Arc::new(cronjob::CronJobController)),
-        ("disruption-controller", Arc::new(disruption::DisruptionController)),
-        ("disruption-controller", Arc::new(disruption::StaleDisruptionController)),
-        ("resourceclaim-controller", Arc::new(resourceclaim::ClaimMaker)),
-        ("resourceclaim-controller", Arc::new(resourceclaim::ClaimReleaser)),
-        ("device-taint-eviction-controller", Arc::new(device_taint_eviction::DeviceTaintEvictionController)),
+        ("deployment-controller", "deployment", Arc::new(deployment::DeploymentController)),
+        ("replicaset-controller", "replicaset", Arc::new(replicaset::REPLICA_SETS)),
+        ("replicationcontroller-controller", "replicationmanager", Arc::new(replicaset::REPLICATION_CONTROLLERS)),
+        ("daemonset-controller", "daemonset", Arc::new(daemonset::DaemonSetController)),
+        ("job-controller", "job", Arc::new(job::JobController)),
+        ("job-controller", "job_orphan_pod", Arc::new(job::UncountedPods)),
+        ("statefulset-controller", "statefulset", Arc::new(statefulset::StatefulSetController)),
+        (
+            "ttl-after-finished-controller",
+            "ttl_jobs_to_delete",
+            Arc::new(ttl_after_finished::TtlAfterFinishedController),
+        ),
+        ("cronjob-controller", "cronjob", Arc::new(cronjob::CronJobController)),
+        ("disruption-controller", "disruption", Arc::new(disruption::DisruptionController)),
+        ("disruption-controller", "stale_pod_disruption", Arc::new(disruption::StaleDisruptionController)),
+        ("resourceclaim-controller", "resource_claim", Arc::new(resourceclaim::ClaimMaker)),
+        ("resourceclaim-controller", "resource_claim", Arc::new(resourceclaim::ClaimReleaser)),
+        (
+            "device-taint-eviction-controller",
+            "device_taint_eviction",
+            Arc::new(device_taint_eviction::DeviceTaintEvictionController),
+        ),
     ]
 }
 
 fn services(config: &Config) -> Vec<Named> {
     let mut all: Vec<Named> = vec![
-        ("endpointslice-controller", Arc::new(endpoints::EndpointSliceController)),
-        ("endpoints-controller", Arc::new(endpoints::EndpointsController)),
-        ("endpointslice-mirroring-controller", Arc::new(endpoints::EndpointSliceMirroringController)),
-        ("service-cidr-controller", Arc::new(service_cidr::ServiceCidrController)),
+        ("endpointslice-controller", "endpoint_slice", Arc::new(endpoints::EndpointSliceController)),
+        ("endpoints-controller", "endpoint", Arc::new(endpoints::EndpointsController)),
+        (
+            "endpointslice-mirroring-controller",
+            "endpoint_slice_mirroring",
+            Arc::new(endpoints::EndpointSliceMirroringController),
+        ),
+        ("service-cidr-controller", "ipaddresses", Arc::new(service_cidr::ServiceCidrController)),
     ];
     if let Some(addresses) = &config.load_balancer {
         let balancer = service_load_balancer::ServiceLoadBalancerController { addresses: addresses.clone() };
-        all.push((SERVICE_LB, Arc::new(balancer)));
+        all.push((SERVICE_LB, "service", Arc::new(balancer)));
     }
     all
 }
 
-fn storage() -> Vec<Named> {
-    vec![
-        ("persistentvolume-binder-controller", Arc::new(volume_binding::ClaimBinder)),
-        ("persistentvolume-binder-controller", Arc::new(volume_binding::VolumePhases)),
-        ("persistentvolume-attach-detach-controller", Arc::new(attach_detach::AttachDetachController::default())),
-        ("persistentvolume-expander-controller", Arc::new(volume_expansion::ExpandController)),
-        ("ephemeral-volume-controller", Arc::new(ephemeral_volume::EphemeralVolumeController)),
-        ("persistentvolumeclaim-protection-controller", Arc::new(storage_protection::ClaimProtectionController)),
-        ("persistentvolume-protection-controller", Arc::new(storage_protection::VolumeProtectionController)),
+fn storage(config: &Config) -> Vec<Named> {
+    let mut all: Vec<Named> = vec![
+        ("persistentvolume-binder-controller", "claims", Arc::new(volume_binding::ClaimBinder)),
+        ("persistentvolume-binder-controller", "volumes", Arc::new(volume_binding::VolumePhases)),
+        (
+            "persistentvolume-attach-detach-controller",
+            "pvcs",
+            Arc::new(attach_detach::AttachDetachController::default()),
+        ),
+        ("persistentvolume-expander-controller", "volume_expand", Arc::new(volume_expansion::ExpandController)),
+        ("ephemeral-volume-controller", "ephemeral_volume", Arc::new(ephemeral_volume::EphemeralVolumeController)),
+        (
+            "persistentvolumeclaim-protection-controller",
+            "pvcprotection",
+            Arc::new(storage_protection::ClaimProtectionController),
+        ),
+        (
+            "persistentvolume-protection-controller",
+            "pvprotection",
+            Arc::new(storage_protection::VolumeProtectionController),
+        ),
         (
             "volumeattributesclass-protection-controller",
+            "vacprotection",
             Arc::new(storage_protection::AttributesClassProtectionController),
         ),
-    ]
+    ];
+    if config.local_volumes {
+        all.push((LOCAL_VOLUMES, "local_volume_claims", Arc::new(local_volumes::Provisioner)));
+        all.push((LOCAL_VOLUMES, "local_volumes", Arc::new(local_volumes::Reclaimer)));
+    }
+    all
 }
 
 fn identities(config: &Config) -> Vec<Named> {
     let publisher = root_ca::RootCaPublisher { root_ca: config.root_ca.clone() };
     vec![
-        ("serviceaccount-controller", Arc::new(serviceaccount::ServiceAccountController)),
-        ("legacy-serviceaccount-token-cleaner-controller", Arc::new(legacy_token::LegacyTokenCleaner)),
-        ("root-ca-certificate-publisher-controller", Arc::new(publisher)),
-        ("clusterrole-aggregation-controller", Arc::new(clusterrole_aggregation::ClusterRoleAggregationController)),
-        ("certificatesigningrequest-cleaner-controller", Arc::new(certificates::CertificateCleaner)),
-        ("bootstrap-signer-controller", Arc::new(bootstrap_token::BootstrapSigner)),
-        ("token-cleaner-controller", Arc::new(bootstrap_token::TokenCleaner)),
+        ("serviceaccount-controller", "serviceaccount", Arc::new(serviceaccount::ServiceAccountController)),
+        (
+            "legacy-serviceaccount-token-cleaner-controller",
+            "legacy_service_account_token_cleaner",
+            Arc::new(legacy_token::LegacyTokenCleaner),
+        ),
+        ("root-ca-certificate-publisher-controller", "root_ca_cert_publisher", Arc::new(publisher)),
+        (
+            "clusterrole-aggregation-controller",
+            "ClusterRoleAggregator",
+            Arc::new(clusterrole_aggregation::ClusterRoleAggregationController),
+        ),
+        ("certificatesigningrequest-cleaner-controller", "csrcleaner", Arc::new(certificates::CertificateCleaner)),
+        ("bootstrap-signer-controller", "bootstrap_signer_queue", Arc::new(bootstrap_token::BootstrapSigner)),
+        ("token-cleaner-controller", "token_cleaner", Arc::new(bootstrap_token::TokenCleaner)),
     ]
 }
 
@@ -201,10 +254,14 @@ fn nodes(config: &Config) -> Result<Vec<Named>, Error> {
     };
     let pod_gc = node::pod_gc::PodGcController { terminated_threshold: config.terminated_pod_threshold };
     let mut all: Vec<Named> = vec![
-        ("node-lifecycle-controller", Arc::new(lifecycle)),
-        ("taint-eviction-controller", Arc::new(node::taint_eviction::TaintEvictionController::default())),
-        ("pod-garbage-collector-controller", Arc::new(pod_gc)),
-        ("ttl-controller", Arc::new(node::ttl::TtlController)),
+        ("node-lifecycle-controller", "node_lifecycle_controller", Arc::new(lifecycle)),
+        (
+            "taint-eviction-controller",
+            "noexec_taint_pod",
+            Arc::new(node::taint_eviction::TaintEvictionController::default()),
+        ),
+        ("pod-garbage-collector-controller", "orphaned_pods_nodes", Arc::new(pod_gc)),
+        ("ttl-controller", "ttlcontroller", Arc::new(node::ttl::TtlController)),
     ];
     if let Some(network) = &config.cluster_cidr {
         let clusters = Cidr::parse_list(network).ok_or_else(|| Error::ClusterCidr(network.clone()))?;
@@ -213,7 +270,7 @@ fn nodes(config: &Config) -> Result<Vec<Named>, Error> {
             node_prefix_v4: config.node_cidr_mask,
             node_prefix_v6: config.node_cidr_mask_v6,
         };
-        all.push((NODE_IPAM, Arc::new(ipam)));
+        all.push((NODE_IPAM, "node", Arc::new(ipam)));
     }
     Ok(all)
 }
@@ -231,11 +288,11 @@ mod tests {
             assert_eq!(is_enabled("a", &chosen), expected, "{chosen:?}");
         }
         let config = Config { controllers: vec!["node-ipam-controller".to_owned()], ..Config::default() };
-        let names: Vec<&str> = controllers(&config).unwrap().iter().map(|one| one.name()).collect();
+        let names: Vec<&str> = controllers(&config).unwrap().iter().map(|(.., one)| one.name()).collect();
         assert_eq!(names, ["node-controller"]);
         let old = ["*".to_owned(), "bootstrapsigner".to_owned(), "-deployment".to_owned(), "-service".to_owned()];
         let config = Config { controllers: canonical(&old), ..config };
-        let names: Vec<&str> = controllers(&config).unwrap().iter().map(|one| one.name()).collect();
+        let names: Vec<&str> = controllers(&config).unwrap().iter().map(|(.., one)| one.name()).collect();
         assert!(names.contains(&"bootstrap-signer") && !names.contains(&"deployment-controller"));
         let config = Config { controllers: vec!["*".to_owned(), "-deploymnet-controller".to_owned()], ..config };
         assert!(
@@ -254,7 +311,7 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(format!("{directory}/rbac/{name}-role-bindings.yaml")).unwrap();
         let bindings = read("controller") + &read("namespace");
         let config = Config { cluster_cidr: Some("10.244.0.0/16".to_owned()), ..Config::default() };
-        for controller in controllers(&config).unwrap() {
+        for (.., controller) in controllers(&config).unwrap() {
             let name = controller.name();
             assert!(bindings.lines().any(|line| line.trim() == format!("name: {name}")), "{name}");
         }

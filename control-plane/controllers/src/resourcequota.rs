@@ -25,8 +25,8 @@ pub struct ResourceQuotaController {
 }
 
 impl ResourceQuotaController {
-    pub fn new(caches: &Caches, client: Client) -> ResourceQuotaController {
-        ResourceQuotaController { quotas: caches.of::<ResourceQuota>(), client, queue: WorkQueue::new() }
+    pub fn new(caches: &Caches, client: Client, queue: WorkQueue<Key>) -> ResourceQuotaController {
+        ResourceQuotaController { quotas: caches.of::<ResourceQuota>(), client, queue }
     }
 
     /// Whatever changes what an object takes concerns the quotas of its namespace; so does a change of the quota.
@@ -140,6 +140,33 @@ mod tests {
             (Some(running), None, true),
         ] {
             assert_eq!(changes_usage("", "pods", &change(old, new)), expected);
+        }
+    }
+
+    proptest::proptest! {
+        /// The order of what is there does not matter, and what was told once is no news.
+        #[test]
+        fn the_use_is_the_same_in_any_order_and_settles(
+            phases in proptest::collection::vec(0usize..4, 0..8), turned in 0usize..8,
+        ) {
+            let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+                "metadata": {"namespace": "default", "name": "q"},
+                "spec": {"hard": {"pods": "2", "requests.cpu": "1", "limits.memory": "1Gi", "count/pods": "9"}}});
+            let resources = json!({"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}});
+            let pods = phases.iter().enumerate().map(|(number, phase)| {
+                let phase = ["Pending", "Running", "Succeeded", "Failed"][*phase];
+                let containers = json!([{"name": "c", "image": "i", "resources": resources}]);
+                object(&pod(&format!("p{number}")).phase(phase).set("/spec/containers", containers).value())
+            });
+            let pods: Vec<Arc<Object>> = pods.collect();
+            let mut others = pods.clone();
+            others.rotate_left(turned % pods.len().max(1));
+            let content = |pods: Vec<Arc<Object>>| vec![(Resource::new("", "v1", "pods", true), pods)];
+            let told = with_status(quota.clone(), &content(pods)).unwrap();
+            proptest::prop_assert_eq!(with_status(quota, &content(others.clone())), Some(told.clone()));
+            let alive = phases.iter().filter(|phase| **phase < 2).count();
+            proptest::prop_assert_eq!(&told["status"]["used"]["pods"], &json!(alive.to_string()));
+            proptest::prop_assert_eq!(with_status(told, &content(others)), None);
         }
     }
 }

@@ -36,8 +36,7 @@ impl ServiceAccountTokenController {
         ServiceAccountTokenController { secrets, accounts, client, root_ca }
     }
 
-    pub async fn run(self, shutdown: CancellationToken) {
-        let queue: WorkQueue<Key> = WorkQueue::new();
+    pub async fn run(self, queue: WorkQueue<Key>, shutdown: CancellationToken) {
         let this = Arc::new(self);
         let (secrets, accounts) = (this.secrets.clone(), this.accounts.clone());
         let of_account = {
@@ -171,5 +170,25 @@ mod tests {
         assert_eq!(filled.metadata.annotations.as_ref().unwrap()[UID], "u");
         assert_eq!(filled.data.as_ref().unwrap()["namespace"].0, b"default");
         assert_eq!(filled.data.as_ref().unwrap()["ca.crt"].0, b"PEM");
+    }
+
+    proptest::proptest! {
+        /// Filling in twice is filling in once, and nothing that was there is lost.
+        #[test]
+        fn filling_in_settles(extra in "[a-z]{1,5}", value in "[a-z]{0,5}", uid in "[a-z0-9]{1,5}", root in "[A-Z]{0,3}") {
+            let metadata = json!({"namespace": "default", "name": "robot", "uid": uid});
+            let account =
+                ServiceAccount::from_value(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}))
+                    .unwrap();
+            let mut once = secret(TYPE, json!({NAME: "robot"}));
+            let kept = ByteString(value.into_bytes());
+            once.data.get_or_insert_default().insert(format!("x-{extra}"), kept.clone());
+            complete(&mut once, &account, &root);
+            let mut twice = once.clone();
+            complete(&mut twice, &account, &root);
+            proptest::prop_assert_eq!(&once, &twice);
+            proptest::prop_assert_eq!(&once.data.as_ref().unwrap()[&format!("x-{extra}")], &kept);
+            proptest::prop_assert!(is_of(&once, &account));
+        }
     }
 }

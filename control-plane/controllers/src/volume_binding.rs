@@ -18,6 +18,7 @@ const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// Binds claims. One at a time: two claims must never choose the same volume.
@@ -56,7 +57,11 @@ impl Controller for ClaimBinder {
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let claim: PersistentVolumeClaim = view.typed(key)?;
-        let mut volumes: Vec<PersistentVolume> = view.all("");
+        let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|name| !name.is_empty());
+        let mut volumes: Vec<PersistentVolume> = match named {
+            Some(name) => view.typed(&Key::new("", name)).into_iter().collect(),
+            None => view.volumes_for(key).iter().filter_map(decode).collect(),
+        };
         volumes.sort_by(|a, b| a.name().cmp(b.name()));
         let class = view
             .typed(&Key::new("", class_of(claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()))));
@@ -277,9 +282,35 @@ impl Controller for VolumePhases {
             _ if was_bound => "Released",
             _ => "Available",
         };
+        let trouble = reclaim_trouble(volume).filter(|_| phase == "Released");
         let mut updated = volume.clone();
-        updated.status.get_or_insert_default().phase = Some(phase.to_owned());
-        if updated == *volume { Plan::nothing() } else { Plan::from(Action::update_status(&updated)) }
+        let status = updated.status.get_or_insert_default();
+        status.phase = Some(if trouble.is_some() { "Failed" } else { phase }.to_owned());
+        (status.reason, status.message) = match &trouble {
+            Some((reason, message)) => (Some((*reason).to_owned()), Some(message.clone())),
+            None => (None, None),
+        };
+        if updated == *volume {
+            return Plan::nothing();
+        }
+        let told = trouble.map(|(reason, message)| Action::warning(volume, reason, message));
+        Plan::from(std::iter::once(Action::update_status(&updated)).chain(told).collect::<Vec<_>>())
+    }
+}
+
+/// Why a volume that its claim left cannot be made free or taken away. One that somebody provisioned is his to delete.
+fn reclaim_trouble(volume: &PersistentVolume) -> Option<(&'static str, String)> {
+    let spec = volume.spec.as_ref()?;
+    let provisioned = volume.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PROVISIONED_BY));
+    match spec.persistent_volume_reclaim_policy.as_deref()? {
+        "Recycle" => Some(("VolumeFailedRecycle", "No recycler plugin found for the volume!".to_owned())),
+        "Delete" if !provisioned && spec.csi.is_none() => {
+            let name = volume.name();
+            let message =
+                format!("error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched");
+            Some(("VolumeFailedDelete", message))
+        }
+        _ => None,
     }
 }
 
@@ -372,6 +403,31 @@ mod tests {
         model.remove("PersistentVolume", "", "v");
         settle(&mut model);
         assert_eq!(phase(&model, "PersistentVolumeClaim", "default", "data"), "Lost");
+    }
+
+    #[test]
+    fn a_released_volume_that_nobody_can_delete_says_so_once() {
+        for (extra, expected) in [
+            (json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}), ("Released", None)),
+            (json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}), ("Failed", Some("VolumeFailedDelete"))),
+            (json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}}), ("Failed", Some("VolumeFailedRecycle"))),
+            (
+                json!({"metadata": {"annotations": {PROVISIONED_BY: "example.com/disk"}},
+                    "spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+                ("Released", None),
+            ),
+        ] {
+            let mut model = Model::default();
+            model.put(volume("v", "5Gi", extra));
+            model.put(claim("4Gi"));
+            settle(&mut model);
+            model.remove("PersistentVolumeClaim", "default", "data");
+            model.events.clear();
+            converges(&VolumePhases, &mut model, "", "v");
+            let told: Vec<&str> = model.events.iter().filter_map(|event| event.split(' ').nth(1)).collect();
+            assert_eq!(phase(&model, "PersistentVolume", "", "v"), expected.0);
+            assert_eq!(told, expected.1.into_iter().collect::<Vec<_>>());
+        }
     }
 
     #[test]

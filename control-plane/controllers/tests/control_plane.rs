@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use corten_api::k8s_openapi::api::authentication::v1::TokenReview;
 use corten_api::k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use corten_api::k8s_openapi::api::batch::v1::Job;
 use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -48,6 +49,8 @@ async fn a_deployment_runs_is_served_rolls_and_goes() {
     cluster.create::<Deployment>(deployment("web", 3)).await;
     cluster.create::<Service>(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "web"}]}})).await;
     cluster.eventually("three replicas", || async { available(&cluster, "web").await == 3 }).await;
+    let generation = || async { admin.get::<Deployment>("default", "web").await.unwrap().metadata.generation };
+    assert_eq!(generation().await, Some(1), "only a change of what is asked for counts");
     let addresses = || async {
         let slices = cluster.list::<EndpointSlice>("default").await;
         let of_web = slices.into_iter().filter(|slice| {
@@ -84,6 +87,7 @@ async fn a_deployment_runs_is_served_rolls_and_goes() {
         })
         .await;
     assert_eq!(cluster.list::<ReplicaSet>("default").await.len(), 2);
+    assert_eq!(generation().await, Some(2));
     let rolled = admin.get::<Deployment>("default", "web").await.unwrap();
     assert_eq!(rolled.metadata.annotations.unwrap()["deployment.kubernetes.io/revision"], "2");
 
@@ -375,6 +379,22 @@ async fn tokens_and_certificates_are_issued() {
     };
     cluster.eventually("a token", || async { data("token").await.starts_with(b"eyJ") }).await;
     assert_eq!(data("namespace").await, b"default");
+    // Whoever uses it leaves a mark, by which the cleaner knows it from the unused ones.
+    let token = String::from_utf8(data("token").await).unwrap();
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+    let review = admin.create(&TokenReview::from_value(review).unwrap()).await.unwrap().status.unwrap();
+    assert_eq!((review.authenticated, review.error), (Some(true), None));
+    let labels =
+        || async { admin.get::<Secret>("default", "robot").await.unwrap().metadata.labels.unwrap_or_default() };
+    assert!(labels().await.contains_key("kubernetes.io/legacy-token-last-used"));
+    let tracking = "kube-apiserver-legacy-service-account-token-tracking";
+    let since = admin.get::<ConfigMap>("kube-system", tracking).await.unwrap().data.unwrap();
+    assert!(since["since"].parse::<jiff::civil::Date>().is_ok(), "{since:?}");
+    let invalid = json!({"metadata": {"labels": {"kubernetes.io/legacy-token-invalid-since": "2026-01-01"}}});
+    admin.patch::<Secret>("default", "robot", &Patch::Merge(invalid), None).await.unwrap();
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+    let review = admin.create(&TokenReview::from_value(review).unwrap()).await.unwrap().status.unwrap();
+    assert_ne!(review.authenticated, Some(true), "a token that was marked invalid is good no longer");
     admin.delete::<ServiceAccount>("default", "robot", &DeleteOptions::default()).await.unwrap();
     cluster
         .eventually("no Secret", || async { admin.find::<Secret>("default", "robot").await.unwrap().is_none() })
@@ -467,8 +487,8 @@ async fn an_autoscaler_without_metrics_keeps_to_its_bounds_and_says_what_is_miss
 
 /// Two managers stand for election; the first is lost in the middle of a rollout, as in a crash or by a clean stop.
 async fn leader_lost_in_mid_rollout(clean: bool) {
-    const REPLICAS: i32 = 100;
-    let cluster = Cluster::without_manager(2).await;
+    const REPLICAS: i32 = 500;
+    let cluster = Cluster::without_manager(6).await;
     let (first, second) = (cluster.shutdown.child_token(), cluster.shutdown.child_token());
     let leader = tokio::spawn(cluster.manage("first", true, first.clone()));
     let leads = |who: &'static str| {
@@ -497,7 +517,7 @@ async fn leader_lost_in_mid_rollout(clean: bool) {
             (images.len(), images.iter().filter(|one| *one == image).count())
         }
     };
-    cluster.eventually("the rollout", || async { pods("two").await.1 >= 20 }).await;
+    cluster.eventually("the rollout", || async { pods("two").await.1 >= 100 }).await;
     if clean {
         let stopped = Instant::now();
         first.cancel();
@@ -514,7 +534,7 @@ async fn leader_lost_in_mid_rollout(clean: bool) {
             let sets = cluster.list::<ReplicaSet>("default").await;
             let asked: i32 = sets.iter().filter_map(|set| set.spec.as_ref()?.replicas).sum();
             assert!(asked <= most, "{asked} pods are asked for, and no more than {most} may be");
-            pods("two").await == (100, 100) && available(&cluster, "web").await == REPLICAS
+            pods("two").await == (500, 500) && available(&cluster, "web").await == REPLICAS
         })
         .await;
 }

@@ -55,6 +55,12 @@ impl Client {
         self
     }
 
+    /// The same client, with its requests counted as those to `host`.
+    pub fn with_metrics(mut self, metrics: &crate::Metrics, host: &str) -> Client {
+        self.transport = metrics.counting(host, self.transport);
+        self
+    }
+
     /// The same requests for a resource that is known by name only.
     pub fn dynamic(&self, resource: &Resource) -> Dynamic {
         Dynamic::new(self.clone(), resource.clone())
@@ -169,6 +175,11 @@ impl Client {
     /// Reads a path such as `/version` or `/readyz`.
     pub async fn get_raw(&self, path: &str) -> Result<Bytes, Error> {
         self.exchange(Method::GET, path, None, Bytes::new()).await
+    }
+
+    /// Sends a request without a body to a path that belongs to no kind, such as one behind a proxy.
+    pub async fn send_raw(&self, method: Method, path: &str) -> Result<Bytes, Error> {
+        self.exchange(method, path, None, Bytes::new()).await
     }
 
     /// One request, one whole answer; failures become errors.

@@ -64,11 +64,20 @@ pub struct LeaderElector {
     observed: Option<(LeaseSpec, Instant)>,
     /// The last failure that was told: a standing one is told once.
     complaint: Option<String>,
+    /// Where it is shown whether we lead.
+    metrics: crate::Metrics,
 }
 
 impl LeaderElector {
     pub fn new(client: Client, config: LeaderConfig) -> LeaderElector {
-        LeaderElector { client, config, observed: None, complaint: None }
+        LeaderElector { client, config, observed: None, complaint: None, metrics: Default::default() }
+    }
+
+    /// The same candidate, whose luck is shown.
+    pub fn with_metrics(mut self, metrics: &crate::Metrics) -> LeaderElector {
+        metrics.leads(&self.config.name, false);
+        self.metrics = metrics.clone();
+        self
     }
 
     /// Waits to become the leader, then runs `lead` until it returns, the lease is lost, or shutdown. The token that
@@ -82,6 +91,7 @@ impl LeaderElector {
             return Outcome::Stopped;
         }
         tracing::info!(lease = %self.config.name, identity = %self.config.identity, "became the leader");
+        self.metrics.leads(&self.config.name, true);
         let stop = CancellationToken::new();
         let leading = lead(stop.clone());
         tokio::pin!(leading);
@@ -94,6 +104,7 @@ impl LeaderElector {
             stop.cancel();
             leading.await;
         }
+        self.metrics.leads(&self.config.name, false);
         if outcome == Outcome::Lost {
             tracing::warn!(lease = %self.config.name, "lost the lease");
         } else if let Err(error) = self.release().await {

@@ -2,12 +2,14 @@
 //! being done is done again afterwards, and never by two workers at a time.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::metrics::{Gauges, Metrics, QueueSeries};
 
 /// The first retry of an item comes after this long, every further one after twice as long.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
@@ -22,13 +24,28 @@ pub struct WorkQueue<K> {
 struct Shared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
+    /// What the queue counts; shared with whoever shows it.
+    series: QueueSeries,
+}
+
+impl<K: Send> Gauges for Shared<K> {
+    fn depth(&self) -> usize {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).dirty.len()
+    }
+
+    fn in_work(&self) -> Vec<Duration> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        state.processing.values().map(|since| now.saturating_duration_since(*since)).collect()
+    }
 }
 
 struct State<K> {
     ready: VecDeque<K>,
-    /// Everything that wants doing: in `ready`, or added while being processed.
-    dirty: HashSet<K>,
-    processing: HashSet<K>,
+    /// Everything that wants doing, and since when: in `ready`, or added while being processed.
+    dirty: HashMap<K, Instant>,
+    /// What is being done, and since when.
+    processing: HashMap<K, Instant>,
     /// Items that become ready later, by time; the number keeps the order of equal times.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
     /// The time that counts for a delayed item: the earliest asked for.
@@ -74,23 +91,39 @@ impl<K: Clone + Eq + Hash> Default for WorkQueue<K> {
 }
 
 impl<K: Clone + Eq + Hash> WorkQueue<K> {
+    /// A queue that nobody asks about.
     pub fn new() -> Self {
+        WorkQueue::counting(Metrics::default().queue(""))
+    }
+
+    fn counting(series: QueueSeries) -> Self {
         let state = State {
             ready: VecDeque::new(),
-            dirty: HashSet::new(),
-            processing: HashSet::new(),
+            dirty: HashMap::new(),
+            processing: HashMap::new(),
             delayed: BinaryHeap::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
             sequence: 0,
             shut_down: false,
         };
-        WorkQueue { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() }) }
+        WorkQueue { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), series }) }
+    }
+
+    /// A queue whose counts are shown under this name.
+    pub fn named(metrics: &Metrics, name: &'static str) -> Self
+    where
+        K: Send + 'static,
+    {
+        let queue = WorkQueue::counting(metrics.queue(name));
+        let shared: Arc<dyn Gauges> = queue.shared.clone();
+        metrics.ask(name, Arc::downgrade(&shared));
+        queue
     }
 
     /// Wants the item done.
     pub fn add(&self, key: K) {
-        if self.lock().add(key) {
+        if self.lock().add(key, &self.shared.series) {
             self.shared.changed.notify_one();
         }
     }
@@ -114,6 +147,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             *failures += 1;
             *failures - 1
         };
+        self.shared.series.retries.add(1.0);
         let delay = 1u32.checked_shl(failures).and_then(|factor| FIRST_RETRY.checked_mul(factor));
         self.add_after(key, delay.unwrap_or(LAST_RETRY).min(LAST_RETRY));
     }
@@ -137,8 +171,9 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             changed.as_mut().enable();
             let next_due = {
                 let mut state = self.lock();
-                state.promote(Instant::now());
-                if let Some(key) = state.take() {
+                let now = Instant::now();
+                state.promote(now, &self.shared.series);
+                if let Some(key) = state.take(now, &self.shared.series) {
                     if !state.ready.is_empty() {
                         self.shared.changed.notify_one();
                     }
@@ -160,7 +195,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
     /// The item is done; if it was added meanwhile, it becomes ready again.
     pub fn done(&self, key: &K) {
-        if self.lock().done(key) {
+        if self.lock().done(key, &self.shared.series) {
             self.shared.changed.notify_one();
         }
     }
@@ -196,8 +231,13 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
 impl<K: Clone + Eq + Hash> State<K> {
     /// Whether the item became ready now.
-    fn add(&mut self, key: K) -> bool {
-        if self.shut_down || !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
+    fn add(&mut self, key: K, series: &QueueSeries) -> bool {
+        if self.shut_down || self.dirty.contains_key(&key) {
+            return false;
+        }
+        self.dirty.insert(key.clone(), Instant::now());
+        series.adds.add(1.0);
+        if self.processing.contains_key(&key) {
             return false;
         }
         self.ready.push_back(key);
@@ -214,26 +254,30 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     /// Makes ready what is due. An entry that an earlier wish overtook is dropped.
-    fn promote(&mut self, now: Instant) {
+    fn promote(&mut self, now: Instant, series: &QueueSeries) {
         while self.delayed.peek().is_some_and(|Reverse(delayed)| delayed.at <= now) {
             let Some(Reverse(Delayed { at, key, .. })) = self.delayed.pop() else { return };
             if self.due.get(&key) == Some(&at) {
                 self.due.remove(&key);
-                self.add(key);
+                self.add(key, series);
             }
         }
     }
 
-    fn take(&mut self) -> Option<K> {
+    fn take(&mut self, now: Instant, series: &QueueSeries) -> Option<K> {
         let key = self.ready.pop_front()?;
-        self.dirty.remove(&key);
-        self.processing.insert(key.clone());
+        if let Some(since) = self.dirty.remove(&key) {
+            series.waited(now.saturating_duration_since(since));
+        }
+        self.processing.insert(key.clone(), now);
         Some(key)
     }
 
-    fn done(&mut self, key: &K) -> bool {
-        self.processing.remove(key);
-        if !self.dirty.contains(key) {
+    fn done(&mut self, key: &K, series: &QueueSeries) -> bool {
+        if let Some(since) = self.processing.remove(key) {
+            series.worked(since.elapsed());
+        }
+        if !self.dirty.contains_key(key) {
             return false;
         }
         self.ready.push_back(key.clone());

@@ -11,6 +11,9 @@ use tokio::sync::watch;
 
 use crate::eviction::EvictionConfig;
 
+/// The place below the root directory where the volumes of the cluster's own provisioner lie.
+pub const LOCAL_VOLUMES: &str = "local-volumes";
+
 /// The certificates of the node API, as PEM texts.
 #[derive(Clone, Debug)]
 pub struct Tls {
@@ -230,6 +233,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Where the volumes of the cluster's own provisioner lie.
+    pub fn local_volumes(&self) -> PathBuf {
+        self.root_dir.join(LOCAL_VOLUMES)
+    }
+
     /// The node's addresses, never empty.
     pub fn host_ips(&self) -> Vec<IpAddr> {
         if self.node_ips.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { self.node_ips.clone() }

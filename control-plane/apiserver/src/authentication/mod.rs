@@ -8,6 +8,7 @@ mod certificate;
 pub mod front_proxy;
 mod impersonation;
 pub mod keys;
+mod legacy_token;
 pub mod oidc;
 pub mod token;
 pub mod webhook;
@@ -20,6 +21,7 @@ use http::HeaderMap;
 
 pub use certificate::user_of_certificate;
 pub use impersonation::impersonate;
+pub use legacy_token::today;
 
 use crate::server::Server;
 

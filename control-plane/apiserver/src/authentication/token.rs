@@ -12,7 +12,7 @@ use corten_meta::Value;
 use serde_json::json;
 
 use super::keys::Key;
-use super::{User, bootstrap_token};
+use super::{User, bootstrap_token, legacy_token};
 use crate::config::Config;
 use crate::error::Error;
 use crate::server::Server;
@@ -112,6 +112,10 @@ impl Tokens {
         // A token may be newer than the caches: wait until they show what existed when it was made.
         server.registry.caches.fresh().await.map_err(|s| s.message)?;
         let user = check_bindings(server, &claims)?;
+        if let Some(secret) = claims.pointer("/kubernetes.io/secret/name").and_then(Value::as_str) {
+            let namespace = claims.pointer("/kubernetes.io/namespace").and_then(Value::as_str).unwrap_or_default();
+            legacy_token::used(server, namespace, secret).await?;
+        }
         Ok(Authenticated { user, audiences: accepted })
     }
 

@@ -35,6 +35,7 @@ pub fn wanted(config: &Config) -> Vec<Wanted> {
     wanted.push(service_cidr(config));
     wanted.push(cluster_admins());
     wanted.push(Wanted::new("", "v1", "configmaps", extension_authentication(config)).repaired_by(repair_data));
+    wanted.push(Wanted::new("", "v1", "configmaps", token_tracking()).repaired_by(repair_day));
     wanted
 }
 
@@ -59,6 +60,20 @@ fn service_cidr(config: &Config) -> Wanted {
                                       "message": "Kubernetes Service CIDR is ready" }] },
     });
     Wanted::new("networking.k8s.io", "v1", "servicecidrs", object)
+}
+
+/// Since when this server marks the uses of tokens that live in Secrets.
+fn token_tracking() -> Value {
+    json!({
+        "metadata": { "namespace": "kube-system", "name": "kube-apiserver-legacy-service-account-token-tracking" },
+        "data": { "since": crate::authentication::today() },
+    })
+}
+
+/// A day that can be read stays: it is the first.
+fn repair_day(present: &Value, wanted: &Value) -> Option<Value> {
+    let since = present["data"]["since"].as_str().unwrap_or_default();
+    if since.parse::<jiff::civil::Date>().is_ok() { None } else { repair_data(present, wanted) }
 }
 
 /// By what an extension API server recognises users that this server passes on.

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use corten_meta::metrics::Exposition;
 pub use histogram::Histogram;
+pub use process::render as process_metrics;
 pub use requests::{LongRunning, Requests};
 pub use watches::WatchSeries;
 

@@ -2,6 +2,7 @@
 
 use super::Exposition;
 
+/// Writes the families of this process.
 pub fn render(out: &mut Exposition) {
     let mut gauge = |name: &str, kind: &str, help: &str, value: Option<f64>| {
         if let Some(value) = value {

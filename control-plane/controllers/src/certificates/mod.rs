@@ -44,8 +44,7 @@ impl CertificateController {
         CertificateController { cache: caches.of::<CertificateSigningRequest>(), client, approves, authority }
     }
 
-    pub async fn run(self, shutdown: CancellationToken) {
-        let queue: WorkQueue<Key> = WorkQueue::new();
+    pub async fn run(self, queue: WorkQueue<Key>, shutdown: CancellationToken) {
         let this = Arc::new(self);
         let cache = this.cache.clone();
         let handle = move |key: Key| {

@@ -205,4 +205,33 @@ pub mod tests {
         assert!(Request::parse(pem.as_bytes()).is_err_and(|error| error.contains("signature")));
         assert!(Request::parse(b"nonsense").is_err());
     }
+
+    proptest::proptest! {
+        /// Whatever is sent is read or refused, never more.
+        #[test]
+        fn any_bytes_are_read_or_refused(noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300), wrapped: bool) {
+            use base64::Engine;
+            let text = base64::engine::general_purpose::STANDARD.encode(&noise);
+            let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{text}\n-----END CERTIFICATE REQUEST-----\n");
+            let sent = if wrapped { pem.into_bytes() } else { noise };
+            proptest::prop_assert!(Request::parse(&sent).is_err());
+        }
+
+        /// The order of usages does not matter to any signer, and the same question has the same answer.
+        #[test]
+        fn signers_do_not_mind_the_order_of_usages(chosen in proptest::sample::subsequence(
+            vec!["digital signature", "key encipherment", "client auth", "server auth", "any"], 0..5), signer in 0usize..4) {
+            let request = Request::parse(REQUEST.as_bytes()).unwrap();
+            let signer = [KUBELET_CLIENT, KUBELET_SERVING, API_CLIENT, LEGACY][signer];
+            let forwards = usages(&chosen);
+            let backwards: Vec<String> = forwards.iter().rev().cloned().collect();
+            let granted = |usages: &[String]| request.check(signer, usages).map(|answer| answer.is_ok());
+            proptest::prop_assert_eq!(granted(&forwards), granted(&backwards));
+            proptest::prop_assert_eq!(request.check(signer, &forwards), request.check(signer, &forwards));
+        }
+    }
+
+    /// One request for all cases: making keys takes time.
+    static REQUEST: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| request("system:node:a", "system:nodes", &[]));
 }

@@ -18,7 +18,7 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::replicaset::{matching_orphan, owners_of};
+use crate::replicaset::{matching_orphan, new_orphan, owners_of};
 use crate::runtime::{Action, Controller, Plan, Report, View, Watch, key_of};
 use crate::workload::condition::count;
 use crate::workload::history::{self, Current, REVISION_HASH_LABEL};
@@ -112,7 +112,7 @@ impl Controller for DaemonSetController {
 
 fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = owners_of(change, DaemonSet::KIND);
-    if let Some(pod) = change.new.as_ref().filter(|pod| pod.controller().is_none()) {
+    if let Some(pod) = new_orphan(change) {
         keys.extend(matching_orphan::<DaemonSet>(view, pod, |set| {
             set.spec.as_ref().map(|spec| selector(&spec.selector))
         }));

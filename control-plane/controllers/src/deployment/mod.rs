@@ -16,16 +16,18 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::replicaset::{matching_orphan, owners_of};
-use crate::runtime::{Action, Controller, Failure, Plan, View, Watch};
+use crate::replicaset::{matching_orphan, new_orphan, owners_of};
+use crate::runtime::{Action, Controller, Failure, Plan, ResourceType, View, Watch};
 use crate::workload::owner::{self, claim, selector};
 
 pub struct DeploymentController;
 
 pub struct Observed {
     deployment: Deployment,
-    /// Every ReplicaSet of the namespace: own ones, orphans that match, and foreign ones whose name may collide.
+    /// Own ones, and orphans that match.
     replica_sets: Vec<ReplicaSet>,
+    /// The name that a new ReplicaSet would have belongs to another.
+    collides: bool,
     /// Pods of the own ReplicaSets, by the uid of their ReplicaSet; only a recreation asks for them.
     pods: Vec<(String, Pod)>,
     failure: Option<Failure>,
@@ -45,14 +47,19 @@ impl Controller for DeploymentController {
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let deployment: Deployment = view.typed(key)?;
         let uid = deployment.metadata.uid.clone()?;
-        let replica_sets: Vec<ReplicaSet> = view.all(&key.namespace);
+        let chosen = selector(&deployment.spec.as_ref()?.selector);
+        let replica_sets: Vec<ReplicaSet> = view.claimable(&key.namespace, &uid, &chosen);
+        let name = revisions::find_new(&deployment, &replica_sets).is_none().then(|| revisions::new_name(&deployment));
+        let taken =
+            |name: String| view.get(ResourceType::of::<ReplicaSet>(), &Key::new(&key.namespace, name)).is_some();
+        let collides = name.flatten().is_some_and(|(name, _)| taken(name));
         let recreates = !is_rolling(&deployment);
         let own = replica_sets.iter().filter(|set| recreates && owner::is_controlled_by(&set.metadata, &uid));
         let of_set = |set: &ReplicaSet| set.metadata.uid.clone().unwrap_or_default();
         let pods = own
             .flat_map(|set| view.owned_by::<Pod>(&of_set(set)).into_iter().map(move |pod| (of_set(set), pod)))
             .collect();
-        Some(Observed { deployment, replica_sets, pods, failure: view.last_failure() })
+        Some(Observed { deployment, replica_sets, collides, pods, failure: view.last_failure() })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
@@ -77,7 +84,7 @@ fn by_age(set: &ReplicaSet) -> (Option<Timestamp>, &str) {
 
 fn of_replica_set(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = owners_of(change, Deployment::KIND);
-    if let Some(set) = change.new.as_ref().filter(|set| set.controller().is_none()) {
+    if let Some(set) = new_orphan(change) {
         keys.extend(matching_orphan::<Deployment>(view, set, |d| d.spec.as_ref().map(|spec| selector(&spec.selector))));
     }
     keys
@@ -89,7 +96,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
         return Vec::new();
     }
     let sets = owners_of(change, ReplicaSet::KIND);
-    let resource = crate::runtime::ResourceType::of::<ReplicaSet>();
+    let resource = ResourceType::of::<ReplicaSet>();
     let deployment = |set: &Key| {
         let object = view.get(resource, set)?;
         let owner = object.controller().filter(|owner| owner.kind == Deployment::KIND)?;

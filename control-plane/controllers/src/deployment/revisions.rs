@@ -34,6 +34,14 @@ pub fn find_new(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<usize> {
     })
 }
 
+/// The name of the ReplicaSet that a new template gets, and the hash in it.
+pub fn new_name(deployment: &Deployment) -> Option<(String, String)> {
+    let salt = deployment.status.as_ref().and_then(|status| status.collision_count);
+    let hash = template::hash(deployment.to_value().pointer("/spec/template")?, salt);
+    let name: String = deployment.name().chars().take(MAX_NAME - 1 - hash.len()).collect();
+    Some((format!("{name}-{hash}"), hash))
+}
+
 pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
@@ -74,6 +82,15 @@ fn annotate(set: &mut ReplicaSet, deployment: &Deployment, new_revision: i64) ->
     *annotations != before
 }
 
+/// Says of the Deployment which revision is its own; whether that is news. Written with the status: as a main update
+/// it would count as a new generation.
+pub fn take_revision(deployment: &mut Deployment, new: &ReplicaSet) -> bool {
+    let Some(revision) = annotation(&new.metadata, REVISION) else { return false };
+    let before =
+        deployment.metadata.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision.to_owned());
+    before.as_deref() != Some(revision)
+}
+
 fn lengthened_history(history: &str, revision: &str) -> String {
     let mut revisions: Vec<&str> = history.split(',').filter(|revision| !revision.is_empty()).collect();
     revisions.push(revision);
@@ -99,15 +116,9 @@ impl Pass<'_> {
             self.plan.push(Action::update(&updated));
             return true;
         }
-        let revision = annotation(&new.metadata, REVISION).map(str::to_owned);
-        if revision.is_some() && annotation(&self.deployment.metadata, REVISION) != revision.as_deref() {
-            let mut deployment = self.deployment.clone();
-            deployment
-                .metadata
-                .annotations
-                .get_or_insert_default()
-                .extend(revision.map(|value| (REVISION.to_owned(), value)));
-            self.plan.push(Action::update(&deployment));
+        let mut deployment = self.deployment.clone();
+        if take_revision(&mut deployment, new) {
+            self.plan.push(Action::update_status(&deployment));
             return true;
         }
         false
@@ -116,7 +127,7 @@ impl Pass<'_> {
     /// Creates the ReplicaSet of the present template, or counts a collision when its name belongs to another.
     pub(super) fn create_new(&mut self) {
         let Some(set) = self.new_replica_set() else { return };
-        if self.observed.replica_sets.iter().any(|other| other.name() == set.name()) {
+        if self.observed.collides {
             let status = self.deployment.status.get_or_insert_with(DeploymentStatus::default);
             status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
             self.plan.push(Action::update_status(&self.deployment));
@@ -136,22 +147,20 @@ impl Pass<'_> {
             let message = format!("Scaled up replica set {} from 0 to {size}", set.name());
             self.plan.push(Action::normal(&self.deployment, "ScalingReplicaSet", message));
         }
-        self.mark_created(set.name());
+        self.mark_created(&set);
     }
 
     fn new_replica_set(&self) -> Option<ReplicaSet> {
         let spec = self.deployment.spec.as_ref()?;
-        let salt = self.deployment.status.as_ref().and_then(|status| status.collision_count);
-        let hash = template::hash(self.deployment.to_value().pointer("/spec/template")?, salt);
+        let (name, hash) = new_name(&self.deployment)?;
         let mut template = spec.template.clone();
         let hash_label = (TEMPLATE_HASH_LABEL.to_owned(), hash.clone());
         template.metadata.get_or_insert_default().labels.get_or_insert_default().extend([hash_label.clone()]);
         let mut selector = spec.selector.clone();
         selector.match_labels.get_or_insert_default().extend([hash_label]);
-        let name: String = self.deployment.name().chars().take(MAX_NAME - 1 - hash.len()).collect();
         let mut set = ReplicaSet {
             metadata: ObjectMeta {
-                name: Some(format!("{name}-{hash}")),
+                name: Some(name),
                 namespace: self.deployment.metadata.namespace.clone(),
                 labels: template.metadata.as_ref().and_then(|meta| meta.labels.clone()),
                 owner_references: Some(vec![owner::controller_reference(&self.deployment)]),

@@ -7,7 +7,7 @@ use corten_api::k8s_openapi::api::apps::v1::{DeploymentCondition, DeploymentStat
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
-use super::{Pass, available, bounds, replicas, size_of};
+use super::{Pass, available, bounds, replicas, revisions, size_of};
 use crate::runtime::Action;
 use crate::workload::condition::{self, count, find};
 
@@ -66,27 +66,28 @@ impl Pass<'_> {
         true
     }
 
-    /// Progress begins with the creation of the new ReplicaSet.
-    pub(super) fn mark_created(&mut self, name: &str) {
-        let mut status = self.status();
-        if self.deadline().is_none() {
-            return;
+    /// Progress begins with the creation of the new ReplicaSet, whose revision becomes the Deployment's.
+    pub(super) fn mark_created(&mut self, set: &ReplicaSet) {
+        let mut updated = self.deployment.clone();
+        if self.deadline().is_some() {
+            let created = match &self.observed.failure {
+                Some(failure) => {
+                    new_condition(PROGRESSING, "False", "ReplicaSetCreateError", failure.message.clone(), self.now)
+                }
+                None => {
+                    let message = format!("Created new replica set \"{}\"", set.name());
+                    new_condition(PROGRESSING, "True", "NewReplicaSetCreated", message, self.now)
+                }
+            };
+            condition::set(&mut updated.status.get_or_insert_default().conditions, created);
         }
-        let created = match &self.observed.failure {
-            Some(failure) => {
-                new_condition(PROGRESSING, "False", "ReplicaSetCreateError", failure.message.clone(), self.now)
-            }
-            None => {
-                let message = format!("Created new replica set \"{name}\"");
-                new_condition(PROGRESSING, "True", "NewReplicaSetCreated", message, self.now)
-            }
-        };
-        condition::set(&mut status.conditions, created);
-        // A refused creation ends the plan: what can be told about it must come first.
-        let at = if self.observed.failure.is_some() { 0 } else { self.plan.actions.len() };
-        if self.deployment.status.as_ref() != Some(&status) {
-            let mut updated = self.deployment.clone();
-            updated.status = Some(status);
+        // A refused creation ends the plan: what can be told about it must come first, and its revision is not yet.
+        let refused = self.observed.failure.is_some();
+        if !refused {
+            revisions::take_revision(&mut updated, set);
+        }
+        let at = if refused { 0 } else { self.plan.actions.len() };
+        if updated != self.deployment {
             self.plan.actions.insert(at, Action::update_status(&updated));
         }
     }

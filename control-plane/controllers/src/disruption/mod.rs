@@ -22,9 +22,9 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::deployment::scaled;
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of};
+use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, View, Watch, decode, key_of};
 use crate::workload::condition::{StatusCondition, set_status};
-use crate::workload::owner::{controller_of, selector};
+use crate::workload::owner::selector;
 use crate::workload::pods;
 use scale::{Scale, scale_of};
 
@@ -37,7 +37,7 @@ pub struct DisruptionController;
 pub struct Observed {
     budget: PodDisruptionBudget,
     /// The pods that it selects, by name.
-    pods: Vec<Pod>,
+    pods: Vec<PodRow>,
     /// How many pods each controller of them wants, by the uid that the pods know.
     scales: BTreeMap<String, Result<Scale, String>>,
 }
@@ -67,10 +67,10 @@ impl Controller for DisruptionController {
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let budget: PodDisruptionBudget = view.typed(key)?;
         let chosen = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-        let mut pods: Vec<Pod> = chosen.map(|s| view.select(&key.namespace, &selector(s))).unwrap_or_default();
+        let mut pods = chosen.map(|s| view.select_rows(&key.namespace, &selector(s))).unwrap_or_default();
         pods.sort_by(|a, b| a.name().cmp(b.name()));
         let mut scales = BTreeMap::new();
-        for owner in pods.iter().filter_map(|pod| controller_of(&pod.metadata)) {
+        for owner in pods.iter().filter_map(|pod| pod.object.controller()) {
             scales.entry(owner.uid.clone()).or_insert_with(|| scale_of(view, &key.namespace, owner));
         }
         Some(Observed { budget, pods, scales })
@@ -131,7 +131,7 @@ fn expected_scale(observed: &Observed, plan: &mut Plan) -> Result<i32, String> {
     let mut scales: BTreeMap<&str, i32> = BTreeMap::new();
     let mut unmanaged = false;
     for pod in &observed.pods {
-        match controller_of(&pod.metadata).and_then(|owner| observed.scales.get(&owner.uid)) {
+        match pod.object.controller().and_then(|owner| observed.scales.get(&owner.uid)) {
             None => unmanaged = true,
             Some(Ok(Scale::Of { uid, replicas })) => {
                 scales.insert(uid, *replicas);
@@ -158,7 +158,8 @@ fn status(
 ) -> PodDisruptionBudgetStatus {
     let budget = &observed.budget;
     let disrupted = still_disrupted(observed, plan, now);
-    let healthy = |pod: &&Pod| !pods::is_terminating(pod) && !disrupted.contains_key(pod.name()) && pods::is_ready(pod);
+    let healthy =
+        |pod: &&PodRow| !pods::is_terminating(*pod) && !disrupted.contains_key(pod.name()) && pods::is_ready(*pod);
     let current = i32::try_from(observed.pods.iter().filter(healthy).count()).unwrap_or(i32::MAX);
     let allowed = if expected > 0 { (current - desired).max(0) } else { 0 };
     let mut status = PodDisruptionBudgetStatus {
@@ -182,7 +183,7 @@ fn still_disrupted(observed: &Observed, plan: &mut Plan, now: Timestamp) -> BTre
     let none = BTreeMap::new();
     let evicted = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref()).unwrap_or(&none);
     let mut disrupted = BTreeMap::new();
-    for pod in observed.pods.iter().filter(|pod| !pods::is_terminating(pod)) {
+    for pod in observed.pods.iter().filter(|pod| !pods::is_terminating(*pod)) {
         let Some(time) = evicted.get(pod.name()) else { continue };
         let passed: Duration = now.duration_since(time.0).try_into().unwrap_or(Duration::ZERO);
         match DELETION_TIMEOUT.checked_sub(passed) {
@@ -193,7 +194,7 @@ fn still_disrupted(observed: &Observed, plan: &mut Plan, now: Timestamp) -> BTre
             None => {
                 let of = format!("{}/{}", budget.namespace(), budget.name());
                 let message = format!("Pod was expected by PDB {of} to be deleted but it wasn't");
-                plan.push(Action::warning(pod, "NotDeleted", message));
+                plan.push(Action::warning_of_pod(pod, "NotDeleted", message));
             }
         }
     }

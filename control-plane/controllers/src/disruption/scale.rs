@@ -3,8 +3,7 @@
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use corten_api::k8s_openapi::api::core::v1::ReplicationController;
-use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use corten_meta::Key;
+use corten_meta::{Key, Owner};
 
 use crate::runtime::View;
 use crate::workload::owner::controller_of;
@@ -16,7 +15,7 @@ pub enum Scale {
     Unknown,
 }
 
-pub fn scale_of(view: &dyn View, namespace: &str, owner: &OwnerReference) -> Result<Scale, String> {
+pub fn scale_of(view: &dyn View, namespace: &str, owner: &Owner) -> Result<Scale, String> {
     let key = Key::new(namespace, owner.name.clone());
     let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
     Ok(match (group, owner.kind.as_str()) {

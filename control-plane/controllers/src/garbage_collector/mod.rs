@@ -33,8 +33,8 @@ pub struct GarbageCollector {
 }
 
 impl GarbageCollector {
-    pub fn new(client: Client) -> GarbageCollector {
-        GarbageCollector { client, queue: WorkQueue::new() }
+    pub fn new(client: Client, queue: WorkQueue<Item>) -> GarbageCollector {
+        GarbageCollector { client, queue }
     }
 
     pub fn listener(&self) -> Listener {
@@ -193,3 +193,6 @@ fn absent_is_done(outcome: Result<(), Error>) -> Result<(), Error> {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod properties;

@@ -51,8 +51,7 @@ impl AutoscalerController {
         }
     }
 
-    pub async fn run(self, shutdown: CancellationToken) {
-        let queue: WorkQueue<Key> = WorkQueue::new();
+    pub async fn run(self, queue: WorkQueue<Key>, shutdown: CancellationToken) {
         let this = Arc::new(self);
         let cache = this.autoscalers.clone();
         let changed = |change: &corten_client::Change| {

@@ -227,3 +227,28 @@ fn other_metrics_are_answered_by_their_targets() {
         }
     }
 }
+
+proptest::proptest! {
+    /// Whatever the load: the bounds hold, the order of pods does not matter, and once the wish is met and the load
+    /// spread, nothing moves any more.
+    #[test]
+    fn an_autoscaler_keeps_its_bounds_and_comes_to_rest(
+        used in proptest::collection::vec(proptest::option::of(0i64..2000), 2..10), turned in 0usize..10,
+    ) {
+        let replicas = i32::try_from(used.len()).unwrap();
+        let seen = observed(json!({}), replicas, &used);
+        let decision = decide(&seen, &mut History::default(), *NOW);
+        let wanted = decision.replicas.unwrap_or(replicas);
+        proptest::prop_assert!((2..=10).contains(&wanted), "{wanted}");
+
+        let mut other = observed(json!({}), replicas, &used);
+        other.pods.rotate_left(turned % used.len());
+        let same = decide(&other, &mut History::default(), *NOW);
+        proptest::prop_assert_eq!(same.replicas, decision.replicas);
+        proptest::prop_assert_eq!(same.status, decision.status);
+
+        // With all pods measured and the load at the target, the size is the right one.
+        let met = observed(json!({}), wanted, &vec![Some(500); usize::try_from(wanted).unwrap()]);
+        proptest::prop_assert_eq!(decide(&met, &mut History::default(), *NOW).replicas, None);
+    }
+}

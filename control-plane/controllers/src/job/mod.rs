@@ -21,7 +21,7 @@ use corten_meta::{Key, Selector};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::replicaset::{matching_orphan, owners_of};
+use crate::replicaset::{matching_orphan, new_orphan, owners_of};
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 use crate::workload::condition::{self, count};
 use crate::workload::owner::{self, claim};
@@ -79,7 +79,7 @@ impl Controller for JobController {
 
 fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = owners_of(change, Job::KIND);
-    if let Some(pod) = change.new.as_ref().filter(|pod| pod.controller().is_none()) {
+    if let Some(pod) = new_orphan(change) {
         keys.extend(matching_orphan::<Job>(view, pod, |job| Some(selector(job))));
     }
     keys

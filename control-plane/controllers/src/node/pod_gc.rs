@@ -8,7 +8,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use super::{disruption_target, mark_pod, ready_status};
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, key_of};
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of};
 use crate::workload::pods;
 
 /// A node that is missing for less than this may just not have registered yet.
@@ -48,23 +48,29 @@ impl Controller for PodGcController {
             {
                 return None;
             }
-            let mut ended: Vec<Pod> = view.all("");
+            let mut ended = view.rows(view.list(ResourceType::of::<Pod>(), ""));
             ended.retain(|pod| pods::is_terminal(pod) && !pods::is_terminating(pod));
-            return Some(Observed::Terminated(ended));
+            return Some(Observed::Terminated(ended.iter().filter_map(|pod| decode(&pod.object)).collect()));
         }
-        let pod: Pod = view.typed(key)?;
-        let node = view.typed(&Key { namespace: String::new(), name: pods::node_name(&pod).to_owned() });
-        Some(Observed::Pod { pod: Box::new(pod), node: node.map(Box::new) })
+        let pod = view.rows(vec![view.get(ResourceType::of::<Pod>(), key)?]).pop()?;
+        let place = Key::new("", pods::node_name(&pod));
+        // Every change of a pod comes here, and nearly all are of one that is well placed: nothing is decoded for those.
+        let placed = place.name.is_empty() || view.get(ResourceType::of::<Node>(), &place).is_some();
+        if placed && !pods::is_terminating(&pod) {
+            return None;
+        }
+        let node: Option<Node> = view.typed(&place);
+        Some(Observed::Pod { pod: Box::new(decode(&pod.object)?), node: node.map(Box::new) })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
         match observed {
             Observed::Terminated(ended) => self.oldest_ended(ended),
-            Observed::Pod { pod, node } => match (pods::node_name(pod), node) {
-                ("", _) if pods::is_terminating(pod) => fail_and_delete(pod, false, now),
+            Observed::Pod { pod, node } => match (pods::node_name(pod.as_ref()), node) {
+                ("", _) if pods::is_terminating(pod.as_ref()) => fail_and_delete(pod, false, now),
                 ("", _) => Plan::nothing(),
                 (_, None) => orphaned(pod, now),
-                (_, Some(node)) if pods::is_terminating(pod) && is_out_of_service(node) => {
+                (_, Some(node)) if pods::is_terminating(pod.as_ref()) && is_out_of_service(node) => {
                     fail_and_delete(pod, false, now)
                 }
                 _ => Plan::nothing(),

@@ -6,6 +6,7 @@
 mod replicated;
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corten_api::Typed;
@@ -16,7 +17,7 @@ use corten_client::Change;
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
-use crate::runtime::{Action, Controller, Failure, Plan, Report, ResourceType, View, Watch};
+use crate::runtime::{Action, Controller, Failure, Plan, PodRow, Report, ResourceType, View, Watch};
 use crate::workload::condition::{self, count};
 use crate::workload::owner::{self, claim};
 use crate::workload::{pods, template};
@@ -35,9 +36,9 @@ pub const REPLICATION_CONTROLLERS: Replicas<ReplicationController> = Replicas(Ph
 pub struct Observed<K> {
     owner: K,
     /// Own pods and matching orphans.
-    candidates: Vec<Pod>,
+    candidates: Vec<PodRow>,
     /// Pods of every one of the kind with the same owner, for a scale-down: it evens them out over nodes.
-    related: Vec<Pod>,
+    related: Vec<PodRow>,
     failure: Option<Failure>,
 }
 
@@ -55,7 +56,7 @@ impl<K: Replicated> Controller for Replicas<K> {
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed<K>> {
         let owner: K = view.typed(key)?;
         let uid = owner.meta().uid.clone()?;
-        let candidates: Vec<Pod> = view.claimable(&key.namespace, &uid, &owner.selector()?);
+        let candidates = view.claimable_rows(&key.namespace, &uid, &owner.selector()?);
         // Only who must give some up needs to know where the others are.
         let surplus = candidates.len() > usize::try_from(owner.replicas()).unwrap_or(0);
         let related = if surplus { related_pods(view, &owner) } else { Vec::new() };
@@ -66,8 +67,8 @@ impl<K: Replicated> Controller for Replicas<K> {
         let owner = &observed.owner;
         let Some(selector) = owner.selector() else { return Plan::nothing() };
         let claimed = claim(owner, &selector, &observed.candidates);
-        let (active, rest): (Vec<Pod>, Vec<Pod>) = claimed.owned.into_iter().partition(pods::is_active);
-        let terminating = rest.iter().filter(|pod| pods::is_terminating(pod) && !pods::is_terminal(pod)).count();
+        let (active, rest): (Vec<PodRow>, Vec<PodRow>) = claimed.owned.into_iter().partition(pods::is_active);
+        let terminating = rest.iter().filter(|pod| pods::is_terminating(*pod) && !pods::is_terminal(*pod)).count();
 
         let mut plan = Plan::from(claimed.actions);
         // The status goes first: a refused creation must not keep the failure of the last pass from being told.
@@ -82,10 +83,15 @@ impl<K: Replicated> Controller for Replicas<K> {
 /// The owner that controls the pod, before and after; for an orphan every one that would take it.
 fn of_pod<K: Replicated>(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys: Vec<Key> = owners_of(change, K::KIND);
-    if let Some(pod) = change.new.as_ref().filter(|pod| pod.controller().is_none()) {
-        keys.extend(matching_orphan::<K>(view, pod, K::selector));
-    }
+    keys.extend(new_orphan(change).into_iter().flat_map(|pod| matching_orphan::<K>(view, pod, K::selector)));
     keys
+}
+
+/// An object that nobody controls, if that or its labels are news: another change of it is nobody's concern.
+pub fn new_orphan(change: &Change) -> Option<&Arc<Object>> {
+    let orphan = change.new.as_ref().filter(|object| object.controller().is_none())?;
+    let known = |old: &Arc<Object>| old.controller().is_none() && old.header.labels == orphan.header.labels;
+    (!change.old.as_ref().is_some_and(known)).then_some(orphan)
 }
 
 /// The keys of the controllers of one kind that the changed object belongs or belonged to.
@@ -114,15 +120,15 @@ pub fn matching_orphan<K: Typed>(
     all.iter().filter(takes).map(crate::runtime::key_of).collect()
 }
 
-fn related_pods<K: Replicated>(view: &dyn View, owner: &K) -> Vec<Pod> {
+fn related_pods<K: Replicated>(view: &dyn View, owner: &K) -> Vec<PodRow> {
     let siblings: Vec<String> = match owner::controller_of(owner.meta()) {
         Some(above) => view.owned(ResourceType::of::<K>(), &above.uid).iter().map(|o| o.header.uid.clone()).collect(),
         None => owner.meta().uid.iter().cloned().collect(),
     };
-    siblings.iter().flat_map(|uid| view.owned_by::<Pod>(uid)).collect()
+    view.rows(siblings.iter().flat_map(|uid| view.owned(ResourceType::of::<Pod>(), uid)).collect())
 }
 
-fn manage_replicas<K: Replicated>(plan: &mut Plan, observed: &Observed<K>, mut active: Vec<Pod>, now: Timestamp) {
+fn manage_replicas<K: Replicated>(plan: &mut Plan, observed: &Observed<K>, mut active: Vec<PodRow>, now: Timestamp) {
     let owner = &observed.owner;
     let wanted = usize::try_from(owner.replicas()).unwrap_or(0);
     if active.len() < wanted {
@@ -134,20 +140,19 @@ fn manage_replicas<K: Replicated>(plan: &mut Plan, observed: &Observed<K>, mut a
         let surplus = (active.len() - wanted).min(BURST);
         pods::rank_for_deletion(&mut active, &observed.related, now);
         let report = Report::pod_deleted(owner);
-        plan.actions
-            .extend(active[..surplus].iter().map(|pod| Action::delete_with(pod, None, None, Some(report.clone()))));
+        plan.actions.extend(active[..surplus].iter().map(|pod| Action::delete_pod(pod, report.clone())));
     }
 }
 
 fn update_status<K: Replicated>(
     plan: &mut Plan,
     observed: &Observed<K>,
-    active: &[Pod],
+    active: &[PodRow],
     terminating: usize,
     now: Timestamp,
 ) {
     let owner = &observed.owner;
-    let wait = |pod: &Pod| pods::available_in(pod, owner.min_ready_seconds(), now);
+    let wait = |pod: &PodRow| pods::available_in(pod, owner.min_ready_seconds(), now);
     if let Some(wait) = active.iter().filter_map(wait).filter(|wait| !wait.is_zero()).min() {
         plan.requeue(wait.max(Duration::from_millis(1)));
     }
@@ -159,23 +164,21 @@ fn update_status<K: Replicated>(
 
 fn status<K: Replicated>(
     observed: &Observed<K>,
-    active: &[Pod],
+    active: &[PodRow],
     terminating: usize,
     now: Timestamp,
 ) -> ReplicaSetStatus {
     let owner = &observed.owner;
     let template = owner.template().and_then(|template| template.metadata.as_ref());
     let labels = template.and_then(|meta| meta.labels.clone()).unwrap_or_default();
-    let labelled = |pod: &&Pod| {
-        labels.iter().all(|(key, value)| pod.metadata.labels.as_ref().and_then(|all| all.get(key)) == Some(value))
-    };
+    let labelled = |pod: &&PodRow| labels.iter().all(|(key, value)| pod.object.header.labels.get(key) == Some(value));
     let min_ready = owner.min_ready_seconds();
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let mut status = ReplicaSetStatus {
         replicas: number(active.len()),
         fully_labeled_replicas: count(number(active.iter().filter(labelled).count())),
-        ready_replicas: count(number(active.iter().filter(|pod| pods::is_ready(pod)).count())),
-        available_replicas: count(number(active.iter().filter(|pod| pods::is_available(pod, min_ready, now)).count())),
+        ready_replicas: count(number(active.iter().filter(|pod| pods::is_ready(*pod)).count())),
+        available_replicas: count(number(active.iter().filter(|pod| pods::is_available(*pod, min_ready, now)).count())),
         terminating_replicas: Some(number(terminating)),
         observed_generation: owner.meta().generation,
         conditions: owner.conditions(),

@@ -5,6 +5,7 @@
 use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch};
 use corten_meta::{Key, Value};
 use futures::future::join_all;
+use http::Method;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::address;
@@ -85,6 +86,7 @@ impl Applier {
         let outcome = self.write(action).await;
         let report = match action {
             Action::Create { report, .. } | Action::Delete { report, .. } => report.as_ref(),
+            Action::RemoveLocalVolume { report, .. } => Some(report),
             _ => None,
         };
         match outcome {
@@ -102,6 +104,11 @@ impl Applier {
         match action {
             Action::Event(event) => {
                 self.tell(event);
+                Ok(None)
+            }
+            Action::RemoveLocalVolume { node, name, .. } => {
+                let path = format!("/api/v1/nodes/{node}/proxy/localVolumes/{name}");
+                self.client.send_raw(Method::DELETE, &path).await?;
                 Ok(None)
             }
             Action::Absent { resource, key } => {

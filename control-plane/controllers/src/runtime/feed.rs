@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use corten_api::k8s_openapi::api::core::v1::{Pod, Service};
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_client::{Cache, Caches, Resource, WorkQueue};
 use corten_meta::{Key, Object};
@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use super::Feeds;
 use super::controller::Keys;
 use super::plan::ResourceType;
-use super::view::{Failure, View, node_of_pod, selector_of_service};
+use super::rows::{PodRow, Rows};
+use super::view::{Failure, View, claim_of_volume, node_of_pod, selector_of_service};
 
 /// Pods by the node they are bound to.
 const NODE_INDEX: &str = "spec.nodeName";
@@ -24,6 +25,8 @@ const ORPHAN_INDEX: &str = "orphan";
 const LABEL_INDEX: &str = "label";
 /// Services by namespace and the first label that they select.
 const SELECTOR_INDEX: &str = "selector";
+/// Volumes by the claim they point at.
+const CLAIM_INDEX: &str = "claim";
 
 /// From a resource to a controller.
 pub struct Route {
@@ -35,6 +38,8 @@ pub struct Route {
 pub struct Feed {
     pub cache: Arc<Cache>,
     routes: Vec<Route>,
+    /// What was parsed of the objects, if they are pods.
+    rows: Rows,
     /// A revision that the cache has certainly reached: events arrive in the order of revisions.
     reached: watch::Sender<u64>,
 }
@@ -51,7 +56,7 @@ pub async fn open(caches: &Caches, routes: HashMap<ResourceType, Vec<Route>>) ->
     for (resource, routes) in routes {
         let cache = caches.dynamic(&address(resource));
         index(resource, &cache);
-        feeds.insert(resource, Arc::new(Feed { cache, routes, reached: watch::Sender::new(0) }));
+        feeds.insert(resource, Arc::new(Feed { cache, routes, rows: Rows::default(), reached: watch::Sender::new(0) }));
     }
     for feed in feeds.values() {
         feed.cache.synced().await;
@@ -71,6 +76,9 @@ fn index(resource: ResourceType, cache: &Cache) {
             let header = &object.header;
             header.labels.iter().map(|(key, value)| place(&header.namespace, key, value)).collect()
         });
+    }
+    if resource == ResourceType::of::<PersistentVolume>() {
+        cache.add_index(CLAIM_INDEX, |volume| vec![claim_of_volume(volume)]);
     }
     if resource == ResourceType::of::<Service>() {
         cache.add_index(SELECTOR_INDEX, |service| {
@@ -104,6 +112,9 @@ pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
             for key in (route.keys)(&view, &change) {
                 route.queue.add(key);
             }
+        }
+        if let (None, Some(gone)) = (&change.new, &change.old) {
+            feed.rows.forget(&gone.header.uid);
         }
         let revision = change.object().map_or(0, |object| object.revision);
         feed.reached.send_if_modified(|reached| {
@@ -149,9 +160,23 @@ impl View for CachedView {
         labels.iter().flat_map(selecting).collect()
     }
 
+    fn volumes_for(&self, claim: &Key) -> Vec<Arc<Object>> {
+        let Some(feed) = self.feeds.get(&ResourceType::of::<PersistentVolume>()) else { return Vec::new() };
+        let mut volumes = feed.cache.by_index(CLAIM_INDEX, &claim.to_string());
+        volumes.extend(feed.cache.by_index(CLAIM_INDEX, ""));
+        volumes
+    }
+
     fn pods_on(&self, node: &str) -> Vec<Arc<Object>> {
         let feed = self.feeds.get(&ResourceType::of::<Pod>());
         feed.map(|feed| feed.cache.by_index(NODE_INDEX, node)).unwrap_or_default()
+    }
+
+    fn rows(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {
+        match self.feeds.get(&ResourceType::of::<Pod>()) {
+            Some(feed) => feed.rows.of(pods),
+            None => pods.into_iter().map(PodRow::new).collect(),
+        }
     }
 
     fn last_failure(&self) -> Option<Failure> {

@@ -10,6 +10,7 @@ pub mod discovery;
 mod feed;
 pub mod monitors;
 mod plan;
+mod rows;
 pub mod tend;
 mod view;
 mod worker;
@@ -17,7 +18,8 @@ mod worker;
 pub use apply::Applier;
 pub use controller::{Controller, Decide, Keys, Watch};
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
-pub use view::{Failure, View, decode, node_of_pod, selector_of_service};
+pub use rows::PodRow;
+pub use view::{Failure, View, claim_of_volume, decode, node_of_pod, selector_of_service};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,26 +34,30 @@ use feed::{Feed, Route};
 /// A client for each identity, by the name of the service account in kube-system; the binary makes them.
 pub type Clients = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 
-/// Runs the controllers until shutdown. Their caches are shared and filled under the identity of `caches`.
-pub async fn run(controllers: Vec<Arc<dyn Decide>>, caches: &Caches, clients: &Clients, shutdown: CancellationToken) {
+/// Runs the controllers until shutdown, each with its queue. Their caches are shared and filled under the identity of
+/// `caches`.
+pub async fn run(
+    controllers: Vec<(WorkQueue<Key>, Arc<dyn Decide>)>,
+    caches: &Caches,
+    clients: &Clients,
+    shutdown: CancellationToken,
+) {
     let mut routes: HashMap<ResourceType, Vec<Route>> = HashMap::new();
-    let mut queues: Vec<WorkQueue<Key>> = Vec::new();
-    for controller in &controllers {
-        let queue = WorkQueue::new();
+    for (queue, controller) in &controllers {
         for watch in controller.watches() {
             routes.entry(watch.resource).or_default().push(Route { queue: queue.clone(), keys: watch.keys });
         }
-        queues.push(queue);
     }
+    let queues: Vec<WorkQueue<Key>> = controllers.iter().map(|(queue, _)| queue.clone()).collect();
     let feeds = Arc::new(feed::open(caches, routes).await);
 
     let mut tasks = JoinSet::new();
     for feed in feeds.values().cloned() {
         tasks.spawn(feed::dispatch(feed, feeds.clone()));
     }
-    for (controller, queue) in controllers.into_iter().zip(&queues) {
+    for (queue, controller) in controllers {
         let applier = Applier::new(clients(controller.name()), controller.component(), shutdown.clone());
-        let worker = worker::Worker::new(controller, queue.clone(), applier, feeds.clone(), shutdown.clone());
+        let worker = worker::Worker::new(controller, queue, applier, feeds.clone(), shutdown.clone());
         for _ in 0..worker.count() {
             tasks.spawn(worker.clone().run());
         }

@@ -7,9 +7,12 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_client::Propagation;
 use corten_meta::{Key, Value};
 use serde_json::json;
+
+use super::rows::PodRow;
 
 /// A resource type by its names in the API. Built from a typed kind, so no controller spells them by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,6 +131,12 @@ pub enum Action {
         report: Option<Report>,
     },
     Event(Event),
+    /// Has a node remove a directory of its own; the rest of the plan holds only once that is done.
+    RemoveLocalVolume {
+        node: String,
+        name: String,
+        report: Report,
+    },
     /// The rest of the plan holds only if the server, not just a cache, knows no such object.
     Absent {
         resource: ResourceType,
@@ -193,12 +202,35 @@ impl Action {
         action
     }
 
+    /// The deletion of a pod that was looked at as a row.
+    pub fn delete_pod(pod: &PodRow, report: Report) -> Action {
+        Action::Delete {
+            resource: ResourceType::of::<Pod>(),
+            key: pod.object.key(),
+            uid: pod.object.header.uid.clone(),
+            grace_period_seconds: None,
+            propagation: None,
+            report: Some(report),
+        }
+    }
+
     pub fn normal<K: Typed>(about: &K, reason: &str, message: impl Into<String>) -> Action {
         Action::event(about, false, reason, message)
     }
 
     pub fn warning<K: Typed>(about: &K, reason: &str, message: impl Into<String>) -> Action {
         Action::event(about, true, reason, message)
+    }
+
+    /// A warning about a pod that was looked at as a row.
+    pub fn warning_of_pod(pod: &PodRow, reason: &str, message: String) -> Action {
+        let about = Reference {
+            resource: ResourceType::of::<Pod>(),
+            key: pod.object.key(),
+            uid: pod.object.header.uid.clone(),
+            resource_version: pod.object.revision.to_string(),
+        };
+        Action::Event(Event { about, warning: true, reason: reason.to_owned(), message })
     }
 
     fn event<K: Typed>(about: &K, warning: bool, reason: &str, message: impl Into<String>) -> Action {
@@ -218,7 +250,7 @@ impl Action {
             | Action::UpdateStatus { resource, .. }
             | Action::Patch { resource, .. }
             | Action::Delete { resource, .. } => Some(*resource),
-            Action::Event(_) | Action::Absent { .. } => None,
+            Action::Event(_) | Action::RemoveLocalVolume { .. } | Action::Absent { .. } => None,
         }
     }
 

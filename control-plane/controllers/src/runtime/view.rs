@@ -13,6 +13,7 @@ use corten_meta::Selector;
 use corten_meta::{Key, Object};
 
 use super::plan::ResourceType;
+use super::rows::PodRow;
 
 /// Why the last attempt for this key failed; some controllers tell the user in a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +36,14 @@ pub trait View: Send + Sync {
     /// Every Service of the namespace that may select an object with these labels; by an index, since each change of
     /// a pod asks.
     fn services_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<Object>>;
+    /// Every volume that points at the claim, or at none; by an index, since most are taken.
+    fn volumes_for(&self, claim: &Key) -> Vec<Arc<Object>>;
     /// Every pod that is bound to the node; by an index, since a node's pods are few among all.
     fn pods_on(&self, node: &str) -> Vec<Arc<Object>>;
+    /// The pods with what is asked of them all the time, without decoding those that did not change.
+    fn rows(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {
+        pods.into_iter().map(PodRow::new).collect()
+    }
     fn last_failure(&self) -> Option<Failure> {
         None
     }
@@ -55,6 +62,31 @@ pub fn node_of_pod(pod: &Object) -> Option<String> {
     }
     let bound: Bound = serde_json::from_slice(&pod.bytes).ok()?;
     bound.spec?.node_name.filter(|name| !name.is_empty())
+}
+
+/// The claim that a volume points at, as an index names it; empty for a free one.
+pub fn claim_of_volume(volume: &Object) -> String {
+    #[derive(Default, serde::Deserialize)]
+    struct Claim {
+        #[serde(default)]
+        namespace: String,
+        #[serde(default)]
+        name: String,
+    }
+    #[derive(Default, serde::Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Spec {
+        claim_ref: Option<Claim>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Claimed {
+        #[serde(default)]
+        spec: Spec,
+    }
+    let claimed: Option<Claimed> = serde_json::from_slice(&volume.bytes).ok();
+    claimed
+        .and_then(|volume| volume.spec.claim_ref)
+        .map_or_else(String::new, |claim| Key::new(claim.namespace, claim.name).to_string())
 }
 
 /// The selector of a Service; empty for one that selects nothing.
@@ -96,15 +128,36 @@ impl dyn View + '_ {
         objects.iter().filter(|object| selector.matches(&object.header.labels)).filter_map(|o| decode(o)).collect()
     }
 
+    /// The same of pods, as rows.
+    pub fn select_rows(&self, namespace: &str, selector: &Selector) -> Vec<PodRow> {
+        let mut objects = self.list(ResourceType::of::<Pod>(), namespace);
+        objects.retain(|object| selector.matches(&object.header.labels));
+        self.rows(objects)
+    }
+
     /// Objects that a workload controller must look at: its own, and orphans that match its selector.
     pub fn claimable<K: Typed>(&self, namespace: &str, uid: &str, selector: &Selector) -> Vec<K> {
-        let resource = ResourceType::of::<K>();
+        self.claimable_objects(ResourceType::of::<K>(), namespace, uid, selector).iter().filter_map(decode).collect()
+    }
+
+    /// The same of pods, as rows.
+    pub fn claimable_rows(&self, namespace: &str, uid: &str, selector: &Selector) -> Vec<PodRow> {
+        self.rows(self.claimable_objects(ResourceType::of::<Pod>(), namespace, uid, selector))
+    }
+
+    fn claimable_objects(
+        &self,
+        resource: ResourceType,
+        namespace: &str,
+        uid: &str,
+        selector: &Selector,
+    ) -> Vec<Arc<Object>> {
         let own = |object: &Arc<Object>| object.controller().is_some_and(|owner| owner.uid == uid);
         let mut candidates = self.owned(resource, uid);
         candidates.retain(|object| own(object) && object.header.namespace == namespace);
         let orphans = self.orphans(resource, namespace);
         candidates.extend(orphans.into_iter().filter(|object| selector.matches(&object.header.labels)));
-        candidates.iter().filter_map(decode).collect()
+        candidates
     }
 }
 

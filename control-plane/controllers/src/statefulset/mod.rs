@@ -14,7 +14,7 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::replicaset::{matching_orphan, owners_of};
+use crate::replicaset::{matching_orphan, new_orphan, owners_of};
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 use crate::workload::condition::count;
 use crate::workload::history::{self, Current};
@@ -96,7 +96,7 @@ impl Controller for StatefulSetController {
 
 fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = owners_of(change, StatefulSet::KIND);
-    if let Some(pod) = change.new.as_ref().filter(|pod| pod.controller().is_none()) {
+    if let Some(pod) = new_orphan(change) {
         keys.extend(matching_orphan::<StatefulSet>(view, pod, |set| {
             set.spec.as_ref().map(|spec| selector(&spec.selector))
         }));

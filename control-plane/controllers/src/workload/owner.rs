@@ -1,11 +1,14 @@
 //! Adoption and release: which objects a controller owns, and the writes that make the references say so.
 
+use std::collections::BTreeMap;
+
 use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use corten_meta::Selector;
 use serde_json::{Value, json};
 
-use crate::runtime::Action;
+use crate::runtime::{Action, PodRow, ResourceType};
 
 /// The reference a controller puts on what it creates.
 pub fn controller_reference<K: Typed>(owner: &K) -> OwnerReference {
@@ -42,41 +45,96 @@ pub struct Claimed<T> {
     pub actions: Vec<Action>,
 }
 
+/// What can be owned, decoded or not.
+pub trait Claimable: Clone {
+    fn claim_name(&self) -> &str;
+    fn claim_labels(&self) -> Option<&BTreeMap<String, String>>;
+    /// The uid of whoever controls it.
+    fn controller_uid(&self) -> Option<&str>;
+    fn is_leaving(&self) -> bool;
+    /// Replaces the references that `keep` does not keep, and adds one.
+    fn reference_anew(&self, keep: &dyn Fn(&str) -> bool, add: Option<OwnerReference>) -> Action;
+}
+
+impl<T: Typed> Claimable for T {
+    fn claim_name(&self) -> &str {
+        self.name()
+    }
+
+    fn claim_labels(&self) -> Option<&BTreeMap<String, String>> {
+        self.meta().labels.as_ref()
+    }
+
+    fn controller_uid(&self) -> Option<&str> {
+        controller_of(self.meta()).map(|owner| owner.uid.as_str())
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.meta().deletion_timestamp.is_some()
+    }
+
+    fn reference_anew(&self, keep: &dyn Fn(&str) -> bool, add: Option<OwnerReference>) -> Action {
+        let kept = self.meta().owner_references.iter().flatten().filter(|reference| keep(&reference.uid)).cloned();
+        set_references(self, kept.chain(add).collect())
+    }
+}
+
+impl Claimable for PodRow {
+    fn claim_name(&self) -> &str {
+        self.name()
+    }
+
+    fn claim_labels(&self) -> Option<&BTreeMap<String, String>> {
+        Some(&self.object.header.labels)
+    }
+
+    fn controller_uid(&self) -> Option<&str> {
+        self.object.controller().map(|owner| owner.uid.as_str())
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.object.header.deletion_timestamp.is_some()
+    }
+
+    fn reference_anew(&self, keep: &dyn Fn(&str) -> bool, add: Option<OwnerReference>) -> Action {
+        let mut references = self.object.value()["metadata"]["ownerReferences"].take();
+        let mut kept: Vec<Value> = references.as_array_mut().map(std::mem::take).unwrap_or_default();
+        kept.retain(|reference| keep(reference["uid"].as_str().unwrap_or_default()));
+        kept.extend(add.as_ref().map(reference_value));
+        let (header, version) = (&self.object.header, self.object.revision.to_string());
+        Action::Patch {
+            resource: ResourceType::of::<Pod>(),
+            key: self.object.key(),
+            patch: json!({"metadata": {"uid": header.uid, "resourceVersion": version, "ownerReferences": kept}}),
+            subresource: None,
+        }
+    }
+}
+
 /// Sorts the candidates into owned and not: matching orphans are adopted, own objects that match no longer released.
 ///
 /// An owner on its way out adopts nothing, and releases nothing: the garbage collector decides about its objects.
-pub fn claim<O: Typed, T: Typed>(owner: &O, selector: &Selector, candidates: &[T]) -> Claimed<T> {
+pub fn claim<O: Typed, T: Claimable>(owner: &O, selector: &Selector, candidates: &[T]) -> Claimed<T> {
     let uid = owner.meta().uid.as_deref().unwrap_or_default();
     let leaving = owner.meta().deletion_timestamp.is_some();
-    let mut claimed = Claimed { owned: Vec::new(), actions: Vec::new() };
+    let mut claimed = Claimed { owned: Vec::with_capacity(candidates.len()), actions: Vec::new() };
     let mut candidates: Vec<&T> = candidates.iter().collect();
-    candidates.sort_by(|a, b| a.name().cmp(b.name()));
+    candidates.sort_by(|a, b| a.claim_name().cmp(b.claim_name()));
     for candidate in candidates {
-        let meta = candidate.meta();
-        let matches = selector.matches(meta.labels.as_ref().unwrap_or(&Default::default()));
-        match controller_of(meta) {
-            Some(reference) if reference.uid != uid => {}
+        let matches = selector.matches(candidate.claim_labels().unwrap_or(&BTreeMap::new()));
+        match candidate.controller_uid() {
+            Some(other) if other != uid => {}
             Some(_) if matches => claimed.owned.push(candidate.clone()),
             Some(_) if leaving => {}
-            Some(_) => claimed.actions.push(references_patch(candidate, |reference| reference.uid != uid, None)),
-            None if !matches || leaving || meta.deletion_timestamp.is_some() => {}
+            Some(_) => claimed.actions.push(candidate.reference_anew(&|one| one != uid, None)),
+            None if !matches || leaving || candidate.is_leaving() => {}
             None => {
-                let reference = controller_reference(owner);
-                claimed.actions.push(references_patch(candidate, |_| true, Some(reference)));
+                claimed.actions.push(candidate.reference_anew(&|_| true, Some(controller_reference(owner))));
                 claimed.owned.push(candidate.clone());
             }
         }
     }
     claimed
-}
-
-fn references_patch<T: Typed>(
-    object: &T,
-    keep: impl Fn(&OwnerReference) -> bool,
-    add: Option<OwnerReference>,
-) -> Action {
-    let kept = object.meta().owner_references.iter().flatten().filter(|reference| keep(reference)).cloned();
-    set_references(object, kept.chain(add).collect())
 }
 
 /// Replaces the owner references of exactly the version that was looked at.

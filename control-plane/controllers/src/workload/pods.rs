@@ -7,56 +7,174 @@ use std::time::Duration;
 use corten_api::k8s_openapi::api::core::v1::{Pod, PodCondition};
 use jiff::Timestamp;
 
-pub fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
+use crate::runtime::PodRow;
+
+/// What is asked of a pod, decoded or not.
+pub trait PodState {
+    /// `Pending` where nothing is said yet.
+    fn phase(&self) -> &str;
+    /// Empty before the pod is bound.
+    fn node_name(&self) -> &str;
+    fn is_terminating(&self) -> bool;
+    /// Whether the pod is ready, and since when if that is told.
+    fn ready(&self) -> Option<Option<Timestamp>>;
+    fn created(&self) -> Option<Timestamp>;
+    /// Of the container that restarted most.
+    fn restarts(&self) -> i32;
+    fn deletion_cost(&self) -> i32;
+    fn uid(&self) -> &str;
 }
 
-pub fn node_name(pod: &Pod) -> &str {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("")
+impl PodState for Pod {
+    fn phase(&self) -> &str {
+        let phase = self.status.as_ref().and_then(|status| status.phase.as_deref());
+        phase.filter(|phase| !phase.is_empty()).unwrap_or("Pending")
+    }
+
+    fn node_name(&self) -> &str {
+        self.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("")
+    }
+
+    fn is_terminating(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    fn ready(&self) -> Option<Option<Timestamp>> {
+        let ready = condition(self, "Ready").filter(|ready| ready.status == "True")?;
+        Some(ready.last_transition_time.as_ref().map(|time| time.0))
+    }
+
+    fn created(&self) -> Option<Timestamp> {
+        self.metadata.creation_timestamp.as_ref().map(|time| time.0)
+    }
+
+    fn restarts(&self) -> i32 {
+        let statuses = self.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+        statuses.into_iter().flatten().map(|status| status.restart_count).max().unwrap_or(0)
+    }
+
+    fn deletion_cost(&self) -> i32 {
+        let annotations = self.metadata.annotations.as_ref();
+        let cost = annotations.and_then(|all| all.get("controller.kubernetes.io/pod-deletion-cost"));
+        cost.and_then(|cost| cost.parse().ok()).unwrap_or(0)
+    }
+
+    fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
 }
 
-pub fn is_terminating(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some()
+impl PodState for PodRow {
+    fn phase(&self) -> &str {
+        if self.facts.phase.is_empty() { "Pending" } else { &self.facts.phase }
+    }
+
+    fn node_name(&self) -> &str {
+        &self.facts.node
+    }
+
+    fn is_terminating(&self) -> bool {
+        self.object.header.deletion_timestamp.is_some()
+    }
+
+    fn ready(&self) -> Option<Option<Timestamp>> {
+        self.facts.ready
+    }
+
+    fn created(&self) -> Option<Timestamp> {
+        self.object.header.creation_timestamp
+    }
+
+    fn restarts(&self) -> i32 {
+        self.facts.restarts
+    }
+
+    fn deletion_cost(&self) -> i32 {
+        self.facts.deletion_cost
+    }
+
+    fn uid(&self) -> &str {
+        &self.object.header.uid
+    }
+}
+
+/// Whoever filters has references to references.
+impl<P: PodState> PodState for &P {
+    fn phase(&self) -> &str {
+        (**self).phase()
+    }
+
+    fn node_name(&self) -> &str {
+        (**self).node_name()
+    }
+
+    fn is_terminating(&self) -> bool {
+        (**self).is_terminating()
+    }
+
+    fn ready(&self) -> Option<Option<Timestamp>> {
+        (**self).ready()
+    }
+
+    fn created(&self) -> Option<Timestamp> {
+        (**self).created()
+    }
+
+    fn restarts(&self) -> i32 {
+        (**self).restarts()
+    }
+
+    fn deletion_cost(&self) -> i32 {
+        (**self).deletion_cost()
+    }
+
+    fn uid(&self) -> &str {
+        (**self).uid()
+    }
+}
+
+pub fn phase(pod: &impl PodState) -> &str {
+    pod.phase()
+}
+
+pub fn node_name(pod: &impl PodState) -> &str {
+    pod.node_name()
+}
+
+pub fn is_terminating(pod: &impl PodState) -> bool {
+    pod.is_terminating()
 }
 
 /// Ran to its end, for better or worse.
-pub fn is_terminal(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
+pub fn is_terminal(pod: &impl PodState) -> bool {
+    matches!(pod.phase(), "Succeeded" | "Failed")
 }
 
 /// Counts as a replica.
-pub fn is_active(pod: &Pod) -> bool {
-    !is_terminal(pod) && !is_terminating(pod)
+pub fn is_active(pod: &impl PodState) -> bool {
+    !is_terminal(pod) && !pod.is_terminating()
 }
 
 pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
-pub fn is_ready(pod: &Pod) -> bool {
-    condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
-}
-
-/// Since when the pod has been ready, if it is.
-pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
-    let ready = condition(pod, "Ready").filter(|ready| ready.status == "True")?;
-    ready.last_transition_time.as_ref().map(|time| time.0)
+pub fn is_ready(pod: &impl PodState) -> bool {
+    pod.ready().is_some()
 }
 
 /// How long until the pod has been ready for `min_ready_seconds`; zero when it is available, none when not ready.
-pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
-    if !is_ready(pod) {
-        return None;
-    }
+pub fn available_in(pod: &impl PodState, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
+    let since = pod.ready()?;
     if min_ready_seconds <= 0 {
         return Some(Duration::ZERO);
     }
-    let ready_for = now.duration_since(ready_since(pod)?);
+    let ready_for = now.duration_since(since?);
     let wanted = Duration::from_secs(min_ready_seconds.unsigned_abs().into());
     Some(wanted.saturating_sub(ready_for.try_into().unwrap_or(Duration::ZERO)))
 }
 
-pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+pub fn is_available(pod: &impl PodState, min_ready_seconds: i32, now: Timestamp) -> bool {
     available_in(pod, min_ready_seconds, now) == Some(Duration::ZERO)
 }
 
@@ -64,32 +182,27 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
 ///
 /// Not scheduled, then earlier phase, not ready, cheaper to delete, more of the same owner on its node, ready for a
 /// shorter time, restarted more, created later; the uid settles the rest, so that the order of a list never matters.
-pub fn rank_for_deletion(pods: &mut [Pod], related: &[Pod], now: Timestamp) {
+pub fn rank_for_deletion<P: PodState>(pods: &mut [P], related: &[P], now: Timestamp) {
     let mut on_node: BTreeMap<String, usize> = BTreeMap::new();
-    for pod in related.iter().filter(|pod| is_active(pod)) {
-        *on_node.entry(node_name(pod).to_owned()).or_default() += 1;
+    for pod in related.iter().filter(|pod| is_active(*pod)) {
+        *on_node.entry(pod.node_name().to_owned()).or_default() += 1;
     }
-    let rank = |pod: &Pod| on_node.get(node_name(pod)).copied().unwrap_or(0);
+    let rank = |pod: &P| on_node.get(pod.node_name()).copied().unwrap_or(0);
     pods.sort_by(|a, b| before(a, b, rank(a), rank(b), now));
 }
 
-fn before(a: &Pod, b: &Pod, rank_a: usize, rank_b: usize, now: Timestamp) -> Ordering {
-    let unscheduled_first = node_name(b).is_empty().cmp(&node_name(a).is_empty());
-    let by_age =
-        |time: fn(&Pod) -> Option<Timestamp>| logarithmic_age(time(a), now).cmp(&logarithmic_age(time(b), now));
+fn before(a: &impl PodState, b: &impl PodState, rank_a: usize, rank_b: usize, now: Timestamp) -> Ordering {
+    let unscheduled_first = b.node_name().is_empty().cmp(&a.node_name().is_empty());
+    let by_age = |a: Option<Timestamp>, b: Option<Timestamp>| logarithmic_age(a, now).cmp(&logarithmic_age(b, now));
     unscheduled_first
-        .then_with(|| phase_ordinal(a).cmp(&phase_ordinal(b)))
+        .then_with(|| phase_ordinal(a.phase()).cmp(&phase_ordinal(b.phase())))
         .then_with(|| is_ready(a).cmp(&is_ready(b)))
-        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
+        .then_with(|| a.deletion_cost().cmp(&b.deletion_cost()))
         .then_with(|| rank_b.cmp(&rank_a))
-        .then_with(|| by_age(ready_since))
-        .then_with(|| max_restarts(b).cmp(&max_restarts(a)))
-        .then_with(|| by_age(created))
-        .then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
-}
-
-fn created(pod: &Pod) -> Option<Timestamp> {
-    pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
+        .then_with(|| by_age(a.ready().flatten(), b.ready().flatten()))
+        .then_with(|| b.restarts().cmp(&a.restarts()))
+        .then_with(|| by_age(a.created(), b.created()))
+        .then_with(|| a.uid().cmp(b.uid()))
 }
 
 /// Ages are compared by magnitude only: of pods of about the same age, which one goes is deliberately arbitrary.
@@ -98,24 +211,13 @@ fn logarithmic_age(time: Option<Timestamp>, now: Timestamp) -> u32 {
     u128::try_from(nanos).unwrap_or(0).checked_ilog2().map_or(0, |log| log + 1)
 }
 
-fn phase_ordinal(pod: &Pod) -> u8 {
-    match phase(pod) {
+fn phase_ordinal(phase: &str) -> u8 {
+    match phase {
         "Pending" => 0,
         "Unknown" => 1,
         "Running" => 2,
         _ => 3,
     }
-}
-
-fn deletion_cost(pod: &Pod) -> i32 {
-    let annotation =
-        pod.metadata.annotations.as_ref().and_then(|all| all.get("controller.kubernetes.io/pod-deletion-cost"));
-    annotation.and_then(|cost| cost.parse().ok()).unwrap_or(0)
-}
-
-fn max_restarts(pod: &Pod) -> i32 {
-    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    statuses.into_iter().flatten().map(|status| status.restart_count).max().unwrap_or(0)
 }
 
 #[cfg(test)]

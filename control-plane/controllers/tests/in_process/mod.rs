@@ -16,7 +16,7 @@ use testkit::control_plane::ControlPlane;
 use tokio_util::sync::CancellationToken;
 
 /// No single wait takes longer than this, also on a busy machine.
-pub const BOUND: Duration = Duration::from_secs(60);
+pub const BOUND: Duration = Duration::from_secs(180);
 
 /// A running control plane; everything ends with it.
 pub struct Cluster {

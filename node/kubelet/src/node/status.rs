@@ -56,6 +56,9 @@ pub struct Facts<'a> {
     pub now: Timestamp,
 }
 
+/// Where the node keeps the volumes that the cluster's own provisioner makes, for that provisioner to know.
+const LOCAL_VOLUMES: &str = "corten/local-volumes";
+
 /// The object to register.
 pub fn initial_node(facts: &Facts<'_>) -> Node {
     let config = facts.config;
@@ -70,11 +73,12 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
         labels.insert(name.to_owned(), value.to_owned());
     }
     let attach = ("volumes.kubernetes.io/controller-managed-attach-detach".to_owned(), "true".to_owned());
+    let local = (LOCAL_VOLUMES.to_owned(), config.local_volumes().to_string_lossy().into_owned());
     Node {
         metadata: ObjectMeta {
             name: Some(config.node_name.clone()),
             labels: Some(labels),
-            annotations: Some([attach].into()),
+            annotations: Some([attach, local].into()),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {

@@ -5,6 +5,7 @@
 
 mod access;
 mod authorize;
+mod local_volumes;
 mod log_socket;
 mod logs;
 mod metrics;
@@ -173,6 +174,7 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
         (&Method::GET, ["logs", inside @ ..]) => {
             node_logs::serve(state, &inside.join("/"), request.uri().query()).await
         }
+        (&Method::DELETE, ["localVolumes", name]) => local_volumes::delete(state, name).await,
         (&Method::POST, ["checkpoint", ..]) => {
             text(StatusCode::NOT_IMPLEMENTED, "checkpointing containers is not supported by this node\n")
         }

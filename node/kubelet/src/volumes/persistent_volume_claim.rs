@@ -2,13 +2,14 @@
 //! or from a CSI driver. It never binds a claim and never waits for one: the worker tries again.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use corten_api::k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, PersistentVolumeClaim};
 use jiff::Timestamp;
 
 use super::{Context, Mounted, host_path, ownership, volume_dir};
+use crate::config::LOCAL_VOLUMES;
 use crate::csi;
 use crate::error::{Error, Result};
 use crate::pods::spec;
@@ -77,6 +78,11 @@ fn bound_name(claim: &PersistentVolumeClaim) -> Result<&str> {
 /// A directory or file system of this node. The first time a pod sees it, it is given to the pod's group.
 fn set_up_local(context: &Context<'_>, name: &str, source: &LocalVolumeSource) -> Result<Mounted> {
     let path = PathBuf::from(&source.path);
+    // Beside the directories of pods lies the place of the cluster's own provisioner.
+    let root = context.pod_dir.parent().and_then(Path::parent);
+    if root.is_some_and(|root| path.parent() == Some(&root.join(LOCAL_VOLUMES))) {
+        make_directory(&path).map_err(Error::file("create", &path))?;
+    }
     if !path.exists() {
         return Err(Error::pod(format!("path {:?} does not exist", source.path)));
     }
@@ -99,12 +105,39 @@ fn local_device(source: &LocalVolumeSource) -> Result<Mounted> {
     Ok(Mounted { device: true, ..Mounted::writable(path) })
 }
 
+/// A directory of the cluster's own provisioner is there from the first look on. Everybody may write to it: which user a
+/// pod runs as is not known before.
+fn make_directory(path: &Path) -> std::io::Result<()> {
+    if let Some(place) = path.parent() {
+        // Pods are given the directories inside; nobody else on the machine has a way to them.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o777)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use corten_api::Typed;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_directory_is_made_once_for_everybody() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("local-volumes").join("pvc-1_default_data");
+        make_directory(&path).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o777, 0o700));
+        // A pod may have changed it since.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
+        make_directory(&path).unwrap();
+        assert_eq!(mode(&path), 0o750);
+    }
 
     #[test]
     fn only_a_bound_claim_names_its_volume() {

@@ -1,108 +1,24 @@
-//! Controllers on a faulty API: writes that are refused, answers that get lost, caches that lag, processes that start
-//! anew, others that write too. Seeded, so that a failure can be replayed.
-//!
-//! What must hold at every step: nothing has more pods than it ever asked for. What must hold when the faults end:
-//! everything is as asked, and nothing is left over.
+//! What keeps pods: Deployments, ReplicaSets and ReplicationControllers, StatefulSets, DaemonSets, Jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::Pod;
-use corten_meta::{Key, Value};
+use corten_meta::Value;
 use serde_json::json;
 
-use crate::model::{Model, NOW};
-use crate::runtime::Decide;
+use super::{Actor, Random, play};
+use crate::model::Model;
 use crate::workload::owner::controller_of;
 use crate::workload::pods;
 use crate::{daemonset, deployment, job, replicaset, statefulset};
 
 /// How many seeds are played, and how many steps each before the faults end.
 const SEEDS: u64 = 12;
-const STEPS: usize = 300;
-
-/// A small generator of its own: the same numbers for the same seed, whatever a library does.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 16).unwrap_or(0) % below.max(1)
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.next(100) < percent
-    }
-}
-
-/// A controller with its own view of the world.
-struct Actor {
-    controller: Arc<dyn Decide>,
-    /// Its own kind, whose keys it looks at when it starts.
-    kind: &'static str,
-    cache: Model,
-    /// How much of the log its cache has taken over.
-    position: usize,
-    pending: BTreeSet<Key>,
-    /// A key is not looked at before the cache shows what was written for it.
-    floors: BTreeMap<Key, usize>,
-}
-
-impl Actor {
-    fn new(controller: Arc<dyn Decide>, kind: &'static str) -> Actor {
-        let (cache, pending, floors) = (Model::default(), BTreeSet::new(), BTreeMap::new());
-        Actor { controller, kind, cache, position: 0, pending, floors }
-    }
-
-    /// Takes over some more of what happened.
-    fn listen(&mut self, server: &Model, most: usize) {
-        let log = server.log.as_deref().unwrap_or_default();
-        for told in log.iter().skip(self.position).take(most) {
-            self.cache.follow(told);
-            self.position += 1;
-            for watch in self.controller.watches().iter().filter(|watch| watch.resource.kind == told.kind) {
-                self.pending.extend((watch.keys)(&self.cache, &told.change));
-            }
-        }
-    }
-
-    /// Forgets everything and lists anew.
-    fn restart(&mut self, server: &Model) {
-        self.cache = server.listed();
-        self.position = server.log.as_ref().map_or(0, Vec::len);
-        self.pending = server.keys(self.kind).into_iter().collect();
-        self.floors.clear();
-    }
-
-    /// Looks at one key and writes what it decides, as far as the API lets it.
-    fn act(&mut self, server: &mut Model, random: &mut Random, faults: bool) {
-        let ready: Vec<Key> = self
-            .pending
-            .iter()
-            .filter(|key| self.floors.get(*key).is_none_or(|at| self.position >= *at))
-            .cloned()
-            .collect();
-        let Some(key) = ready.get(random.next(ready.len())).cloned() else { return };
-        self.pending.remove(&key);
-        self.cache.reversed = random.chance(50);
-        let plan = self.controller.decide(&self.cache, &key, *NOW);
-        for action in &plan.actions {
-            let refused = faults && random.chance(6);
-            let answer_lost = faults && random.chance(4);
-            let outcome = if refused { Err("refused".to_owned()) } else { server.attempt(action) };
-            let gone = matches!(action, crate::runtime::Action::Patch { .. } | crate::runtime::Action::Delete { .. })
-                && outcome.as_ref().is_err_and(|why| why.ends_with("is gone"));
-            self.floors.insert(key.clone(), server.log.as_ref().map_or(0, Vec::len));
-            if (outcome.is_err() && !gone) || answer_lost {
-                self.pending.insert(key);
-                return;
-            }
-        }
-    }
-}
+const STEPS: usize = 350;
+const KINDS: [&str; 7] =
+    ["Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Job", "Pod"];
 
 struct World {
     server: Model,
@@ -124,12 +40,13 @@ impl World {
         let actors = vec![
             Actor::new(Arc::new(deployment::DeploymentController), "Deployment"),
             Actor::new(Arc::new(replicaset::REPLICA_SETS), "ReplicaSet"),
+            Actor::new(Arc::new(replicaset::REPLICATION_CONTROLLERS), "ReplicationController"),
             Actor::new(Arc::new(statefulset::StatefulSetController), "StatefulSet"),
             Actor::new(Arc::new(daemonset::DaemonSetController), "DaemonSet"),
             Actor::new(Arc::new(job::JobController), "Job"),
             Actor::new(Arc::new(job::UncountedPods), "Pod"),
         ];
-        World { server, actors, random: Random(seed * 2_654_435_761 + 1), most: BTreeMap::new() }
+        World { server, actors, random: Random::new(seed), most: BTreeMap::new() }
     }
 
     fn step(&mut self, faults: bool) {
@@ -181,7 +98,7 @@ impl World {
 
     /// Somebody changes what is asked for.
     fn user(&mut self) {
-        let kind = ["Deployment", "StatefulSet", "DaemonSet"][self.random.next(3)];
+        let kind = ["Deployment", "StatefulSet", "DaemonSet", "ReplicationController"][self.random.next(4)];
         let Some(mut object) = self.server.find(kind, "default", "w") else { return };
         if kind != "DaemonSet" && self.random.chance(50) {
             object["spec"]["replicas"] = json!(self.random.next(6));
@@ -203,7 +120,7 @@ impl World {
 
     /// Somebody writes something that matters to nobody, but takes the version away.
     fn meddle(&mut self) {
-        let kind = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "Pod"][self.random.next(6)];
+        let kind = KINDS[self.random.next(KINDS.len())];
         let keys = self.server.keys(kind);
         let Some(key) = keys.get(self.random.next(keys.len())) else { return };
         let mut object = self.server.value(kind, &key.namespace, &key.name);
@@ -213,8 +130,9 @@ impl World {
 
     /// What a garbage collector does: whose owner is gone goes too.
     fn collect(&mut self) {
-        let uids: BTreeSet<String> = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"]
+        let uids: BTreeSet<String> = KINDS
             .iter()
+            .filter(|kind| **kind != "Pod")
             .flat_map(|kind| self.server.keys(kind).into_iter().map(move |key| (kind, key)))
             .map(|(kind, key)| uid(&self.server.value(kind, &key.namespace, &key.name)))
             .collect();
@@ -240,7 +158,7 @@ impl World {
     }
 
     fn check(&mut self) {
-        for kind in ["ReplicaSet", "StatefulSet", "Job", "DaemonSet"] {
+        for kind in ["ReplicaSet", "ReplicationController", "StatefulSet", "Job", "DaemonSet"] {
             for key in self.server.keys(kind) {
                 let object = self.server.value(kind, &key.namespace, &key.name);
                 let asked = match kind {
@@ -294,6 +212,8 @@ impl World {
             serving += of(&set);
         }
         assert_eq!(json!(serving), deployment["spec"]["replicas"]);
+        let old = self.server.value("ReplicationController", "default", "w");
+        assert_eq!(json!(of(&old)), old["spec"]["replicas"]);
         let set = self.server.value("StatefulSet", "default", "w");
         assert_eq!(json!(of(&set)), set["spec"]["replicas"]);
         assert_eq!(set["status"]["currentRevision"], set["status"]["updateRevision"]);
@@ -336,6 +256,11 @@ fn workloads() -> Vec<Value> {
             "DaemonSet",
             json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}}),
         ),
+        {
+            let mut old = workload("v1", "ReplicationController", json!({"replicas": 3}));
+            old["spec"]["selector"] = json!({"app": "w", "of": "ReplicationController"});
+            old
+        },
         workload(
             "batch/v1",
             "Job",
@@ -346,18 +271,12 @@ fn workloads() -> Vec<Value> {
 
 #[test]
 fn no_fault_makes_too_many_pods_or_leaves_any_behind() {
-    for seed in 1..=SEEDS {
-        let play = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
-            for _ in 0..STEPS {
-                world.step(true);
-            }
-            world.settle();
-            world.is_as_asked();
-        });
-        if let Err(panic) = play {
-            eprintln!("the seed was {seed}");
-            std::panic::resume_unwind(panic);
+    play(SEEDS, |seed| {
+        let mut world = World::new(seed);
+        for _ in 0..STEPS {
+            world.step(true);
         }
-    }
+        world.settle();
+        world.is_as_asked();
+    });
 }

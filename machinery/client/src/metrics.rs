@@ -1,0 +1,271 @@
+//! What a component's clients, queues and elections count, under upstream's names: `workqueue_*`, `rest_client_*`,
+//! `leader_election_*`, `running_managed_controllers`.
+//!
+//! Counting is a few atomic additions. Gauges are read when somebody asks, so an idle queue costs nothing. Labels never
+//! come from objects or users: their number is bounded by the code.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use corten_meta::metrics::{Family, Kind, Registry, Series, exponential};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use crate::{Body, Error, Transport};
+
+/// From ten nanoseconds to ten seconds, a decade each.
+static WORK_SECONDS: [f64; 10] = exponential(1e-8, 10.0);
+static REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+
+const fn of_queue(name: &'static str, kind: Kind, help: &'static str) -> Family {
+    Family { name, kind, labels: &["name"], help }
+}
+
+static ADDS: Family = of_queue("workqueue_adds_total", Kind::Counter, "Items that were added to a work queue.");
+static DEPTH: Family = of_queue("workqueue_depth", Kind::Gauge, "Items that wait in a work queue.");
+static WAITED: Family = of_queue(
+    "workqueue_queue_duration_seconds",
+    Kind::Histogram(&WORK_SECONDS),
+    "How long items waited in a work queue.",
+);
+static WORKED: Family = of_queue(
+    "workqueue_work_duration_seconds",
+    Kind::Histogram(&WORK_SECONDS),
+    "How long items of a work queue were worked on.",
+);
+static UNFINISHED: Family = of_queue(
+    "workqueue_unfinished_work_seconds",
+    Kind::Gauge,
+    "For how long the items that are worked on have been, together, in seconds.",
+);
+static LONGEST: Family = of_queue(
+    "workqueue_longest_running_processor_seconds",
+    Kind::Gauge,
+    "For how long the item that is worked on longest has been, in seconds.",
+);
+static RETRIES: Family =
+    of_queue("workqueue_retries_total", Kind::Counter, "Items that were added again after a failure.");
+static REQUESTS: Family = Family {
+    name: "rest_client_requests_total",
+    kind: Kind::Counter,
+    labels: &["code", "host", "method"],
+    help: "HTTP requests, by code, method and host.",
+};
+static REQUEST_DURATION: Family = Family {
+    name: "rest_client_request_duration_seconds",
+    kind: Kind::Histogram(&REQUEST_SECONDS),
+    labels: &["host", "verb"],
+    help: "How long requests took until their answer began, by verb and host.",
+};
+static LEADER: Family = Family {
+    name: "leader_election_master_status",
+    kind: Kind::Gauge,
+    labels: &["name"],
+    help: "Whether this process holds the lease of that name: 1 if it does.",
+};
+static RUNNING: Family = Family {
+    name: "running_managed_controllers",
+    kind: Kind::Gauge,
+    labels: &["manager", "name"],
+    help: "Whether a controller runs, by its name and that of its manager.",
+};
+
+/// Everything that one component counts. Cloning shares it.
+#[derive(Clone, Default)]
+pub struct Metrics(Arc<Counted>);
+
+#[derive(Default)]
+struct Counted {
+    registry: Registry,
+    /// Who can be asked about the queues of a name.
+    queues: Mutex<BTreeMap<&'static str, Vec<Weak<dyn Gauges>>>>,
+}
+
+/// What the work queues of one name count.
+pub(crate) struct QueueSeries {
+    pub(crate) adds: Arc<Series>,
+    pub(crate) retries: Arc<Series>,
+    waited: Arc<Series>,
+    worked: Arc<Series>,
+}
+
+impl QueueSeries {
+    pub(crate) fn waited(&self, time: Duration) {
+        self.waited.observe(time.as_secs_f64());
+    }
+
+    pub(crate) fn worked(&self, time: Duration) {
+        self.worked.observe(time.as_secs_f64());
+    }
+}
+
+/// What can only be said of a queue at the moment: how many items wait, and for how long each is being worked on.
+pub(crate) trait Gauges: Send + Sync {
+    fn depth(&self) -> usize;
+    fn in_work(&self) -> Vec<Duration>;
+}
+
+impl Metrics {
+    /// Where a component declares families of its own.
+    pub fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    /// The series of queues of this name.
+    pub(crate) fn queue(&self, name: &'static str) -> QueueSeries {
+        let series = |family: &'static Family| self.0.registry.series(family, &[name]);
+        QueueSeries { adds: series(&ADDS), retries: series(&RETRIES), waited: series(&WAITED), worked: series(&WORKED) }
+    }
+
+    /// Asks these gauges for as long as the queue lives.
+    pub(crate) fn ask(&self, name: &'static str, gauges: Weak<dyn Gauges>) {
+        let mut queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = queues.entry(name).or_default();
+        all.retain(|gauges| gauges.strong_count() > 0);
+        all.push(gauges);
+    }
+
+    /// Whether the lease of this name is held.
+    pub(crate) fn leads(&self, name: &str, held: bool) {
+        self.0.registry.series(&LEADER, &[name]).set(f64::from(u8::from(held)));
+    }
+
+    /// Says of a controller that it runs until what is returned is dropped.
+    pub fn running(&self, manager: &str, controller: &str) -> Running {
+        let series = self.0.registry.series(&RUNNING, &[manager, controller]);
+        series.set(1.0);
+        Running(series)
+    }
+
+    /// The transport, with its requests counted as those to `host`.
+    pub(crate) fn counting(&self, host: &str, transport: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        Arc::new(CountingTransport { metrics: self.clone(), host: host.into(), transport })
+    }
+
+    fn answered(&self, host: &str, method: &http::Method, code: &str, time: Duration) {
+        self.0.registry.series(&REQUESTS, &[code, host, method.as_str()]).add(1.0);
+        self.0.registry.series(&REQUEST_DURATION, &[host, method.as_str()]).observe(time.as_secs_f64());
+    }
+
+    /// All families, in the text format.
+    pub fn render(&self) -> String {
+        for (name, gauges) in self.0.queues.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let alive: Vec<Arc<dyn Gauges>> = gauges.iter().filter_map(Weak::upgrade).collect();
+            let in_work: Vec<Duration> = alive.iter().flat_map(|gauges| gauges.in_work()).collect();
+            let set = |family: &'static Family, value: f64| self.0.registry.series(family, &[name]).set(value);
+            set(&DEPTH, alive.iter().map(|gauges| gauges.depth()).sum::<usize>() as f64);
+            set(&UNFINISHED, in_work.iter().sum::<Duration>().as_secs_f64());
+            set(&LONGEST, in_work.iter().max().map_or(0.0, Duration::as_secs_f64));
+        }
+        self.0.registry.render()
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+/// A controller that runs.
+pub struct Running(Arc<Series>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.set(0.0);
+    }
+}
+
+/// A transport whose requests are counted.
+struct CountingTransport {
+    metrics: Metrics,
+    host: Arc<str>,
+    transport: Arc<dyn Transport>,
+}
+
+impl Transport for CountingTransport {
+    fn send(&self, request: http::Request<Bytes>) -> BoxFuture<'static, Result<http::Response<Body>, Error>> {
+        let (metrics, host, method) = (self.metrics.clone(), self.host.clone(), request.method().clone());
+        let began = tokio::time::Instant::now();
+        let sent = self.transport.send(request);
+        async move {
+            let answer = sent.await;
+            // Without an answer there is no code; client-go says so in this word.
+            let code = answer.as_ref().map_or("<error>".to_owned(), |answer| answer.status().as_u16().to_string());
+            metrics.answered(&host, &method, &code, began.elapsed());
+            answer
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WorkQueue;
+    use crate::fake::FakeServer;
+    use corten_api::k8s_openapi::api::core::v1::ConfigMap;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_tells_what_waits_and_what_is_worked_on() {
+        let metrics = Metrics::default();
+        let queue = WorkQueue::named(&metrics, "deployment");
+        queue.add("a");
+        queue.add("a");
+        queue.add("b");
+        tokio::time::advance(Duration::from_millis(50)).await;
+        assert_eq!(queue.get().await, Some("a"));
+        tokio::time::advance(Duration::from_secs(3)).await;
+        queue.add_rate_limited("c");
+        let text = metrics.render();
+        for line in [
+            "workqueue_adds_total{name=\"deployment\"} 2",
+            "workqueue_depth{name=\"deployment\"} 1",
+            "workqueue_retries_total{name=\"deployment\"} 1",
+            "workqueue_longest_running_processor_seconds{name=\"deployment\"} 3",
+            "workqueue_unfinished_work_seconds{name=\"deployment\"} 3",
+            "workqueue_queue_duration_seconds_bucket{name=\"deployment\",le=\"0.01\"} 0",
+            "workqueue_queue_duration_seconds_bucket{name=\"deployment\",le=\"0.1\"} 1",
+            "workqueue_work_duration_seconds_count{name=\"deployment\"} 0",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line} is not in:\n{text}");
+        }
+        queue.done(&"a");
+        drop(queue);
+        let text = metrics.render();
+        assert!(text.contains("workqueue_work_duration_seconds_count{name=\"deployment\"} 1"), "{text}");
+        assert!(text.contains("workqueue_depth{name=\"deployment\"} 0"), "a queue that is gone holds nothing: {text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_are_counted_by_how_they_were_answered() {
+        let (metrics, server) = (Metrics::default(), FakeServer::default());
+        let client = server.client().with_metrics(&metrics, "here:6443");
+        client.get::<ConfigMap>("a", "missing").await.unwrap_err();
+        server.put_config_map("a", "one", serde_json::json!({}), "1");
+        client.get::<ConfigMap>("a", "one").await.unwrap();
+        let text = metrics.render();
+        for code in ["200", "404"] {
+            let line = format!("rest_client_requests_total{{code=\"{code}\",host=\"here:6443\",method=\"GET\"}} 1");
+            assert!(text.contains(&line), "{text}");
+        }
+        assert!(text.contains("rest_client_request_duration_seconds_count{host=\"here:6443\",verb=\"GET\"} 2"));
+    }
+
+    #[test]
+    fn leases_and_controllers_tell_whether_they_are_held_and_run() {
+        let metrics = Metrics::default();
+        metrics.leads("kube-scheduler", true);
+        metrics.leads("other", false);
+        let running = metrics.running("kube-controller-manager", "job-controller");
+        let text = metrics.render();
+        assert!(text.contains("leader_election_master_status{name=\"kube-scheduler\"} 1"));
+        assert!(text.contains("leader_election_master_status{name=\"other\"} 0"));
+        let line = "running_managed_controllers{manager=\"kube-controller-manager\",name=\"job-controller\"}";
+        assert!(text.contains(&format!("{line} 1")));
+        drop(running);
+        assert!(metrics.render().contains(&format!("{line} 0")));
+    }
+}

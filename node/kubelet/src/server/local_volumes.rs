@@ -1,0 +1,55 @@
+//! Directories of the cluster's own provisioner, removed by name from one place of this node. The volume that a pod sees
+//! made them.
+//!
+//! Removing twice is harmless. A name is one plain component: nothing outside of that place can be reached.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+
+use super::{Body, State, text};
+
+/// Removes a directory with all that is in it.
+pub async fn delete(state: &Arc<State>, name: &str) -> Response<Body> {
+    let Some(path) = path_of(&state.services.config.local_volumes(), name) else {
+        return text(StatusCode::BAD_REQUEST, "not a name of a volume\n");
+    };
+    // What somebody stored there may be much.
+    match tokio::task::spawn_blocking(move || remove(&path)).await {
+        Ok(Ok(())) => text(StatusCode::OK, "ok"),
+        Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn path_of(place: &Path, name: &str) -> Option<PathBuf> {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let good = !name.starts_with('.') && !name.is_empty() && name.len() <= 255 && name.chars().all(plain);
+    good.then(|| place.join(name))
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_removed_twice_over_and_only_from_their_place() {
+        let place = tempfile::tempdir().unwrap();
+        for bad in ["", ".", "..", "../x", "a/b", ".hidden", "a\0b"] {
+            assert_eq!(path_of(place.path(), bad), None, "{bad:?}");
+        }
+        let path = path_of(place.path(), "pvc-1_default_data.x").unwrap();
+        std::fs::create_dir_all(path.join("inside")).unwrap();
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert!(!path.exists() && place.path().exists());
+    }
+}
