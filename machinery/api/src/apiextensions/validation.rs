@@ -74,8 +74,10 @@ fn validate_names(names_: &At<'_>, errors: &mut Errors) {
     names_.get("categories").each(errors, label);
 }
 
+type Rule = fn(&At<'_>, &mut Errors);
+
 /// The parts of versions that are judged here, with their rules.
-const PARTS: [(&str, fn(&At<'_>, &mut Errors)); 3] = [
+const PARTS: [(&str, Rule); 3] = [
     ("subresources", validate_scale),
     ("additionalPrinterColumns", validate_columns),
     ("selectableFields", validate_selectable),

@@ -112,7 +112,8 @@ fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
         if has_tags && found.is_none() && !field.presence.is_always_written {
             continue;
         }
-        if !has_tags && !(field.name == "securityContext" && t.short_name() == "PodSpec") {
+        let is_kept_apart = field.name == "securityContext" && t.short_name() == "PodSpec";
+        if !(has_tags || is_kept_apart) {
             print_field(field, value, first, out);
             continue;
         }
