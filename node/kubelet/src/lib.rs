@@ -84,7 +84,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
     let services =
-        services(&config, &client, (runtime, runtime_name), (metrics, cpus), &host, &caches, own_node.clone(), &stop);
+        services(&config, &client, (runtime, runtime_name, metrics, cpus), &host, &caches, own_node.clone(), &stop);
     limit_pods(&services, &host);
     let views = Views::default();
     let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
@@ -143,8 +143,7 @@ fn static_pods(
 fn services(
     config: &Config,
     client: &Client,
-    (runtime, runtime_name): (Runtime, String),
-    (metrics, cpus): (Arc<Metrics>, Cpus),
+    (runtime, runtime_name, metrics, cpus): (Runtime, String, Arc<Metrics>, Cpus),
     host: &Host,
     caches: &Caches,
     own_node: Arc<corten_client::Cache>,

@@ -96,10 +96,13 @@ struct Sample {
     within: Vec<u64>,
 }
 
+/// The samples of a family, by the values of its labels.
+type Samples = BTreeMap<Vec<String>, Sample>;
+
 /// Everything that was counted.
 #[derive(Default)]
 pub struct Metrics {
-    samples: Mutex<BTreeMap<&'static str, (&'static Family, BTreeMap<Vec<String>, Sample>)>>,
+    samples: Mutex<BTreeMap<&'static str, (&'static Family, Samples)>>,
 }
 
 impl Metrics {
