@@ -1,16 +1,16 @@
 //! Role-based access control on the live Role and Binding objects.
 //!
-//! The four resources are decoded into a `Policy` when one of them has changed since the last question;
-//! an object that did not change keeps its decoded form. A policy is a snapshot: questions on it are pure.
+//! The four resources are decoded into a `Policy`, which follows their changes when it is next asked. A policy is a
+//! snapshot, by subject: a question looks at the bindings of those who ask, however many others there are.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use corten_meta::{Object, Value};
+use imbl::{HashMap, OrdMap};
 
 use super::Attributes;
 use crate::authentication::User;
-use crate::cache::ResourceCache;
+use crate::cache::{ChangeKind, ResourceCache, Window};
 
 /// One rule of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,17 +142,12 @@ struct Subject {
 }
 
 impl Subject {
-    fn matches(&self, user: &User, binding_namespace: &str) -> bool {
+    /// Under what a binding of this subject is found.
+    fn key(&self, binding_namespace: &str) -> String {
+        let namespace = if self.namespace.is_empty() { binding_namespace } else { &self.namespace };
         match self.kind.as_str() {
-            "User" => user.name == self.name,
-            "Group" => user.is_in(&self.name),
-            "ServiceAccount" => {
-                let namespace = if self.namespace.is_empty() { binding_namespace } else { &self.namespace };
-                !namespace.is_empty()
-                    && user.name.strip_prefix("system:serviceaccount:").and_then(|n| n.split_once(':'))
-                        == Some((namespace, &self.name))
-            }
-            _ => false,
+            "ServiceAccount" => key(binding_namespace, "ServiceAccount", &format!("{namespace}:{}", self.name)),
+            kind => key(binding_namespace, kind, &self.name),
         }
     }
 
@@ -162,6 +157,11 @@ impl Subject {
             kind => format!("{kind} {:?}", self.name),
         }
     }
+}
+
+/// The bindings of a namespace, or of the cluster, for a name of a kind.
+fn key(namespace: &str, kind: &str, name: &str) -> String {
+    [namespace, kind, name].join("\n")
 }
 
 /// A decoded binding.
@@ -188,6 +188,11 @@ impl Binding {
         }
     }
 
+    /// Its place among all bindings.
+    fn id(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     fn describe(&self, subject: &Subject) -> String {
         let (kind, name) = if self.namespace.is_empty() {
             ("ClusterRoleBinding", self.name.clone())
@@ -198,16 +203,14 @@ impl Binding {
     }
 }
 
-type Decoded<T> = HashMap<String, (u64, Arc<T>)>;
-
-/// A snapshot of all roles and bindings.
+/// A snapshot of all roles and bindings. Copies share what they have in common, so a change costs its own.
 #[derive(Default, Clone)]
 pub struct Policy {
-    revisions: [u64; 4],
-    cluster_roles: Decoded<Vec<Rule>>,
-    roles: Decoded<Vec<Rule>>,
-    cluster_bindings: Decoded<Binding>,
-    bindings: Decoded<Binding>,
+    /// By namespace and name; ClusterRoles are in none.
+    roles: HashMap<String, Arc<Vec<Rule>>>,
+    bindings: HashMap<String, Arc<Binding>>,
+    /// The same by their subjects, in the order of their names.
+    by_subject: HashMap<String, OrdMap<String, Arc<Binding>>>,
 }
 
 impl Policy {
@@ -240,11 +243,8 @@ impl Policy {
 
     /// The rules of a role.
     pub fn role(&self, kind: &str, namespace: &str, name: &str) -> Option<Arc<Vec<Rule>>> {
-        let found = match kind {
-            "ClusterRole" => self.cluster_roles.get(name),
-            _ => self.roles.get(&format!("{namespace}/{name}")),
-        };
-        found.map(|(_, rules)| Arc::clone(rules))
+        let namespace = if kind == "ClusterRole" { "" } else { namespace };
+        self.roles.get(&format!("{namespace}/{name}")).cloned()
     }
 
     fn visit(
@@ -254,19 +254,65 @@ impl Policy {
         errors: &mut Vec<String>,
         mut each: impl FnMut(&Binding, &Subject, &Rule) -> bool,
     ) {
-        let local = self.bindings.values().filter(|(_, b)| !namespace.is_empty() && b.namespace == namespace);
-        for (_, binding) in self.cluster_bindings.values().chain(local) {
-            let Some(subject) = binding.subjects.iter().find(|s| s.matches(user, &binding.namespace)) else { continue };
-            let Some(rules) = self.role(&binding.role_kind, &binding.namespace, &binding.role_name) else {
-                let kind = binding.role_kind.to_lowercase();
-                errors.push(format!("{kind}.rbac.authorization.k8s.io {:?} not found", binding.role_name));
-                continue;
-            };
-            for rule in rules.iter() {
-                if !each(binding, subject, rule) {
-                    return;
+        let account = user.name.strip_prefix("system:serviceaccount:");
+        let mut seen: Vec<*const Binding> = Vec::new();
+        let scopes = std::iter::once("").chain(Some(namespace).filter(|namespace| !namespace.is_empty()));
+        for scope in scopes {
+            let names = std::iter::once(("User", user.name.as_str()))
+                .chain(account.map(|account| ("ServiceAccount", account)))
+                .chain(user.groups.iter().map(|group| ("Group", group.as_str())));
+            for key in names.map(|(kind, name)| key(scope, kind, name)) {
+                for binding in self.by_subject.get(&key).into_iter().flat_map(|bindings| bindings.values()) {
+                    // One that names the user in several ways is still one.
+                    if seen.contains(&Arc::as_ptr(binding)) {
+                        continue;
+                    }
+                    seen.push(Arc::as_ptr(binding));
+                    let Some(subject) = binding.subjects.iter().find(|s| s.key(scope) == key) else { continue };
+                    let Some(rules) = self.role(&binding.role_kind, &binding.namespace, &binding.role_name) else {
+                        let kind = binding.role_kind.to_lowercase();
+                        errors.push(format!("{kind}.rbac.authorization.k8s.io {:?} not found", binding.role_name));
+                        continue;
+                    };
+                    if !rules.iter().all(|rule| each(binding, subject, rule)) {
+                        return;
+                    }
                 }
             }
+        }
+    }
+
+    fn set_role(&mut self, object: &Object, is_there: bool) {
+        let id = format!("{}/{}", object.header.namespace, object.header.name);
+        if is_there {
+            let rules = object.value()["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect();
+            self.roles.insert(id, Arc::new(rules));
+        } else {
+            self.roles.remove(&id);
+        }
+    }
+
+    fn set_binding(&mut self, object: &Object, is_there: bool) {
+        let new = Binding::from_object(object);
+        let id = new.id();
+        if let Some(old) = self.bindings.remove(&id) {
+            for subject in &old.subjects {
+                let key = subject.key(&old.namespace);
+                if let Some(bindings) = self.by_subject.get_mut(&key) {
+                    bindings.remove(&id);
+                    if bindings.is_empty() {
+                        self.by_subject.remove(&key);
+                    }
+                }
+            }
+        }
+        if is_there {
+            let new = Arc::new(new);
+            for subject in &new.subjects {
+                let key = subject.key(&new.namespace);
+                self.by_subject.entry(key).or_default().insert(id.clone(), Arc::clone(&new));
+            }
+            self.bindings.insert(id, new);
         }
     }
 }
@@ -274,7 +320,14 @@ impl Policy {
 /// The live policy.
 pub struct Rbac {
     caches: [Arc<ResourceCache>; 4],
-    current: Mutex<Arc<Policy>>,
+    current: Mutex<Current>,
+}
+
+/// A policy, and how far it has followed each cache: its filling and its revision.
+#[derive(Default)]
+struct Current {
+    policy: Arc<Policy>,
+    followed: [Option<(u64, u64)>; 4],
 }
 
 impl Rbac {
@@ -286,33 +339,48 @@ impl Rbac {
     /// The policy of this moment.
     pub fn policy(&self) -> Arc<Policy> {
         let mut current = self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let revisions = [0, 1, 2, 3].map(|i: usize| self.caches[i].revision());
-        if current.revisions != revisions {
-            let mut next = Policy::clone(&current);
-            next.revisions = revisions;
-            refresh(&mut next.cluster_roles, &self.caches[0], rules_of);
-            refresh(&mut next.roles, &self.caches[1], rules_of);
-            refresh(&mut next.cluster_bindings, &self.caches[2], Binding::from_object);
-            refresh(&mut next.bindings, &self.caches[3], Binding::from_object);
-            *current = Arc::new(next);
+        let now = [0, 1, 2, 3].map(|i: usize| Some((self.caches[i].generation(), self.caches[i].revision())));
+        if current.followed != now {
+            self.follow(&mut current, now);
         }
-        Arc::clone(&current)
+        Arc::clone(&current.policy)
     }
-}
 
-fn rules_of(object: &Object) -> Vec<Rule> {
-    object.value()["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect()
-}
-
-/// Decodes what changed and forgets what is gone.
-fn refresh<T>(decoded: &mut Decoded<T>, cache: &ResourceCache, decode: fn(&Object) -> T) {
-    let snapshot = cache.snapshot(0);
-    decoded.retain(|key, _| snapshot.items.contains_key(key));
-    for (key, item) in snapshot.items.iter() {
-        let revision = item.object.revision;
-        if decoded.get(key).is_none_or(|(known, _)| *known != revision) {
-            decoded.insert(key.clone(), (revision, Arc::new(decode(&item.object))));
+    /// Takes over what has changed; what a cache no longer tells apart, anew.
+    fn follow(&self, current: &mut Current, now: [Option<(u64, u64)>; 4]) {
+        let mut policy = Policy::clone(&current.policy);
+        let mut changed = Vec::new();
+        for (at, cache) in self.caches.iter().enumerate() {
+            if current.followed[at] == now[at] {
+                continue;
+            }
+            let known = current.followed[at].filter(|(generation, _)| Some(*generation) == now[at].map(|now| now.0));
+            match known.map(|(_, revision)| cache.since(revision)) {
+                Some(Window::Changes(changes)) => changed.extend(changes.into_iter().map(|change| (at, change))),
+                _ => return self.read(current, now),
+            }
         }
+        for (at, change) in changed {
+            let is_there = change.kind != ChangeKind::Deleted;
+            match at {
+                0 | 1 => policy.set_role(&change.item.object, is_there),
+                _ => policy.set_binding(&change.item.object, is_there),
+            }
+        }
+        *current = Current { policy: Arc::new(policy), followed: now };
+    }
+
+    fn read(&self, current: &mut Current, now: [Option<(u64, u64)>; 4]) {
+        let mut policy = Policy::default();
+        for (at, cache) in self.caches.iter().enumerate() {
+            for object in cache.list("") {
+                match at {
+                    0 | 1 => policy.set_role(&object, true),
+                    _ => policy.set_binding(&object, true),
+                }
+            }
+        }
+        *current = Current { policy: Arc::new(policy), followed: now };
     }
 }
 
@@ -359,5 +427,42 @@ mod tests {
         let narrow = rule("get", "apps", "deployments", "a");
         assert!(!rule("get", "apps", "deployments", "").atoms().iter().all(|a| narrow.covers_atom(a)));
         assert!(!rule("get", "apps", "deployments,daemonsets", "").atoms().iter().all(|a| wide.covers_atom(a)));
+    }
+
+    #[test]
+    fn bindings_are_found_by_their_subjects_and_forgotten() {
+        let object = |value: serde_json::Value| Object::from_value(&value, 1).unwrap();
+        let role = |name: &str, namespace: &str| {
+            object(serde_json::json!({ "metadata": { "name": name, "namespace": namespace },
+                "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }] }))
+        };
+        let binding = |namespace: &str, kind: &str, subjects: serde_json::Value| {
+            object(serde_json::json!({ "metadata": { "name": "b", "namespace": namespace },
+                "roleRef": { "kind": kind, "name": "r" }, "subjects": subjects }))
+        };
+        let mut policy = Policy::default();
+        let (robot, jane) = (User::service_account("n", "robot"), User::new("jane", &["dev"]));
+        let may = |policy: &Policy, user: &User, namespace: &str| {
+            let a = Attributes { resource: "pods", namespace, ..Attributes::resource(user, "get") };
+            policy.authorize(&a).is_ok()
+        };
+        let subjects = serde_json::json!([{ "kind": "ServiceAccount", "name": "robot" }, { "kind": "Group", "name": "dev" },
+            { "kind": "User", "name": "jane" }]);
+        policy.set_binding(&binding("n", "Role", subjects.clone()), true);
+        assert!(!may(&policy, &jane, "n"), "there is no role yet");
+        policy.set_role(&role("r", "n"), true);
+        assert!(may(&policy, &jane, "n") && may(&policy, &robot, "n"));
+        assert!(!may(&policy, &jane, "m") && !may(&policy, &jane, "") && !may(&policy, &User::new("eve", &[]), "n"));
+        assert_eq!(policy.rules_for(&jane, "n").len(), 1, "named twice, bound once");
+        let before = policy.clone();
+        policy.set_binding(&binding("n", "Role", serde_json::json!([{ "kind": "User", "name": "eve" }])), true);
+        assert!(!may(&policy, &jane, "n") && may(&policy, &User::new("eve", &[]), "n"));
+        assert!(may(&before, &jane, "n"), "a snapshot stays");
+        policy.set_binding(&binding("n", "Role", subjects.clone()), false);
+        assert!(policy.by_subject.is_empty() && policy.bindings.is_empty());
+        // A binding of the cluster counts everywhere, and a ServiceAccount's namespace must be said.
+        policy.set_role(&role("r", ""), true);
+        policy.set_binding(&binding("", "ClusterRole", subjects), true);
+        assert!(may(&policy, &jane, "m") && may(&policy, &jane, "") && !may(&policy, &robot, "n"));
     }
 }

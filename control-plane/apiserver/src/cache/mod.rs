@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use pacer::Pacer;
-pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache};
+pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window};
 pub use watcher::{Watcher, WatcherOptions, transition};
 
 use crate::encryption::Transformer;
