@@ -102,3 +102,59 @@ fn config(names: &BTreeSet<String>, pki: &Pki) -> Result<Arc<ServerConfig>> {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests {
+    use corten_apiserver::Certificates as _;
+    use rustls_pki_types::ServerName;
+
+    use super::*;
+
+    /// Whether a client that trusts the cluster takes the certificate for a name, without a network.
+    fn is_taken(certificates: &Certificates, local: IpAddr, name: &str) -> bool {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(certificates.pki.cluster.certificate.as_bytes()) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut server = rustls::ServerConnection::new(certificates.tls(Some(local))).unwrap();
+        while client.is_handshaking() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            wire.clear();
+            server.write_tls(&mut wire).unwrap();
+            client.read_tls(&mut wire.as_slice()).unwrap();
+            if client.process_new_packets().is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    #[test]
+    fn an_address_that_is_connected_to_is_carried_from_then_on() {
+        // Another test of the process may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let pki = Arc::new(Pki::open(folder.path()).unwrap());
+        let names = BTreeSet::from(["localhost".to_owned(), "127.0.0.1".to_owned()]);
+        let current = ArcSwap::from(config(&names, &pki).unwrap());
+        let certificates = Certificates { pki, names: Mutex::new(names), current };
+        let (own, new) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 1, 2, 3]));
+        assert!(is_taken(&certificates, own, "127.0.0.1"));
+        assert!(!is_taken(&certificates, own, "10.1.2.3"));
+        assert!(is_taken(&certificates, new, "10.1.2.3"));
+        assert!(is_taken(&certificates, own, "10.1.2.3") && is_taken(&certificates, own, "localhost"));
+        certificates.renew().unwrap();
+        assert!(is_taken(&certificates, own, "10.1.2.3"));
+    }
+}
