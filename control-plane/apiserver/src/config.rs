@@ -88,9 +88,11 @@ pub struct Authorization {
     pub kubeconfig: KubeconfigReader,
 }
 
+type ReadKubeconfig = dyn Fn(&Path) -> Result<RemoteServer, String> + Send + Sync;
+
 /// Reads the server that a kubeconfig file describes.
 #[derive(Clone)]
-pub struct KubeconfigReader(pub Arc<dyn Fn(&Path) -> Result<RemoteServer, String> + Send + Sync>);
+pub struct KubeconfigReader(pub Arc<ReadKubeconfig>);
 
 impl std::fmt::Debug for KubeconfigReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

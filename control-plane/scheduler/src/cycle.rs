@@ -456,9 +456,9 @@ pub fn schedule(
     profile: &Profile,
     pod: &PodRow,
     rotation: &mut Rotation,
-) -> Result<usize, Rejection> {
+) -> Result<usize, Box<Rejection>> {
     if snapshot.len() == 0 {
-        return Err(no_nodes());
+        return Err(Box::new(no_nodes()));
     }
     let began = Instant::now();
     let search = search(snapshot, profile, pod, rotation);
@@ -471,7 +471,7 @@ pub fn schedule(
         }
     };
     profile.series.decided(began);
-    chosen.ok_or_else(|| post_filter(snapshot, profile, pod, &search, rotation))
+    chosen.ok_or_else(|| Box::new(post_filter(snapshot, profile, pod, &search, rotation)))
 }
 
 pub fn no_nodes() -> Rejection {

@@ -29,7 +29,7 @@ impl Cluster {
         self.snapshot.add_pod(Arc::new(row));
     }
 
-    fn try_place(&mut self, name: &str, spec: Value) -> Result<String, Rejection> {
+    fn try_place(&mut self, name: &str, spec: Value) -> Result<String, Box<Rejection>> {
         let row = self.snapshot.row(typed_pod(name, spec));
         let slot = schedule(&mut self.snapshot, &self.profile, &row, &mut Rotation::new(7))?;
         Ok(self.snapshot.node(slot).name.clone())

@@ -304,7 +304,7 @@ impl ProfileSeries {
 
     /// Whether the plugins are to be timed one by one this time.
     pub fn sample(&self) -> bool {
-        self.searches.fetch_add(1, Ordering::Relaxed) % SAMPLED == 0
+        self.searches.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 }
 

@@ -205,7 +205,7 @@ impl Scheduler {
         let profile = self.profile(&entry.pod)?;
         match cycle::schedule(&mut self.snapshot, &profile, &entry.pod, &mut self.rotation) {
             Ok(slot) => Some(self.assume(entry, &profile, slot)),
-            Err(rejection) => Some(self.reject(entry, rejection)),
+            Err(rejection) => Some(self.reject(entry, *rejection)),
         }
     }
 

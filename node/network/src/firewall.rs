@@ -111,7 +111,7 @@ impl Firewall {
                 "postrouting",
                 Rule::new()
                     .in_prefix(source, self.pod_cidr.address(), self.pod_cidr.length())
-                    .not_in_set(&[destination.clone()], INSIDE)
+                    .not_in_set(std::slice::from_ref(&destination), INSIDE)
                     .not_in_prefix(destination, multicast, multicast_bits)
                     .masquerade(),
             ),

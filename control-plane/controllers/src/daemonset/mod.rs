@@ -218,11 +218,8 @@ impl Pass<'_> {
         let (mut missing, mut surplus) = (Vec::new(), Vec::new());
         for node in self.nodes {
             let (runs, stays) = self.wants(node);
-            let (ended, alive): (Vec<&Pod>, Vec<&Pod>) = self
-                .pods_on(node.name())
-                .iter()
-                .filter(|pod| !pods::is_terminating(pod))
-                .partition(|pod| pods::is_terminal(pod));
+            let (ended, alive): (Vec<&Pod>, Vec<&Pod>) =
+                self.pods_on(node.name()).iter().filter(|pod| !pods::is_terminating(pod)).partition(pods::is_terminal);
             for pod in &ended {
                 self.tell_ended(plan, pod, node.name());
             }

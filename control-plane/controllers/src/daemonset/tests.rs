@@ -137,7 +137,7 @@ fn a_rolling_update_keeps_enough_available() {
         changed
     });
     roll_out(&mut model, |model| {
-        let available = model.typed::<Pod>().iter().filter(|pod| pods::is_ready(pod)).count();
+        let available = model.typed::<Pod>().iter().filter(pods::is_ready).count();
         assert!(available >= 3, "only {available} of 4 are available");
     });
     assert!(
@@ -156,7 +156,7 @@ fn a_surging_update_never_leaves_a_node_without() {
     model.put(changed);
     roll_out(&mut model, |model| {
         let ready: std::collections::BTreeSet<String> =
-            model.typed::<Pod>().iter().filter(|pod| pods::is_ready(pod)).map(target_node).collect();
+            model.typed::<Pod>().iter().filter(pods::is_ready).map(target_node).collect();
         assert_eq!(ready.len(), 3);
         assert!(model.names("Pod").len() <= 4);
     });

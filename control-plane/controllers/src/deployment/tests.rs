@@ -131,7 +131,7 @@ fn a_rolling_update_stays_within_its_bounds() {
         };
         settle(&mut model, true, |model| {
             let active: Vec<Pod> = model.typed::<Pod>().into_iter().filter(pods::is_active).collect();
-            let available = active.iter().filter(|pod| pods::is_ready(pod)).count() as i32;
+            let available = active.iter().filter(pods::is_ready).count() as i32;
             assert!(active.len() as i32 <= most, "surge {surge}: {} pods of {most}", active.len());
             assert!(available >= least, "unavailable {unavailable}: {available} of {least}");
         });

@@ -165,7 +165,7 @@ impl Pass<'_> {
     }
 
     fn active(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.iter().filter(|pod| pods::is_active(pod))
+        self.pods.iter().filter(pods::is_active)
     }
 
     fn terminating(&self) -> usize {
@@ -213,7 +213,7 @@ impl Pass<'_> {
     fn count_active(&mut self) {
         let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
         self.status.active = count(number(self.active().count()));
-        self.status.ready = Some(number(self.active().filter(|pod| pods::is_ready(pod)).count()));
+        self.status.ready = Some(number(self.active().filter(pods::is_ready).count()));
         self.status.terminating = Some(number(self.terminating()));
     }
 

@@ -152,7 +152,7 @@ fn a_policy_fails_the_job_or_forgives_the_pod() {
     end_pods(&mut lenient, "Failed", 42);
     settle(&mut lenient);
     assert!(status(&lenient)["failed"].is_null());
-    assert_eq!(lenient.typed::<Pod>().iter().filter(|pod| pods::is_active(pod)).count(), 1);
+    assert_eq!(lenient.typed::<Pod>().iter().filter(pods::is_active).count(), 1);
 }
 
 #[test]
@@ -278,8 +278,7 @@ fn an_index_that_just_failed_waits_while_the_others_go_on() {
         "state": {"terminated": {"exitCode": 1, "finishedAt": corten_meta::time::rfc3339(*NOW)}}}]});
     model.put(failed);
     settle(&mut model);
-    let active: Vec<Option<i32>> =
-        model.typed::<Pod>().iter().filter(|pod| pods::is_active(pod)).map(indexes::index_of).collect();
+    let active: Vec<Option<i32>> = model.typed::<Pod>().iter().filter(pods::is_active).map(indexes::index_of).collect();
     assert_eq!(active, [Some(1)]);
 }
 

@@ -173,7 +173,7 @@ proptest! {
             model.put(builder.value());
         }
         converges(&REPLICA_SETS, &mut model, "default", "web");
-        let active = model.typed::<Pod>().iter().filter(|pod| pods::is_active(pod)).count();
+        let active = model.typed::<Pod>().iter().filter(pods::is_active).count();
         prop_assert_eq!(active, usize::try_from(replicas).unwrap());
         let _ = *NOW;
     }

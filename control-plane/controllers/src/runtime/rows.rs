@@ -111,9 +111,12 @@ impl Facts {
     }
 }
 
+/// The facts of a pod and the version they are of.
+type Row = (u64, Arc<Facts>);
+
 /// The facts of the newest version of each pod that was asked for, by uid.
 #[derive(Default)]
-pub struct Rows(Mutex<HashMap<Box<str>, (u64, Arc<Facts>)>>);
+pub struct Rows(Mutex<HashMap<Box<str>, Row>>);
 
 impl Rows {
     pub fn of(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {

@@ -63,8 +63,7 @@ fn pods_come_in_order_with_names_and_volumes() {
     let mut model = cluster(json!({}));
     let mut seen = 0;
     settle(&mut model, |model| {
-        let (all, ready) =
-            (model.names("Pod").len(), model.typed::<Pod>().iter().filter(|pod| pods::is_ready(pod)).count());
+        let (all, ready) = (model.names("Pod").len(), model.typed::<Pod>().iter().filter(pods::is_ready).count());
         assert!(all <= ready + 1, "one at a time: {all} pods, {ready} ready");
         seen = seen.max(all);
     });
@@ -114,7 +113,7 @@ fn an_update_goes_from_the_last_to_the_first_one_at_a_time() {
     change(&mut model, "/spec/template/spec/containers", json!([{"name": "c", "image": "two"}]));
     let mut order = Vec::new();
     settle(&mut model, |model| {
-        let ready = model.typed::<Pod>().iter().filter(|pod| pods::is_ready(pod)).count();
+        let ready = model.typed::<Pod>().iter().filter(pods::is_ready).count();
         assert!(ready >= 2, "only {ready} of 3 are ready");
         let images = images(model);
         if images.len() == 3 && order.last() != Some(&images) {

@@ -54,7 +54,7 @@ impl From<Rules> for Claimed {
 #[derive(Debug)]
 enum Claimants {
     One(Arc<ServiceKey>, Arc<Element>),
-    Many(Box<BTreeMap<Arc<ServiceKey>, Arc<Element>>>),
+    Many(BTreeMap<Arc<ServiceKey>, Arc<Element>>),
 }
 
 impl Claimants {
@@ -144,7 +144,7 @@ impl Claims {
                 Claimants::One(known, held) if known == owner => *held = element.clone(),
                 Claimants::One(known, held) => {
                     let both = BTreeMap::from([(known.clone(), held.clone()), new()]);
-                    *slot.get_mut() = Claimants::Many(Box::new(both));
+                    *slot.get_mut() = Claimants::Many(both);
                 }
                 Claimants::Many(all) => drop(all.insert(new().0, new().1)),
             },
