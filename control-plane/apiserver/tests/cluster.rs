@@ -364,7 +364,7 @@ async fn secrets_are_sealed_and_events_expire() {
         store.get(key.as_bytes()).await.unwrap().1.unwrap()
     };
     let sealed = read("/registry/secrets/default/s").await;
-    assert!(sealed.value.starts_with(b"k8s:enc:aesgcm:v1:"));
+    assert!(sealed.value.starts_with(b"k8s:enc:secretbox:v1:"));
     assert!(!sealed.value.windows(8).any(|w| w == b"aHVudGVy"), "the secret is readable in the store");
     let lease = read("/registry/events/default/e").await.lease;
     assert_ne!(lease, 0, "an event lives by a lease");

@@ -185,7 +185,7 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_it_fits() {
             "spec": {"nodeSelector": {"disk": "ssd"}, "containers": [{"name": "c", "image": "i"}]},
         }))
         .await;
-    let message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    let message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
     let picky = || async { cluster.admin.get::<Pod>("default", "picky").await.unwrap() };
     cluster
         .eventually("the condition", || async {

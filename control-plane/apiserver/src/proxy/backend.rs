@@ -1,15 +1,18 @@
 //! Passing one request on to its backend, and joining the two connections if it is upgraded.
 
+use std::io::Read;
+
 use bytes::Bytes;
 use corten_api::Role;
 use corten_meta::Status;
 use futures::StreamExt;
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
+use super::links::Places;
 use super::locate::Backend;
 use crate::body::{Body, Reply, RequestBody};
 use crate::handlers::Target;
@@ -56,7 +59,47 @@ pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: Re
     if role == Role::Log && !response.status().is_success() {
         return Err(refused(target, response).await);
     }
-    Ok(passed(response))
+    if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }
+}
+
+/// How long a page may be whose links are mended.
+const PAGE_BYTES: usize = 16 << 20;
+
+/// The answer of a proxied path: a redirect and the links of a page lead back through this server.
+async fn through(target: &Target<'_>, backend: &Backend, mut response: Response<Incoming>) -> Result<Reply, Status> {
+    let info = &target.context.info;
+    let prefix = info.path.strip_suffix(info.remainder.as_str()).unwrap_or(&info.path).trim_end_matches('/');
+    let server = text(&target.context.headers, &header::HOST).to_owned();
+    let places = Places { prefix, backend: &format!("{}:{}", backend.host, backend.port), server: &server };
+    let redirect = places.link(text(response.headers(), &header::LOCATION));
+    if let Ok(redirect) = HeaderValue::from_str(&redirect)
+        && !redirect.is_empty()
+    {
+        response.headers_mut().insert(header::LOCATION, redirect);
+        return Ok(passed(response));
+    }
+    let media_type = text(response.headers(), &header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim();
+    let encoding = text(response.headers(), &header::CONTENT_ENCODING);
+    if media_type != "text/html" || !matches!(encoding, "" | "gzip") {
+        return Ok(passed(response));
+    }
+    let is_packed = encoding == "gzip";
+    let (mut parts, body) = response.into_parts();
+    let page = Limited::new(body, PAGE_BYTES).collect().await.map_err(Status::internal)?.to_bytes();
+    let page = if is_packed { unpacked(&page)? } else { page.to_vec() };
+    parts.headers.remove(header::CONTENT_ENCODING);
+    Ok(answer(&parts, Body::Full(places.page(&page).into())))
+}
+
+fn unpacked(page: &[u8]) -> Result<Vec<u8>, Status> {
+    let mut out = Vec::new();
+    let mut unpacking = flate2::read::GzDecoder::new(page).take(PAGE_BYTES as u64);
+    unpacking.read_to_end(&mut out).map_err(Status::internal)?;
+    Ok(out)
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 /// How much of a kubelet's error is read.
@@ -133,7 +176,11 @@ pub fn passed(response: Response<Incoming>) -> Reply {
             Err(e) => Some(Err(std::io::Error::other(e))),
         }
     });
-    let mut reply = Reply::new(Body::Stream(stream.boxed()));
+    answer(&parts, Body::Stream(stream.boxed()))
+}
+
+fn answer(parts: &http::response::Parts, body: Body) -> Reply {
+    let mut reply = Reply::new(body);
     *reply.status_mut() = parts.status;
     copy_headers(&parts.headers, reply.headers_mut());
     reply.headers_mut().remove(header::CONTENT_LENGTH);

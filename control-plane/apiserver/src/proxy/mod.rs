@@ -1,11 +1,13 @@
 //! Requests that end on a node: logs, exec, attach, port-forward to kubelets, proxy to kubelets, pods and services.
 //!
-//! The server authorizes and finds the way; bytes are passed through as they are. Streams (WebSocket or SPDY)
+//! The server authorizes and finds the way; bytes are passed through as they are, but for the links of
+//! proxied pages. Streams (WebSocket or SPDY)
 //! are upgraded on both sides and joined: the kubelet speaks their protocol, not the API server.
 
 mod backend;
 mod fetch;
 mod kubelet;
+mod links;
 mod locate;
 mod options;
 
