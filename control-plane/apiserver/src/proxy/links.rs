@@ -187,8 +187,7 @@ mod tests {
     proptest! {
         /// Whatever the page is, nothing but links changes, and reading it comes to an end.
         #[test]
-        fn a_page_without_links_passes_as_it_came(page in "[<>a-z \"'=!/-]{0,200}") {
-            prop_assume!(!page.contains('/'));
+        fn a_page_without_links_passes_as_it_came(page in "[<>a-z \"'=!-]{0,200}") {
             prop_assert_eq!(PLACES.page(page.as_bytes()), page.as_bytes());
         }
 
