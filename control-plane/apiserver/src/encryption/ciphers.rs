@@ -87,6 +87,13 @@ impl Keys {
         Ok(Keys { algorithm, prefix: format!("k8s:enc:{}:v1:", algorithm.field()).into_bytes(), keys })
     }
 
+    /// One key whose name is not written.
+    pub fn unnamed(algorithm: Algorithm, key: &[u8]) -> Result<Keys, String> {
+        let mut keys = Keys::new(algorithm, vec![(String::new(), key.to_vec())])?;
+        keys.keys.iter_mut().for_each(|(name, _)| name.clear());
+        Ok(keys)
+    }
+
     pub fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let (name, cipher) = self.keys.first().ok_or(self.algorithm.no_key())?;
         Ok([&self.prefix, name.as_bytes(), &cipher.seal(place, plain)?].concat())

@@ -80,16 +80,16 @@ struct Chains {
     /// What is not configured is stored as it is.
     plain: Vec<Arc<Provider>>,
     /// The cluster's own key still opens the Secrets that it sealed before there was a configuration.
-    own: Option<Arc<Provider>>,
+    own: Vec<Arc<Provider>>,
     plugins: Vec<Arc<Kms>>,
 }
 
 impl Chains {
-    fn new(rules: Vec<Rule>, own: Option<&Arc<Provider>>) -> Result<Chains, String> {
+    fn new(rules: Vec<Rule>, own: &[Arc<Provider>]) -> Result<Chains, String> {
         let mut chains = Chains {
             rules: Vec::new(),
             plain: vec![Arc::new(Provider::Identity)],
-            own: own.cloned(),
+            own: own.to_vec(),
             plugins: Vec::new(),
         };
         for rule in rules {
@@ -119,11 +119,11 @@ impl Chains {
     }
 
     /// The cluster's own way: Secrets, by a key that it made.
-    fn own(own: Option<&Arc<Provider>>) -> Chains {
+    fn own(own: &[Arc<Provider>]) -> Chains {
         let plain = vec![Arc::new(Provider::Identity)];
-        let secrets = own.iter().map(|own| Arc::clone(own)).chain(plain.iter().cloned()).collect();
+        let secrets = own.iter().chain(&plain).cloned().collect();
         let rules = vec![(String::new(), "secrets".to_owned(), secrets)];
-        Chains { rules, plain, own: None, plugins: Vec::new() }
+        Chains { rules, plain, own: Vec::new(), plugins: Vec::new() }
     }
 
     /// The providers of a kind: by its name, else by its group, else by the rule for everything.
@@ -133,7 +133,7 @@ impl Chains {
         };
         let chain = find(&kind.group, &kind.plural).or_else(|| find(&kind.group, "*")).or_else(|| find("*", "*"));
         let is_secret = kind.group.is_empty() && kind.plural == "secrets";
-        chain.unwrap_or(&self.plain).iter().chain(self.own.as_ref().filter(|_| is_secret))
+        chain.unwrap_or(&self.plain).iter().chain(self.own.iter().filter(move |_| is_secret))
     }
 
     fn open(&self, kind: &Kind, place: &[u8], value: &Bytes) -> Result<Opened, String> {
@@ -152,21 +152,23 @@ impl Chains {
 /// Seals on the way to the store and opens on the way back.
 pub struct Transformer {
     chains: ArcSwap<Chains>,
-    own: Option<Arc<Provider>>,
+    own: Vec<Arc<Provider>>,
 }
 
 impl Transformer {
     /// By the configuration, and by the cluster's own key if there is one.
     pub fn new(config: &Config) -> Result<Transformer, Error> {
         let own = match &config.encryption_key {
-            None => None,
+            None => Vec::new(),
+            // The first builds sealed with the same key by AES-GCM, and named no key: what they sealed is still read.
             Some(key) => {
                 let keys = vec![(OWN_KEY.to_owned(), key.to_vec())];
-                let keys = Keys::new(ciphers::Algorithm::Secretbox, keys).map_err(Error::Key)?;
-                Some(Arc::new(Provider::Keys(keys)))
+                let own = Keys::new(ciphers::Algorithm::Secretbox, keys).map_err(Error::Key)?;
+                let former = Keys::unnamed(ciphers::Algorithm::AesGcm, key).map_err(Error::Key)?;
+                [own, former].map(|keys| Arc::new(Provider::Keys(keys))).into()
             }
         };
-        let transformer = Transformer { chains: ArcSwap::from_pointee(Chains::own(own.as_ref())), own };
+        let transformer = Transformer { chains: ArcSwap::from_pointee(Chains::own(&own)), own };
         if let Some(configuration) = &config.encryption_configuration {
             let chains = transformer.read(&configuration.borrow()).map_err(Error::Config)?;
             transformer.chains.store(Arc::new(chains));
@@ -175,7 +177,7 @@ impl Transformer {
     }
 
     fn read(&self, text: &str) -> Result<Chains, String> {
-        let chains = configuration::parse(text).and_then(|rules| Chains::new(rules, self.own.as_ref()));
+        let chains = configuration::parse(text).and_then(|rules| Chains::new(rules, &self.own));
         chains.map_err(|e| format!("EncryptionConfiguration: {e}"))
     }
 

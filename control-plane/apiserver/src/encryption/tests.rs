@@ -49,6 +49,18 @@ fn transformer(own: Option<[u8; 32]>, configuration: Option<&str>) -> Transforme
 }
 
 #[test]
+fn what_the_first_builds_sealed_is_opened_and_due_for_rewriting() {
+    let kind = secrets();
+    let sealed: Bytes = Keys::unnamed(Algorithm::AesGcm, &[7; 32]).unwrap().seal(PLACE, PLAIN).unwrap().into();
+    let configured = configuration_of(json!([{"resources": ["secrets"], "providers": [{"identity": {}}]}]));
+    for configuration in [None, Some(configured.as_str())] {
+        let opened = transformer(Some([7; 32]), configuration).open(&kind, PLACE, &sealed).unwrap();
+        assert!(opened.plain == PLAIN && opened.stale);
+    }
+    assert!(transformer(Some([8; 32]), None).open(&kind, PLACE, &sealed).is_err());
+}
+
+#[test]
 fn what_others_sealed_is_opened() {
     let key: Vec<u8> = (0..32).collect();
     for (algorithm, size, sealed) in [

@@ -107,7 +107,7 @@ impl Pass<'_> {
         (0..missing).map(|_| Action::create_reported(&pod, Report::pod_created(self.job))).collect()
     }
 
-    /// Pods for the first open indexes; an index whose last pod failed a moment ago is passed over for now.
+    /// Pods for the first open indexes; an index whose last pod failed a moment ago waits out its back-off.
     fn create_indexed(&mut self, missing: usize) -> Vec<Action> {
         let (completed, failed, last) = (self.completed(), self.failed_indexes(), self.last_failed());
         let busy: BTreeSet<i32> = self.active().filter_map(index_of).collect();
