@@ -535,6 +535,9 @@ pub struct Runtime {
     /// How to reach image registries, with their mirrors: a YAML file.
     #[arg(long, value_name = "FILE")]
     pub registry_config: Option<PathBuf>,
+    /// Other OCI runtimes by the handler that a RuntimeClass names, as `runc=/usr/sbin/runc,kata=/usr/bin/kata-runtime`.
+    #[arg(long, value_name = "HANDLERS")]
+    pub runtime_handlers: Option<String>,
     /// The ranges of this node's pods; what the kubelet says over CRI if absent.
     #[arg(long, value_name = "CIDRS")]
     pub pod_cidr: Option<String>,

@@ -246,7 +246,11 @@ impl Node {
             service_cidr: String::new(),
             cluster_domain: String::new(),
             cluster_dns: Vec::new(),
-            kubelet: KubeletOptions { registry_config: flags.registry_config.clone(), ..KubeletOptions::default() },
+            kubelet: KubeletOptions {
+                registry_config: flags.registry_config.clone(),
+                runtime_handlers: flags.runtime_handlers.clone(),
+                ..KubeletOptions::default()
+            },
         })
     }
 }

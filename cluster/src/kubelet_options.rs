@@ -51,6 +51,9 @@ pub struct KubeletOptions {
     /// How to reach image registries, with their mirrors: a YAML file.
     #[arg(long, value_name = "FILE")]
     pub registry_config: Option<PathBuf>,
+    /// Other OCI runtimes by the handler that a RuntimeClass names, as `runc=/usr/sbin/runc,kata=/usr/bin/kata-runtime`.
+    #[arg(long, value_name = "HANDLERS")]
+    pub runtime_handlers: Option<String>,
     /// Taints to register the node with, as `key=value:NoSchedule`.
     #[arg(long, value_name = "TAINTS")]
     pub register_with_taints: Option<String>,
@@ -73,6 +76,7 @@ impl KubeletOptions {
             ("--system-reserved", text(&self.system_reserved)),
             ("--kube-reserved", text(&self.kube_reserved)),
             ("--node-labels", text(&self.node_labels)),
+            ("--runtime-handlers", text(&self.runtime_handlers)),
             ("--register-with-taints", text(&self.register_with_taints)),
         ];
         pairs.into_iter().filter_map(|(name, value)| Some([name.into(), value?])).flatten().collect()
@@ -106,6 +110,21 @@ impl KubeletOptions {
             config.taints = text.split(',').map(taint).collect::<Result<_>>()?;
         }
         Ok(())
+    }
+
+    /// The programs of other OCI runtimes, each of which must be there: a pod should not be the first to find out.
+    pub fn runtime_handlers(&self) -> Result<BTreeMap<String, PathBuf>> {
+        let Some(text) = &self.runtime_handlers else { return Ok(BTreeMap::new()) };
+        let named = pairs(text, '=').with_context(|| format!("--runtime-handlers {text:?}"))?;
+        for (handler, program) in &named {
+            ensure!(!handler.is_empty() && handler != "corten", "the runtime handler {handler:?} is our own");
+            let path = std::path::Path::new(program);
+            ensure!(
+                path.is_absolute() && path.is_file(),
+                "the runtime handler {handler:?} needs the absolute path of a program, and {program:?} is none"
+            );
+        }
+        Ok(named.into_iter().map(|(handler, program)| (handler, program.into())).collect())
     }
 
     fn apply_eviction(&self, config: &mut Config) -> Result<()> {
@@ -185,6 +204,10 @@ mod tests {
             KubeletOptions { register_with_taints: Some("a=b".into()), ..KubeletOptions::default() },
         ] {
             assert!(options.apply(&mut Config::default()).is_err(), "{options:?}");
+        }
+        for handlers in ["runc", "runc=runc", "corten=/bin/sh", "kata=/no/such/program"] {
+            let options = KubeletOptions { runtime_handlers: Some(handlers.into()), ..KubeletOptions::default() };
+            assert!(options.runtime_handlers().is_err(), "{handlers}");
         }
     }
 }

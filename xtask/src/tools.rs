@@ -1,4 +1,4 @@
-//! What the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables and the reference CNI plugins, fetched from
+//! What the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables, the reference CNI plugins, runc and crun, fetched from
 //! the distribution's own package archive into `target/tools`. Nothing is installed into the system.
 
 use std::path::{Path, PathBuf};
@@ -23,6 +23,41 @@ pub fn ensure_all(root: &Path) -> Result<()> {
     kubectl(&dir).context("kubectl, which the tests drive clusters with")?;
     iptables(&dir).context("iptables, which one mode of the proxy uses")?;
     cni_plugins(&dir).context("containernetworking-plugins, which chains of plugins are tried with")?;
+    oci_runtimes(&dir).context("runc and crun, which containers of other handlers are run by")?;
+    Ok(())
+}
+
+/// crun refuses machines that have controllers in both versions of control groups: it is shown the old ones alone.
+const CRUN: &str = r#"#!/bin/sh
+export d="$(dirname "$0")" LD_LIBRARY_PATH="$(dirname "$0")/lib"
+mountpoint -q /sys/fs/cgroup/unified || exec "$d/crun.bin" "$@"
+exec unshare --mount --propagation unchanged sh -c '
+    mount --make-private /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec "$d/crun.bin" "$@"' crun "$@"
+"#;
+
+/// runc and crun. What crun needs beyond every Debian's libraries lies beside it, and a script says so.
+fn oci_runtimes(dir: &Path) -> Result<()> {
+    let tools = dir.join("oci-runtimes");
+    if tools.join("crun").exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(tools.join("lib"))?;
+    let archive = Archive::of_host(dir)?;
+    for package in ["runc", "libyajl2", "crun"] {
+        let unpacked = unpack(&archive.download(package)?, dir)?;
+        for path in files_below(&unpacked)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.contains(".so.2") {
+                std::fs::copy(&path, tools.join("lib/libyajl.so.2"))?;
+            } else if name == "runc" {
+                std::fs::copy(&path, tools.join("runc"))?;
+            } else if name == "crun" && path.parent().is_some_and(|parent| parent.ends_with("bin")) {
+                std::fs::copy(&path, tools.join("crun.bin"))?;
+            }
+        }
+    }
+    std::fs::write(tools.join("crun"), CRUN)?;
+    std::fs::set_permissions(tools.join("crun"), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     Ok(())
 }
 

@@ -193,6 +193,7 @@ pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
     let registries = node.kubelet.registry_config.as_deref().map(registries::read).transpose()?;
     Ok(corten_runtime::Config {
         registries: registries.unwrap_or_default(),
+        runtime_handlers: node.kubelet.runtime_handlers()?,
         ..runtime_in(&node.place, node.images.clone())?
     })
 }

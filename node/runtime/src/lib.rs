@@ -24,6 +24,7 @@ mod shim;
 mod spec;
 mod streaming;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub registries: Vec<RegistryConfig>,
     /// Where drivers describe their devices (CDI); a later folder wins.
     pub cdi_folders: Vec<PathBuf>,
+    /// Other OCI runtimes (runc, crun, …): programs by the handler that RuntimeClasses name them by.
+    pub runtime_handlers: BTreeMap<String, PathBuf>,
 }
 
 impl Default for Config {
@@ -64,6 +67,7 @@ impl Default for Config {
             self_exe: "/proc/self/exe".into(),
             registries: Vec::new(),
             cdi_folders: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+            runtime_handlers: BTreeMap::new(),
         }
     }
 }

@@ -58,6 +58,11 @@ impl Paths {
         self.run_sandboxes().join(id)
     }
 
+    /// Where other OCI runtimes keep what they know of their containers.
+    pub fn oci_state(&self) -> PathBuf {
+        self.run.join("oci")
+    }
+
     pub fn run_containers(&self) -> PathBuf {
         self.run.join("containers")
     }

@@ -1,7 +1,8 @@
 //! The runtime alone: a CRI server that any kubelet can use.
 //!
-//! `corten-runtime serve <state dir> <run dir> <socket>` serves; `corten-runtime purge …` removes
-//! everything that was there. Pods get a loopback device and no other network.
+//! `corten-runtime serve <state dir> <run dir> <socket> [<handler>=<program> …]` serves, with other OCI runtimes by
+//! their handlers; `corten-runtime purge …` removes everything that was there. Pods get a loopback device and no other
+//! network.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ fn main() {
     if let Some(code) = corten_runtime::reexec(&args) {
         std::process::exit(code);
     }
-    let [_, command, state, run, socket] = args.as_slice() else {
-        eprintln!("usage: corten-runtime serve|purge <state dir> <run dir> <socket>");
+    let [_, command, state, run, socket, handlers @ ..] = args.as_slice() else {
+        eprintln!("usage: corten-runtime serve|purge <state dir> <run dir> <socket> [<handler>=<program> …]");
         std::process::exit(2);
     };
     let config = Config {
@@ -22,6 +23,11 @@ fn main() {
         run_dir: run.into(),
         images_dir: std::path::Path::new(state).join("images"),
         socket: socket.into(),
+        runtime_handlers: handlers
+            .iter()
+            .filter_map(|handler| handler.split_once('='))
+            .map(|(name, program)| (name.to_owned(), program.into()))
+            .collect(),
         ..Config::default()
     };
     if let Err(error) = run_command(command, config) {

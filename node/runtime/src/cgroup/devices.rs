@@ -11,7 +11,7 @@ use super::{Group, Hierarchy};
 use crate::Error;
 
 /// One allowed device; `None` matches any number.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct DeviceRule {
     /// `c`, `b`, or `a` for all devices.
     pub kind: char,

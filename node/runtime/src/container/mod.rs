@@ -34,6 +34,9 @@ pub(crate) struct ContainerRecord {
     pub log_path: String,
     pub stop_signal: i32,
     pub cgroup: String,
+    /// The program that runs the container, where that is not this one.
+    #[serde(default)]
+    pub oci_runtime: Option<std::path::PathBuf>,
     pub limits: Limits,
     pub oom_score_adj: i64,
     pub exit: Option<Exit>,

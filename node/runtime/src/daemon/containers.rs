@@ -16,7 +16,7 @@ use crate::images::{ImageConfig, ImageRecord, ImageStore};
 use crate::sandbox::Sandbox;
 use crate::shim::log::now;
 use crate::shim::protocol::{Exit, Outcome};
-use crate::spec::{Device, Spec, build, cdi};
+use crate::spec::{Device, Spec, build, cdi, oci};
 
 /// How long a killed container may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -86,7 +86,32 @@ impl Daemon {
         let group = self.hierarchy.group(&cgroup_path(sandbox, id));
         spec.cgroup_procs = group.procs_files();
         spec.oom_counter = group.oom_counter();
+        spec.oci = self.oci_runtime(&spec, sandbox, config)?;
         Ok(spec)
+    }
+
+    /// The program that runs the containers of the sandbox's handler, unless we do.
+    fn oci_runtime(
+        &self,
+        spec: &Spec,
+        sandbox: &Sandbox,
+        config: &v1::ContainerConfig,
+    ) -> Result<Option<oci::Runtime>, Error> {
+        let handler = sandbox.record().runtime_handler;
+        let Some(program) = self.runtime_handlers.get(&handler) else { return Ok(None) };
+        if spec.namespaces.users.is_some() {
+            return Err(Error::Invalid(format!("the runtime handler {handler:?} has no user namespaces")));
+        }
+        let resources = config.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
+        Ok(Some(oci::Runtime {
+            program: program.clone(),
+            state: self.paths.oci_state(),
+            bundle: self.paths.container(&spec.id),
+            cgroup: cgroup_path(sandbox, &spec.id),
+            limits: limits(&resources),
+            devices: device_rules(config)?,
+            seccomp: build::seccomp_profile(&security(config), &spec.process.capabilities)?,
+        }))
     }
 
     /// The layers that the container stands on: its image's, and those of the images that it mounts.
@@ -149,6 +174,7 @@ impl Daemon {
             cgroup: cgroup_path(sandbox, id),
             limits: limits(&resources),
             oom_score_adj: resources.oom_score_adj,
+            oci_runtime: spec.oci.as_ref().map(|runtime| runtime.program.clone()),
             ..ContainerRecord::default()
         }
     }
@@ -229,9 +255,19 @@ impl Daemon {
         ShimClient::new(&container.id, self.paths.shim_socket(&container.id))
     }
 
-    /// Kills what is left in the container's group and removes it.
+    /// Kills what is left in the container's group and removes it; another runtime forgets the container first.
     async fn clean_group(&self, container: &Container) {
-        let group = self.hierarchy.group(&container.record().cgroup);
+        let record = container.record();
+        if let Some(program) = record.oci_runtime {
+            let (state, bundle) = (self.paths.oci_state(), self.paths.container(&container.id));
+            let runtime = oci::Runtime { program, state, bundle, ..oci::Runtime::default() };
+            let id = container.id.clone();
+            let deleted = blocking(move || crate::executor::oci::delete(&runtime, &id).map_err(Error::State)).await;
+            if let Err(error) = deleted {
+                tracing::warn!(container = container.id, %error, "an OCI runtime could not delete a container");
+            }
+        }
+        let group = self.hierarchy.group(&record.cgroup);
         if let Err(error) = blocking(move || empty_and_remove(&group)).await {
             tracing::warn!(container = container.id, %error, "the control group of a container could not be removed");
         }

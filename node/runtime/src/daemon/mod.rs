@@ -9,7 +9,7 @@ mod sandboxes;
 mod stats;
 mod status;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +26,7 @@ use crate::shim::zygote::Zygote;
 use crate::{Config, Error};
 
 pub(crate) use exec::output_pipe;
+pub(crate) use sandboxes::OWN_HANDLERS;
 pub(crate) use status::matches_labels;
 
 /// Events that a slow listener may be behind before it loses some.
@@ -50,6 +51,8 @@ pub(crate) struct Daemon {
     hierarchy: Hierarchy,
     capabilities: u64,
     cdi_folders: Vec<std::path::PathBuf>,
+    /// Other OCI runtimes by the handler that names them.
+    pub runtime_handlers: BTreeMap<String, PathBuf>,
     /// Whether pods may have users of their own here.
     pub user_namespaces: bool,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
@@ -76,6 +79,7 @@ impl Daemon {
             hierarchy: Hierarchy::detect()?,
             capabilities: own_capabilities(),
             cdi_folders: config.cdi_folders.clone(),
+            runtime_handlers: config.runtime_handlers.clone(),
             sandboxes: Mutex::default(),
             containers: Mutex::default(),
             events: broadcast::Sender::new(EVENT_BACKLOG),

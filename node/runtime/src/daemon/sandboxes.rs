@@ -9,13 +9,16 @@ use crate::Error;
 use crate::sandbox::{Sandbox, SandboxRecord, files, namespaces, pause};
 use crate::shim::log::now;
 
+/// The handlers that stand for this runtime itself.
+pub(crate) const OWN_HANDLERS: [&str; 3] = ["", "corten", "runc"];
+
 impl Daemon {
     /// Makes a sandbox. Everything is undone if a step fails.
     pub async fn run_sandbox(&self, config: v1::PodSandboxConfig, handler: String) -> Result<String, Error> {
         if config.metadata.is_none() {
             return Err(Error::Invalid("sandbox config must include metadata".into()));
         }
-        check_handler(&handler)?;
+        self.check_handler(&handler)?;
         let record = SandboxRecord { created_at: now(), runtime_handler: handler, ..SandboxRecord::default() };
         let sandbox = Arc::new(Sandbox::new(new_id(), config, record));
         sandbox.save(&self.paths)?;
@@ -31,6 +34,15 @@ impl Daemon {
             return Err(error);
         }
         Ok(sandbox.id.clone())
+    }
+
+    /// Our own handler goes by no name, by ours, and by the one that every node is expected to know; the others are
+    /// programs that were configured.
+    fn check_handler(&self, handler: &str) -> Result<(), Error> {
+        match OWN_HANDLERS.contains(&handler) || self.runtime_handlers.contains_key(handler) {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!("no runtime for {handler:?} is configured"))),
+        }
     }
 
     async fn build_sandbox(&self, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
@@ -116,14 +128,6 @@ impl Daemon {
         }
         self.sandbox_map().remove(&sandbox.id);
         Ok(())
-    }
-}
-
-/// There is one handler; it goes by no name, or by ours.
-fn check_handler(handler: &str) -> Result<(), Error> {
-    match handler {
-        "" | "corten" | "runc" => Ok(()),
-        other => Err(Error::Invalid(format!("no runtime for {other:?} is configured"))),
     }
 }
 

@@ -9,6 +9,7 @@ mod credentials;
 mod device;
 mod mount;
 mod namespace;
+pub(crate) mod oci;
 mod rootfs;
 mod terminal;
 mod user;
@@ -57,6 +58,9 @@ pub(crate) struct Started {
 
 /// Starts the container's first process.
 pub(crate) fn start(spec: &Spec, stdio: Stdio) -> Result<Started, Failure> {
+    if let Some(runtime) = &spec.oci {
+        return oci::start(spec, runtime, stdio);
+    }
     let pid_namespace = match &spec.namespaces.pid {
         PidNamespace::Own => namespace::Numbering::New,
         PidNamespace::Node => namespace::Numbering::Same,
@@ -67,6 +71,9 @@ pub(crate) fn start(spec: &Spec, stdio: Stdio) -> Result<Started, Failure> {
 
 /// Starts another process in a running container, whose first process is `init`.
 pub(crate) fn exec(spec: &Spec, process: &Process, init: Pid, stdio: Stdio) -> Result<Started, Failure> {
+    if let Some(runtime) = &spec.oci {
+        return oci::exec(spec, runtime, process, stdio);
+    }
     let pid_namespace = namespace::Numbering::Join(format!("/proc/{init}/ns/pid").into());
     launch(spec, &pid_namespace, |channel| exec_process(spec, process, init, stdio, channel))
 }

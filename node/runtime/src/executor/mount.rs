@@ -212,7 +212,7 @@ fn v1_membership(line: &str) -> Option<(&str, &str)> {
 }
 
 /// The layers of an image, stacked without anything writable above.
-fn mount_image(
+pub(super) fn mount_image(
     place: &OwnedFd,
     layers_folder: &Path,
     lower: &[String],

@@ -4,10 +4,12 @@
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
+use crate::rooted::Rooted;
 use crate::spec::{Process, User};
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -25,6 +27,15 @@ pub(crate) struct Identity {
 pub(super) fn resolve(user: &User) -> Result<Identity, Failure> {
     let read = |path: &str| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
     look_up(user, &read("/etc/passwd"), &read("/etc/group"))
+}
+
+/// The same for a root that is not this process's own: no link of the image leads out of it.
+pub(super) fn resolve_in(root: &Rooted, user: &User) -> Result<Identity, Failure> {
+    let read = |path: &str| {
+        let bytes = root.place(Path::new(path)).and_then(|place| std::fs::read(super::mount::path_of(&place)));
+        String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+    };
+    look_up(user, &read("etc/passwd"), &read("etc/group"))
 }
 
 /// Pure part of `resolve`.

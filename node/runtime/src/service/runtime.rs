@@ -248,7 +248,12 @@ impl corten_cri::RuntimeService for Runtime {
         };
         let network = self.0.daemon.network.not_ready().await;
         let user_namespaces = self.0.daemon.user_namespaces;
-        let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces };
+        let handler = |name: &str, user_namespaces| v1::RuntimeHandler {
+            name: name.into(),
+            features: Some(v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces }),
+        };
+        let others = &self.0.daemon.runtime_handlers;
+        let own = crate::daemon::OWN_HANDLERS.into_iter().filter(|name| !others.contains_key(*name));
         answer(v1::StatusResponse {
             status: Some(v1::RuntimeStatus {
                 conditions: vec![
@@ -257,9 +262,10 @@ impl corten_cri::RuntimeService for Runtime {
                 ],
             }),
             info: Default::default(),
-            runtime_handlers: ["", "corten", "runc"]
-                .map(|name| v1::RuntimeHandler { name: name.into(), features: Some(features) })
-                .to_vec(),
+            runtime_handlers: own
+                .map(|name| handler(name, user_namespaces))
+                .chain(others.keys().map(|name| handler(name, false)))
+                .collect(),
             features: Some(v1::RuntimeFeatures { supplemental_groups_policy: true, ..Default::default() }),
         })
     }

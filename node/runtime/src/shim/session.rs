@@ -34,8 +34,13 @@ impl Shim {
         match request {
             Request::Wait => self.waiters.push(Some(connection.try_clone().step("keep the connection")?)),
             Request::Signal { signal } => {
-                let signal = Signal::try_from(signal).step(format!("signal {signal}"))?;
-                kill(self.init, signal).step("send the signal")?;
+                match &self.spec.oci {
+                    Some(runtime) => executor::oci::kill(runtime, &self.spec.id, signal)?,
+                    None => {
+                        let signal = Signal::try_from(signal).step(format!("signal {signal}"))?;
+                        kill(self.init, signal).step("send the signal")?;
+                    }
+                }
                 protocol::send(connection, &Reply::Ok, &[]).step("answer")?;
             }
             Request::ReopenLog => {

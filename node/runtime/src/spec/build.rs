@@ -80,6 +80,7 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Spec, Error> {
         log_path: log_path(input),
         exit_path: input.folder.join("exit.json"),
         socket_path: input.socket.clone(),
+        oci: None,
     })
 }
 
@@ -195,15 +196,19 @@ fn seccomp_programs(
     security: &v1::LinuxContainerSecurityContext,
     capabilities: &Capabilities,
 ) -> Result<Vec<seccomp::Program>, Error> {
-    let Some(profile) = security.seccomp.as_ref().filter(|_| !security.privileged) else { return Ok(Vec::new()) };
+    seccomp_profile(security, capabilities)?.map_or(Ok(Vec::new()), |profile| seccomp::compile(&profile))
+}
+
+/// The profile that the pod asks for; `None` is unconfined.
+pub(crate) fn seccomp_profile(
+    security: &v1::LinuxContainerSecurityContext,
+    capabilities: &Capabilities,
+) -> Result<Option<seccomp::Profile>, Error> {
+    let Some(profile) = security.seccomp.as_ref().filter(|_| !security.privileged) else { return Ok(None) };
     match profile.profile_type() {
-        v1::security_profile::ProfileType::Unconfined => Ok(Vec::new()),
-        v1::security_profile::ProfileType::RuntimeDefault => {
-            seccomp::compile(&seccomp::runtime_default(capabilities.bounding))
-        }
-        v1::security_profile::ProfileType::Localhost => {
-            seccomp::compile(&seccomp::read(Path::new(&profile.localhost_ref))?)
-        }
+        v1::security_profile::ProfileType::Unconfined => Ok(None),
+        v1::security_profile::ProfileType::RuntimeDefault => Ok(Some(seccomp::runtime_default(capabilities.bounding))),
+        v1::security_profile::ProfileType::Localhost => seccomp::read(Path::new(&profile.localhost_ref)).map(Some),
     }
 }
 

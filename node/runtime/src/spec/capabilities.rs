@@ -103,6 +103,12 @@ pub(crate) fn number(name: &str) -> Option<u32> {
     NAMES.iter().position(|known| *known == name).and_then(|position| u32::try_from(position).ok())
 }
 
+/// The full names of a set.
+pub(crate) fn names(set: u64) -> Vec<String> {
+    let held = NAMES.iter().enumerate().filter(|(number, _)| set & 1 << number != 0);
+    held.map(|(_, name)| format!("CAP_{name}")).collect()
+}
+
 fn has_all(names: &[String]) -> bool {
     names.iter().any(|name| name.eq_ignore_ascii_case("ALL"))
 }

@@ -8,6 +8,7 @@ pub(crate) mod build;
 pub(crate) mod capabilities;
 pub(crate) mod cdi;
 pub(crate) mod mounts;
+pub(crate) mod oci;
 pub(crate) mod seccomp;
 mod syscalls;
 
@@ -44,6 +45,9 @@ pub(crate) struct Spec {
     pub log_path: Option<PathBuf>,
     pub exit_path: PathBuf,
     pub socket_path: PathBuf,
+    /// Another runtime that runs the container in our place, as the pod's RuntimeClass says.
+    #[serde(default)]
+    pub oci: Option<oci::Runtime>,
 }
 
 /// A process in a container: its first one, or one by exec.

@@ -18,25 +18,27 @@ use crate::Error;
 pub(crate) struct Program(pub Vec<u64>);
 
 /// What a `Localhost` profile file holds.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Profile {
     default_action: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     default_errno_ret: Option<u32>,
     #[serde(default)]
     syscalls: Vec<Rule>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Rule {
     names: Vec<String>,
     action: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     errno_ret: Option<u32>,
     args: Vec<Argument>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Argument {
     index: u8,

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tonic::transport::Channel;
 
 /// Fetched by `cargo xtask test`.
+const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools");
 const BUSYBOX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/busybox");
 pub const IMAGE: &str = "corten.test/busybox:1";
 
@@ -30,6 +31,8 @@ pub fn cannot_run() -> bool {
 pub struct Node {
     folder: tempfile::TempDir,
     process: Child,
+    /// `<handler>=<program>` of the other OCI runtimes that it knows.
+    handlers: Vec<String>,
     pub runtime: RuntimeServiceClient<Channel>,
     pub images: ImageServiceClient<Channel>,
     pub cgroup_parent: String,
@@ -38,13 +41,23 @@ pub struct Node {
 impl Node {
     /// Starts a runtime that has the test image.
     pub async fn start() -> Self {
+        Self::start_with(Vec::new()).await
+    }
+
+    /// Starts one that runs containers of the handlers `runc` and `crun` by these programs.
+    pub async fn start_with_others() -> Self {
+        let program = |name: &str| format!("{name}={TOOLS}/oci-runtimes/{name}");
+        Self::start_with(["runc", "crun"].map(program).to_vec()).await
+    }
+
+    async fn start_with(handlers: Vec<String>) -> Self {
         let folder = tempfile::Builder::new().prefix("cr").tempdir_in("/tmp").expect("a temporary directory");
         let store = corten_runtime::ImageStore::open(folder.path().join("state/images")).expect("an image store");
         store.import_archive(archive(IMAGE).as_slice()).expect("import the test image");
         let name = folder.path().file_name().and_then(|name| name.to_str()).expect("a name").to_string();
-        let process = spawn(folder.path());
+        let process = spawn(folder.path(), &handlers);
         let (runtime, images) = connect(&folder.path().join("cri.sock")).await;
-        Self { process, runtime, images, cgroup_parent: format!("/corten-test-{name}/pod"), folder }
+        Self { process, handlers, runtime, images, cgroup_parent: format!("/corten-test-{name}/pod"), folder }
     }
 
     pub fn path(&self) -> &Path {
@@ -63,7 +76,7 @@ impl Node {
 
     /// Starts the daemon again on the same directories.
     pub async fn resume(&mut self) {
-        self.process = spawn(self.folder.path());
+        self.process = spawn(self.folder.path(), &self.handlers);
         let (runtime, images) = connect(&self.folder.path().join("cri.sock")).await;
         self.runtime = runtime;
         self.images = images;
@@ -93,7 +106,11 @@ impl Node {
     }
 
     pub async fn run_sandbox(&mut self, config: &v1::PodSandboxConfig) -> String {
-        let request = v1::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+        self.run_sandbox_by("", config).await
+    }
+
+    pub async fn run_sandbox_by(&mut self, handler: &str, config: &v1::PodSandboxConfig) -> String {
+        let request = v1::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: handler.into() };
         self.runtime.run_pod_sandbox(request).await.expect("run a sandbox").into_inner().pod_sandbox_id
     }
 
@@ -206,8 +223,8 @@ fn command(action: &str, folder: &Path) -> Command {
     command
 }
 
-fn spawn(folder: &Path) -> Child {
-    command("serve", folder).stdin(Stdio::null()).spawn().expect("start the runtime")
+fn spawn(folder: &Path, handlers: &[String]) -> Child {
+    command("serve", folder).args(handlers).stdin(Stdio::null()).spawn().expect("start the runtime")
 }
 
 async fn connect(socket: &Path) -> (RuntimeServiceClient<Channel>, ImageServiceClient<Channel>) {

@@ -1,0 +1,206 @@
+//! Containers by another OCI runtime: a program that is called for every step of a container's life.
+//!
+//! The shim stays the container's parent: it takes the orphans of its children, and such a runtime ends as soon as it
+//! has started a process, so the shim reaps that process and holds its streams as it does with our own. The root file
+//! system is stacked on the node, because the program looks for it there; `delete` undoes that.
+
+use std::io::{IoSliceMut, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::mount::{MntFlags, umount2};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::{Failure, Started, Stdio, Step, mount, rootfs, user};
+use crate::rooted::Rooted;
+use crate::spec::oci::{self, Runtime};
+use crate::spec::{MountSource, Process, Spec};
+
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The most that is read of what a runtime says about a failure.
+const MAX_COMPLAINT: u64 = 64 << 10;
+
+/// Starts the container's first process.
+pub(super) fn start(spec: &Spec, runtime: &Runtime, stdio: Stdio) -> Result<Started, Failure> {
+    let root = rootfs::mount_overlay(&spec.rootfs)?;
+    stack_image_volumes(spec, runtime)?;
+    for path in &spec.writable_paths {
+        root.directory(Path::new(path)).step(format!("make the volume {path:?}"))?;
+    }
+    std::env::set_current_dir("/").step("enter /")?;
+    let identity = user::resolve_in(&root, &spec.process.user)?;
+    let config = oci::config(spec, runtime, &identity, &user::environment(&spec.process, &identity));
+    write(&runtime.bundle.join("config.json"), &config)?;
+    let console = Console::new(spec, spec.process.terminal)?;
+    let mut create = command(runtime, "create");
+    create.arg("--bundle").arg(&runtime.bundle);
+    let (pid, terminal) = birth(runtime, create, &spec.id, stdio, console)?;
+    finish(runtime, command(runtime, "start").arg(&spec.id))?;
+    Ok(Started { pid, terminal, identity })
+}
+
+/// Starts another process in a running container.
+pub(super) fn exec(spec: &Spec, runtime: &Runtime, process: &Process, stdio: Stdio) -> Result<Started, Failure> {
+    let root = Rooted::open(&spec.rootfs.mount_point).step("open the root file system")?;
+    let identity = user::resolve_in(&root, &process.user)?;
+    let file = runtime.bundle.join("exec.json");
+    write(&file, &oci::process(process, &identity, &user::environment(process, &identity)))?;
+    let console = Console::new(spec, process.terminal)?;
+    let mut exec = command(runtime, "exec");
+    exec.arg("--detach").arg("--process").arg(&file);
+    let (pid, terminal) = birth(runtime, exec, &spec.id, stdio, console)?;
+    Ok(Started { pid, terminal, identity })
+}
+
+/// Sends a signal to the container's first process.
+pub(crate) fn kill(runtime: &Runtime, id: &str, signal: i32) -> Result<(), Failure> {
+    finish(runtime, command(runtime, "kill").arg(id).arg(signal.to_string()))
+}
+
+/// Ends what is left of a container and has the runtime forget it. May be repeated, and works without a shim.
+pub(crate) fn delete(runtime: &Runtime, id: &str) -> Result<(), Failure> {
+    let known = runtime.state.join(id).exists();
+    let deleted = if known { finish(runtime, command(runtime, "delete").arg("--force").arg(id)) } else { Ok(()) };
+    let volumes = std::fs::read_dir(runtime.bundle.join("image-volumes")).into_iter().flatten().flatten();
+    for place in volumes.map(|volume| volume.path()).chain([runtime.bundle.join("rootfs")]) {
+        // A part of an image lies over the whole of it.
+        while umount2(&place, MntFlags::MNT_DETACH).is_ok() {}
+    }
+    deleted
+}
+
+/// Runs the step that makes a process, which has our ends of its streams; its number, and its terminal.
+fn birth(
+    runtime: &Runtime,
+    mut command: Command,
+    id: &str,
+    stdio: Stdio,
+    console: Option<Console>,
+) -> Result<(Pid, Option<OwnedFd>), Failure> {
+    let number = runtime.bundle.join("pid");
+    if let Some(console) = &console {
+        command.arg("--console-socket").arg(&console.path);
+    }
+    for (stream, set) in [
+        (stdio.stdin, Command::stdin as fn(&mut Command, std::process::Stdio) -> &mut Command),
+        (stdio.stdout, Command::stdout),
+        (stdio.stderr, Command::stderr),
+    ] {
+        set(&mut command, stream.map_or_else(std::process::Stdio::null, std::process::Stdio::from));
+    }
+    finish(runtime, command.arg("--pid-file").arg(&number).arg(id))?;
+    let text = std::fs::read_to_string(&number).step("read the number of the process")?;
+    let pid = text.trim().parse().step("read the number of the process")?;
+    Ok((Pid::from_raw(pid), console.map(|console| console.receive()).transpose()?))
+}
+
+fn command(runtime: &Runtime, verb: &str) -> Command {
+    let (name, path) = PATH.split_once('=').unwrap_or_default();
+    let mut command = Command::new(&runtime.program);
+    command.env_clear().env(name, path).arg("--root").arg(&runtime.state).arg("--log").arg(log(runtime));
+    command.arg("--log-format").arg("json").arg(verb);
+    command
+}
+
+fn log(runtime: &Runtime) -> PathBuf {
+    runtime.bundle.join("oci-runtime.log")
+}
+
+/// Waits for a step of the runtime; a failure is told in the runtime's own words.
+fn finish(runtime: &Runtime, command: &mut Command) -> Result<(), Failure> {
+    let _ = std::fs::remove_file(log(runtime));
+    let name = runtime.program.file_name().unwrap_or_default().to_string_lossy();
+    let ended = command.status().step(format!("run {}", runtime.program.display()))?;
+    if ended.success() {
+        return Ok(());
+    }
+    let mut said = String::new();
+    if let Ok(file) = std::fs::File::open(log(runtime)) {
+        let _ = file.take(MAX_COMPLAINT).read_to_string(&mut said);
+    }
+    Err(complaint(&said).unwrap_or_else(|| format!("{name} ended with {ended}")))
+}
+
+/// The last complaint of a runtime's log.
+fn complaint(log: &str) -> Option<String> {
+    let lines = log.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut errors = lines.filter(|line| matches!(line["level"].as_str(), Some("error" | "fatal")));
+    errors.find_map(|line| line["msg"].as_str().map(str::to_owned))
+}
+
+fn write(path: &Path, value: &Value) -> Result<(), Failure> {
+    let bytes = serde_json::to_vec(value).step("encode the configuration")?;
+    std::fs::write(path, bytes).step(format!("write {}", path.display()))
+}
+
+/// Image volumes are stacked beside the root, and bound into it.
+fn stack_image_volumes(spec: &Spec, runtime: &Runtime) -> Result<(), Failure> {
+    for (index, wanted) in spec.mounts.iter().enumerate() {
+        let MountSource::Image { layers_folder, lower, sub_path } = &wanted.source else { continue };
+        let place = runtime.image_volume(index);
+        std::fs::create_dir_all(&place).step("make a place for an image")?;
+        let place = Rooted::open(&place).and_then(|place| place.place(Path::new(""))).step("open it")?;
+        mount::mount_image(&place, layers_folder, lower, sub_path, wanted)?;
+    }
+    Ok(())
+}
+
+/// Where the runtime hands over the near end of a terminal.
+struct Console {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Console {
+    fn new(spec: &Spec, wanted: bool) -> Result<Option<Self>, Failure> {
+        if !wanted {
+            return Ok(None);
+        }
+        let path = spec.socket_path.with_extension("tty");
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).step("bind the socket of the terminal")?;
+        Ok(Some(Self { listener, path }))
+    }
+
+    /// The runtime has ended, so the terminal has been sent, or never will be.
+    fn receive(&self) -> Result<OwnedFd, Failure> {
+        self.listener.set_nonblocking(true).step("hear of the terminal")?;
+        let (connection, _) = self.listener.accept().step("the runtime sent no terminal")?;
+        let mut name = [0; 4096];
+        let mut buffers = [IoSliceMut::new(&mut name)];
+        let mut control = nix::cmsg_space!([RawFd; 1]);
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+        let received = recvmsg::<()>(connection.as_raw_fd(), &mut buffers, Some(&mut control), flags);
+        for message in received.step("receive the terminal")?.cmsgs().step("receive the terminal")? {
+            if let ControlMessageOwned::ScmRights(fds) = message
+                && let Some(fd) = fds.first()
+            {
+                // SAFETY: the kernel has just put this descriptor into our table for us.
+                return Ok(unsafe { OwnedFd::from_raw_fd(*fd) });
+            }
+        }
+        Err("the runtime sent no terminal".into())
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_in_the_runtimes_own_words() {
+        let log = "{\"level\":\"warning\",\"msg\":\"hm\"}\n{\"level\":\"error\",\"msg\":\"runc create failed: no\"}\nnot json\n";
+        assert_eq!(complaint(log).as_deref(), Some("runc create failed: no"));
+        assert_eq!(complaint("{\"level\":\"info\",\"msg\":\"x\"}"), None);
+    }
+}
