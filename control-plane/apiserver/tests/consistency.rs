@@ -415,6 +415,14 @@ async fn what_is_compacted_is_410() {
     server.compact(revision_of(&written)).await.unwrap();
     let page = server.get(&format!("{maps}?limit=1&continue={token}")).await;
     assert_eq!((page.code, page.body["reason"].as_str()), (410, Some("Expired")));
+    let fresh = page.body["metadata"]["continue"].as_str().unwrap();
+    let rest = server.get(&format!("{maps}?limit=2&continue={fresh}")).await.expect(200);
+    let names = rest["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["b", "c"], "goes on in the newest state");
+    assert_eq!((revision_of(&rest), &rest["metadata"]["remainingItemCount"]), (revision_of(&written), &json!(1)));
+    let last = rest["metadata"]["continue"].as_str().unwrap();
+    let last = server.get(&format!("{maps}?limit=2&continue={last}")).await.expect(200);
+    assert_eq!(last["items"][0]["metadata"]["name"], "d", "in pages of one state again");
     let old = format!("{maps}?resourceVersionMatch=Exact&resourceVersion={}", revision_of(&first));
     assert_eq!(server.get(&old).await.code, 410);
 }

@@ -123,18 +123,24 @@ async fn finish(client: &Client, object: &Arc<Object>, monitors: &Monitors) -> R
     }
 }
 
-/// Deletes the content of a namespace and counts what is left afterwards. Pods go first: they hold the rest.
+/// Deletes the content of a namespace and counts what is left afterwards. Pods go first, and the rest waits until they
+/// are gone: a pod that is ending still reads its ConfigMaps, and is held by its NetworkPolicies.
 async fn empty(client: &Client, namespace: &str, monitors: &Monitors) -> Result<Content, Error> {
     let (mut resources, undiscovered) = discovery::resources(client).await?;
     resources.retain(|found| found.resource.namespaced && found.allows(&["delete", "list"]));
-    resources.sort_by_key(|found| (found.kind != "Pod", found.resource.clone()));
+    let are_pods = |found: &Discovered| found.resource.group.is_empty() && found.resource.plural == "pods";
+    resources.sort_by_key(|found| (!are_pods(found), found.resource.clone()));
     let mut content = Content { undiscovered, ..Content::default() };
     for found in &resources {
         let before = content.remaining.len();
         if let Err(error) = empty_of(client, namespace, found, &mut content).await {
             content.failures.push(error.to_string());
         }
-        content.unwatched |= content.remaining.len() > before && !monitors.is_followed(&found.resource);
+        let remain = content.remaining.len() > before;
+        content.unwatched |= remain && !monitors.is_followed(&found.resource);
+        if remain && are_pods(found) {
+            break;
+        }
     }
     Ok(content)
 }

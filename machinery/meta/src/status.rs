@@ -17,6 +17,8 @@ pub struct Status {
     pub message: String,
     /// Boxed: a failure should not make every `Result` wide.
     pub details: Option<Box<Details>>,
+    /// Where a list whose revision is gone may go on; empty elsewhere. Upstream puts it into the metadata.
+    pub continue_token: Box<str>,
 }
 
 /// What the failure is about.
@@ -64,7 +66,7 @@ pub const OPTIMISTIC_LOCK_MESSAGE: &str =
 
 impl Status {
     fn new(code: u16, reason: &str, message: impl Into<String>) -> Status {
-        Status { code, reason: reason.to_owned(), message: message.into(), details: None }
+        Status { code, reason: reason.to_owned(), message: message.into(), ..Status::default() }
     }
 
     fn about(mut self, resource: &GroupResource, name: &str) -> Status {
@@ -135,7 +137,8 @@ impl Status {
             causes,
             ..Details::default()
         };
-        Status { code: 422, reason: REASON_INVALID.into(), message, details: Some(Box::new(details)) }
+        let details = Some(Box::new(details));
+        Status { code: 422, reason: REASON_INVALID.into(), message, details, ..Status::default() }
     }
 
     pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Status {
@@ -317,6 +320,7 @@ impl Status {
             reason: word(value, "reason"),
             message: word(value, "message"),
             details: value.get("details").filter(|d| d.is_object()).map(|d| Box::new(Details::from_value(d))),
+            continue_token: value.get("metadata").map(|m| word(m, "continue")).unwrap_or_default().into(),
         })
     }
 }
@@ -348,7 +352,11 @@ impl Serialize for Status {
         let mut out = serializer.serialize_map(None)?;
         out.serialize_entry("kind", "Status")?;
         out.serialize_entry("apiVersion", "v1")?;
-        out.serialize_entry("metadata", &Map::new())?;
+        let metadata: Map<String, Value> = match &*self.continue_token {
+            "" => Map::new(),
+            token => Map::from_iter([("continue".to_owned(), token.into())]),
+        };
+        out.serialize_entry("metadata", &metadata)?;
         out.serialize_entry("status", if self.code < 300 { "Success" } else { "Failure" })?;
         put(&mut out, "message", &self.message)?;
         put(&mut out, "reason", &self.reason)?;

@@ -170,7 +170,7 @@ impl Apply {
         let (version, kind) = (&self.by.api_version, self.config["kind"].as_str().unwrap_or_default());
         let message =
             format!("failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): {text}");
-        Err(Status { code: 500, reason: String::new(), message, details: None })
+        Err(Status { code: 500, message, ..Status::default() })
     }
 
     /// What kubectl applied from the client's side and nobody changed since: it may take that over without force.

@@ -31,15 +31,20 @@ const CHUNK: usize = 500;
 /// The form of continue tokens.
 const VERSION: &str = "meta.k8s.io/v1";
 
+/// The revision in a token that goes on in the newest state; upstream takes any number below zero.
+const NEWEST: i64 = -1;
+
 /// Where a list goes on.
 struct Continue {
-    revision: u64,
+    /// The revision of the first page; `None` goes on in the newest state, which the first page may not agree with.
+    revision: Option<u64>,
     start: String,
 }
 
 impl Continue {
     fn encode(&self) -> String {
-        let token = json!({ "v": VERSION, "rv": self.revision, "start": self.start });
+        let revision = self.revision.map_or(json!(NEWEST), Value::from);
+        let token = json!({ "v": VERSION, "rv": revision, "start": self.start });
         BASE64URL.encode(token.to_string())
     }
 
@@ -57,7 +62,8 @@ impl Continue {
             return Err(invalid(&format!("server does not recognize this encoded version {version}")));
         }
         let unset = || invalid(&format!("incorrect encoded start resourceVersion (version {VERSION})"));
-        let revision = value["rv"].as_u64().filter(|rv| *rv > 0).ok_or_else(unset)?;
+        let revision = value["rv"].as_i64().filter(|rv| *rv != 0).ok_or_else(unset)?;
+        let revision = u64::try_from(revision).ok();
         let start = value["start"].as_str().unwrap_or_default();
         if start.is_empty() {
             return Err(invalid(&format!("encoded start key empty (version {VERSION})")));
@@ -87,30 +93,39 @@ pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
     // Any state will do, so the cache answers, which has all of it: there are no pages.
     let limit = if asked == Some(0) { 0 } else { limit };
     let exact = query.get("resourceVersionMatch") == Some("Exact");
+    let caches = &target.server.registry.caches;
     if let Some(token) = query.get("continue") {
         if asked.is_some_and(|rv| rv != 0) {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let from = Continue::parse(token)?;
-        return past(target, &filter, limit, from.revision, Some(&from.start)).await;
+        return match from.revision {
+            Some(revision) => past(target, &filter, limit, revision, Some(from.start)).await,
+            None => present(target, &filter, limit, caches.fresh().await?, Some(&from.start)).await,
+        };
     }
     if exact && let Some(revision) = asked {
         return past(target, &filter, limit, revision, None).await;
     }
-    let caches = &target.server.registry.caches;
     let at_least = match asked {
         // Zero accepts any state, so the cache answers at once.
         Some(0) => caches.revision(),
         Some(revision) => caches.reach(revision).await?,
         None => caches.fresh().await?,
     };
-    present(target, &filter, limit, at_least).await
+    present(target, &filter, limit, at_least, None).await
 }
 
 /// A page of the present state, from the cache.
-async fn present(target: &Target<'_>, filter: &Filter, limit: usize, at_least: u64) -> Result<Page, Status> {
+async fn present(
+    target: &Target<'_>,
+    filter: &Filter,
+    limit: usize,
+    at_least: u64,
+    start: Option<&str>,
+) -> Result<Page, Status> {
     let snapshot = target.resource.storage()?.cache.snapshot(at_least);
-    let items = snapshot.namespace(&filter.namespace, None);
+    let items = snapshot.namespace(&filter.namespace, start);
     let items = items.map(|(key, item)| (Cow::from(key.as_str()), Arc::clone(item)));
     fill(target, filter, limit, snapshot.revision, items).await
 }
@@ -121,7 +136,7 @@ pub async fn everything(
     filter: &Filter,
     at_least: u64,
 ) -> Result<(u64, Vec<Arc<Object>>), Status> {
-    let page = present(target, filter, 0, at_least).await?;
+    let page = present(target, filter, 0, at_least, None).await?;
     Ok((page.meta.resource_version, page.objects))
 }
 
@@ -131,19 +146,31 @@ async fn past(
     filter: &Filter,
     limit: usize,
     revision: u64,
-    start: Option<&str>,
+    start: Option<String>,
 ) -> Result<Page, Status> {
     let registry = &target.server.registry;
-    let read = registry.range_at(target.resource, &filter.namespace, start, 0, revision).await;
+    let read = registry.range_at(target.resource, &filter.namespace, start.as_deref(), 0, revision).await;
     let (entries, _, _) = read.map_err(|e| match e {
-        corten_store::Error::Compacted { .. } => Status::expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
-        ),
-        corten_store::Error::Future { requested, current } => crate::cache::too_large_resource_version(requested, current),
+        corten_store::Error::Compacted { .. } => too_old(start),
+        corten_store::Error::Future { requested, current } => {
+            crate::cache::too_large_resource_version(requested, current)
+        }
         other => crate::registry::store_status(other),
     })?;
     let items = entries.into_iter().map(|(key, object)| (Cow::from(key), Arc::new(Item::new(object))));
     fill(target, filter, limit, revision, items).await
+}
+
+/// The answer for a revision that is gone; a list in pages is told how to go on without it.
+fn too_old(start: Option<String>) -> Status {
+    let Some(start) = start else {
+        return Status::expired("The resourceVersion for the provided list is too old.");
+    };
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    status.continue_token = Continue { revision: None, start }.encode().into();
+    status
 }
 
 /// Takes what the filter selects until the page is full; the state is that of a revision.
@@ -179,7 +206,7 @@ async fn fill<'i>(
     let mut meta = ListMeta { resource_version: revision, ..ListMeta::default() };
     if let Some(start) = next {
         meta.remaining = filter.is_everything().then(|| 1 + items.count() as u64);
-        meta.continue_token = Continue { revision, start: start.into_owned() }.encode();
+        meta.continue_token = Continue { revision: Some(revision), start: start.into_owned() }.encode();
     }
     Ok(Page { objects, meta })
 }

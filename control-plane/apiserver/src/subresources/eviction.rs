@@ -80,7 +80,7 @@ async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result
         _ => {
             let message =
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-            return Err(Status { code: 500, reason: String::new(), message: message.to_owned(), details: None });
+            return Err(Status { code: 500, message: message.to_owned(), ..Status::default() });
         }
     };
     let resource = server.resource("policy", "v1", "poddisruptionbudgets")?;
