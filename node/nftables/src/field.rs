@@ -88,7 +88,7 @@ impl Field {
             Field::EtherDaddr => 6,
             Field::ThSport | Field::ThDport | Field::CtOriginalDport | Field::EtherType => 2,
             Field::L4Proto | Field::IcmpType | Field::Nfproto | Field::CtDirection => 1,
-            Field::Constant(value) => value.0.len() as u32,
+            Field::Constant(value) => value.as_bytes().len() as u32,
             _ => 4,
         }
     }

@@ -83,8 +83,8 @@ impl Rule {
 
     fn compare_prefix(self, field: Field, comparison: Comparison, address: IpAddr, length: u8) -> Rule {
         let address = Value::from(address);
-        let mask = prefix_mask(address.0.len(), length);
-        let network = Value(address.0.iter().zip(&mask.0).map(|(byte, mask)| byte & mask).collect());
+        let mask = prefix_mask(address.as_bytes().len(), length);
+        let network: Value = address.as_bytes().iter().zip(mask.as_bytes()).map(|(byte, mask)| byte & mask).collect();
         self.then(field.load(uapi::REG32_00)).masked(mask).then(Expression::Compare {
             comparison,
             register: uapi::REG32_00,
@@ -100,8 +100,8 @@ impl Rule {
     }
 
     fn masked(self, mask: Value) -> Rule {
-        let length = mask.0.len() as u32;
-        let xor = Value(vec![0; mask.0.len()]);
+        let length = mask.as_bytes().len() as u32;
+        let xor = mask.as_bytes().iter().map(|_| 0).collect();
         self.then(Expression::Bitwise { from: uapi::REG32_00, to: uapi::REG32_00, length, mask, xor })
     }
 
@@ -361,7 +361,7 @@ fn prefix_mask(bytes: usize, length: u8) -> Value {
         let bits = usize::from(length).saturating_sub(index * 8).min(8);
         !(0xffu16 >> bits) as u8
     });
-    Value(mask.collect())
+    mask.collect()
 }
 
 #[cfg(test)]
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn prefix_masks() {
         for (length, mask) in [(0, [0, 0, 0, 0]), (12, [255, 240, 0, 0]), (24, [255, 255, 255, 0]), (32, [255; 4])] {
-            assert_eq!(prefix_mask(4, length).0, mask, "/{length}");
+            assert_eq!(prefix_mask(4, length).as_bytes(), mask, "/{length}");
         }
     }
 

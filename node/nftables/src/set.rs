@@ -221,12 +221,13 @@ impl Element {
 
     /// `address/length`
     pub fn prefix(address: IpAddr, length: u8) -> Element {
-        let bytes = Value::from(address).0;
+        let bytes = Value::from(address);
+        let bytes = bytes.as_bytes();
         let bits = |index: usize| usize::from(length).saturating_sub(index * 8).min(8);
         let host = |index: usize| (0xffu16 >> bits(index)) as u8;
-        let first = bytes.iter().enumerate().map(|(index, byte)| byte & !host(index)).collect();
-        let last = bytes.iter().enumerate().map(|(index, byte)| byte | host(index)).collect();
-        Element { key: Value(first), end: Some(Value(last)), data: None, timeout: None }
+        let first: Value = bytes.iter().enumerate().map(|(index, byte)| byte & !host(index)).collect();
+        let last: Value = bytes.iter().enumerate().map(|(index, byte)| byte | host(index)).collect();
+        Element { end: Some(last), ..Element::key(first) }
     }
 }
 

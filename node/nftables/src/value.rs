@@ -4,34 +4,91 @@
 //! packets, host byte order for what the kernel computes (marks, random indexes). In a
 //! concatenation every field fills whole 32-bit registers.
 
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The contents of one or more registers.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Value(pub(crate) Vec<u8>);
+/// The contents of one or more registers. There are hundreds of thousands of them on a node with many Services, so the
+/// usual ones, up to a concatenation of five registers, are kept in place.
+#[derive(Clone)]
+pub struct Value(Contents);
+
+#[derive(Clone)]
+enum Contents {
+    Short { length: u8, bytes: [u8; SHORT] },
+    Long(Box<[u8]>),
+}
+
+/// With the length and the choice, no longer than a `Vec`.
+const SHORT: usize = 22;
 
 impl Value {
     /// The raw bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Contents::Short { length, bytes } => &bytes[..usize::from(*length).min(SHORT)],
+            Contents::Long(bytes) => bytes,
+        }
     }
 
     /// A value from raw bytes, as the kernel listed them.
     pub fn from_bytes(bytes: &[u8]) -> Value {
-        Value(bytes.to_vec())
+        let mut short = [0; SHORT];
+        let Some(place) = short.get_mut(..bytes.len()) else { return Value(Contents::Long(bytes.into())) };
+        place.copy_from_slice(bytes);
+        Value(Contents::Short { length: bytes.len() as u8, bytes: short })
     }
 
     /// The value right after this one, read as one big-endian number; none after the last.
     pub(crate) fn successor(&self) -> Option<Value> {
-        let mut bytes = self.0.clone();
+        let mut bytes = self.as_bytes().to_vec();
         for byte in bytes.iter_mut().rev() {
             let (next, overflowed) = byte.overflowing_add(1);
             *byte = next;
             if !overflowed {
-                return Some(Value(bytes));
+                return Some(Value::from_bytes(&bytes));
             }
         }
         None
+    }
+}
+
+impl FromIterator<u8> for Value {
+    fn from_iter<I: IntoIterator<Item = u8>>(bytes: I) -> Value {
+        Value::from_bytes(&bytes.into_iter().collect::<Vec<u8>>())
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Value) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Value {}
+
+impl PartialOrd for Value {
+    fn partial_cmp(&self, other: &Value) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Value {
+    fn cmp(&self, other: &Value) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for Value {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Value").field(&self.as_bytes()).finish()
     }
 }
 
@@ -137,7 +194,7 @@ impl ToRegister for InterfaceName {
 
 impl<T: ToRegister> From<T> for Value {
     fn from(field: T) -> Value {
-        Value(field.to_register())
+        Value::from_bytes(&field.to_register())
     }
 }
 
@@ -147,7 +204,7 @@ fn concatenated(fields: &[&dyn ToRegister]) -> Value {
         bytes.extend_from_slice(&field.to_register());
         bytes.resize(bytes.len().next_multiple_of(4), 0);
     }
-    Value(bytes)
+    Value::from_bytes(&bytes)
 }
 
 impl<A: ToRegister, B: ToRegister> From<(A, B)> for Value {
@@ -186,8 +243,21 @@ mod tests {
     }
 
     #[test]
+    fn long_and_short_values_compare_by_their_bytes() {
+        let value = |length: usize, last: u8| Value::from_bytes(&[&vec![1; length][..], &[last]].concat());
+        assert_eq!(std::mem::size_of::<Value>(), std::mem::size_of::<Vec<u8>>());
+        for length in [0, 21, 22, 43] {
+            assert_eq!(value(length, 7).as_bytes().len(), length + 1);
+            assert_eq!(value(length, 7), value(length, 7));
+            assert!(value(length, 7) < value(length, 8));
+        }
+        assert!(value(21, 2) > value(22, 2), "the first difference decides");
+    }
+
+    #[test]
     fn the_successor_carries_and_ends() {
-        let next = |address: [u8; 4]| Value::from(Ipv4Addr::from(address)).successor().map(|value| value.0);
+        let next =
+            |address: [u8; 4]| Value::from(Ipv4Addr::from(address)).successor().map(|value| value.as_bytes().to_vec());
         assert_eq!(next([10, 0, 0, 255]), Some(vec![10, 0, 1, 0]));
         assert_eq!(next([255; 4]), None);
     }
