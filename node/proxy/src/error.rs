@@ -9,6 +9,8 @@ pub enum Error {
     Client(#[from] corten_client::Error),
     #[error("{program}: {source}")]
     Program { program: String, source: std::io::Error },
+    #[error("the kernel refuses the programs of sockets: {0}")]
+    Sockets(std::io::Error),
     #[error("the work of a sync was cancelled")]
     Cancelled,
 }

@@ -11,7 +11,7 @@
 //!
 //! Reading order: [`Service`] and [`Slice`] are what we keep of the API's objects; `rules::desired`
 //! decides, purely, what one Service contributes; `claims` merges the Services and finds what
-//! changed; `chains` holds the shared rules; [`Proxier`] applies.
+//! changed; `chains` holds the shared rules; [`Proxier`] applies. `sockets` is the mode of programs at sockets.
 //!
 //! The proxy never touches a table but its own.
 
@@ -27,6 +27,7 @@ mod run;
 mod service;
 mod sets;
 mod slice;
+mod sockets;
 mod topology;
 
 pub use error::Error;
@@ -34,6 +35,7 @@ pub use proxier::{Proxier, Synced};
 pub use run::run;
 pub use service::{Service, ServiceKey};
 pub use slice::{Slice, SliceKey};
+pub use sockets::supports_sockets;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -48,6 +50,8 @@ pub enum Mode {
     Nftables,
     /// The programs of iptables, for hosts whose other rules need them.
     Iptables,
+    /// nf_tables, and before it programs at the sockets of pods.
+    Ebpf,
 }
 
 /// How the proxy serves its node.
@@ -59,6 +63,8 @@ pub struct Config {
     pub mode: Mode,
     /// Where the programs of iptables are; the system's if none is said.
     pub iptables: Option<PathBuf>,
+    /// The control group, of version 2, that pods are below; needed where sockets have programs.
+    pub cgroup: Option<PathBuf>,
     /// The cluster's pod CIDRs, one a version of IP, as address and prefix length. Traffic to Services from elsewhere
     /// is masqueraded; without one only traffic from outside the node's links is.
     pub cluster_cidrs: Vec<(IpAddr, u8)>,
@@ -84,6 +90,7 @@ impl Config {
             node_name: node_name.into(),
             mode: Mode::default(),
             iptables: None,
+            cgroup: None,
             cluster_cidrs,
             versions: if versions.is_empty() { vec![IpVersion::V4] } else { versions },
             masquerade_all: false,

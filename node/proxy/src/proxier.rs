@@ -17,10 +17,11 @@ use crate::error::Error;
 use crate::flows;
 use crate::health::{Check, Checks};
 use crate::iptables::{self, Iptables, Portal};
-use crate::rules::{desired, served};
+use crate::rules::{Served, desired, served};
 use crate::service::{Service, ServiceKey};
 use crate::sets::{self, Name};
 use crate::slice::{Slice, SliceKey};
+use crate::sockets::{self, Sockets};
 use crate::topology::Place;
 use crate::{Config, Mode};
 
@@ -69,6 +70,8 @@ pub struct Proxier {
     socket: Socket,
     /// The programs, in that mode.
     iptables: Option<Iptables>,
+    /// The programs at sockets, in that mode.
+    sockets: Option<Sockets>,
     /// Whether the kernel holds what `claims` say.
     applied: bool,
 }
@@ -77,11 +80,16 @@ impl Proxier {
     pub fn new(config: Config, ip: IpVersion) -> Result<Proxier, Error> {
         let place = Place { node: config.node_name.clone(), zone: None };
         let iptables = match config.mode {
-            Mode::Nftables => None,
+            Mode::Nftables | Mode::Ebpf => None,
             Mode::Iptables => Some(Iptables::open(ip, config.iptables.as_deref())?),
+        };
+        let sockets = match (config.mode, &config.cgroup) {
+            (Mode::Ebpf, Some(cgroup)) => Some(Sockets::open(ip, cgroup)?),
+            _ => None,
         };
         Ok(Proxier {
             iptables,
+            sockets,
             book: Rulebook { ip, config },
             place,
             services: BTreeMap::new(),
@@ -196,6 +204,7 @@ impl Proxier {
         let change = self.compute(&dirty);
         let mut udp = flows::changed(&change);
         let (bytes, whole) = self.apply(change)?;
+        self.tell_sockets(&dirty)?;
         for key in &dirty {
             if let Some(claimed) = self.claims.claimed(key) {
                 flows::complete(&mut udp, claimed);
@@ -254,6 +263,23 @@ impl Proxier {
                 served: served(port, self.slices_of(key), &self.place),
             })
         })
+    }
+
+    /// After the rules, which serve whatever the programs do not know yet.
+    fn tell_sockets(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Error> {
+        let Some(mut sockets) = self.sockets.take() else { return Ok(()) };
+        let told = dirty.iter().try_for_each(|key| sockets.replace(key, self.at_sockets(key)));
+        self.sockets = Some(sockets);
+        told
+    }
+
+    fn at_sockets(&self, key: &ServiceKey) -> Vec<sockets::Wanted> {
+        let Some(service) = self.services.get(key) else { return Vec::new() };
+        let wanted = |port| {
+            let Served { cluster, local, .. } = served(port, self.slices_of(key), &self.place);
+            sockets::wanted(service, port, if service.internal_local { local } else { cluster })
+        };
+        service.ports.iter().filter_map(wanted).collect()
     }
 
     fn batch(&self, change: &Change) -> Batch {

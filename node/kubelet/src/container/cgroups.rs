@@ -63,9 +63,11 @@ impl Cgroups {
         }
     }
 
-    /// Removes the pod's cgroup and what is left below it.
+    /// Removes the pod's cgroup and what is left below it, also where only the runtime made it.
     pub fn remove(&self, cgroup: &str) {
-        for hierarchy in self.hierarchies() {
+        let mounted = fs::read_dir(&self.mount).into_iter().flatten().flatten();
+        let all = if self.unified { self.hierarchies() } else { mounted.map(|entry| entry.path()).collect() };
+        for hierarchy in all {
             remove_tree(&hierarchy.join(cgroup.trim_start_matches('/')));
         }
     }

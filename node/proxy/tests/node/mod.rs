@@ -66,6 +66,14 @@ impl Node {
         Node::with_range(mode, "10.244.0.0/24", pods).await
     }
 
+    /// The same with programs at the sockets of a control group.
+    pub async fn start_at_sockets(cgroup: PathBuf, pods: &[&str]) -> Node {
+        let mut node = Node::start_in(Mode::Nftables, pods).await;
+        node.config = Config { mode: Mode::Ebpf, cgroup: Some(cgroup), ..node.config.clone() };
+        node.restart_proxy();
+        node
+    }
+
     /// The same with another range of pod addresses.
     pub async fn with_range(mode: Mode, range: &str, pods: &[&str]) -> Node {
         let directory = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ pub(crate) enum Hierarchy {
 /// A mounted v1 hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Controller {
-    /// `cpu`, `memory`, … or `name=systemd`.
+    /// `cpu`, `memory`, … or `name=systemd`; none where version 2 is beside them, without controllers.
     pub names: Vec<String>,
     pub mount_point: PathBuf,
 }
@@ -81,9 +81,14 @@ fn v1_controllers(mounts: &str) -> Vec<Controller> {
         "misc",
     ];
     let mut found: Vec<Controller> = Vec::new();
+    let mut beside: Option<Controller> = None;
     for line in mounts.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
-        let [_, mount_point, "cgroup", options, ..] = fields.as_slice() else { continue };
+        let [_, mount_point, kind @ ("cgroup" | "cgroup2"), options, ..] = fields.as_slice() else { continue };
+        if *kind == "cgroup2" {
+            beside.get_or_insert(Controller { names: Vec::new(), mount_point: PathBuf::from(mount_point) });
+            continue;
+        }
         let names: Vec<String> = options
             .split(',')
             .filter(|option| known.contains(option) || option.starts_with("name="))
@@ -92,6 +97,10 @@ fn v1_controllers(mounts: &str) -> Vec<Controller> {
         if !names.is_empty() && !found.iter().any(|controller| controller.names == names) {
             found.push(Controller { names, mount_point: PathBuf::from(mount_point) });
         }
+    }
+    // As systemd does: whoever looks for a pod's processes by version 2, as programs at sockets do, finds them too.
+    if !found.is_empty() {
+        found.extend(beside);
     }
     found
 }
@@ -240,7 +249,8 @@ mod tests {
             cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
         let found = v1_controllers(mounts);
         let names: Vec<_> = found.iter().map(|controller| controller.names.join(",")).collect();
-        assert_eq!(names, ["cpu,cpuacct", "name=systemd"]);
+        assert_eq!(names, ["cpu,cpuacct", "name=systemd", ""]);
+        assert_eq!(found[2].mount_point, Path::new("/sys/fs/cgroup/unified"));
         assert!(v1_controllers("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").is_empty());
     }
 }
