@@ -290,7 +290,7 @@ pub enum ProxyMode {
     Iptables,
     /// Refused: IPVS is not served.
     Ipvs,
-    /// Refused: programs in the kernel's sockets are not served.
+    /// nf_tables, and before it programs that translate at the sockets of pods.
     Ebpf,
 }
 

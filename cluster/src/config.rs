@@ -139,7 +139,7 @@ impl Cluster {
         disjoint(&flags.cluster_cidr, &flags.service_cidr)?;
         // A cluster that was made with three nodes and stopped comes back with three.
         let nodes = flags.nodes.unwrap_or_else(|| 1 + Place::of(&flags.place).further_nodes().len() as u8);
-        let addresses = node_addresses(&flags.node_ip, &flags.cluster_cidr, nodes > 1)?;
+        let addresses = node_addresses(&flags.node_ip, &flags.cluster_cidr, Some(nodes))?;
         let usual = if nodes > 1 { cli::NetworkBackend::HostGw } else { cli::NetworkBackend::Vxlan };
         let node = Node {
             name: node_name(flags.node_name.as_deref())?,
@@ -202,7 +202,7 @@ impl Node {
         let or = |flag: &Option<String>, otherwise: &String| flag.clone().unwrap_or_else(|| otherwise.clone());
         let service_cidr = or(&flags.service_cidr, &settings.service_cidr);
         let cluster_cidr = pod_range(&or(&flags.cluster_cidr, &settings.cluster_cidr))?;
-        let addresses = node_addresses(&flags.node_ip, &cluster_cidr, false)?;
+        let addresses = node_addresses(&flags.node_ip, &cluster_cidr, None)?;
         Ok(Node {
             name: node_name(flags.node_name.as_deref())?,
             address: addresses[0],
@@ -344,8 +344,9 @@ pub fn node_name(flag: Option<&str>) -> Result<String> {
 }
 
 /// The addresses that other machines know this one by: the flag's, else one of each version of IP that the cluster has and
-/// this machine has a way out by, or nodes in namespaces of it.
-fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, has_further_nodes: bool) -> Result<Vec<IpAddr>> {
+/// this machine too. A machine that runs a whole cluster and has none of them is known by that of the bridge that nodes in
+/// namespaces of it are on, which [`crate::components::further_nodes::ensure_address`] makes.
+fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, nodes: Option<u8>) -> Result<Vec<IpAddr>> {
     if !flag.is_empty() {
         let versions = flag.iter().filter(|address| address.is_ipv4()).count();
         ensure!(flag.len() == 1 || (flag.len() == 2 && versions == 1), "--node-ip: one address of each version of IP");
@@ -353,18 +354,19 @@ fn node_addresses(flag: &[IpAddr], cluster_cidr: &str, has_further_nodes: bool) 
     }
     let ranges = ranges(cluster_cidr)?;
     let cidrs: Vec<_> = ranges.iter().filter_map(|(range, bits)| corten_network::Cidr::new(*range, *bits)).collect();
-    let among_nodes = match has_further_nodes {
-        true => corten_network::namespace_node::Config::new("", &cidrs).gateways()?,
-        false => Vec::new(),
-    };
+    let among_nodes = corten_network::namespace_node::Config::new("", &cidrs).gateways()?;
     let known = |ipv4: bool| {
         let here = || among_nodes.iter().copied().find(|address| address.is_ipv4() == ipv4);
-        routed_address(ipv4).or_else(here)
+        let here = || nodes.filter(|nodes| *nodes > 1).and_then(|_| here());
+        routed_address(ipv4).or_else(|| linked_address(ipv4, addresses_of_links())).or_else(here)
     };
-    let routed: Vec<IpAddr> = ranges.iter().filter_map(|(range, _)| known(range.is_ipv4())).collect();
-    match routed.is_empty() {
-        false => Ok(routed),
-        true => bail!("this machine has no route to anywhere, so its address is unknown; give it by --node-ip"),
+    let found: Vec<IpAddr> = ranges.iter().filter_map(|(range, _)| known(range.is_ipv4())).collect();
+    match (found.is_empty(), nodes) {
+        (false, _) => Ok(found),
+        (true, Some(_)) => Ok(among_nodes),
+        (true, None) => bail!(
+            "this machine has no address of a version of IP that the cluster has ({cluster_cidr}); give one by --node-ip"
+        ),
     }
 }
 
@@ -374,6 +376,30 @@ fn routed_address(ipv4: bool) -> Option<IpAddr> {
     let socket = std::net::UdpSocket::bind(own).ok()?;
     socket.connect(other).ok()?;
     socket.local_addr().ok().map(|local| local.ip()).filter(|address| !address.is_unspecified())
+}
+
+/// The links of this machine that are up, each with one address of it.
+fn addresses_of_links() -> Vec<(String, IpAddr)> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let up = all.filter(|link| link.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP));
+    up.filter_map(|link| {
+        let address = link.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
+        Some((link.interface_name, v4.or_else(v6)?))
+    })
+    .collect()
+}
+
+/// The first address that others may know this machine by where no route tells: one of the whole world or of a private
+/// network, on a link that is not the cluster's own.
+fn linked_address(ipv4: bool, links: Vec<(String, IpAddr)>) -> Option<IpAddr> {
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(address) => ipv4 && !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !ipv4 && !address.is_loopback() && !address.is_unicast_link_local(),
+    };
+    let others = links.into_iter().filter(|(name, _)| !name.starts_with("corten"));
+    others.map(|(_, address)| address).find(usable)
 }
 
 /// What to listen on: every address of IPv4 stands for every address where the cluster has IPv6.
@@ -393,8 +419,19 @@ pub fn proxy_mode(flag: cli::ProxyMode) -> Result<corten_proxy::Mode> {
         cli::ProxyMode::Ipvs => {
             bail!("--proxy-mode ipvs: corten does not use IPVS, also where the kernel has it; take nftables")
         }
-        cli::ProxyMode::Ebpf => bail!("--proxy-mode ebpf: corten has no such mode; take nftables"),
+        cli::ProxyMode::Ebpf => {
+            ensure!(cgroup2().is_some(), "--proxy-mode ebpf: no cgroup2 file system is mounted; take nftables");
+            corten_proxy::supports_sockets().context("--proxy-mode ebpf cannot be had here; take nftables")?;
+            Ok(corten_proxy::Mode::Ebpf)
+        }
     }
+}
+
+/// Where control groups of version 2 are, also where version 1 has the controllers.
+pub fn cgroup2() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let words = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    words.filter(|words| words.get(2) == Some(&"cgroup2")).find_map(|words| Some(PathBuf::from(*words.get(1)?)))
 }
 
 fn domain(text: &str) -> Result<String> {
@@ -500,6 +537,19 @@ mod tests {
         ] {
             assert_eq!(disjoint(pods, services).is_ok(), good, "{pods} {services}");
         }
+    }
+
+    #[test]
+    fn without_a_route_an_address_of_a_link_is_the_nodes() {
+        let links = |text: &str| {
+            let pair = |word: &str| word.split_once('=').map(|(name, ip)| (name.to_owned(), ip.parse().unwrap()));
+            text.split(' ').filter_map(pair).collect::<Vec<_>>()
+        };
+        let all =
+            links("lo=127.0.0.1 lo=::1 corten0=10.244.0.1 corten0=fd00::1 eth0=fe80::1 eth0=fd01::7 eth1=192.0.2.7");
+        assert_eq!(linked_address(false, all.clone()), "fd01::7".parse().ok());
+        assert_eq!(linked_address(true, all), "192.0.2.7".parse().ok());
+        assert_eq!(linked_address(false, links("lo=::1 eth0=fe80::1 corten-nodes=fd89::1")), None);
     }
 
     #[test]

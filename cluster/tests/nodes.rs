@@ -76,3 +76,50 @@ spec:
     assert!(places.split_whitespace().all(|node| node != "first"), "{places}");
     assert!(cluster.corten(&["logs", "--node", "first-2"]).contains("the container runtime is ready"));
 }
+
+#[test]
+fn a_cluster_of_ipv6_alone_on_a_machine_that_has_no_address_of_it() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let ranges = ["--cluster-cidr", "fd00:10:244::/56", "--service-cidr", "fd00:10:96::/112", "--node-name", "first"];
+    let cluster = Cluster::up(CORTEN, &ranges);
+    let addresses = r#"jsonpath={.status.addresses[?(@.type=="InternalIP")].address} {.spec.podCIDRs}"#;
+    assert_eq!(cluster.kubectl(&["get", "node", "first", "-o", addresses]), r#"fd89::1 ["fd00:10:244::/64"]"#);
+    let endpoints = "jsonpath={.addressType} {.endpoints[0].addresses[0]}";
+    assert_eq!(cluster.kubectl(&["get", "endpointslice", "kubernetes", "-o", endpoints]), "IPv6 fd89::1");
+
+    cluster.apply(&format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: web, labels: {{app: web}}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {{name: web, image: {IMAGE}, command: [sh, -c, 'echo six > /www/index.html; exec httpd -f -p 80 -h /www']}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web}}
+spec: {{type: NodePort, selector: {{app: web}}, ports: [{{port: 80, nodePort: 30080}}]}}
+"#
+    ));
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
+    cluster.kubectl_until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "yaml"], |text| {
+        text.contains("ready: true")
+    });
+    let ips = "jsonpath={.status.podIPs[*].ip}";
+    let pod = cluster.kubectl(&["get", "pod", "web", "-o", ips]);
+    let service = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[*]}"]);
+    assert!(pod.starts_with("fd00:10:244::") && service.starts_with("fd00:10:96::"), "{pod} {service}");
+    for host in ["web", &service, &pod] {
+        let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} 80");
+        let answer = cluster.kubectl(&["exec", "web", "--", "sh", "-c", &script]);
+        assert!(answer.ends_with("\r\n\r\nsix\n"), "{host}: {answer}");
+    }
+    assert_eq!(cluster.machine.fetch("fd89::1", "30080").as_deref(), Ok("six\n"));
+    // The API server is a Service like any other, found by what every container is told.
+    cluster.kubectl(&["exec", "web", "--", "sh", "-c", "nc -w 5 -z $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT"]);
+}

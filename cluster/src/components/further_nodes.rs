@@ -32,10 +32,24 @@ pub fn namespaces(cluster_cidr: &str, place: &Place) -> Result<namespace_node::C
     Ok(namespace_node::Config::new(&place.run, &cidrs(cluster_cidr).context("the cluster's pod range")?))
 }
 
+fn of_cluster(cluster: &Cluster) -> Result<namespace_node::Config> {
+    let host_addresses = cluster.node.addresses.clone();
+    Ok(namespace_node::Config { host_addresses, ..namespaces(&cluster.node.cluster_cidr, &cluster.node.place)? })
+}
+
+/// Where this machine is known by its address among such nodes, makes the bridge that has it, with or without nodes.
+pub async fn ensure_address(cluster: &Cluster) -> Result<()> {
+    let namespaces = of_cluster(cluster)?;
+    let gateways = namespaces.gateways()?;
+    if cluster.node.addresses.iter().any(|address| gateways.contains(address)) {
+        namespace_node::ensure_host(&namespaces).await.context("the machine's own address cannot be made")?;
+    }
+    Ok(())
+}
+
 /// Starts the nodes beyond the first, and returns their names.
 pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Result<Vec<String>> {
-    let mut namespaces = namespaces(&cluster.node.cluster_cidr, &cluster.node.place)?;
-    namespaces.host_addresses.clone_from(&cluster.node.addresses);
+    let namespaces = of_cluster(cluster)?;
     let mut names = Vec::new();
     for number in 2..=cluster.nodes {
         let name = format!("{}-{number}", cluster.node.name);

@@ -41,6 +41,7 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
     let started = corten_meta::time::now();
     let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
     let store = apiserver::open_store(&cluster.node.place.data.join("store")).await?;
+    further_nodes::ensure_address(&cluster).await?;
     progress.reached("store");
 
     // The API server ends last: its clients must be able to say goodbye.

@@ -114,10 +114,21 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet, shutdown.clone()));
     let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
     proxy.mode = node.proxy_mode;
+    if proxy.mode == corten_proxy::Mode::Ebpf {
+        proxy.cgroup = Some(pods_cgroup(&node.place)?);
+    }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
     let clients = (identities.network, identities.dns);
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
     Ok(())
+}
+
+/// The control group of version 2 that the node's pods are below, made before the kubelet has a pod.
+fn pods_cgroup(place: &Place) -> Result<PathBuf> {
+    let path = config::cgroup2().context("no cgroup2 file system is mounted")?;
+    let path = path.join(place.cgroup().trim_start_matches('/'));
+    std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(path)
 }
 
 /// What can only start once the node has its pod range: the pod network with its policies, the routes to other nodes,

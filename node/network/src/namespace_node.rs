@@ -19,7 +19,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::cidr::{Cidr, Hosts};
 use crate::error::Error;
-use crate::links::{Links, Peer, mac_of};
+use crate::links::{Link, Links, Peer, mac_of};
 use crate::namespace::enter_async;
 use crate::sysctl;
 
@@ -94,10 +94,12 @@ pub struct NodeNamespace {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Makes the host's side, then the namespace, then the link between them. A namespace of the name
-/// that is whole is kept: its pods may be running.
-pub async fn create(config: &Config, name: &str, addresses: &[IpAddr]) -> Result<NodeNamespace, Error> {
-    let links = Links::open()?;
+/// Makes the host's side: the bridge with the host's addresses, and the way out.
+pub async fn ensure_host(config: &Config) -> Result<(), Error> {
+    host_side(config, &Links::open()?).await.map(drop)
+}
+
+async fn host_side(config: &Config, links: &Links) -> Result<Link, Error> {
     let gateways = config.gateways()?;
     let mut own = config.with_lengths(&gateways);
     own.extend(config.host_addresses.iter().filter(|address| address.is_ipv6()).map(|address| (*address, 128)));
@@ -106,7 +108,15 @@ pub async fn create(config: &Config, name: &str, addresses: &[IpAddr]) -> Result
     // Node ports of the machine serve localhost also where the endpoint is on a node in a namespace.
     sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", config.bridge), "1")?;
     replace_table(config)?;
+    Ok(bridge)
+}
 
+/// Makes the host's side, then the namespace, then the link between them. A namespace of the name
+/// that is whole is kept: its pods may be running.
+pub async fn create(config: &Config, name: &str, addresses: &[IpAddr]) -> Result<NodeNamespace, Error> {
+    let links = Links::open()?;
+    let bridge = host_side(config, &links).await?;
+    let gateways = config.gateways()?;
     let path = config.pin(name);
     let (link, own) = (host_link(addresses), config.with_lengths(addresses));
     let configure = move || configure_node(own.clone(), gateways.clone());
