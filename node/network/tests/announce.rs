@@ -144,6 +144,62 @@ fn a_lost_nodes_addresses_are_taken_over() {
     }
 }
 
+#[test]
+fn what_a_killed_announcer_left_is_taken_back_and_would_end_by_itself() {
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+        let pins = Pins(tempfile::tempdir().unwrap());
+        let ranges = ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap());
+        let config = namespace_node::Config::new(pins.0.path(), &ranges);
+        let made = block_on(namespace_node::create(&config, "a", &config.addresses(0).unwrap())).unwrap();
+        let addresses = || {
+            let output = enter(&made.path, || std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap());
+            let text = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+            ADDRESSES.map(|one| text.lines().find(|line| line.contains(&format!(" {one}/"))).map(str::to_owned))
+        };
+        let until = |what: &str, pleases: &dyn Fn(&[Option<String>; 2]) -> bool| {
+            let deadline = Instant::now() + BOUND;
+            while !pleases(&addresses()) {
+                assert!(Instant::now() < deadline, "{what}: {:?}", addresses());
+            }
+        };
+        let run = |commands: &[&str]| {
+            for command in commands {
+                let ip = || std::process::Command::new("ip").args(command.split(' ')).status().unwrap();
+                assert!(enter(&made.path, ip).unwrap().success(), "{command}");
+            }
+        };
+        // As one that was killed left them, and no Service needs them any more.
+        run(&[
+            "link add corten.lb type bridge",
+            "addr add 10.89.0.200/32 dev corten.lb",
+            "addr add fd89::200/128 dev eth0",
+        ]);
+        let api = Api::default();
+        node(&api, "a", true);
+        let shutdown = CancellationToken::new();
+        let running = announcer(made.path.clone(), made.name.clone(), &api, shutdown.clone());
+        until("leftovers go", &|found| found.iter().all(Option::is_none));
+
+        let ingress: Vec<_> = ADDRESSES.iter().map(|address| json!({"ip": address})).collect();
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "web"},
+            "spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": ingress}}});
+        api.put("services", &service.to_string());
+        // Each has an end, which nobody but the living holder moves.
+        let ends = |line: &Option<String>| {
+            line.as_ref().is_some_and(|line| line.contains("valid_lft") && !line.contains("valid_lft forever"))
+        };
+        until("addresses are lent", &|found| found.iter().all(ends));
+        shutdown.cancel();
+        running.join().unwrap();
+        assert_eq!(addresses(), [None, None]);
+        block_on(namespace_node::cleanup(&config)).unwrap();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// The machine's end of a node's link.
 fn cable(node: &NodeNamespace) -> String {
     let IpAddr::V4(address) = node.addresses[0] else { panic!("{node:?}") };

@@ -5,6 +5,9 @@
 //! holder puts the address on a link, which makes the kernel answer ARP or neighbour solicitations for it, and tells the
 //! neighbours that it has moved. What arrives is the Service proxy's.
 //!
+//! An address is the kernel's for a minute, and again for a minute while the holder lives: what a killed one leaves
+//! goes by itself, and the next start takes it back at once.
+//!
 //! Only addresses of the pool, and those on our own link, are added or deleted.
 
 pub(crate) mod gratuitous;
@@ -25,6 +28,10 @@ use crate::error::Error;
 use crate::links::Links;
 use holders::{Candidates, Claim};
 
+/// How long an address stays after its holder was last heard of: one that was killed gives nothing up.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// How often a holder says that it lives.
+const RENEWAL: Duration = Duration::from_secs(20);
 /// How long to wait after a failure.
 const RETRY: Duration = Duration::from_secs(10);
 /// Neighbours are told again after this, because a single frame may be lost.
@@ -60,7 +67,10 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     caches.synced().await;
     let (mut of_services, mut of_nodes, mut of_slices) = (services.subscribe(), nodes.subscribe(), slices.subscribe());
     let links = Links::open()?;
-    let mut held = BTreeSet::new();
+    // What an earlier run left is not known: the first pass takes it over or away.
+    let mut held = None;
+    let mut renewal = tokio::time::interval(RENEWAL);
+    renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         while of_services.try_next().is_some() || of_nodes.try_next().is_some() || of_slices.try_next().is_some() {}
         if shutdown.is_cancelled() {
@@ -82,6 +92,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             change = of_services.next() => if change.is_none() { break },
             change = of_nodes.next() => if change.is_none() { break },
             change = of_slices.next() => if change.is_none() { break },
+            _ = renewal.tick() => held = None,
             () = tokio::time::sleep(RETRY), if !whole => {}
             () = shutdown.cancelled() => break,
         }
@@ -118,15 +129,15 @@ async fn apply(
     links: &Links,
     config: &Config,
     wanted: &BTreeSet<IpAddr>,
-    held: &mut BTreeSet<IpAddr>,
+    held: &mut Option<BTreeSet<IpAddr>>,
 ) -> Result<(), Error> {
-    if wanted == held {
+    if held.as_ref() == Some(wanted) {
         return Ok(());
     }
     let (ipv4, ipv6): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = wanted.iter().partition(|address| address.is_ipv4());
     let mut new = hold_ipv4(links, &config.link, &ipv4).await?;
     new.extend(hold_ipv6(links, config, &ipv6).await?);
-    held.clone_from(wanted);
+    *held = Some(wanted.clone());
     if new.is_empty() {
         return Ok(());
     }
@@ -152,12 +163,18 @@ async fn hold_ipv4(links: &Links, name: &str, wanted: &BTreeSet<IpAddr>) -> Resu
         links.delete_address(link.index, *address).await?;
         info!(%address, "gave up the address of a load balancer");
     }
-    let new: Vec<IpAddr> = wanted.difference(&present).copied().collect();
+    for address in wanted {
+        links.lend_address(link.index, *address, LIFETIME).await?;
+    }
+    Ok(told_new(wanted, &present))
+}
+
+fn told_new(wanted: &BTreeSet<IpAddr>, present: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+    let new: Vec<IpAddr> = wanted.difference(present).copied().collect();
     for address in &new {
-        links.add_tunnel_address(link.index, *address).await?;
         info!(%address, "holds the address of a load balancer");
     }
-    Ok(new)
+    new
 }
 
 /// A host answers questions of IPv6 only for addresses of the link that they come by, so the address is put there. Those
@@ -170,6 +187,7 @@ async fn hold_ipv6(links: &Links, config: &Config, wanted: &BTreeSet<IpAddr>) ->
     for uplink in links.broadcast_links().await? {
         for address in links.addresses(uplink.index).await?.into_iter().filter(|address| config.in_pool(*address)) {
             if wanted.contains(&address) {
+                links.lend_address(uplink.index, address, LIFETIME).await?;
                 present.insert(address);
             } else {
                 links.delete_address(uplink.index, address).await?;
@@ -177,11 +195,9 @@ async fn hold_ipv6(links: &Links, config: &Config, wanted: &BTreeSet<IpAddr>) ->
             }
         }
     }
-    let new: Vec<IpAddr> = wanted.difference(&present).copied().collect();
-    for address in &new {
+    for address in wanted.difference(&present) {
         let uplink = links.uplink_towards(*address).await?;
-        links.add_tunnel_address(uplink, *address).await?;
-        info!(%address, "holds the address of a load balancer");
+        links.lend_address(uplink, *address, LIFETIME).await?;
     }
-    Ok(new)
+    Ok(told_new(wanted, &present))
 }

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, CacheInfo};
 use rtnetlink::packet_route::link::{
     BridgePortState, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVeth, LinkAttribute, LinkInfo, LinkMessage,
     State,
@@ -196,11 +196,32 @@ impl Links {
 
     /// Adds an address, which is of use at once: that nobody else has it is known, so nobody is asked.
     pub async fn add_address(&self, index: u32, address: IpAddr, length: u8) -> Result<(), Error> {
+        self.put_address(index, (address, length), None).await
+    }
+
+    /// Adds a single address that goes by itself unless it is added again in time.
+    pub async fn lend_address(&self, index: u32, address: IpAddr, lifetime: Duration) -> Result<(), Error> {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        self.put_address(index, (address, length), Some(lifetime)).await
+    }
+
+    async fn put_address(
+        &self,
+        index: u32,
+        (address, length): (IpAddr, u8),
+        lifetime: Option<Duration>,
+    ) -> Result<(), Error> {
         let mut request = self.handle.address().add(index, address, length).replace();
         if address.is_ipv6() {
             let message = request.message_mut();
             message.header.flags |= AddressHeaderFlags::Nodad;
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        if let Some(lifetime) = lifetime {
+            let seconds = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
+            let mut lifetimes = CacheInfo::default();
+            (lifetimes.ifa_preferred, lifetimes.ifa_valid) = (seconds, seconds);
+            request.message_mut().attributes.push(AddressAttribute::CacheInfo(lifetimes));
         }
         request.execute().await.map_err(Error::link(format!("add address {address}/{length}")))
     }
