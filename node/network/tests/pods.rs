@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod sctp;
+
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -205,6 +207,28 @@ fn host_ports_work_from_pods_from_the_node_on_localhost_and_back_to_the_pod_itse
 }
 
 #[test]
+fn host_ports_of_sctp_lead_to_the_pod_and_back() {
+    use sctp::{Chunk, Raw, Received};
+    use std::net::SocketAddrV4;
+    on_node(|| async {
+        let pins = Pins::new();
+        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let (server, client) = (pins.add("server"), pins.add("client"));
+        network.setup(request("server", &server, vec![host_port(8080, Protocol::Sctp)])).await.unwrap();
+        let own = network.setup(request("client", &client, vec![])).await.unwrap().ips[0];
+        let IpAddr::V4(gateway) = network.gateways()[0] else { panic!("{:?}", network.gateways()) };
+        let at_server = enter(&server, || Raw::open(TIMEOUT)).unwrap();
+        let at_client = enter(&client, || Raw::open(TIMEOUT)).unwrap();
+        let node = SocketAddrV4::new(gateway, 8080);
+        at_client.send(1001, node, Chunk::Init);
+        let asked = at_server.receive().unwrap();
+        assert_eq!((IpAddr::V4(*asked.from.ip()), asked.port, asked.chunk), (own, 80, Chunk::Init as u8));
+        at_server.send(80, asked.from, Chunk::InitAck);
+        assert_eq!(at_client.receive().unwrap(), Received { from: node, port: 1001, chunk: Chunk::InitAck as u8 });
+    });
+}
+
+#[test]
 fn a_pod_cannot_reach_the_nodes_localhost() {
     on_node(|| async {
         let pins = Pins::new();
@@ -400,6 +424,47 @@ fn limits_are_token_buckets_at_both_ends_of_the_link() {
         enter(&free, || ask_tcp((attachment.ips[0], 80).into()).unwrap()).unwrap();
         server.join().unwrap();
     });
+}
+
+/// What a flood gets through is what the bucket held and what has dripped into it since, however slow the machine is; the
+/// rest was dropped, and the kernel counted both.
+#[test]
+fn a_flood_passes_no_faster_than_its_bucket_fills() {
+    const RATE: u64 = 8_000_000;
+    const PACKET: usize = 1_000;
+    const FLOOD: u64 = 2_000;
+    on_node(|| async {
+        let pins = Pins::new();
+        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let (pod, other) = (pins.add("pod"), pins.add("other"));
+        let limits = Limits { ingress: Some(RATE), egress: Some(RATE) };
+        network.setup(SetupRequest { limits, ..request("pod", &pod, vec![]) }).await.unwrap();
+        let target = network.setup(request("other", &other, vec![])).await.unwrap().ips[0];
+        let start = std::time::Instant::now();
+        let (passed, dropped) = enter(&pod, || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            // A full queue refuses some of them at once, others go silently.
+            let taken = (0..FLOOD).filter(|_| socket.send_to(&[0; PACKET], (target, 9)).is_ok()).count();
+            assert!(taken > 0);
+            counted("eth0")
+        })
+        .unwrap();
+        let elapsed = start.elapsed().as_secs_f64();
+        let most = 64.0 * 1024.0 + RATE as f64 / 8.0 * elapsed;
+        assert!(passed > 0 && passed as f64 <= most, "{passed} bytes passed in {elapsed} s, at most {most} may");
+        assert!(dropped > 0, "{passed} bytes of {} passed, none was dropped", FLOOD * PACKET as u64);
+    });
+}
+
+/// The bytes that the first queue of a link sent and the packets that it dropped, as the kernel counts them.
+fn counted(link: &str) -> (u64, u64) {
+    let output = std::process::Command::new("tc").args(["-s", "qdisc", "show", "dev", link]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let after = |word: &str| {
+        let rest = &text[text.find(word).unwrap_or_else(|| panic!("{text}")) + word.len()..];
+        rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
+    };
+    (after("Sent"), after("dropped"))
 }
 
 #[test]
