@@ -8,6 +8,7 @@ use crate::Error;
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -22,17 +23,31 @@ pub struct Decoded {
 /// Upstream stops collecting strict errors at this many.
 const MAX_DUPLICATES: usize = 100;
 
-/// Encodes an object canonically.
-pub fn encode_object(value: &Value) -> Bytes {
-    let mut out = Vec::with_capacity(512);
-    match value {
-        Value::Object(map) => write_top(&mut out, map),
-        other => write_value(&mut out, other),
-    }
-    out.into()
+/// A buffer for encoding that grew beyond this is not kept.
+const KEPT_SCRATCH: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Encodes any value with sorted keys and Go's number format.
+/// Encodes an object canonically. The bytes take the memory that they need and no more, because they may stay for as
+/// long as the object: they are written into a buffer that is kept for the next object, and copied out of it once.
+pub fn encode_object(value: &Value) -> Bytes {
+    SCRATCH.with_borrow_mut(|out| {
+        out.clear();
+        match value {
+            Value::Object(map) => write_top(out, map),
+            other => write_value(out, other),
+        }
+        let bytes = Bytes::copy_from_slice(out);
+        if out.capacity() > KEPT_SCRATCH {
+            *out = Vec::new();
+        }
+        bytes
+    })
+}
+
+/// Encodes any value with sorted keys, as its maps keep them, and Go's number format.
 pub fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),
@@ -53,7 +68,7 @@ pub fn write_value(out: &mut Vec<u8>, value: &Value) {
         Value::Object(map) => {
             out.push(b'{');
             let mut first = true;
-            for (key, item) in sorted(map) {
+            for (key, item) in map {
                 write_field(out, &mut first, key, |out| write_value(out, item));
             }
             out.push(b'}');
@@ -76,7 +91,7 @@ fn write_top(out: &mut Vec<u8>, map: &Map<String, Value>) {
         Some(other) => write_field(out, &mut first, "metadata", |out| write_value(out, other)),
         None => {}
     }
-    for (key, value) in sorted(map) {
+    for (key, value) in map {
         if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
             write_field(out, &mut first, key, |out| write_value(out, value));
         }
@@ -87,7 +102,7 @@ fn write_top(out: &mut Vec<u8>, map: &Map<String, Value>) {
 fn write_metadata(out: &mut Vec<u8>, metadata: &Map<String, Value>) {
     out.push(b'{');
     let mut first = true;
-    for (key, value) in sorted(metadata) {
+    for (key, value) in metadata {
         if !matches!(key.as_str(), "resourceVersion" | "selfLink") {
             write_field(out, &mut first, key, |out| write_value(out, value));
         }
@@ -102,15 +117,6 @@ fn write_field(out: &mut Vec<u8>, first: &mut bool, key: &str, write: impl FnOnc
     write_string(out, key);
     out.push(b':');
     write(out);
-}
-
-/// The entries by key. The map keeps them sorted, unless some dependency of the build turned on insertion order.
-fn sorted(map: &Map<String, Value>) -> Vec<(&String, &Value)> {
-    let mut entries: Vec<_> = map.iter().collect();
-    if !entries.is_sorted_by_key(|entry| entry.0) {
-        entries.sort_by_key(|entry| entry.0);
-    }
-    entries
 }
 
 fn write_string(out: &mut Vec<u8>, text: &str) {

@@ -16,7 +16,8 @@ impl Path {
     /// The field `name` of this path.
     pub fn child(&self, name: impl AsRef<str>) -> Path {
         let name = name.as_ref();
-        if self.0.is_empty() { Path(name.to_owned()) } else { Path(format!("{}.{name}", self.0)) }
+        // Validation makes a path for every field it looks at: this is no place for the machinery of formatting.
+        if self.0.is_empty() { Path(name.to_owned()) } else { Path([&self.0, ".", name].concat()) }
     }
 
     /// The element `index` of a list.
@@ -26,7 +27,7 @@ impl Path {
 
     /// The entry `key` of a map.
     pub fn key(&self, key: impl AsRef<str>) -> Path {
-        Path(format!("{}[{}]", self.0, key.as_ref()))
+        Path([&self.0, "[", key.as_ref(), "]"].concat())
     }
 }
 
