@@ -246,12 +246,23 @@ impl Registry {
     /// The operation that writes an object given in the served version.
     pub async fn put(&self, resource: &Resource, value: &Value, expect: Expect) -> Result<(Op, Bytes), Status> {
         let stored = resource.storage()?;
-        let key = Self::key(stored, corten_meta::namespace(value), corten_meta::name(value));
         let bytes = if resource.is_converted() {
             corten_meta::encode_object(&resource.to_stored(value.clone(), &stored.hub).await?)
         } else {
             corten_meta::encode_object(value)
         };
+        self.put_bytes(stored, (corten_meta::namespace(value), corten_meta::name(value)), bytes, expect).await
+    }
+
+    /// The operation that writes an object as it is stored.
+    async fn put_bytes(
+        &self,
+        stored: &Stored,
+        (namespace, name): (&str, &str),
+        bytes: Bytes,
+        expect: Expect,
+    ) -> Result<(Op, Bytes), Status> {
+        let key = Self::key(stored, namespace, name);
         if bytes.len() > MAX_OBJECT_BYTES {
             return Err(Status::request_too_large(&format!("limit is {MAX_OBJECT_BYTES}")));
         }
@@ -275,15 +286,52 @@ impl Registry {
         companions: Vec<Op>,
     ) -> Result<Written, Status> {
         let (op, bytes) = self.put(resource, value, expect).await?;
-        let ops = std::iter::once(op).chain(companions).collect();
-        let operation = if expect == Expect::Absent { StorageOperation::Create } else { StorageOperation::Update };
-        match self.commit(resource, operation, ops).await? {
-            Outcome::Conflict { op, .. } if op > 0 => Ok(Written::CompanionConflict),
-            Outcome::Conflict { .. } => Ok(Written::Conflict),
-            Outcome::Committed { revision, .. } => {
+        match self.commit_put(resource, op, expect, companions).await? {
+            Err(conflict) => Ok(conflict),
+            Ok(revision) => {
                 let object = Object::parse(bytes, revision).map_err(|e| Status::internal(e.to_string()))?;
                 Ok(Written::Done(resource.serve(&Arc::new(object)).await?))
             }
+        }
+    }
+
+    /// As [`Registry::write`], with the value as it is encoded in the served version: nothing is encoded twice.
+    pub async fn write_encoded(
+        &self,
+        resource: &Resource,
+        value: &Value,
+        mut object: Object,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Written, Status> {
+        if resource.is_converted() {
+            return self.write(resource, value, expect, companions).await;
+        }
+        let at = (object.header.namespace.as_str(), object.header.name.as_str());
+        let (op, _) = self.put_bytes(resource.storage()?, at, object.bytes.clone(), expect).await?;
+        match self.commit_put(resource, op, expect, companions).await? {
+            Err(conflict) => Ok(conflict),
+            Ok(revision) => {
+                object.revision = revision;
+                Ok(Written::Done(resource.serve(&Arc::new(object)).await?))
+            }
+        }
+    }
+
+    /// Commits the write of an object and its companions: the revision, or what was in the way.
+    async fn commit_put(
+        &self,
+        resource: &Resource,
+        op: Op,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Result<Revision, Written>, Status> {
+        let ops = std::iter::once(op).chain(companions).collect();
+        let operation = if expect == Expect::Absent { StorageOperation::Create } else { StorageOperation::Update };
+        match self.commit(resource, operation, ops).await? {
+            Outcome::Conflict { op, .. } if op > 0 => Ok(Err(Written::CompanionConflict)),
+            Outcome::Conflict { .. } => Ok(Err(Written::Conflict)),
+            Outcome::Committed { revision, .. } => Ok(Ok(revision)),
         }
     }
 

@@ -29,10 +29,14 @@ mod service_families;
 mod signing_request;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
+mod touched;
 mod webhook;
 
 pub use policy::follow_policies;
 pub use service_allocation::ip_address as service_allocation_ip_address;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use corten_meta::{Status, Value};
 use corten_store::Op;
@@ -41,6 +45,7 @@ use futures::future::BoxFuture;
 use crate::handlers::Target;
 use crate::registry::Resource;
 use reinvocation::Reinvocation;
+pub use touched::Touched;
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +73,7 @@ pub struct Attributes<'a> {
     pub target: &'a Target<'a>,
     pub operation: Operation,
     /// The object to be; null for a deletion.
-    pub object: Value,
+    pub object: Touched,
     /// The object as it stands; none for a creation.
     pub old: Option<Value>,
     /// Operations that must be committed together with the object.
@@ -84,7 +89,7 @@ impl<'a> Attributes<'a> {
         Attributes {
             target,
             operation,
-            object,
+            object: Touched::new(object),
             old,
             companions: Vec::new(),
             // Whoever handles the request has refused a wrong value by now.
@@ -174,7 +179,7 @@ impl<'a> Attributes<'a> {
     }
 
     pub fn into_parts(self) -> (Value, Vec<Op>) {
-        (self.object, self.companions)
+        (self.object.into_inner(), self.companions)
     }
 
     /// A 403 of admission.
@@ -193,27 +198,39 @@ pub trait Plugin: Send + Sync {
 
     /// May change the object or refuse it.
     fn admit<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(Indifferent)
     }
 
     /// Gives the object what it holds elsewhere, once nobody changes it any more.
     fn allocate<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(Indifferent)
     }
 
     /// May refuse the object, which is final now.
     fn validate<'a>(&'a self, _: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(Indifferent)
     }
 
     /// Charges the object, which is final and valid now, to what is limited; adds companions or refuses it.
     fn charge<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(Indifferent)
     }
 
     /// What an object held that is about to go: to be given back in the same commit.
     fn released<'a>(&'a self, _target: &'a Target<'_>, _object: &'a Value) -> BoxFuture<'a, Result<Vec<Op>, Status>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+/// The answer of a plugin that has nothing to say. It has no size, so that boxing it takes no memory: most plugins have
+/// nothing to say about most writes.
+pub struct Indifferent;
+
+impl Future for Indifferent {
+    type Output = Result<(), Status>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -272,7 +289,7 @@ impl Chain {
         let mut attributes = Attributes::new(target, operation, object, None);
         self.admit(&mut attributes).await?;
         self.validate(&attributes).await?;
-        Ok(attributes.object)
+        Ok(attributes.into_parts().0)
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {

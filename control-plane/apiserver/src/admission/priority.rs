@@ -1,12 +1,16 @@
 //! Priority: a pod's number and preemption policy come from its PriorityClass; and one class at most is the
 //! global default.
 
-use corten_meta::{Status, Value};
+use std::sync::Arc;
+
+use corten_meta::{Object, Status, Value};
 use futures::future::BoxFuture;
 
 use super::{Attributes, Operation, Plugin};
 
 const GROUP: &str = "scheduling.k8s.io";
+/// How a class says that it is the default.
+const MARK: &[u8] = br#""globalDefault":true"#;
 /// Classes of the system have names that begin with it.
 const SYSTEM_PREFIX: &str = "system-";
 
@@ -90,7 +94,10 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
 /// The class marked as default; of several, the one of the lowest value.
 fn global_default(a: &Attributes<'_>) -> Option<(String, Value)> {
     let classes = a.target.server.cached_list(GROUP, "v1", "priorityclasses", "");
-    let defaults = classes.iter().map(|c| c.value()).filter(|c| c["globalDefault"] == true);
+    // Asked for every pod: a class that does not hold the words at all need not be decoded to be passed over.
+    let may_be_default = |class: &&Arc<Object>| class.bytes.windows(MARK.len()).any(|window| window == MARK);
+    let marked = classes.iter().filter(may_be_default).map(|c| c.value());
+    let defaults = marked.filter(|c| c["globalDefault"] == true);
     let lowest = defaults.min_by_key(|c| c["value"].as_i64().unwrap_or(0))?;
     Some((corten_meta::name(&lowest).to_owned(), lowest))
 }

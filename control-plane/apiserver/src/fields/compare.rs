@@ -4,38 +4,28 @@ use std::collections::BTreeMap;
 
 use corten_meta::Value;
 
-use super::set::{Element, Filter, Set};
+use super::set::{Element, Filter, Node, Set};
 use super::types::{ListKind, Shape, Type, item_element};
 
 /// The difference of two objects of the same type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    pub added: Set,
-    pub modified: Set,
+    /// What came or has another value.
+    pub written: Set,
     pub removed: Set,
 }
 
 impl Comparison {
     /// Without the paths that are not the request's to write.
     pub fn filtered(self, filter: &Filter) -> Comparison {
-        Comparison {
-            added: filter.apply(self.added),
-            modified: filter.apply(self.modified),
-            removed: filter.apply(self.removed),
-        }
-    }
-
-    /// What came or has another value.
-    pub fn written(&self) -> Set {
-        self.modified.union(&self.added)
+        Comparison { written: filter.apply(self.written), removed: filter.apply(self.removed) }
     }
 }
 
-/// Compares two objects.
+/// Compares two objects. Nobody owns an object itself, only what is in it.
 pub fn compare(of: Type<'_>, old: &Value, new: &Value) -> Comparison {
-    let mut walk = Walk::default();
-    walk.value(of, Some(old), Some(new));
-    walk.comparison
+    let Difference { written, removed } = value(of, Some(old), Some(new));
+    Comparison { written: written.below, removed: removed.below }
 }
 
 /// Equality in which `1` and `1.0` are the same number.
@@ -50,133 +40,115 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A step of the walk; names are borrowed until a path is kept.
-#[derive(Clone)]
-enum Step<'v> {
-    Field(&'v str),
-    Item(Element),
-}
-
+/// What became of a place and of all below it.
 #[derive(Default)]
-struct Walk<'v> {
-    path: Vec<Step<'v>>,
-    comparison: Comparison,
+struct Difference {
+    written: Node,
+    removed: Node,
 }
 
-impl<'v> Walk<'v> {
-    fn path(&self) -> impl Iterator<Item = Element> + use<'v> {
-        let path = self.path.clone();
-        path.into_iter().map(|step| match step {
-            Step::Field(name) => Element::Field(name.to_owned()),
-            Step::Item(element) => element,
-        })
+impl Difference {
+    /// What became of one of the places below this one.
+    fn put(&mut self, element: impl Fn() -> Element, of: Difference) {
+        self.written.below.put(&element, of.written);
+        self.removed.below.put(&element, of.removed);
     }
+}
 
-    fn add(&mut self) {
-        let path = self.path();
-        self.comparison.added.insert(path);
+fn value(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    let (Some(shape), changed_shape) = shapes(of, old, new) else { return Difference::default() };
+    if changed_shape {
+        // Values without a schema may change their form: what was below is gone, the rest is another value.
+        let (gone, mut come) = (below(of, old, None), below(of, None, new));
+        come.written.member = true;
+        return Difference { written: come.written, removed: gone.removed };
     }
-
-    fn remove(&mut self) {
-        let path = self.path();
-        self.comparison.removed.insert(path);
-    }
-
-    fn modify(&mut self) {
-        let path = self.path();
-        self.comparison.modified.insert(path);
-    }
-
-    fn value(&mut self, of: Type<'_>, old: Option<&'v Value>, new: Option<&'v Value>) {
-        let (Some(shape), changed_shape) = shapes(of, old, new) else { return };
-        if changed_shape {
-            // Values without a schema may change their form: what was below is gone, the rest is another value.
-            self.below(of, old, None);
-            self.below(of, None, new);
-            return self.modify();
-        }
-        if is_leaf(shape, old, new) {
-            match (old, new) {
-                (None, _) => self.add(),
-                (_, None) => self.remove(),
-                (Some(old), Some(new)) if !same(old, new) => self.modify(),
-                _ => {}
-            }
-            return;
-        }
-        self.below(of, old, new);
+    if is_leaf(shape, old, new) {
+        let mut leaf = Difference::default();
         match (old, new) {
-            (None, _) => self.add(),
-            (_, None) => self.remove(),
-            _ => {}
+            (None, _) => leaf.written.member = true,
+            (_, None) => leaf.removed.member = true,
+            (Some(old), Some(new)) => leaf.written.member = !same(old, new),
         }
+        return leaf;
     }
+    let mut whole = below(of, old, new);
+    whole.written.member |= old.is_none();
+    whole.removed.member |= old.is_some() && new.is_none();
+    whole
+}
 
-    /// Compares the fields or items of a value that is not owned as one.
-    fn below(&mut self, of: Type<'_>, old: Option<&'v Value>, new: Option<&'v Value>) {
-        let (Some(shape), _) = shapes(of, old, new) else { return };
-        match shape {
-            Shape::Map { atomic: false } => self.fields(of, old, new),
-            Shape::List { items, kind: kind @ (ListKind::Set | ListKind::Map(_)) } => self.items(items, kind, old, new),
-            _ => {}
+/// Compares the fields or items of a value that is not owned as one.
+fn below(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    match shapes(of, old, new) {
+        (Some(Shape::Map { atomic: false }), _) => fields(of, old, new),
+        (Some(Shape::List { items, kind: kind @ (ListKind::Set | ListKind::Map(_)) }), _) => {
+            self::items(items, kind, old, new)
         }
+        _ => Difference::default(),
     }
+}
 
-    fn fields(&mut self, of: Type<'_>, old: Option<&'v Value>, new: Option<&'v Value>) {
-        let fields = |value: Option<&'v Value>| value.and_then(Value::as_object);
-        let (old, new) = (fields(old), fields(new));
-        let mut field = |name: &'v str, old: Option<&'v Value>, new: Option<&'v Value>| {
-            let of = of.member(name).map_or(Type::Deduced, |member| member.of);
-            self.path.push(Step::Field(name));
-            self.value(of, old, new);
-            self.path.pop();
-        };
-        for (name, value) in old.into_iter().flatten() {
-            field(name, Some(value), new.and_then(|new| new.get(name)));
-        }
-        for (name, value) in new.into_iter().flatten() {
-            if old.is_none_or(|old| !old.contains_key(name)) {
-                field(name, None, Some(value));
-            }
+fn fields(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    let mut all = Difference::default();
+    let (old, new) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+    let mut field = |name: &str, old: Option<&Value>, new: Option<&Value>| {
+        let of = of.member(name).map_or(Type::Deduced, |member| member.of);
+        all.put(|| Element::Field(name.to_owned()), value(of, old, new));
+    };
+    for (name, value) in old.into_iter().flatten() {
+        field(name, Some(value), new.and_then(|new| new.get(name)));
+    }
+    for (name, value) in new.into_iter().flatten() {
+        if old.is_none_or(|old| !old.contains_key(name)) {
+            field(name, None, Some(value));
         }
     }
+    all
+}
 
-    fn items(&mut self, items: Type<'_>, kind: ListKind<'_>, old: Option<&'v Value>, new: Option<&'v Value>) {
-        let mut by_element: BTreeMap<Element, (Vec<&'v Value>, Vec<&'v Value>)> = BTreeMap::new();
-        let list = |value: Option<&'v Value>| value.and_then(Value::as_array).into_iter().flatten();
-        for item in list(old) {
-            if let Ok(element) = item_element(items, kind, item) {
-                by_element.entry(element).or_default().0.push(item);
-            }
-        }
-        for item in list(new) {
-            if let Ok(element) = item_element(items, kind, item) {
-                by_element.entry(element).or_default().1.push(item);
-            }
-        }
-        for (element, (old, new)) in by_element {
-            self.path.push(Step::Item(element));
-            match (old.as_slice(), new.as_slice()) {
-                ([] | [_], [] | [_]) => self.value(items, old.first().copied(), new.first().copied()),
-                // Items that share a key are owned together, as one.
-                ([_, _, ..], [_, _, ..]) if old != new => self.modify(),
-                ([_, _, ..], [_, _, ..]) => {}
-                ([_, _, ..], _) => {
-                    if let Some(new) = new.first() {
-                        self.value(items, None, Some(new));
-                    }
-                    self.remove();
-                }
-                _ => {
-                    if let Some(old) = old.first() {
-                        self.value(items, Some(old), None);
-                    }
-                    self.add();
-                }
-            }
-            self.path.pop();
+fn items(items: Type<'_>, kind: ListKind<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    let mut by_element: BTreeMap<Element, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
+    fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+        value.and_then(Value::as_array).into_iter().flatten()
+    }
+    for item in list(old) {
+        if let Ok(element) = item_element(items, kind, item) {
+            by_element.entry(element).or_default().0.push(item);
         }
     }
+    for item in list(new) {
+        if let Ok(element) = item_element(items, kind, item) {
+            by_element.entry(element).or_default().1.push(item);
+        }
+    }
+    let mut all = Difference::default();
+    for (element, (old, new)) in by_element {
+        all.put(|| element.clone(), item(items, &old, &new));
+    }
+    all
+}
+
+/// Compares the items of one key. Those that share a key are owned together, as one.
+fn item(items: Type<'_>, old: &[&Value], new: &[&Value]) -> Difference {
+    let mut one = Difference::default();
+    match (old, new) {
+        ([] | [_], [] | [_]) => one = value(items, old.first().copied(), new.first().copied()),
+        ([_, _, ..], [_, _, ..]) => one.written.member = old != new,
+        ([_, _, ..], _) => {
+            if let Some(new) = new.first() {
+                one = value(items, None, Some(new));
+            }
+            one.removed.member = true;
+        }
+        _ => {
+            if let Some(old) = old.first() {
+                one = value(items, Some(old), None);
+            }
+            one.written.member = true;
+        }
+    }
+    one
 }
 
 /// The shape of the two values, and whether it changed.

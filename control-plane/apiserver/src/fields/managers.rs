@@ -111,6 +111,13 @@ impl Fields {
             Fields::Decoded(set) => set.encode(),
         }
     }
+
+    fn into_encoded(self) -> Value {
+        match self {
+            Fields::Stored(fields) => fields,
+            Fields::Decoded(set) => set.encode(),
+        }
+    }
 }
 
 /// All entries of an object.
@@ -150,13 +157,8 @@ impl Managers {
         if self.entries.is_empty() {
             return None;
         }
-        let key = |entry: &Entry| {
-            let identity = entry.identity.clone();
-            let time = entry.time.clone().unwrap_or_default();
-            (identity.operation, time, identity.manager, identity.api_version, identity.subresource)
-        };
-        self.entries.sort_by_cached_key(key);
-        Some(Value::Array(self.entries.iter().map(encode_entry).collect()))
+        self.entries.sort_by(|a, b| order(a).cmp(&order(b)));
+        Some(Value::Array(self.entries.into_iter().map(encode_entry).collect()))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -201,20 +203,26 @@ fn decode_entry(entry: &Value, index: usize) -> Result<Entry, String> {
     Ok(Entry { identity, time, fields: Fields::Decoded(fields) })
 }
 
-fn encode_entry(entry: &Entry) -> Value {
+/// What entries are sorted by.
+fn order(entry: &Entry) -> (Operation, &str, &str, &str, &str) {
+    let (identity, time) = (&entry.identity, entry.time.as_deref().unwrap_or_default());
+    (identity.operation, time, &identity.manager, &identity.api_version, &identity.subresource)
+}
+
+fn encode_entry(entry: Entry) -> Value {
     let mut out = Map::new();
-    let identity = &entry.identity;
-    out.insert("apiVersion".to_owned(), identity.api_version.clone().into());
+    let Entry { identity, time, fields } = entry;
+    out.insert("apiVersion".to_owned(), identity.api_version.into());
     out.insert("fieldsType".to_owned(), "FieldsV1".into());
-    out.insert("fieldsV1".to_owned(), entry.fields.encode());
+    out.insert("fieldsV1".to_owned(), fields.into_encoded());
     out.insert("operation".to_owned(), identity.operation.word().into());
-    for (name, text) in [("manager", &identity.manager), ("subresource", &identity.subresource)] {
+    for (name, text) in [("manager", identity.manager), ("subresource", identity.subresource)] {
         if !text.is_empty() {
-            out.insert(name.to_owned(), text.clone().into());
+            out.insert(name.to_owned(), text.into());
         }
     }
-    if let Some(time) = &entry.time {
-        out.insert("time".to_owned(), time.clone().into());
+    if let Some(time) = time {
+        out.insert("time".to_owned(), time.into());
     }
     Value::Object(out)
 }

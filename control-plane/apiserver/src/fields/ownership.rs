@@ -76,20 +76,27 @@ pub fn update(
     time: &str,
 ) -> Managers {
     let mut change = Change::new(versions, live, new);
-    let own = change.in_version(&by.api_version, &by.api_version).cloned().unwrap_or_default();
-    let written = without_machinery(&own.written());
+    let own = change.in_version(&by.api_version, &by.api_version);
+    let written = own.map(|own| without_machinery(&own.written)).unwrap_or_default();
     // What the writer has and writes again it would lose and gain: it only loses what is gone.
     let previous = managers.take(by).map(|mut entry| {
-        entry.fields.subtract(&own.removed);
-        entry.fields.subtract(&own.written().difference(&written));
+        if let Some(own) = own {
+            entry.fields.subtract(&own.removed);
+            entry.fields.subtract(&own.written.difference(&written));
+        }
         entry
     });
     take_from_others(&mut change, &mut managers, by, None);
     if written.is_empty() {
         managers.entries.extend(previous.filter(|entry| !entry.fields.is_empty()));
     } else {
-        let mut entry = previous.unwrap_or_else(|| empty_entry(by));
-        entry.fields.extend(&written);
+        let mut entry = match previous {
+            Some(mut entry) => {
+                entry.fields.extend(&written);
+                entry
+            }
+            None => Entry { fields: Fields::Decoded(written), ..empty_entry(by) },
+        };
         entry.time = Some(time.to_owned());
         managers.entries.push(entry);
     }
@@ -109,7 +116,7 @@ fn take_from_others(change: &mut Change<'_>, managers: &mut Managers, by: &Ident
         }
         let version = entry.identity.api_version.clone();
         let Some(comparison) = change.in_version(&version, &by.api_version) else { return false };
-        for lost in [&comparison.modified, &comparison.added, &comparison.removed] {
+        for lost in [&comparison.written, &comparison.removed] {
             entry.fields.subtract(lost);
         }
         !entry.fields.is_empty()
@@ -176,7 +183,7 @@ fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Vec
     for entry in managers.entries.iter().filter(|entry| !entry.identity.is(by)) {
         let identity = &entry.identity;
         let Some(comparison) = change.in_version(&identity.api_version, &by.api_version) else { continue };
-        let contested = entry.fields.set().intersection(&comparison.written());
+        let contested = entry.fields.set().intersection(&comparison.written);
         conflicts.extend(contested.paths().into_iter().map(|path| Conflict { with: identity.clone(), path }));
     }
     conflicts.sort_by(|a, b| a.with.cmp(&b.with));

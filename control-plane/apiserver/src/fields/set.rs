@@ -52,7 +52,7 @@ impl Element {
 
     fn encode(&self) -> String {
         match self {
-            Element::Field(name) => format!("f:{name}"),
+            Element::Field(name) => ["f:", name].concat(),
             Element::Key(keys) => format!("k:{keys}"),
             Element::Value(value) => format!("v:{value}"),
             Element::Index(index) => format!("i:{index}"),
@@ -118,6 +118,13 @@ impl Set {
         }
     }
 
+    /// Sets what there is at and below an element; the element is made only if there is something.
+    pub fn put(&mut self, element: &dyn Fn() -> Element, node: Node) {
+        if !node.is_empty() {
+            self.nodes.insert(element(), node);
+        }
+    }
+
     /// Adds a path of field names.
     pub fn insert_fields(&mut self, path: &[&str]) {
         self.insert(path.iter().map(|name| Element::Field((*name).to_owned())));
@@ -176,13 +183,16 @@ impl Set {
         })
     }
 
-    /// Everything of this that neither is in the other nor lies below something that is.
-    pub fn recursive_difference(&self, other: &Set) -> Set {
-        self.filtered(|element, node| match other.nodes.get(element) {
-            None => node.clone(),
-            Some(theirs) if theirs.member => Node::default(),
-            Some(theirs) => Node { member: node.member, below: node.below.recursive_difference(&theirs.below) },
-        })
+    /// Takes out everything that is in the other or lies below something that is.
+    fn cut(&mut self, other: &Set) {
+        self.nodes.retain(|element, node| match other.nodes.get(element) {
+            None => true,
+            Some(theirs) if theirs.member => false,
+            Some(theirs) => {
+                node.below.cut(&theirs.below);
+                !node.is_empty()
+            }
+        });
     }
 
     /// Everything that is in both.
@@ -290,10 +300,13 @@ pub enum Filter {
 }
 
 impl Filter {
-    pub fn apply(&self, set: Set) -> Set {
+    pub fn apply(&self, mut set: Set) -> Set {
         match self {
             Filter::All => set,
-            Filter::Without(excluded) => set.recursive_difference(excluded),
+            Filter::Without(excluded) => {
+                set.cut(excluded);
+                set
+            }
             Filter::Only(patterns) => {
                 let patterns: Vec<&[Option<&str>]> = patterns.iter().map(Vec::as_slice).collect();
                 only(&set, &patterns)

@@ -365,7 +365,7 @@ proptest! {
         prop_assert!(compare(of, &merged, &merge(of, &merged, &config)) == Default::default());
         let changed = compare(of, &live, &merged);
         prop_assert!(changed.removed.is_empty());
-        prop_assert_eq!(changed.written().difference(&with_containers(&extract(of, &config))), Set::default());
+        prop_assert_eq!(changed.written.difference(&with_containers(&extract(of, &config))), Set::default());
         // Without what the configuration says, nothing of it is left.
         let said = extract(of, &config);
         let rest = remove(of, &merged, &said).unwrap_or_default();

@@ -184,7 +184,7 @@ impl Apply {
             return fields::Set::default();
         }
         let changed = fields::compare(of, &last, live);
-        extract(of, &last).difference(&changed.modified).difference(&changed.added).difference(&changed.removed)
+        extract(of, &last).difference(&changed.written).difference(&changed.removed)
     }
 
     /// Keeps the annotation of client-side apply in line, so that both can be used in turn.

@@ -10,7 +10,7 @@ use serde_json::Map;
 use super::Target;
 use super::options::{Write, check_options};
 use super::ownership::{Ownership, track_create};
-use crate::admission::{Attributes, Operation};
+use crate::admission::{Attributes, Operation, Touched};
 use crate::body::Reply;
 use crate::registry::Written;
 use crate::response;
@@ -21,33 +21,29 @@ const ATTEMPTS: usize = 32;
 /// Answers with the object that was created.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     check_options(target.context, Write::Create)?;
-    let object = target.decode(bytes)?;
-    let object = create_object(target, object, Ownership::Tracked).await?;
+    let object = create_object(target, &|| target.decode(bytes), Ownership::Tracked).await?;
     let context = target.context;
     Ok(response::object(context.accept, context.include_object(), StatusCode::CREATED, &target.resource.kind, &object))
 }
 
+/// How the object of a create comes to be: once for every attempt, of which there is nearly always one.
+pub type Make<'a> = dyn Fn() -> Result<Value, Status> + Send + Sync + 'a;
+
 /// Decoded → prepared → admitted → validated → stored.
-pub async fn create_object(
-    target: &Target<'_>,
-    mut object: Value,
-    ownership: Ownership,
-) -> Result<Arc<Object>, Status> {
-    check_namespace(target, &mut object)?;
+pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Ownership) -> Result<Arc<Object>, Status> {
     let dry_run = target.context.dry_run();
-    check_new(&object, dry_run)?;
-    let generate_name = object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let generated = corten_meta::name(&object).is_empty() && !generate_name.is_empty();
     for attempt in 1.. {
-        let mut candidate = object.clone();
-        if generated {
-            corten_meta::set(&mut candidate, "/metadata/name", generated_name(&generate_name).into());
-        }
+        let mut candidate = make()?;
+        check_namespace(target, &mut candidate)?;
+        check_new(&candidate, dry_run)?;
+        let generated = generate_name(&mut candidate);
         prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.admit(&mut attributes).await?;
-        // A webhook may have written anything; where the object goes is not its to say.
-        check_namespace(target, &mut attributes.object)?;
+        if attributes.object.is_touched() {
+            // A webhook may have written anything; where the object goes is not its to say.
+            check_namespace(target, &mut attributes.object)?;
+        }
         finish(target, &mut attributes.object);
         validate(target, &attributes.object)?;
         target.server.admission.validate(&attributes).await?;
@@ -71,6 +67,17 @@ pub async fn create_object(
         }
     }
     Err(server_busy(target))
+}
+
+/// Gives the object a name of its own if it asks for one.
+fn generate_name(object: &mut Value) -> bool {
+    let base = object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default();
+    if base.is_empty() || !corten_meta::name(object).is_empty() {
+        return false;
+    }
+    let name = generated_name(base);
+    corten_meta::set(object, "/metadata/name", name.into());
+    true
 }
 
 fn exists(target: &Target<'_>, name: &str) -> Status {
@@ -161,9 +168,12 @@ pub fn drop_empty(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Admission may have added what needs defaults of its own.
-pub fn finish(target: &Target<'_>, object: &mut Value) {
-    target.resource.kind.default(object);
+/// Admission may have added what needs defaults of its own, and a kind with a status has begun one.
+pub fn finish(target: &Target<'_>, object: &mut Touched) {
+    let kind = &target.resource.kind;
+    if object.is_touched() || kind.rules.has_status || kind.is_custom() {
+        kind.default(object);
+    }
 }
 
 fn validate(target: &Target<'_>, object: &Value) -> Result<(), Status> {

@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod create;
+pub mod decide;
 pub mod delete;
 pub mod get;
 pub mod list;

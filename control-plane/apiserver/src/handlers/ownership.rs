@@ -23,8 +23,6 @@ pub enum Ownership {
     Tracked,
     /// The wanted object brings its managers: an apply has worked them out.
     Given,
-    /// It stays as it is.
-    Kept,
 }
 
 /// The name of the manager who makes this request: what it says, else the first word of its user agent.

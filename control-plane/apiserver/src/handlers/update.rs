@@ -10,9 +10,10 @@ use corten_store::{Expect, Op};
 use http::StatusCode;
 use serde_json::json;
 
+use super::Target;
+use super::create::{self, Make};
 use super::options::{Write, check_options};
-use super::ownership::{Ownership, keep_times, managers_of, set_managers, track_update};
-use super::{Target, create};
+use super::ownership::{Ownership, keep_times, track_update};
 use crate::admission::{Attributes, Operation};
 use crate::authorization::{self, authorize, forbidden};
 use crate::body::Reply;
@@ -20,7 +21,7 @@ use crate::registry::Written;
 use crate::response;
 
 /// How often a change is tried against other writers.
-const ATTEMPTS: usize = 64;
+pub(super) const ATTEMPTS: usize = 64;
 
 /// Which part of an object a request may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +31,6 @@ pub enum Part {
     Status,
     /// Whatever the transformation changed: subresources that check on their own what they touch.
     Whole,
-    /// The same, for a decision about the object such as its node: nothing else is wanted than before, so the
-    /// generation stays.
-    Decision,
 }
 
 /// A change: from the object as it stands to the object as wanted.
@@ -112,14 +110,13 @@ enum Create<'a> {
     /// Make this one, if the kind allows it.
     Update(&'a Value),
     /// Make what an apply makes of nothing.
-    Apply(&'a (dyn Fn() -> Result<Value, Status> + Send + Sync)),
+    Apply(&'a Make<'a>),
 }
 
 impl<'a> Change<'a> {
-    /// A change of a part. A decision leaves everything to its owners; of the rest the writer owns what it writes.
+    /// A change of a part, of which the writer owns what it writes.
     pub fn new(part: Part, transform: &'a Transform<'a>) -> Change<'a> {
-        let ownership = if part == Part::Decision { Ownership::Kept } else { Ownership::Tracked };
-        Change { part, view: None, ownership, create: Create::No, transform }
+        Change { part, view: None, ownership: Ownership::Tracked, create: Create::No, transform }
     }
 
     #[must_use]
@@ -138,7 +135,7 @@ impl<'a> Change<'a> {
     }
 
     #[must_use]
-    pub fn or_apply(self, create: &'a (dyn Fn() -> Result<Value, Status> + Send + Sync)) -> Change<'a> {
+    pub fn or_apply(self, create: &'a Make<'a>) -> Change<'a> {
         Change { create: Create::Apply(create), ..self }
     }
 
@@ -163,13 +160,16 @@ impl<'a> Change<'a> {
                 if !corten_meta::uid(object).is_empty() {
                     return Err(target.not_found());
                 }
-                let mut object = object.clone();
-                corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
-                create::create_object(target, object, Ownership::Tracked).await
+                let make = || {
+                    let mut object = object.clone();
+                    corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
+                    Ok(object)
+                };
+                create::create_object(target, &make, Ownership::Tracked).await
             }
             Create::Apply(make) => {
                 may_create(target).await?;
-                create::create_object(target, make()?, Ownership::Given).await
+                create::create_object(target, make, Ownership::Given).await
             }
             _ => return Err(target.not_found()),
         };
@@ -229,7 +229,8 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
             registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
         return Ok(erased.map(|_| Updated::Deleted(Arc::new(object))));
     }
-    match registry.write(target.resource, &new, Expect::ModRevision(current.revision), companions).await? {
+    let expect = Expect::ModRevision(current.revision);
+    match registry.write_encoded(target.resource, &new, object, expect, companions).await? {
         Written::Done(object) => Ok(Some(Updated::Changed(object))),
         Written::Conflict | Written::CompanionConflict => Ok(None),
     }
@@ -243,21 +244,16 @@ async fn admitted(
     old: &Value,
 ) -> Result<(Value, Vec<Op>), Status> {
     let (part, admission) = (change.part, &target.server.admission);
-    // A decision was admitted as what it is, such as a Binding, before it came here.
-    if part == Part::Decision {
-        let mut new = new;
-        create::finish(target, &mut new);
-        validate(target, part, &new, old)?;
-        return Ok((new, Vec::new()));
-    }
     if let Some(view) = change.view {
         return admitted_as(target, change, view, new, old).await;
     }
     let mut attributes = Attributes::new(target, Operation::Update, new, Some(old.clone()));
     admission.admit(&mut attributes).await?;
-    // A webhook may have written anything; which object this is, is not its to say.
-    check_name(target, &attributes.object)?;
-    create::check_namespace(target, &mut attributes.object)?;
+    if attributes.object.is_touched() {
+        // A webhook may have written anything; which object this is, is not its to say.
+        check_name(target, &attributes.object)?;
+        create::check_namespace(target, &mut attributes.object)?;
+    }
     create::finish(target, &mut attributes.object);
     bump_generation(target, &mut attributes.object, old);
     validate(target, part, &attributes.object, old)?;
@@ -278,8 +274,8 @@ async fn admitted_as(
     let shown = view.show(&new);
     let mut attributes = Attributes::new(target, Operation::Update, shown.clone(), Some(view.show(old)));
     admission.admit(&mut attributes).await?;
-    let mut new = if attributes.object == shown { new } else { view.take(new, &attributes.object)? };
-    create::finish(target, &mut new);
+    let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
+    target.resource.kind.default(&mut new);
     bump_generation(target, &mut new, old);
     validate(target, change.part, &new, old)?;
     admission.validate(&attributes).await?;
@@ -355,7 +351,6 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
     kind.default(new);
     match change.ownership {
         Ownership::Tracked => track_update(target, part, new, old),
-        Ownership::Kept => set_managers(new, managers_of(old)),
         Ownership::Given => {}
     }
     if part == Part::Main {
@@ -411,7 +406,6 @@ fn validate(target: &Target<'_>, part: Part, new: &Value, old: &Value) -> Result
             let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
             role.map(|role| kind.validate_part_update(role, new, old)).unwrap_or_default()
         }
-        Part::Decision => Vec::new(),
     };
     if errors.is_empty() {
         return Ok(());

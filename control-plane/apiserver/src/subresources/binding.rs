@@ -8,7 +8,7 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
-use crate::handlers::update::{Change, Part};
+use crate::handlers::decide::decide;
 use crate::response;
 
 const BINDING: Expected<'static> =
@@ -30,13 +30,12 @@ pub async fn carry_out(target: &Target<'_>, binding: &Value) -> Result<Reply, St
     let name = if target.name.is_empty() { corten_meta::name(binding) } else { target.name };
     let target = Target { name, ..*target };
     check_target(binding)?;
-    let transform = |pod: &Value| bind(&target, pod, binding);
-    Change::new(Part::Decision, &transform).carry_out(&target).await?;
+    decide(&target, &|pod| bind(&target, pod, binding)).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
 }
 
-/// The pod, bound.
-fn bind(target: &Target<'_>, pod: &Value, binding: &Value) -> Result<Value, Status> {
+/// Binds the pod.
+fn bind(target: &Target<'_>, pod: &mut Value, binding: &Value) -> Result<(), Status> {
     let text =
         |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let node = text(binding, "/target/name");
@@ -56,18 +55,17 @@ fn bind(target: &Target<'_>, pod: &Value, binding: &Value) -> Result<Value, Stat
     if pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty()) {
         return conflict(format!("pod {} has non-empty .spec.schedulingGates", target.name));
     }
-    let mut new = pod.clone();
-    corten_meta::set(&mut new, "/spec/nodeName", node.into());
+    corten_meta::set(pod, "/spec/nodeName", node.into());
     for (field, entries) in
         [("annotations", corten_meta::annotations(binding)), ("labels", corten_meta::labels(binding))]
     {
         for (key, value) in entries {
             let key = key.replace('~', "~0").replace('/', "~1");
-            corten_meta::set(&mut new, &format!("/metadata/{field}/{key}"), value.into());
+            corten_meta::set(pod, &format!("/metadata/{field}/{key}"), value.into());
         }
     }
-    set_condition(&mut new, json!({ "type": "PodScheduled", "status": "True" }), target.context.now);
-    Ok(new)
+    set_condition(pod, json!({ "type": "PodScheduled", "status": "True" }), target.context.now);
+    Ok(())
 }
 
 /// What a binding must say. Upstream answers these errors without a reason, as a failure of its own.
@@ -103,7 +101,8 @@ fn check_precondition(
 
 /// Puts a condition into the status; its transition time moves only when its status changes.
 pub fn set_condition(object: &mut Value, mut condition: Value, now: jiff::Timestamp) {
-    let mut conditions = object.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let given = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    let mut conditions = given.map(std::mem::take).unwrap_or_default();
     let now: Value = corten_meta::time::rfc3339(now).into();
     let present = conditions.iter_mut().find(|c| c["type"] == condition["type"]);
     condition["lastProbeTime"] = Value::Null;
@@ -115,5 +114,5 @@ pub fn set_condition(object: &mut Value, mut condition: Value, now: jiff::Timest
         Some(old) => *old = condition,
         None => conditions.push(condition),
     }
-    corten_meta::set(object, "/status/conditions", json!(conditions));
+    corten_meta::set(object, "/status/conditions", conditions.into());
 }

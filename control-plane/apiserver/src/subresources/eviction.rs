@@ -9,8 +9,8 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
+use crate::handlers::decide::decide;
 use crate::handlers::delete::{DeleteOptions, delete_object};
-use crate::handlers::update::{Change, Part};
 use crate::response;
 
 const EVICTION: Expected<'static> = Expected {
@@ -41,12 +41,11 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     if !options.dry_run {
         let disrupted = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
                                 "message": "Eviction API: evicting" });
-        let transform = |old: &Value| {
-            let mut new = old.clone();
-            set_condition(&mut new, disrupted.clone(), target.context.now);
-            Ok(new)
+        let disrupt = |pod: &mut Value| {
+            set_condition(pod, disrupted.clone(), target.context.now);
+            Ok(())
         };
-        Change::new(Part::Decision, &transform).carry_out(target).await?;
+        decide(target, &disrupt).await?;
     }
     // The condition raised the resourceVersion, so only a precondition on the uid can still hold.
     let options = DeleteOptions { resource_version: None, admitted: true, ..options };
@@ -91,8 +90,11 @@ async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result
         let current = server.registry.get(&resource, target.namespace, name).await?.value();
         return disrupt(target, &current, &pod_name, ready).map(|_| ());
     }
-    let transform = |old: &Value| disrupt(target, old, &pod_name, ready);
-    Change::new(Part::Decision, &transform).carry_out(&budget).await.map(|_| ())
+    let spend = |budget: &mut Value| {
+        *budget = disrupt(target, budget, &pod_name, ready)?;
+        Ok(())
+    };
+    decide(&budget, &spend).await.map(drop)
 }
 
 fn is_ready(pod: &Value) -> bool {

@@ -17,7 +17,7 @@ use super::params::params;
 use super::scope::{Input, Scope};
 use super::{conditions_hold, is_exempt};
 use crate::admission::expressions::Rights;
-use crate::admission::{Attributes, Operation, Plugin};
+use crate::admission::{Attributes, Indifferent, Operation, Plugin};
 use crate::fields::merge;
 use crate::handlers::ownership::{managers_are_valid, restore_managers, type_of};
 use crate::registry::Resource;
@@ -39,12 +39,12 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let policies = self.0.current(a.target.server);
+        let writes = matches!(a.operation, Operation::Create | Operation::Update);
+        if policies.is_empty() || is_exempt(a) || !writes {
+            return Box::pin(Indifferent);
+        }
         Box::pin(async move {
-            let policies = self.0.current(a.target.server);
-            let writes = matches!(a.operation, Operation::Create | Operation::Update);
-            if policies.is_empty() || is_exempt(a) || !writes {
-                return Ok(());
-            }
             a.reinvocation.begin(PLUGIN, &a.object);
             for bound in policies.iter() {
                 for binding in &bound.bindings {
@@ -68,14 +68,14 @@ async fn run(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding) -> Resu
         Ok(()) => {}
         Err(why) if policy.fail_open => {
             tracing::warn!(policy = policy.name, why, "a policy could not be evaluated; going on without it");
-            a.object = before.clone();
+            *a.object = before.clone();
         }
         Err(why) => return Err(denied(a, policy, binding, &why)),
     }
     if policy.reinvoke {
         a.reinvocation.remember(PLUGIN, &id);
     }
-    if a.object != before {
+    if *a.object != before {
         a.reinvocation.changed(PLUGIN);
     }
     Ok(())
@@ -104,7 +104,7 @@ async fn bound_policy(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding
             let rights = Rights::new(a, &resource);
             let mutated = rights.settled(|| mutate(policy, mutation, index == 0, &input, &rights, &resource)).await;
             let Some(object) = mutated? else { return Ok(()) };
-            a.object = read(a, &resource, object).await.map_err(message)?;
+            *a.object = read(a, &resource, object).await.map_err(message)?;
         }
     }
     Ok(())

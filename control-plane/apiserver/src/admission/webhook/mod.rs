@@ -16,7 +16,7 @@ mod review;
 use corten_meta::{Status, Value};
 use futures::future::{BoxFuture, join_all};
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Indifferent, Operation, Plugin};
 use crate::handlers::ownership::{managers_are_valid, restore_managers};
 use call::{Failure, call};
 use configuration::{Configurations, Webhook};
@@ -65,11 +65,11 @@ impl Plugin for MutatingAdmissionWebhook {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let hooks = self.0.current(a.target.server);
+        if hooks.is_empty() || is_exempt(a) {
+            return Box::pin(Indifferent);
+        }
         Box::pin(async move {
-            let hooks = self.0.current(a.target.server);
-            if hooks.is_empty() || is_exempt(a) {
-                return Ok(());
-            }
             a.reinvocation.begin(self.name(), &a.object);
             for (index, hook) in hooks.iter().enumerate() {
                 mutate(self.name(), a, hook, index).await?;
@@ -141,8 +141,8 @@ async fn apply(a: &mut Attributes<'_>, invocation: &Invocation<'_>, patch: &Valu
     if !managers_are_valid(&object) {
         restore_managers(&mut object, &a.object);
     }
-    let changed = object != a.object;
-    a.object = object;
+    let changed = object != *a.object;
+    *a.object = object;
     Ok(changed)
 }
 
@@ -161,11 +161,11 @@ impl Plugin for ValidatingAdmissionWebhook {
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let hooks = self.0.current(a.target.server);
+        if hooks.is_empty() || is_exempt(a) {
+            return Box::pin(Indifferent);
+        }
         Box::pin(async move {
-            let hooks = self.0.current(a.target.server);
-            if hooks.is_empty() || is_exempt(a) {
-                return Ok(());
-            }
             let mut invocations = Vec::new();
             for hook in hooks.iter() {
                 invocations.extend(invocation(hook, a).await?);
