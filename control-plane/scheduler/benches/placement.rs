@@ -18,6 +18,10 @@ use serde_json::{Value, json};
 use testkit::control_plane::ControlPlane;
 use tokio_util::sync::CancellationToken;
 
+/// As in the binary: the figures are to be those of a cluster.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Requests of the benchmark itself that are under way at once.
 const CONCURRENT: usize = 64;
 /// A workload that takes longer than this has failed.

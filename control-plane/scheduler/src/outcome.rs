@@ -77,7 +77,9 @@ impl Outcomes {
                 Effect::Provision { claim } => {
                     let annotations = json!({SELECTED_NODE: placed.row.node_name});
                     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-                    self.client.patch::<PersistentVolumeClaim>(&claim.namespace, &claim.name, &patch, None).await?;
+                    self.client
+                        .send_patch::<PersistentVolumeClaim>(&claim.namespace, &claim.name, &patch, None)
+                        .await?;
                 }
             }
         }
@@ -122,7 +124,7 @@ impl Outcomes {
             let Effect::DeallocateClaim { claim } = effect else { continue };
             let empty = json!({"allocation": null, "reservedFor": null, "devices": null});
             let patch = Patch::Merge(json!({"status": empty}));
-            let given = self.client.patch::<ResourceClaim>(&claim.namespace, &claim.name, &patch, Some("status"));
+            let given = self.client.send_patch::<ResourceClaim>(&claim.namespace, &claim.name, &patch, Some("status"));
             if let Err(error) = given.await {
                 tracing::warn!(%claim, %error, "cannot take the devices of a claim away");
             }
@@ -193,7 +195,7 @@ impl Outcomes {
 
     async fn patch_status(&self, pod: &PodRow, status: Value) {
         let patch = Patch::Strategic(json!({"metadata": {"uid": &*pod.uid}, "status": status}));
-        let patched = self.client.patch::<Pod>(pod.namespace(), &pod.name, &patch, Some("status")).await;
+        let patched = self.client.send_patch::<Pod>(pod.namespace(), &pod.name, &patch, Some("status")).await;
         if let Err(error) = patched
             && !error.is_not_found()
             && !error.is_conflict()

@@ -94,6 +94,12 @@ impl Client {
         Ok(K::decode(&self.of::<K>().create_bytes(namespace, object.encode()).await?)?)
     }
 
+    /// As [`Client::create`] for those who do not want to know what became of it: the answer is not decoded.
+    pub async fn post<K: Typed>(&self, object: &K) -> Result<(), Error> {
+        let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+        self.of::<K>().create_bytes(namespace, object.encode()).await.map(drop)
+    }
+
     pub async fn update<K: Typed>(&self, object: &K) -> Result<K, Error> {
         self.put(object, None).await
     }
@@ -118,6 +124,17 @@ impl Client {
         subresource: Option<&str>,
     ) -> Result<K, Error> {
         Ok(K::decode(&self.of::<K>().patch_bytes(namespace, name, patch, subresource).await?)?)
+    }
+
+    /// As [`Client::patch`] for those who do not want to know what became of it: the answer is not decoded.
+    pub async fn send_patch<K: Typed>(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Patch,
+        subresource: Option<&str>,
+    ) -> Result<(), Error> {
+        self.of::<K>().patch_bytes(namespace, name, patch, subresource).await.map(drop)
     }
 
     pub async fn delete<K: Typed>(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<(), Error> {

@@ -184,11 +184,11 @@ async fn write(
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     for attempt in 0..TRIES {
         let result = match &patch {
-            Some(patch) => client.patch::<Event>(&namespace, &name, &Patch::Strategic(patch.clone()), None).await,
-            None => client.create(event).await,
+            Some(patch) => client.send_patch::<Event>(&namespace, &name, &Patch::Strategic(patch.clone()), None).await,
+            None => client.post(event).await,
         };
         match result {
-            Ok(_) => return,
+            Ok(()) => return,
             // It expired meanwhile: the count goes on in a new one.
             Err(error) if error.is_not_found() && patch.take().is_some() => continue,
             Err(Error::Api(status)) => {
