@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use corten_api::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use corten_api::k8s_openapi::api::batch::v1::Job;
 use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_client::{Cache, Caches, Client, DeleteOptions, Patch};
@@ -26,6 +27,8 @@ const REPLICAS: usize = 1000;
 const OBJECTS: usize = 5000;
 const SERVICES: usize = 1000;
 const PODS: usize = 10_000;
+/// How many looks of each controller are measured.
+const LOOKS: usize = 200;
 /// How many endpoint changes are measured.
 const CHANGES: usize = 200;
 /// How many requests are in flight while the stage is set.
@@ -35,6 +38,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         deployment().await;
+        others().await;
         namespace().await;
         endpoints().await;
     });
@@ -68,15 +72,53 @@ async fn unchanged(cluster: &Cluster) {
     for (name, size) in [("small", "10"), ("web", "1,000")] {
         let sets = cluster.list::<ReplicaSet>("default").await;
         let set = sets.iter().find(|set| set.name().starts_with(name)).unwrap();
-        let mut times: Vec<Duration> = Vec::new();
-        for _ in 0..200 {
-            times.push(measured.decide("deployment-controller", "default", name));
-            times.push(measured.decide("replicaset-controller", "default", set.name()));
-        }
-        times.sort_unstable();
-        let p99 = times[times.len() * 99 / 100].as_secs_f64() * 1e3;
-        figure(&format!("controllers, a look at {size} pods that did not change, p99"), p99, "ms");
+        let looks = [("deployment-controller", name), ("replicaset-controller", set.name())];
+        look(&measured, &format!("{size} pods"), &looks);
     }
+}
+
+/// How long controllers take to find nothing to do.
+fn look(measured: &Measured, what: &str, looks: &[(&str, &str)]) {
+    let all = std::iter::repeat_n(looks, LOOKS).flatten();
+    let mut times: Vec<Duration> = all.map(|(account, name)| measured.decide(account, "default", name)).collect();
+    times.sort_unstable();
+    let p99 = times[times.len() * 99 / 100].as_secs_f64() * 1e3;
+    figure(&format!("controllers, a look at {what} that did not change, p99"), p99, "ms");
+}
+
+/// The same of the other workloads: a daemon on each of a thousand nodes, a thousand members, a thousand workers.
+async fn others() {
+    let cluster = Cluster::start(REPLICAS).await;
+    let template = |name: &str, policy: &str| json!({"metadata": {"labels": {"app": name}}, "spec": {"restartPolicy": policy, "containers": [{"name": "c", "image": "i"}]}});
+    let object = |version: &str, kind: &str, name: &str, mut spec: Value, policy: &str| {
+        spec["template"] = template(name, policy);
+        json!({"apiVersion": version, "kind": kind, "metadata": {"namespace": "default", "name": name}, "spec": spec})
+    };
+    let selector = |name: &str| json!({"matchLabels": {"app": name}});
+    let spec = json!({"selector": selector("daemon")});
+    cluster.create::<DaemonSet>(object("apps/v1", "DaemonSet", "daemon", spec, "Always")).await;
+    let spec = json!({"selector": selector("member"), "serviceName": "member", "replicas": REPLICAS, "podManagementPolicy": "Parallel"});
+    cluster.create::<StatefulSet>(object("apps/v1", "StatefulSet", "member", spec, "Always")).await;
+    let spec = json!({"parallelism": REPLICAS, "completions": REPLICAS, "completionMode": "Indexed"});
+    cluster.create::<Job>(object("batch/v1", "Job", "worker", spec, "OnFailure")).await;
+    let measured =
+        Measured::open(corten_controllers::Config::default(), &cluster.clients, cluster.shutdown.clone()).await;
+    for (account, name, what) in [
+        ("daemon-set-controller", "daemon", "1,000 pods of a DaemonSet"),
+        ("statefulset-controller", "member", "1,000 pods of a StatefulSet"),
+        ("job-controller", "worker", "1,000 pods of a Job"),
+    ] {
+        cluster.eventually("nothing left to do", async || settled(&cluster, &measured, account, name).await).await;
+        look(&measured, what, &[(account, name)]);
+    }
+}
+
+/// Whether every pod of the app runs and its controller has told so.
+async fn settled(cluster: &Cluster, measured: &Measured, account: &str, name: &str) -> bool {
+    let pods = cluster.list::<Pod>("default").await;
+    let runs =
+        |pod: &&Pod| pod.name().starts_with(name) && pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
+    pods.iter().filter(runs).count() == REPLICAS && measured.decide(account, "default", name) < Duration::MAX
 }
 
 fn deployment_of(name: &str, replicas: usize) -> Value {

@@ -1,6 +1,5 @@
 //! The decisions alone, on caches of their own, for the benchmark: nothing is written.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::{Clients, Decide, Watched};
 use crate::{Config, MANAGER, registry};
 
-/// Controllers by name, and what they see.
+/// The controllers, and what they see.
 pub struct Measured {
-    controllers: HashMap<&'static str, Arc<dyn Decide>>,
+    controllers: Vec<Arc<dyn Decide>>,
     view: Watched,
 }
 
@@ -21,15 +20,15 @@ impl Measured {
     /// Fills the caches of all controllers.
     pub async fn open(config: Config, clients: &Clients, shutdown: CancellationToken) -> Measured {
         let all = registry::controllers(&config).unwrap_or_default();
-        let all: Vec<Arc<dyn Decide>> = all.into_iter().map(|(.., controller)| controller).collect();
+        let controllers: Vec<Arc<dyn Decide>> = all.into_iter().map(|(.., controller)| controller).collect();
         let caches = Caches::new(clients(MANAGER), shutdown);
-        let view = Watched::open(&all, &caches).await;
-        Measured { controllers: all.into_iter().map(|one| (one.name(), one)).collect(), view }
+        let view = Watched::open(&controllers, &caches).await;
+        Measured { controllers, view }
     }
 
-    /// How long one look at a key takes the controller with this account.
+    /// How long one look at a key takes the first controller with this account.
     pub fn decide(&self, account: &str, namespace: &str, name: &str) -> Duration {
-        let Some(controller) = self.controllers.get(account) else { return Duration::MAX };
+        let Some(controller) = self.controllers.iter().find(|one| one.name() == account) else { return Duration::MAX };
         let key = Key::new(namespace, name);
         let begin = Instant::now();
         let plan = controller.decide(self.view.view(), &key, corten_meta::time::now());

@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::runtime::{
-    Action, Decide, Failure, Plan, ResourceType, View, claim_of_volume, node_of_pod, selector_of_service,
+    Action, Decide, Failure, Plan, ResourceType, ScaleAnswer, ScaleQuestion, View, claim_of_volume, node_of_pod,
+    selector_of_service,
 };
 
 pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
@@ -37,6 +38,8 @@ pub struct Model {
     /// Lists come backwards.
     pub reversed: bool,
     pub failure: Option<Failure>,
+    /// What the server says of scales.
+    pub scales: BTreeMap<ScaleQuestion, ScaleAnswer>,
     /// `Type reason message` of every event told.
     pub events: Vec<String>,
     /// `node/name` of every directory that nodes removed.
@@ -96,6 +99,10 @@ impl View for Model {
         let mut found = self.list(ResourceType::of::<Pod>(), "");
         found.retain(|pod| node_of_pod(pod).as_deref() == Some(node));
         found
+    }
+
+    fn scale(&self, question: &ScaleQuestion) -> Option<ScaleAnswer> {
+        self.scales.get(question).cloned()
     }
 
     fn last_failure(&self) -> Option<Failure> {
@@ -201,6 +208,7 @@ impl Model {
             Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
             Action::Patch { resource, key, patch, .. } => self.patch(*resource, key, patch),
             Action::Delete { resource, key, uid, .. } => self.delete(*resource, key, uid),
+            Action::AskScale(_) => Ok(()),
             Action::Absent { resource, key } => match self.get(*resource, key) {
                 Some(_) => Err(format!("{key} exists")),
                 None => Ok(()),

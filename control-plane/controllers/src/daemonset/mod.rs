@@ -5,7 +5,8 @@
 
 mod update;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use corten_api::Typed;
@@ -15,13 +16,13 @@ use corten_api::k8s_openapi::api::core::v1::{
 };
 use corten_api::placement::{selects_node, tolerates_all};
 use corten_client::Change;
-use corten_meta::Key;
+use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
 use crate::replicaset::{matching_orphan, new_orphan, owners_of};
-use crate::runtime::{Action, Controller, Plan, Report, View, Watch, key_of};
+use crate::runtime::{Action, Controller, NodeRow, Plan, PodRow, Report, View, Watch, decode, key_of};
 use crate::workload::condition::count;
-use crate::workload::history::{self, Current, REVISION_HASH_LABEL};
+use crate::workload::history::{self, Current, History, REVISION_HASH_LABEL};
 use crate::workload::owner::{claim, selector};
 use crate::workload::{pods, template};
 
@@ -40,9 +41,10 @@ pub struct DaemonSetController;
 
 pub struct Observed {
     set: DaemonSet,
-    nodes: Vec<Node>,
-    candidates: Vec<Pod>,
-    revisions: Vec<ControllerRevision>,
+    /// By name.
+    nodes: Vec<NodeRow>,
+    candidates: Vec<PodRow>,
+    history: History,
 }
 
 impl Controller for DaemonSetController {
@@ -68,22 +70,25 @@ impl Controller for DaemonSetController {
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let set: DaemonSet = view.typed(key)?;
         let uid = set.metadata.uid.clone()?;
-        let candidates = view.claimable(&key.namespace, &uid, &selector(&set.spec.as_ref()?.selector));
-        let mut nodes: Vec<Node> = view.all("");
-        nodes.sort_by(|a, b| a.name().cmp(b.name()));
-        Some(Observed { set, nodes, candidates, revisions: view.all(&key.namespace) })
+        let selector = selector(&set.spec.as_ref()?.selector);
+        let candidates = view.claimable_rows(&key.namespace, &uid, &selector);
+        let history = History::observe(view, &key.namespace, &uid, &selector);
+        Some(Observed { set, nodes: view.nodes(), candidates, history })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
         let set = &observed.set;
         let Some(spec) = &set.spec else { return Plan::nothing() };
-        let claimed = claim(set, &selector(&spec.selector), &observed.candidates);
+        let selector = selector(&spec.selector);
+        let claimed = claim(set, &selector, &observed.candidates);
         let mut plan = Plan::from(claimed.actions);
         if set.metadata.deletion_timestamp.is_some() {
             return plan;
         }
+        let revisions = observed.history.claim(set, &selector);
+        plan.actions.extend(revisions.actions);
         let collisions = set.status.as_ref().and_then(|status| status.collision_count);
-        let revision = match history::current(set, &observed.revisions, collisions) {
+        let revision = match observed.history.current(set, &revisions.owned, collisions) {
             Current::Is(revision) => revision,
             Current::Becomes(action) => {
                 plan.push(*action);
@@ -91,20 +96,14 @@ impl Controller for DaemonSetController {
             }
             Current::Collides => return count_collision(set),
         };
-        let pass = Pass {
-            set,
-            nodes: &observed.nodes,
-            by_node: by_node(claimed.owned),
-            hash: history::hash_of(&revision),
-            now,
-        };
+        let pass = Pass::new(set, &observed.nodes, claimed.owned, history::hash_of(&revision), now);
         // A plan that replaces pods is made only when every node has what it should have.
         if !pass.manage(&mut plan) {
             pass.update(&mut plan);
         }
-        let live: Vec<String> = pass.by_node.values().flatten().map(revision_hash).chain([pass.hash.clone()]).collect();
-        let owned = history::owned(set, &observed.revisions);
-        plan.actions.extend(history::clean_up(&owned, &live, spec.revision_history_limit.unwrap_or(10)));
+        let all = pass.places.iter().flat_map(|place| &place.pods).chain(&pass.homeless);
+        let live: BTreeSet<&str> = all.map(revision_hash).chain([pass.hash.as_str()]).collect();
+        plan.actions.extend(history::clean_up(&revisions.owned, &live, spec.revision_history_limit.unwrap_or(10)));
         pass.tell(&mut plan);
         plan
     }
@@ -123,11 +122,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
 /// A node that came, went, or changed its labels or taints concerns every DaemonSet; a heartbeat none.
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if let (Some(old), Some(new)) = (&change.old, &change.new) {
-        let taints = |object| {
-            crate::runtime::decode::<Node>(object)
-                .and_then(|node| node.spec)
-                .map(|spec| (spec.taints, spec.unschedulable))
-        };
+        let taints = |node: &Arc<Object>| NodeRow::new(Arc::clone(node)).facts;
         if old.header.labels == new.header.labels && taints(old) == taints(new) {
             return Vec::new();
         }
@@ -143,105 +138,122 @@ fn count_collision(set: &DaemonSet) -> Plan {
 }
 
 /// The node a pod is on, or is meant for while it waits to be scheduled.
-fn target_node(pod: &Pod) -> String {
+fn target_node(pod: &PodRow) -> String {
     let bound = pods::node_name(pod);
     if !bound.is_empty() {
         return bound.to_owned();
     }
     let required = || {
-        let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
-        let terms = &affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
-        let field = terms
-            .iter()
-            .flat_map(|term| term.match_fields.iter().flatten())
-            .find(|field| field.key == "metadata.name")?;
-        field.values.as_ref()?.first().cloned()
+        let affinity = decode::<Pod>(&pod.object)?.spec?.affinity?.node_affinity?;
+        let terms = affinity.required_during_scheduling_ignored_during_execution?.node_selector_terms;
+        let mut fields = terms.into_iter().flat_map(|term| term.match_fields.unwrap_or_default());
+        fields.find(|field| field.key == "metadata.name")?.values?.into_iter().next()
     };
     required().unwrap_or_default()
 }
 
-/// Pods by node, the oldest first.
-fn by_node(mut owned: Vec<Pod>) -> BTreeMap<String, Vec<Pod>> {
-    owned.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|time| time.0), pod.name().to_owned()));
-    let mut by_node: BTreeMap<String, Vec<Pod>> = BTreeMap::new();
-    for pod in owned {
-        by_node.entry(target_node(&pod)).or_default().push(pod);
-    }
-    by_node
+fn revision_hash(pod: &PodRow) -> &str {
+    pod.label(REVISION_HASH_LABEL)
 }
 
-fn revision_hash(pod: &Pod) -> String {
-    pod.metadata.labels.as_ref().and_then(|labels| labels.get(REVISION_HASH_LABEL)).cloned().unwrap_or_default()
+/// One node, what the DaemonSet wants of it, and the pods it has there, the oldest first.
+struct Place<'a> {
+    node: &'a NodeRow,
+    runs: bool,
+    /// A pod already there stays through taints that would keep a new one out.
+    stays: bool,
+    pods: Vec<PodRow>,
 }
 
 /// One pass over a DaemonSet.
 struct Pass<'a> {
     set: &'a DaemonSet,
-    nodes: &'a [Node],
-    by_node: BTreeMap<String, Vec<Pod>>,
+    places: Vec<Place<'a>>,
+    /// Pods of nodes that are not there.
+    homeless: Vec<PodRow>,
+    /// How many nodes should have a pod.
+    desired: i32,
     hash: String,
     now: Timestamp,
 }
 
-impl Pass<'_> {
-    fn pods_on(&self, node: &str) -> &[Pod] {
-        self.by_node.get(node).map(Vec::as_slice).unwrap_or_default()
+impl<'a> Pass<'a> {
+    fn new(set: &'a DaemonSet, nodes: &'a [NodeRow], mut owned: Vec<PodRow>, hash: String, now: Timestamp) -> Pass<'a> {
+        let none = PodSpec::default();
+        let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).unwrap_or(&none);
+        let tolerations = tolerations(spec);
+        owned.sort_by(|a, b| {
+            (a.object.header.creation_timestamp, a.name()).cmp(&(b.object.header.creation_timestamp, b.name()))
+        });
+        let mut by_node: HashMap<String, Vec<PodRow>> = HashMap::new();
+        for pod in owned {
+            by_node.entry(target_node(&pod)).or_default().push(pod);
+        }
+        let place = |node: &'a NodeRow| {
+            let (runs, stays) = wants(spec, &tolerations, node);
+            Place { node, runs, stays, pods: by_node.remove(node.name()).unwrap_or_default() }
+        };
+        let places: Vec<Place<'a>> = nodes.iter().map(place).collect();
+        let mut homeless: Vec<PodRow> = by_node.into_values().flatten().collect();
+        homeless.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        let desired = places.iter().filter(|place| place.runs).count();
+        Pass { set, places, homeless, desired: i32::try_from(desired).unwrap_or(i32::MAX), hash, now }
     }
+}
 
+/// (should run, may stay)
+fn wants(spec: &PodSpec, tolerations: &[Toleration], node: &NodeRow) -> (bool, bool) {
+    let (none, header) = (BTreeMap::new(), &node.object.header);
+    let named = spec.node_name.as_deref().is_none_or(|name| name.is_empty() || name == header.name);
+    let wanted = spec.node_selector.as_ref().unwrap_or(&none);
+    if !named || !selects_node(wanted, spec.affinity.as_ref(), &header.name, &header.labels) {
+        return (false, false);
+    }
+    let stays = tolerates_all(tolerations, &node.facts.taints, &["NoExecute"]);
+    (stays && tolerates_all(tolerations, &node.facts.taints, &["NoSchedule"]), stays)
+}
+
+impl Pass<'_> {
     fn min_ready(&self) -> i32 {
         self.set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
     }
 
-    fn is_updated(&self, pod: &Pod) -> bool {
+    fn is_updated(&self, pod: &PodRow) -> bool {
         revision_hash(pod) == self.hash
-    }
-
-    /// (should run, may stay): a pod already there stays through taints that would keep a new one out.
-    fn wants(&self, node: &Node) -> (bool, bool) {
-        let spec = self.set.spec.as_ref().and_then(|spec| spec.template.spec.clone()).unwrap_or_default();
-        let tolerations = tolerations(&spec);
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-        let none = BTreeMap::new();
-        let (labels, wanted) = (node.metadata.labels.as_ref(), spec.node_selector.as_ref());
-        let named = spec.node_name.as_deref().is_none_or(|name| name.is_empty() || name == node.name());
-        let (labels, wanted) = (labels.unwrap_or(&none), wanted.unwrap_or(&none));
-        if !named || !selects_node(wanted, spec.affinity.as_ref(), node.name(), labels) {
-            return (false, false);
-        }
-        let stays = tolerates_all(&tolerations, &taints, &["NoExecute"]);
-        (stays && tolerates_all(&tolerations, &taints, &["NoSchedule"]), stays)
     }
 
     /// Creates what is missing and deletes what is too much; says whether it wrote.
     fn manage(&self, plan: &mut Plan) -> bool {
         let before = plan.actions.len();
-        let (mut missing, mut surplus) = (Vec::new(), Vec::new());
-        for node in self.nodes {
-            let (runs, stays) = self.wants(node);
-            let (ended, alive): (Vec<&Pod>, Vec<&Pod>) =
-                self.pods_on(node.name()).iter().filter(|pod| !pods::is_terminating(pod)).partition(pods::is_terminal);
+        let surges = self.max_surge() > 0;
+        // A pod that waits for a node that went would wait for ever; what ran there is the pod garbage collector's.
+        let lost = |pod: &&PodRow| pods::node_name(*pod).is_empty() && !pods::is_terminating(*pod);
+        let (mut missing, mut surplus): (Vec<&str>, Vec<&PodRow>) =
+            (Vec::new(), self.homeless.iter().filter(lost).collect());
+        for place in &self.places {
+            let (ended, alive): (Vec<&PodRow>, Vec<&PodRow>) =
+                place.pods.iter().filter(|pod| !pods::is_terminating(pod)).partition(pods::is_terminal);
             for pod in &ended {
-                self.tell_ended(plan, pod, node.name());
+                self.tell_ended(plan, pod, place.node.name());
             }
-            surplus.extend(ended.iter().copied());
-            if !stays {
+            surplus.extend(ended);
+            if !place.stays {
                 surplus.extend(alive);
-            } else if alive.is_empty() && ended.is_empty() && runs && self.pods_on(node.name()).is_empty() {
-                missing.push(node.name());
-            } else if self.max_surge() == 0 {
+            } else if place.runs && place.pods.is_empty() {
+                missing.push(place.node.name());
+            } else if !surges {
                 surplus.extend(alive.into_iter().skip(1));
             }
         }
         let report = Report::pod_deleted(self.set);
-        let deletions =
-            surplus.into_iter().take(BURST).map(|pod| Action::delete_with(pod, None, None, Some(report.clone())));
+        let deletions = surplus.into_iter().take(BURST).map(|pod| Action::delete_pod(pod, report.clone()));
         plan.actions.extend(deletions);
         plan.actions.extend(missing.into_iter().take(BURST).map(|node| self.create(node)));
         plan.actions.len() > before
     }
 
-    fn tell_ended(&self, plan: &mut Plan, pod: &Pod, node: &str) {
-        let name = format!("{}/{}", pod.namespace(), pod.name());
+    fn tell_ended(&self, plan: &mut Plan, pod: &PodRow, node: &str) {
+        let name = pod.object.key();
         if pods::phase(pod) == "Failed" {
             let message = format!("Found failed daemon pod {name} on node {node}, will try to kill it");
             plan.push(Action::warning(self.set, "FailedDaemonPod", message));
@@ -278,9 +290,9 @@ impl Pass<'_> {
             ..DaemonSetStatus::default()
         };
         let (mut available, mut updated) = (0, 0);
-        for node in self.nodes {
-            let (runs, _) = self.wants(node);
-            let alive = self.pods_on(node.name()).iter().find(|pod| !pods::is_terminating(pod));
+        for place in &self.places {
+            let runs = place.runs;
+            let alive = place.pods.iter().find(|pod| !pods::is_terminating(pod));
             status.desired_number_scheduled += i32::from(runs);
             status.number_misscheduled += i32::from(!runs && alive.is_some());
             let Some(pod) = alive.filter(|_| runs) else { continue };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::{Model, NOW, converges, decide, pod};
+use crate::runtime::ResourceType;
 use corten_meta::Value;
 use serde_json::json;
 
@@ -36,13 +37,16 @@ fn settle(model: &mut Model) {
     converges(&DaemonSetController, model, "default", "agent");
 }
 
+fn rows(model: &Model) -> Vec<PodRow> {
+    View::rows(model, View::list(model, ResourceType::of::<Pod>(), ""))
+}
+
 /// Binds and starts every pod.
 fn start(model: &mut Model) -> bool {
     let mut started = false;
-    for mut pod in model.typed::<Pod>().into_iter().filter(|pod| !pods::is_ready(pod)) {
-        let target = target_node(&pod);
-        pod.spec.get_or_insert_default().node_name = Some(target);
-        let mut value = pod.to_value();
+    for pod in rows(model).into_iter().filter(|pod| !pods::is_ready(pod)) {
+        let mut value = pod.object.value();
+        value["spec"]["nodeName"] = json!(target_node(&pod));
         value["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": corten_meta::time::rfc3339(*NOW)}]});
         model.put(value);
         started = true;
@@ -63,7 +67,7 @@ fn roll_out(model: &mut Model, mut check: impl FnMut(&Model)) {
 }
 
 fn targets(model: &Model) -> Vec<String> {
-    let mut targets: Vec<String> = model.typed::<Pod>().iter().map(target_node).collect();
+    let mut targets: Vec<String> = rows(model).iter().map(target_node).collect();
     targets.sort();
     targets
 }
@@ -156,7 +160,7 @@ fn a_surging_update_never_leaves_a_node_without() {
     model.put(changed);
     roll_out(&mut model, |model| {
         let ready: std::collections::BTreeSet<String> =
-            model.typed::<Pod>().iter().filter(pods::is_ready).map(target_node).collect();
+            rows(model).iter().filter(pods::is_ready).map(target_node).collect();
         assert_eq!(ready.len(), 3);
         assert!(model.names("Pod").len() <= 4);
     });
@@ -185,4 +189,35 @@ fn nothing_is_created_for_one_that_is_being_deleted() {
     model.put(pod("orphan").label("app", "agent").value());
     settle(&mut model);
     assert_eq!(model.names("Pod"), ["orphan"]);
+}
+
+#[test]
+fn a_set_that_comes_back_goes_on_with_its_revisions_and_pods() {
+    let mut model = cluster(json!({}), 2);
+    roll_out(&mut model, |_| {});
+    let (pods, revisions) = (model.names("Pod"), model.names("ControllerRevision"));
+    // What `kubectl delete --cascade=orphan` leaves behind.
+    for (kind, names) in [("Pod", &pods), ("ControllerRevision", &revisions)] {
+        for name in names {
+            let mut value = model.value(kind, "default", name);
+            value["metadata"]["ownerReferences"] = json!([]);
+            model.put(value);
+        }
+    }
+    let mut anew = set(json!({}));
+    anew["metadata"]["uid"] = json!("another");
+    model.put(anew);
+    roll_out(&mut model, |_| {});
+    assert_eq!((model.names("Pod"), model.names("ControllerRevision")), (pods, revisions), "nothing is made anew");
+    assert!(rows(&model).iter().all(|pod| pod.object.controller().is_some_and(|owner| owner.uid == "another")));
+}
+
+#[test]
+fn a_pod_that_waits_for_a_node_that_went_is_given_up() {
+    let mut model = cluster(json!({}), 2);
+    settle(&mut model);
+    assert_eq!(targets(&model), ["n0", "n1"]);
+    model.remove("Node", "", "n1");
+    settle(&mut model);
+    assert_eq!(targets(&model), ["n0"]);
 }

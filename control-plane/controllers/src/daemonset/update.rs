@@ -1,13 +1,11 @@
 //! The rolling update of a DaemonSet: old pods go, or new ones come beside them, within the bounds of the strategy.
 
-use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::RollingUpdateDaemonSet;
-use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Pass;
 use crate::deployment::scaled;
-use crate::runtime::{Action, Plan, Report};
+use crate::runtime::{Action, Plan, PodRow, Report};
 use crate::workload::pods;
 
 impl Pass<'_> {
@@ -16,23 +14,19 @@ impl Pass<'_> {
         (strategy.type_.as_deref() != Some("OnDelete")).then(|| strategy.rolling_update.unwrap_or_default())
     }
 
-    fn desired(&self) -> i32 {
-        i32::try_from(self.nodes.iter().filter(|node| self.wants(node).0).count()).unwrap_or(i32::MAX)
-    }
-
     pub(super) fn max_surge(&self) -> i32 {
         let rolling = self.rolling().unwrap_or_default();
-        scaled(rolling.max_surge.as_ref().or(Some(&IntOrString::Int(0))), self.desired(), true)
+        scaled(rolling.max_surge.as_ref().or(Some(&IntOrString::Int(0))), self.desired, true)
     }
 
     fn max_unavailable(&self) -> i32 {
         let rolling = self.rolling().unwrap_or_default();
-        let bound = scaled(rolling.max_unavailable.as_ref().or(Some(&IntOrString::Int(1))), self.desired(), true);
+        let bound = scaled(rolling.max_unavailable.as_ref().or(Some(&IntOrString::Int(1))), self.desired, true);
         // Both zero would never move.
         if bound == 0 && self.max_surge() == 0 { 1 } else { bound }
     }
 
-    fn is_available(&self, pod: &Pod) -> bool {
+    fn is_available(&self, pod: &PodRow) -> bool {
         pods::is_available(pod, self.min_ready(), self.now)
     }
 
@@ -49,8 +43,8 @@ impl Pass<'_> {
     /// Deletes old pods: those that do not serve at once, others as far as enough stay available.
     fn replace_in_place(&self, plan: &mut Plan) {
         let (mut unavailable, mut serving, mut idle) = (0, Vec::new(), Vec::new());
-        for node in self.nodes.iter().filter(|node| self.wants(node).0) {
-            let Some(pod) = self.pods_on(node.name()).first() else {
+        for place in self.places.iter().filter(|place| place.runs) {
+            let Some(pod) = place.pods.first() else {
                 unavailable += 1;
                 continue;
             };
@@ -69,15 +63,15 @@ impl Pass<'_> {
     /// Creates new pods beside old ones, at most `surge` at a time, and deletes an old one when its successor serves.
     fn replace_beside(&self, plan: &mut Plan, surge: i32) {
         let (mut gone, mut wanted, mut under_way) = (Vec::new(), Vec::new(), 0);
-        for node in self.nodes.iter().filter(|node| self.wants(node).0) {
-            let alive: Vec<&Pod> = self.pods_on(node.name()).iter().filter(|pod| !pods::is_terminating(pod)).collect();
-            let (new, old): (Vec<&Pod>, Vec<&Pod>) = alive.into_iter().partition(|pod| self.is_updated(pod));
+        for place in self.places.iter().filter(|place| place.runs) {
+            let alive: Vec<&PodRow> = place.pods.iter().filter(|pod| !pods::is_terminating(pod)).collect();
+            let (new, old): (Vec<&PodRow>, Vec<&PodRow>) = alive.into_iter().partition(|pod| self.is_updated(pod));
             let succeeded = new.iter().any(|pod| self.is_available(pod));
             match (old.first(), new.first()) {
                 (Some(old), Some(_)) if succeeded => gone.push(*old),
                 (Some(_), Some(_)) => under_way += 1,
                 (Some(old), None) if !self.is_available(old) => gone.push(*old),
-                (Some(_), None) => wanted.push(node.name()),
+                (Some(_), None) => wanted.push(place.node.name()),
                 (None, _) => gone.extend(new.into_iter().skip(1)),
             }
         }
@@ -86,8 +80,8 @@ impl Pass<'_> {
         plan.actions.extend(wanted.into_iter().take(room).map(|node| self.create(node)));
     }
 
-    fn give_up<'p>(&self, plan: &mut Plan, pods: impl Iterator<Item = &'p Pod>) {
+    fn give_up<'p>(&self, plan: &mut Plan, pods: impl Iterator<Item = &'p PodRow>) {
         let report = Report::pod_deleted(self.set);
-        plan.actions.extend(pods.map(|pod| Action::delete_with(pod, None, None, Some(report.clone()))));
+        plan.actions.extend(pods.map(|pod| Action::delete_pod(pod, report.clone())));
     }
 }

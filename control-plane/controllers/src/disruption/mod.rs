@@ -22,7 +22,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::deployment::scaled;
-use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, View, Watch, decode, key_of};
+use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, ScaleQuestion, View, Watch, decode, key_of};
 use crate::workload::condition::{StatusCondition, set_status};
 use crate::workload::owner::selector;
 use crate::workload::pods;
@@ -79,6 +79,10 @@ impl Controller for DisruptionController {
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
         let mut plan = Plan::nothing();
         let budget = &observed.budget;
+        plan.actions.extend(unasked(observed).map(Action::AskScale));
+        if !plan.is_empty() {
+            return plan;
+        }
         if observed.pods.is_empty() {
             plan.push(Action::normal(budget, "NoPods", "No matching pods found"));
         }
@@ -109,6 +113,17 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     budgets.iter().filter_map(decode).filter(concerned).map(|budget| key_of(&budget)).collect()
 }
 
+/// The scales that must be known and are not. A budget that asks for a number of pods needs none.
+fn unasked(observed: &Observed) -> impl Iterator<Item = ScaleQuestion> {
+    let counts = observed.budget.spec.as_ref().is_some_and(|spec| {
+        spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))
+    });
+    observed.scales.values().filter(move |_| counts).filter_map(|scale| match scale {
+        Ok(Scale::Unasked(question)) => Some(question.clone()),
+        _ => None,
+    })
+}
+
 /// How many pods there should be, and how many of them must be healthy.
 fn expectation(observed: &Observed, plan: &mut Plan) -> Result<(i32, i32), String> {
     let Some(spec) = &observed.budget.spec else { return Ok((0, 0)) };
@@ -136,7 +151,9 @@ fn expected_scale(observed: &Observed, plan: &mut Plan) -> Result<i32, String> {
             Some(Ok(Scale::Of { uid, replicas })) => {
                 scales.insert(uid, *replicas);
             }
-            Some(Ok(Scale::Unknown)) => return Err(format!("found no controllers for pod {:?}", pod.name())),
+            Some(Ok(Scale::Unknown | Scale::Unasked(_))) => {
+                return Err(format!("found no controllers for pod {:?}", pod.name()));
+            }
             Some(Err(error)) => return Err(error.clone()),
         }
     }

@@ -5,7 +5,7 @@ use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet
 use corten_api::k8s_openapi::api::core::v1::ReplicationController;
 use corten_meta::{Key, Owner};
 
-use crate::runtime::View;
+use crate::runtime::{ScaleQuestion, View};
 use crate::workload::owner::controller_of;
 
 pub enum Scale {
@@ -13,6 +13,8 @@ pub enum Scale {
     Of { uid: String, replicas: i32 },
     /// The controller is gone, or another one has its name.
     Unknown,
+    /// Of a kind that no cache holds, and nobody asked the server yet.
+    Unasked(ScaleQuestion),
 }
 
 pub fn scale_of(view: &dyn View, namespace: &str, owner: &Owner) -> Result<Scale, String> {
@@ -29,10 +31,14 @@ pub fn scale_of(view: &dyn View, namespace: &str, owner: &Owner) -> Result<Scale
         ("", "ReplicationController") => {
             found::<ReplicationController>(view, &key, &owner.uid, |r| r.spec.as_ref().and_then(|spec| spec.replicas))
         }
-        (group, kind) => {
-            let plural = format!("{}s", kind.to_lowercase());
-            let resource = if group.is_empty() { plural } else { format!("{plural}.{group}") };
-            return Err(format!("{resource} does not implement the scale subresource"));
+        _ => {
+            let question = ScaleQuestion { api_version: owner.api_version.clone(), kind: owner.kind.clone(), key };
+            match view.scale(&question) {
+                None => Scale::Unasked(question),
+                Some(Ok(Some((uid, replicas)))) if uid == owner.uid => Scale::Of { uid, replicas },
+                Some(Ok(_)) => Scale::Unknown,
+                Some(Err(error)) => return Err(error),
+            }
         }
     })
 }

@@ -79,15 +79,42 @@ fn evicted_pods_are_not_healthy_until_they_have_overstayed() {
     assert_eq!(model.events[0], "Warning NotDeleted Pod was expected by PDB default/web to be deleted but it wasn't");
 }
 
+/// A budget over one pod of a kind that no cache holds.
+fn foreign(rule: Value) -> (Model, ScaleQuestion) {
+    let mut model = cluster(rule, 0);
+    let owner = json!([{"apiVersion": "example.com/v1", "kind": "Web", "name": "w", "uid": "w", "controller": true}]);
+    model.put(member("p").set("/metadata/ownerReferences", owner).value());
+    let key = Key::new("default", "w");
+    (model, ScaleQuestion { api_version: "example.com/v1".to_owned(), kind: "Web".to_owned(), key })
+}
+
+#[test]
+fn the_scale_of_a_foreign_kind_is_asked_of_the_server() {
+    let (mut model, question) = foreign(json!({"maxUnavailable": "50%"}));
+    let plan = decide(&DisruptionController, &model, "default", "web");
+    assert_eq!(plan.actions, [Action::AskScale(question.clone())], "nothing is told before it is known");
+    model.scales.insert(question, Ok(Some(("w".to_owned(), 4))));
+    let status = settled(&mut model);
+    assert_eq!((&status["expectedPods"], &status["desiredHealthy"]), (&json!(4), &json!(2)));
+    let (mut model, _) = foreign(json!({"minAvailable": 1}));
+    assert_eq!(settled(&mut model)["expectedPods"], 1, "a number needs no scale");
+}
+
 #[test]
 fn what_cannot_be_counted_allows_nothing() {
-    let mut model = cluster(json!({"maxUnavailable": 1}), 0);
-    let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": true}]);
-    model.put(member("p").set("/metadata/ownerReferences", owner).value());
-    let status = settled(&mut model);
-    assert_eq!(status["disruptionsAllowed"], 0);
-    assert_eq!(status["conditions"][0]["reason"], "SyncFailed");
-    assert_eq!(status["conditions"][0]["message"], "jobs.batch does not implement the scale subresource");
+    for (answer, message) in [
+        (Err("webs.example.com does not implement the scale subresource".to_owned()), None),
+        (Ok(None), Some("found no controllers for pod \"p\"")),
+        (Ok(Some(("another".to_owned(), 4))), Some("found no controllers for pod \"p\"")),
+    ] {
+        let (mut model, question) = foreign(json!({"maxUnavailable": 1}));
+        let message = message.map_or_else(|| answer.clone().unwrap_err(), str::to_owned);
+        model.scales.insert(question, answer);
+        let status = settled(&mut model);
+        assert_eq!(status["disruptionsAllowed"], 0);
+        assert_eq!(status["conditions"][0]["reason"], "SyncFailed");
+        assert_eq!(status["conditions"][0]["message"], message);
+    }
 }
 
 #[test]

@@ -1,21 +1,23 @@
 //! Counting what ended: first into the list of the uncounted, then out of the pod's finalizer, then into the numbers.
 
+use std::collections::HashSet;
+
 use corten_api::k8s_openapi::api::batch::v1::UncountedTerminatedPods;
-use corten_api::k8s_openapi::api::core::v1::Pod;
 
 use super::indexes::{Indexes, index_of};
 use super::{Pass, is_tracked, release};
+use crate::runtime::PodRow;
 use crate::workload::condition::count;
 use crate::workload::pods;
 
-fn uid(pod: &Pod) -> String {
-    pod.metadata.uid.clone().unwrap_or_default()
+fn uid(pod: &PodRow) -> &str {
+    &pod.object.header.uid
 }
 
 impl Pass<'_> {
     /// Whether a pod counts as failed. One that is being deleted does, unless only pods that really failed are to be
     /// replaced: it may never get to say so.
-    pub(super) fn has_failed(&self, pod: &Pod) -> bool {
+    pub(super) fn has_failed(&self, pod: &PodRow) -> bool {
         let only_failed =
             self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
         pods::phase(pod) == "Failed" || (!only_failed && pods::is_terminating(pod) && pods::phase(pod) != "Succeeded")
@@ -47,25 +49,28 @@ impl Pass<'_> {
 
     pub(super) fn account(&mut self) {
         self.settle_uncounted();
-        let before =
-            self.job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.clone()).unwrap_or_default();
-        let listed = |uid: &String| before.succeeded.iter().chain(&before.failed).flatten().any(|one| one == uid);
+        let before = self.job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.as_ref());
+        let listed: HashSet<&str> = before
+            .iter()
+            .flat_map(|lists| lists.succeeded.iter().chain(&lists.failed).flatten())
+            .map(String::as_str)
+            .collect();
         let (mut releases, mut new) = (Vec::new(), UncountedTerminatedPods::default());
-        let held = self.last_failed();
-        let held = |pod: &Pod| held.values().any(|last| last.metadata.uid == pod.metadata.uid);
-        for pod in self.pods.iter().filter(|pod| is_tracked(pod) && !held(pod)) {
+        let (last, completed) = (self.last_failed(), self.completed());
+        let held: HashSet<&str> = last.values().map(uid).collect();
+        for pod in self.pods.iter().filter(|pod| is_tracked(&pod.object) && !held.contains(uid(pod))) {
             let (succeeded, failed) = (pods::phase(pod) == "Succeeded", self.has_failed(pod));
-            if listed(&uid(pod)) {
+            if listed.contains(uid(pod)) {
                 // The list is durable by now: the pod may go.
-                releases.push(release(pod));
-            } else if succeeded && self.counts_as_success(pod) {
-                new.succeeded.get_or_insert_default().push(uid(pod));
+                releases.push(release(&pod.object));
+            } else if succeeded && self.counts_as_success(pod, &completed) {
+                new.succeeded.get_or_insert_default().push(uid(pod).to_owned());
             } else if succeeded {
-                releases.push(release(pod));
+                releases.push(release(&pod.object));
             } else if failed {
                 match self.is_ignored(pod) {
-                    true => releases.push(release(pod)),
-                    false => new.failed.get_or_insert_default().push(uid(pod)),
+                    true => releases.push(release(&pod.object)),
+                    false => new.failed.get_or_insert_default().push(uid(pod).to_owned()),
                 }
             }
         }
@@ -77,10 +82,10 @@ impl Pass<'_> {
     /// Moves into the numbers what was listed and has lost its finalizer since.
     fn settle_uncounted(&mut self) {
         let Some(lists) = self.status.uncounted_terminated_pods.take() else { return };
-        let held: Vec<String> = self.pods.iter().filter(|pod| is_tracked(pod)).map(uid).collect();
+        let held: HashSet<&str> = self.pods.iter().filter(|pod| is_tracked(&pod.object)).map(uid).collect();
         let part = |list: Option<Vec<String>>| -> (Vec<String>, i32) {
             let (still, gone): (Vec<String>, Vec<String>) =
-                list.unwrap_or_default().into_iter().partition(|uid| held.contains(uid));
+                list.unwrap_or_default().into_iter().partition(|uid| held.contains(uid.as_str()));
             (still, i32::try_from(gone.len()).unwrap_or(i32::MAX))
         };
         let (succeeded, more_succeeded) = part(lists.succeeded);
@@ -106,12 +111,12 @@ impl Pass<'_> {
     }
 
     /// A success of an index that already succeeded, or that is no longer asked for, counts for nothing.
-    fn counts_as_success(&self, pod: &Pod) -> bool {
+    fn counts_as_success(&self, pod: &PodRow, completed: &Indexes) -> bool {
         if !self.is_indexed() {
             return true;
         }
         let wanted = self.spec.completions.unwrap_or(0);
-        index_of(pod).is_some_and(|index| index < wanted && !self.completed().contains(index))
+        index_of(pod).is_some_and(|index| index < wanted && !completed.contains(index))
     }
 
     fn add_indexes(&mut self, new: &UncountedTerminatedPods) {
@@ -119,7 +124,8 @@ impl Pass<'_> {
             return;
         }
         let mut completed = self.completed();
-        let fresh = self.pods.iter().filter(|pod| new.succeeded.iter().flatten().any(|one| *one == uid(pod)));
+        let new: HashSet<&str> = new.succeeded.iter().flatten().map(String::as_str).collect();
+        let fresh = self.pods.iter().filter(|pod| new.contains(uid(pod)));
         fresh.filter_map(index_of).for_each(|index| completed.insert(index));
         self.status.completed_indexes = Some(completed.to_string()).filter(|text| !text.is_empty());
         self.status.succeeded = count(completed.len());

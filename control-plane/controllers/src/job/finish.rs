@@ -6,7 +6,7 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Pass;
 use super::indexes::Indexes;
-use crate::runtime::Action;
+use crate::runtime::{Action, PodRow, decode};
 use crate::workload::condition::{self, count};
 use crate::workload::pods;
 
@@ -94,32 +94,34 @@ impl Pass<'_> {
         }
         let restarts_in_place =
             self.spec.template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("OnFailure");
-        let restarts = |pod: &Pod| {
-            let status = pod.status.clone().unwrap_or_default();
-            let all = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
-            all.map(|container| container.restart_count).sum::<i32>()
-        };
         let running = self.active().filter(|pod| matches!(pods::phase(pod), "Running" | "Pending"));
-        let total: i32 = running.map(restarts).sum();
+        let total: i32 = running.map(|pod| pod.facts.all_restarts).sum();
         restarts_in_place && if limit == 0 { total > 0 } else { total >= limit }
     }
 
     /// The first rule of the pod failure policy that a failed pod meets.
-    pub(super) fn rule_for<'s>(&'s self, pod: &Pod) -> Option<(usize, &'s PodFailurePolicyRule)> {
+    fn rule_for<'s>(&'s self, pod: &Pod) -> Option<(usize, &'s PodFailurePolicyRule)> {
         let rules = &self.spec.pod_failure_policy.as_ref()?.rules;
         rules.iter().enumerate().find(|(_, rule)| meets(rule, pod))
     }
 
-    pub(super) fn is_ignored(&self, pod: &Pod) -> bool {
-        self.rule_for(pod).is_some_and(|(_, rule)| rule.action == "Ignore")
+    /// What that rule says to do. The pod is decoded only where there are rules.
+    pub(super) fn action_for(&self, pod: &PodRow) -> Option<&str> {
+        self.spec.pod_failure_policy.as_ref()?;
+        self.rule_for(&decode(&pod.object)?).map(|(_, rule)| rule.action.as_str())
+    }
+
+    pub(super) fn is_ignored(&self, pod: &PodRow) -> bool {
+        self.action_for(pod) == Some("Ignore")
     }
 
     fn unforgivable(&self) -> Option<String> {
-        let mut failed: Vec<&Pod> = self.pods.iter().filter(|pod| pods::phase(pod) == "Failed").collect();
-        failed.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        failed.into_iter().find_map(|pod| {
+        self.spec.pod_failure_policy.as_ref()?;
+        let mut failed: Vec<&PodRow> = self.pods.iter().filter(|pod| pods::phase(pod) == "Failed").collect();
+        failed.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        failed.into_iter().find_map(|row| {
+            let (name, pod) = (row.object.key(), &decode::<Pod>(&row.object)?);
             let (index, rule) = self.rule_for(pod).filter(|(_, rule)| rule.action == "FailJob")?;
-            let name = format!("{}/{}", pod.metadata.namespace.as_deref()?, pod.metadata.name.as_deref()?);
             let detail = match (&rule.on_exit_codes, &rule.on_pod_conditions) {
                 (Some(codes), _) => {
                     let (container, code) = failing_container(pod, codes.container_name.as_deref(), &codes.operator, &codes.values)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use crate::runtime::PodRow;
 
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
@@ -65,8 +65,8 @@ impl fmt::Display for Indexes {
 }
 
 /// The index a pod works on.
-pub fn index_of(pod: &Pod) -> Option<i32> {
-    pod.metadata.annotations.as_ref()?.get(INDEX)?.parse().ok()
+pub fn index_of(pod: &PodRow) -> Option<i32> {
+    pod.facts.completion_index
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::indexes::{INDEX, index_of};
 use super::{Pass, TRACKING};
-use crate::runtime::{Action, Report};
+use crate::runtime::{Action, PodRow, Report};
 use crate::workload::{pods, template};
 
 const BURST: usize = 500;
@@ -56,10 +56,10 @@ impl Pass<'_> {
 
     /// The worst of the active pods, as a scale-down would choose.
     pub(super) fn delete_active(&self, most: usize) -> Vec<Action> {
-        let mut active: Vec<Pod> = self.active().cloned().collect();
+        let mut active: Vec<PodRow> = self.active().cloned().collect();
         pods::rank_for_deletion(&mut active, &self.pods, self.now);
         let report = Report::pod_deleted(self.job);
-        active.iter().take(most).map(|pod| Action::delete_with(pod, None, None, Some(report.clone()))).collect()
+        active.iter().take(most).map(|pod| Action::delete_pod(pod, report.clone())).collect()
     }
 
     /// Active pods whose index has one already, or is not to be worked on.
@@ -67,20 +67,16 @@ impl Pass<'_> {
         if !self.is_indexed() {
             return Vec::new();
         }
-        let mut active: Vec<&Pod> = self.active().collect();
-        active.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|time| time.0), pod.name().to_owned()));
+        let mut active: Vec<&PodRow> = self.active().collect();
+        active.sort_unstable_by_key(|pod| (pod.object.header.creation_timestamp, pod.name()));
         let (mut seen, completed) = (BTreeSet::new(), self.completed());
         let wanted = self.spec.completions.unwrap_or(0);
-        let superfluous = |pod: &&&Pod| {
+        let superfluous = |pod: &&&PodRow| {
             !index_of(pod).is_some_and(|index| index < wanted && !completed.contains(index) && seen.insert(index))
         };
         let report = Report::pod_deleted(self.job);
         let mut superfluous = superfluous;
-        active
-            .iter()
-            .filter(|pod| superfluous(pod))
-            .map(|pod| Action::delete_with(*pod, None, None, Some(report.clone())))
-            .collect()
+        active.iter().filter(|pod| superfluous(pod)).map(|pod| Action::delete_pod(pod, report.clone())).collect()
     }
 
     /// How long to wait before the next pod: ten seconds after a failure, doubling with each in a row.
@@ -140,15 +136,8 @@ pub(super) fn pause_after(failures: usize, last: Timestamp, now: Timestamp) -> O
     pause.checked_sub(passed).filter(|left| !left.is_zero())
 }
 
-pub(super) fn finished_at(pod: &Pod) -> Option<Timestamp> {
-    let status = pod.status.as_ref()?;
-    let ends = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
-    let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    ends.map(|time| time.0).max().or(created)
+pub(super) fn finished_at(pod: &PodRow) -> Option<Timestamp> {
+    pod.facts.finished.or(pod.object.header.creation_timestamp)
 }
 
 /// A pod that works on one index: it can tell by label, annotation, environment and hostname.

@@ -17,12 +17,12 @@ use corten_api::k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobSta
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_client::Change;
-use corten_meta::{Key, Selector};
+use corten_meta::{Key, Object, Selector};
 use jiff::Timestamp;
 use serde_json::json;
 
 use crate::replicaset::{matching_orphan, new_orphan, owners_of};
-use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, View, Watch};
 use crate::workload::condition::{self, count};
 use crate::workload::owner::{self, claim};
 use crate::workload::pods;
@@ -36,7 +36,7 @@ pub struct JobController;
 
 pub struct Observed {
     job: Job,
-    candidates: Vec<Pod>,
+    candidates: Vec<PodRow>,
 }
 
 impl Controller for JobController {
@@ -54,7 +54,7 @@ impl Controller for JobController {
         let job: Job = view.typed(key)?;
         let foreign = job.spec.as_ref()?.managed_by.as_deref().is_some_and(|by| by != "kubernetes.io/job-controller");
         let uid = job.metadata.uid.clone().filter(|_| !foreign)?;
-        let candidates = view.claimable(&key.namespace, &uid, &selector(&job));
+        let candidates = view.claimable_rows(&key.namespace, &uid, &selector(&job));
         Some(Observed { job, candidates })
     }
 
@@ -110,26 +110,30 @@ pub fn finished_condition(job: &Job) -> Option<&JobCondition> {
 }
 
 /// Nobody counts any more: pods must not be held by a finalizer that nobody would lift.
-fn release_all(pods: &[Pod]) -> Plan {
-    Plan::from(pods.iter().filter(|pod| is_tracked(pod)).map(release).collect::<Vec<_>>())
+fn release_all(pods: &[PodRow]) -> Plan {
+    Plan::from(pods.iter().filter(|pod| is_tracked(&pod.object)).map(|pod| release(&pod.object)).collect::<Vec<_>>())
 }
 
-fn is_tracked(pod: &Pod) -> bool {
-    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == TRACKING)
+fn is_tracked(pod: &Object) -> bool {
+    pod.header.finalizers.iter().any(|finalizer| finalizer == TRACKING)
 }
 
-fn release(pod: &Pod) -> Action {
-    let kept: Vec<&String> =
-        pod.metadata.finalizers.iter().flatten().filter(|finalizer| *finalizer != TRACKING).collect();
-    let version = &pod.metadata.resource_version;
-    Action::patch(pod, json!({"metadata": {"resourceVersion": version, "finalizers": kept}}))
+fn release(pod: &Object) -> Action {
+    let kept: Vec<&String> = pod.header.finalizers.iter().filter(|finalizer| *finalizer != TRACKING).collect();
+    let (uid, version) = (&pod.header.uid, pod.revision.to_string());
+    Action::Patch {
+        resource: ResourceType::of::<Pod>(),
+        key: pod.key(),
+        patch: json!({"metadata": {"uid": uid, "resourceVersion": version, "finalizers": kept}}),
+        subresource: None,
+    }
 }
 
 /// One pass over a Job; `status` is what will be written.
 struct Pass<'a> {
     job: &'a Job,
     spec: JobSpec,
-    pods: Vec<Pod>,
+    pods: Vec<PodRow>,
     status: JobStatus,
     now: Timestamp,
     plan: Plan,
@@ -164,7 +168,7 @@ impl Pass<'_> {
         self.spec.completion_mode.as_deref() == Some("Indexed")
     }
 
-    fn active(&self) -> impl Iterator<Item = &Pod> {
+    fn active(&self) -> impl Iterator<Item = &PodRow> {
         self.pods.iter().filter(pods::is_active)
     }
 

@@ -1,20 +1,21 @@
 //! Pods that wait to be counted by a Job that is gone: nobody will, so nothing may hold them.
 
+use std::sync::Arc;
+
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::batch::v1::Job;
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_client::Change;
-use corten_meta::Key;
+use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
-use super::{TRACKING, is_tracked, release};
+use super::{is_tracked, release};
 use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch};
-use crate::workload::owner::controller_of;
 
 pub struct UncountedPods;
 
 pub struct Observed {
-    pod: Pod,
+    pod: Arc<Object>,
     /// The Job that no cache knows, but the server might.
     unknown: Option<Key>,
 }
@@ -31,12 +32,12 @@ impl Controller for UncountedPods {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
-        let pod: Pod = view.typed(key).filter(is_tracked)?;
-        let owner = controller_of(&pod.metadata).filter(|owner| owner.kind == Job::KIND).cloned();
+        let pod = view.get(ResourceType::of::<Pod>(), key).filter(|pod| is_tracked(pod))?;
+        let owner = pod.controller().filter(|owner| owner.kind == Job::KIND).cloned();
         let key = owner.as_ref().map(|owner| Key::new(key.namespace.clone(), owner.name.clone()));
-        let job: Option<Job> = key.as_ref().and_then(|key| view.typed(key));
+        let job = key.as_ref().and_then(|key| view.get(ResourceType::of::<Job>(), key));
         match job {
-            Some(job) if job.metadata.uid.as_ref() == owner.map(|owner| owner.uid).as_ref() => None,
+            Some(job) if owner.is_some_and(|owner| owner.uid == job.header.uid) => None,
             Some(_) => Some(Observed { pod, unknown: None }),
             None => Some(Observed { pod, unknown: key }),
         }
@@ -52,7 +53,7 @@ impl Controller for UncountedPods {
 }
 
 fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
-    let tracked = change.new.as_ref().is_some_and(|pod| pod.header.finalizers.iter().any(|name| name == TRACKING));
+    let tracked = change.new.as_ref().is_some_and(|pod| is_tracked(pod));
     if tracked { vec![change.key.clone()] } else { Vec::new() }
 }
 

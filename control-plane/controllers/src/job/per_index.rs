@@ -11,18 +11,14 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use super::indexes::{Indexes, index_of};
 use super::manage::{finished_at, pause_after};
 use super::{Pass, is_tracked};
+use crate::runtime::PodRow;
 
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
-fn number(pod: &Pod, annotation: &str) -> i32 {
-    let value = pod.metadata.annotations.as_ref().and_then(|all| all.get(annotation));
-    value.and_then(|value| value.parse::<i32>().ok()).filter(|count| *count >= 0).unwrap_or(0)
-}
-
 /// Failures of the index before this pod, those that a rule forgave included.
-fn all_before(pod: &Pod) -> i32 {
-    number(pod, FAILURES).saturating_add(number(pod, IGNORED))
+fn all_before(pod: &PodRow) -> i32 {
+    pod.facts.index_failures.saturating_add(pod.facts.index_failures_ignored)
 }
 
 impl Pass<'_> {
@@ -46,12 +42,12 @@ impl Pass<'_> {
     pub(super) fn count_failed_indexes(&mut self) {
         let Some(limit) = self.limit_per_index() else { return };
         let mut failed = self.failed_indexes();
-        for pod in self.pods.iter().filter(|pod| is_tracked(pod) && self.has_failed(pod)) {
-            let action = self.rule_for(pod).map(|(_, rule)| rule.action.as_str());
+        for pod in self.pods.iter().filter(|pod| is_tracked(&pod.object) && self.has_failed(pod)) {
+            let action = self.action_for(pod);
             let lost = match action {
                 Some("FailIndex") => true,
                 Some("Ignore") => false,
-                _ => number(pod, FAILURES) >= limit,
+                _ => pod.facts.index_failures >= limit,
             };
             if let Some(index) = index_of(pod).filter(|_| lost) {
                 failed.insert(index);
@@ -61,8 +57,8 @@ impl Pass<'_> {
     }
 
     /// The failed pod of each open index that has no successor yet: the one with the most failures before it.
-    pub(super) fn last_failed(&self) -> BTreeMap<i32, Pod> {
-        let mut last: BTreeMap<i32, Pod> = BTreeMap::new();
+    pub(super) fn last_failed(&self) -> BTreeMap<i32, PodRow> {
+        let mut last: BTreeMap<i32, PodRow> = BTreeMap::new();
         // A Job that is about to end has no successors: all its pods are counted.
         if self.limit_per_index().is_none() || self.decided().is_some() {
             return last;
@@ -70,12 +66,12 @@ impl Pass<'_> {
         let busy: Indexes = self.active().filter_map(index_of).collect();
         let (completed, failed) = (self.completed(), self.failed_indexes());
         let wanted = self.spec.completions.unwrap_or(0);
-        for pod in self.pods.iter().filter(|pod| is_tracked(pod) && self.has_failed(pod)) {
+        for pod in self.pods.iter().filter(|pod| is_tracked(&pod.object) && self.has_failed(pod)) {
             let Some(index) = index_of(pod).filter(|index| *index < wanted) else { continue };
             if busy.contains(index) || completed.contains(index) || failed.contains(index) {
                 continue;
             }
-            let rank = |pod: &Pod| (all_before(pod), finished_at(pod), pod.metadata.name.clone());
+            let rank = |pod: &PodRow| (all_before(pod), finished_at(pod), pod.name().to_owned());
             if last.get(&index).is_none_or(|other| rank(other) < rank(pod)) {
                 last.insert(index, pod.clone());
             }
@@ -84,18 +80,18 @@ impl Pass<'_> {
     }
 
     /// How long the successor of a failed pod waits; none when it need not any more.
-    pub(super) fn pause_of_index(&self, last: &Pod) -> Option<Duration> {
+    pub(super) fn pause_of_index(&self, last: &PodRow) -> Option<Duration> {
         pause_after(usize::try_from(all_before(last)).unwrap_or(0) + 1, finished_at(last)?, self.now)
     }
 
     /// The counts that the next pod of an index carries.
-    pub(super) fn carry_failures(&self, pod: &mut Pod, last: Option<&Pod>) {
+    pub(super) fn carry_failures(&self, pod: &mut Pod, last: Option<&PodRow>) {
         if self.limit_per_index().is_none() {
             return;
         }
         let forgiven = last.is_some_and(|last| self.is_ignored(last));
-        let failures = last.map_or(0, |last| number(last, FAILURES) + i32::from(!forgiven));
-        let ignored = last.map_or(0, |last| number(last, IGNORED) + i32::from(forgiven));
+        let failures = last.map_or(0, |last| last.facts.index_failures + i32::from(!forgiven));
+        let ignored = last.map_or(0, |last| last.facts.index_failures_ignored + i32::from(forgiven));
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(FAILURES.to_owned(), failures.to_string());
         if ignored > 0 {

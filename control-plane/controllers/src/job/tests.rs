@@ -19,6 +19,14 @@ fn job(spec: Value) -> Value {
     job
 }
 
+fn index_of(pod: &Pod) -> Option<i32> {
+    pod.metadata.annotations.as_ref()?.get(indexes::INDEX)?.parse().ok()
+}
+
+fn is_held(pod: &Pod) -> bool {
+    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == TRACKING)
+}
+
 fn cluster(spec: Value) -> Model {
     let mut model = Model::default();
     model.put(job(spec));
@@ -60,7 +68,7 @@ fn a_job_runs_to_completion_and_counts_each_pod_once() {
     let mut model = cluster(json!({"completions": 3, "parallelism": 2}));
     settle(&mut model);
     assert_eq!(model.names("Pod").len(), 2);
-    assert!(model.typed::<Pod>().iter().all(is_tracked));
+    assert!(model.typed::<Pod>().iter().all(is_held));
     assert_eq!(status(&model)["active"], 2);
     end_pods(&mut model, "Succeeded", 0);
     settle(&mut model);
@@ -69,7 +77,7 @@ fn a_job_runs_to_completion_and_counts_each_pod_once() {
     settle(&mut model);
     assert_eq!(status(&model)["succeeded"], 3);
     assert_eq!(conditions(&model), ["SuccessCriteriaMet=True CompletionsReached", "Complete=True CompletionsReached"]);
-    assert!(!model.typed::<Pod>().iter().any(is_tracked), "the finalizers are gone");
+    assert!(!model.typed::<Pod>().iter().any(is_held), "the finalizers are gone");
     assert!(model.events.contains(&"Normal Completed Job completed".to_owned()));
     assert!(!status(&model)["completionTime"].is_null());
 }
@@ -107,10 +115,10 @@ fn a_fresh_failure_is_followed_by_a_pause() {
 fn an_indexed_job_works_on_every_index_once() {
     let mut model = cluster(json!({"completionMode": "Indexed", "completions": 4, "parallelism": 4}));
     settle(&mut model);
-    let mut indexes: Vec<i32> = model.typed::<Pod>().iter().filter_map(indexes::index_of).collect();
+    let mut indexes: Vec<i32> = model.typed::<Pod>().iter().filter_map(index_of).collect();
     indexes.sort_unstable();
     assert_eq!(indexes, [0, 1, 2, 3]);
-    let first = model.typed::<Pod>().into_iter().find(|pod| indexes::index_of(pod) == Some(0)).unwrap();
+    let first = model.typed::<Pod>().into_iter().find(|pod| index_of(pod) == Some(0)).unwrap();
     let spec = first.spec.unwrap();
     assert_eq!(spec.hostname.as_deref(), Some("work-0"));
     assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, "JOB_COMPLETION_INDEX");
@@ -128,7 +136,7 @@ fn with_a_limit_for_each_index_one_bad_index_does_not_stop_the_others() {
     settle(&mut model);
     for pod in model.typed::<Pod>() {
         let mut value = pod.to_value();
-        value["status"] = json!({"phase": if indexes::index_of(&pod) == Some(0) { "Failed" } else { "Succeeded" }});
+        value["status"] = json!({"phase": if index_of(&pod) == Some(0) { "Failed" } else { "Succeeded" }});
         model.put(value);
     }
     settle(&mut model);
@@ -160,7 +168,7 @@ fn a_success_policy_ends_the_job_early() {
     let policy = json!({"completionMode": "Indexed", "completions": 3, "parallelism": 3, "successPolicy": {"rules": [{"succeededIndexes": "0"}]}});
     let mut model = cluster(policy);
     settle(&mut model);
-    let leader = model.typed::<Pod>().into_iter().find(|pod| indexes::index_of(pod) == Some(0)).unwrap();
+    let leader = model.typed::<Pod>().into_iter().find(|pod| index_of(pod) == Some(0)).unwrap();
     let mut value = leader.to_value();
     value["status"] = json!({"phase": "Succeeded"});
     model.put(value);
@@ -173,7 +181,7 @@ fn a_success_policy_ends_the_job_early() {
             value["status"] = json!({"phase": "Failed"});
             model.put(value);
         }
-        for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminating(pod) && !is_tracked(pod)) {
+        for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminating(pod) && !is_held(pod)) {
             model.remove("Pod", "default", pod.name());
         }
     }
@@ -229,13 +237,13 @@ fn a_finished_or_deleted_job_holds_no_pod() {
         corten_meta::patch::merge_patch(&mut changed, &extra);
         model.put(changed);
         settle(&mut model);
-        assert!(!model.typed::<Pod>().iter().any(is_tracked));
+        assert!(!model.typed::<Pod>().iter().any(is_held));
     }
 }
 
 /// A pod that is deleted, as a node or a person would, when nothing holds it.
 fn clear_away(model: &mut Model) {
-    for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminal(pod) && !is_tracked(pod)) {
+    for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminal(pod) && !is_held(pod)) {
         model.remove("Pod", "default", pod.name());
     }
 }
@@ -254,7 +262,7 @@ fn an_index_is_lost_by_its_own_failures_even_if_its_pods_are_cleared_away() {
         assert_eq!(active.len(), 2 - round);
         for pod in active {
             let mut value = pod.to_value();
-            let failed = indexes::index_of(&pod) == Some(1);
+            let failed = index_of(&pod) == Some(1);
             value["status"] = json!({"phase": if failed { "Failed" } else { "Succeeded" }, "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
                 "state": {"terminated": {"exitCode": i32::from(failed), "finishedAt": "2026-01-01T00:00:00Z"}}}]});
             model.put(value);
@@ -278,7 +286,7 @@ fn an_index_that_just_failed_waits_while_the_others_go_on() {
         "state": {"terminated": {"exitCode": 1, "finishedAt": corten_meta::time::rfc3339(*NOW)}}}]});
     model.put(failed);
     settle(&mut model);
-    let active: Vec<Option<i32>> = model.typed::<Pod>().iter().filter(pods::is_active).map(indexes::index_of).collect();
+    let active: Vec<Option<i32>> = model.typed::<Pod>().iter().filter(pods::is_active).map(index_of).collect();
     assert_eq!(active, [Some(1)]);
 }
 
@@ -286,7 +294,7 @@ fn an_index_that_just_failed_waits_while_the_others_go_on() {
 fn a_job_made_smaller_forgets_the_indexes_it_no_longer_asks_for() {
     let mut model = cluster(json!({"completionMode": "Indexed", "completions": 3, "parallelism": 3}));
     settle(&mut model);
-    for pod in model.typed::<Pod>().into_iter().filter(|pod| indexes::index_of(pod) != Some(0)) {
+    for pod in model.typed::<Pod>().into_iter().filter(|pod| index_of(pod) != Some(0)) {
         let mut value = pod.to_value();
         value["status"] = json!({"phase": "Succeeded"});
         model.put(value);
@@ -311,5 +319,5 @@ fn a_job_that_is_gone_holds_no_pod() {
     let keys = crate::model::mapped::<Job>(&UncountedPods, &model, Some(&before), None);
     assert_eq!(keys, [format!("default/{pod}")]);
     converges(&UncountedPods, &mut model, "default", &pod);
-    assert!(!model.typed::<Pod>().iter().any(is_tracked));
+    assert!(!model.typed::<Pod>().iter().any(is_held));
 }

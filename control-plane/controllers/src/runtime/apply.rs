@@ -2,6 +2,8 @@
 //!
 //! The first failure ends the plan: what follows was decided on the assumption that it would succeed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch};
 use corten_meta::{Key, Value};
 use futures::future::join_all;
@@ -9,7 +11,8 @@ use http::Method;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::address;
-use super::plan::{Action, Event, Reference, Report, ResourceType};
+use super::plan::{Action, Event, Plan, Reference, Report, ResourceType};
+use super::scale::{self, ScaleAnswer, ScaleQuestion};
 use super::view::Failure;
 
 /// The most creations in flight at once.
@@ -81,6 +84,13 @@ impl Applier {
         Ok(list.resource_version.parse().unwrap_or(0))
     }
 
+    /// The answers to what a controller must know before it can decide.
+    pub async fn ask(&self, plan: &Plan) -> BTreeMap<ScaleQuestion, ScaleAnswer> {
+        let questions: BTreeSet<&ScaleQuestion> = plan.questions().collect();
+        let answers = join_all(questions.iter().map(|question| scale::ask(&self.client, question))).await;
+        questions.into_iter().cloned().zip(answers).collect()
+    }
+
     /// One action; tells of it as its report asks.
     async fn act(&self, action: &Action) -> Result<Option<Echo>, (Failure, Error)> {
         let outcome = self.write(action).await;
@@ -111,6 +121,8 @@ impl Applier {
                 self.client.send_raw(Method::DELETE, &path).await?;
                 Ok(None)
             }
+            // Answered by now, or the answer asks something new: the next look will tell.
+            Action::AskScale(_) => Ok(None),
             Action::Absent { resource, key } => {
                 match self.client.dynamic(&address(*resource)).get(&key.namespace, &key.name).await {
                     Ok(_) => Err(Error::Decode(format!("{} {key} exists after all", resource.kind))),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
+use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_client::{Cache, Caches, Resource, WorkQueue};
 use corten_meta::{Key, Object};
@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use super::Feeds;
 use super::controller::Keys;
 use super::plan::ResourceType;
-use super::rows::{PodRow, Rows};
+use super::rows::{Facts, NodeFacts, NodeRow, PodFacts, PodRow, Row, Rows};
+use super::scale::{ScaleAnswer, ScaleQuestion};
 use super::view::{Failure, View, claim_of_volume, node_of_pod, selector_of_service};
 
 /// Pods by the node they are bound to.
@@ -38,8 +39,9 @@ pub struct Route {
 pub struct Feed {
     pub cache: Arc<Cache>,
     routes: Vec<Route>,
-    /// What was parsed of the objects, if they are pods.
-    rows: Rows,
+    /// What was parsed of the objects, if they are pods or nodes.
+    pods: Rows<PodFacts>,
+    nodes: Rows<NodeFacts>,
     /// A revision that the cache has certainly reached: events arrive in the order of revisions.
     reached: watch::Sender<u64>,
 }
@@ -56,7 +58,8 @@ pub async fn open(caches: &Caches, routes: HashMap<ResourceType, Vec<Route>>) ->
     for (resource, routes) in routes {
         let cache = caches.dynamic(&address(resource));
         index(resource, &cache);
-        feeds.insert(resource, Arc::new(Feed { cache, routes, rows: Rows::default(), reached: watch::Sender::new(0) }));
+        let (pods, nodes, reached) = (Rows::default(), Rows::default(), watch::Sender::new(0));
+        feeds.insert(resource, Arc::new(Feed { cache, routes, pods, nodes, reached }));
     }
     for feed in feeds.values() {
         feed.cache.synced().await;
@@ -105,7 +108,7 @@ pub fn address(resource: ResourceType) -> Resource {
 
 /// Passes changes on until the cache closes.
 pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
-    let view = CachedView { feeds, failure: None };
+    let view = CachedView::new(feeds, None);
     let mut subscription = feed.cache.subscribe();
     while let Some(change) = subscription.next().await {
         for route in &feed.routes {
@@ -114,7 +117,8 @@ pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
             }
         }
         if let (None, Some(gone)) = (&change.new, &change.old) {
-            feed.rows.forget(&gone.header.uid);
+            feed.pods.forget(&gone.header.uid);
+            feed.nodes.forget(&gone.header.uid);
         }
         let revision = change.object().map_or(0, |object| object.revision);
         feed.reached.send_if_modified(|reached| {
@@ -129,6 +133,14 @@ pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
 pub struct CachedView {
     pub feeds: Feeds,
     pub failure: Option<Failure>,
+    /// What the server said of scales that were asked for.
+    pub scales: BTreeMap<ScaleQuestion, ScaleAnswer>,
+}
+
+impl CachedView {
+    pub fn new(feeds: Feeds, failure: Option<Failure>) -> CachedView {
+        CachedView { feeds, failure, scales: BTreeMap::new() }
+    }
 }
 
 impl View for CachedView {
@@ -173,13 +185,28 @@ impl View for CachedView {
     }
 
     fn rows(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {
-        match self.feeds.get(&ResourceType::of::<Pod>()) {
-            Some(feed) => feed.rows.of(pods),
-            None => pods.into_iter().map(PodRow::new).collect(),
-        }
+        let feed = self.feeds.get(&ResourceType::of::<Pod>());
+        rows(feed.map(|feed| &feed.pods), pods)
+    }
+
+    fn node_rows(&self, nodes: Vec<Arc<Object>>) -> Vec<NodeRow> {
+        let feed = self.feeds.get(&ResourceType::of::<Node>());
+        rows(feed.map(|feed| &feed.nodes), nodes)
+    }
+
+    fn scale(&self, question: &ScaleQuestion) -> Option<ScaleAnswer> {
+        self.scales.get(question).cloned()
     }
 
     fn last_failure(&self) -> Option<Failure> {
         self.failure.clone()
+    }
+}
+
+/// By what was kept, where somebody keeps.
+fn rows<F: Facts>(kept: Option<&Rows<F>>, objects: Vec<Arc<Object>>) -> Vec<Row<F>> {
+    match kept {
+        Some(kept) => kept.of(objects),
+        None => objects.into_iter().map(Row::new).collect(),
     }
 }

@@ -11,6 +11,7 @@ mod feed;
 pub mod monitors;
 mod plan;
 mod rows;
+mod scale;
 pub mod tend;
 mod view;
 mod worker;
@@ -18,7 +19,8 @@ mod worker;
 pub use apply::Applier;
 pub use controller::{Controller, Decide, Keys, Watch};
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
-pub use rows::PodRow;
+pub use rows::{NodeRow, PodRow};
+pub use scale::{ScaleAnswer, ScaleQuestion};
 pub use view::{Failure, View, claim_of_volume, decode, node_of_pod, selector_of_service};
 
 use std::collections::HashMap;
@@ -77,7 +79,7 @@ impl Watched {
             routes.entry(watch.resource).or_default();
         }
         let feeds = Arc::new(feed::open(caches, routes).await);
-        Watched(feed::CachedView { feeds, failure: None })
+        Watched(feed::CachedView::new(feeds, None))
     }
 
     pub fn view(&self) -> &dyn View {

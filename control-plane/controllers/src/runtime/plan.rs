@@ -13,6 +13,7 @@ use corten_meta::{Key, Value};
 use serde_json::json;
 
 use super::rows::PodRow;
+use super::scale::ScaleQuestion;
 
 /// A resource type by its names in the API. Built from a typed kind, so no controller spells them by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -142,6 +143,8 @@ pub enum Action {
         resource: ResourceType,
         key: Key,
     },
+    /// Nothing can be decided before this is answered; a plan that asks does nothing else.
+    AskScale(ScaleQuestion),
 }
 
 impl Action {
@@ -250,7 +253,7 @@ impl Action {
             | Action::UpdateStatus { resource, .. }
             | Action::Patch { resource, .. }
             | Action::Delete { resource, .. } => Some(*resource),
-            Action::Event(_) | Action::RemoveLocalVolume { .. } | Action::Absent { .. } => None,
+            Action::Event(_) | Action::RemoveLocalVolume { .. } | Action::Absent { .. } | Action::AskScale(_) => None,
         }
     }
 
@@ -278,6 +281,14 @@ impl Plan {
     /// Looks again after the shortest of all the times asked for.
     pub fn requeue(&mut self, after: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(after, |already| already.min(after)));
+    }
+
+    /// What must be known first.
+    pub fn questions(&self) -> impl Iterator<Item = &ScaleQuestion> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::AskScale(question) => Some(question),
+            _ => None,
+        })
     }
 
     /// A plan that writes nothing: the state is as desired.

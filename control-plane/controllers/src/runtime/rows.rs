@@ -1,5 +1,5 @@
-//! Pods as the controllers count them: the shared bytes, and the few facts beyond metadata that decide whether a pod
-//! counts, parsed once for each version of it.
+//! Pods and nodes as the controllers count them: the shared bytes, and the few facts beyond metadata that decide
+//! whether one counts, parsed once for each version of it.
 //!
 //! A workload of a thousand pods is looked at again after every change of one of them; decoding all of them each time
 //! would be most of the work. A row never lags behind its object: it is made from those very bytes.
@@ -8,38 +8,72 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_meta::Object;
 use jiff::Timestamp;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+const INDEX_FAILURES_IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+
+/// What is read of an object beyond its header.
+pub trait Facts: Default {
+    /// None for bytes that are no such object.
+    fn parse(object: &Object) -> Option<Self>;
+}
 
 /// What is read of a pod's spec, status and annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct PodFacts {
     pub node: Box<str>,
     pub phase: Box<str>,
     /// Whether the pod is ready, and since when if that is told.
     pub ready: Option<Option<Timestamp>>,
+    /// When the last of its containers ended, of those that did.
+    pub finished: Option<Timestamp>,
+    /// Of the container that restarted most.
     pub restarts: i32,
+    /// Of all containers, those that run before the others included.
+    pub all_restarts: i32,
     pub deletion_cost: i32,
+    /// The index of an indexed Job that the pod works on.
+    pub completion_index: Option<i32>,
+    /// How often the pods of that index failed before this one, and how often a rule forgave it.
+    pub index_failures: i32,
+    pub index_failures_ignored: i32,
 }
 
-/// One pod.
+/// What is read of a node's spec.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeFacts {
+    pub taints: Vec<Taint>,
+}
+
+/// One object and its facts.
 #[derive(Clone, Debug)]
-pub struct PodRow {
+pub struct Row<F> {
     pub object: Arc<Object>,
-    pub facts: Arc<Facts>,
+    pub facts: Arc<F>,
 }
 
-impl PodRow {
+pub type PodRow = Row<PodFacts>;
+pub type NodeRow = Row<NodeFacts>;
+
+impl<F: Facts> Row<F> {
     /// A row that nobody keeps.
-    pub fn new(object: Arc<Object>) -> PodRow {
-        let facts = Arc::new(Facts::parse(&object).unwrap_or_default());
-        PodRow { object, facts }
+    pub fn new(object: Arc<Object>) -> Row<F> {
+        let facts = Arc::new(F::parse(&object).unwrap_or_default());
+        Row { object, facts }
     }
 
     pub fn name(&self) -> &str {
         &self.object.header.name
+    }
+
+    /// The value of a label; empty where there is none.
+    pub fn label(&self, key: &str) -> &str {
+        self.object.header.labels.get(key).map_or("", String::as_str)
     }
 }
 
@@ -74,8 +108,10 @@ struct Status<'a> {
     phase: Cow<'a, str>,
     #[serde(default)]
     conditions: Vec<Condition<'a>>,
-    #[serde(default)]
-    container_statuses: Vec<Container>,
+    #[serde(borrow, default)]
+    container_statuses: Vec<Container<'a>>,
+    #[serde(borrow, default)]
+    init_container_statuses: Vec<Container<'a>>,
 }
 
 #[derive(serde::Deserialize)]
@@ -91,50 +127,104 @@ struct Condition<'a> {
 
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Container {
+struct Container<'a> {
     #[serde(default)]
     restart_count: i32,
+    #[serde(borrow, default)]
+    state: State<'a>,
 }
 
-impl Facts {
-    fn parse(object: &Object) -> Option<Facts> {
+#[derive(Default, serde::Deserialize)]
+struct State<'a> {
+    #[serde(borrow, default)]
+    terminated: Option<Terminated<'a>>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terminated<'a> {
+    #[serde(borrow, default)]
+    finished_at: Option<Cow<'a, str>>,
+}
+
+impl Facts for PodFacts {
+    fn parse(object: &Object) -> Option<PodFacts> {
         let pod: Pod<'_> = serde_json::from_slice(&object.bytes).ok()?;
         let ready = pod.status.conditions.iter().find(|one| one.r#type == "Ready" && one.status == "True");
         let since = |one: &Condition<'_>| one.last_transition_time.as_ref().and_then(|time| time.parse().ok());
-        Some(Facts {
+        let annotated = |key: &str| pod.metadata.annotations.get(key).and_then(|value| value.parse().ok());
+        let (containers, init) = (&pod.status.container_statuses, &pod.status.init_container_statuses);
+        let ended = |one: &Container<'_>| one.state.terminated.as_ref()?.finished_at.as_ref()?.parse().ok();
+        Some(PodFacts {
+            ready: ready.map(since),
+            finished: containers.iter().filter_map(ended).max(),
+            restarts: containers.iter().map(|one| one.restart_count).max().unwrap_or(0),
+            all_restarts: init.iter().chain(containers).map(|one| one.restart_count).sum(),
+            deletion_cost: annotated(DELETION_COST).unwrap_or(0),
+            completion_index: annotated(COMPLETION_INDEX),
+            index_failures: annotated(INDEX_FAILURES).filter(|count| *count >= 0).unwrap_or(0),
+            index_failures_ignored: annotated(INDEX_FAILURES_IGNORED).filter(|count| *count >= 0).unwrap_or(0),
             node: pod.spec.node_name.into(),
             phase: pod.status.phase.into(),
-            ready: ready.map(since),
-            restarts: pod.status.container_statuses.iter().map(|one| one.restart_count).max().unwrap_or(0),
-            deletion_cost: pod.metadata.annotations.get(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0),
         })
     }
 }
 
-/// The facts of a pod and the version they are of.
-type Row = (u64, Arc<Facts>);
+#[derive(serde::Deserialize)]
+struct Node {
+    #[serde(default)]
+    spec: NodeSpec,
+}
 
-/// The facts of the newest version of each pod that was asked for, by uid.
-#[derive(Default)]
-pub struct Rows(Mutex<HashMap<Box<str>, Row>>);
+#[derive(Default, serde::Deserialize)]
+struct NodeSpec {
+    #[serde(default)]
+    taints: Vec<NodeTaint>,
+}
 
-impl Rows {
-    pub fn of(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {
+#[derive(serde::Deserialize)]
+struct NodeTaint {
+    key: String,
+    #[serde(default)]
+    value: Option<String>,
+    effect: String,
+}
+
+impl Facts for NodeFacts {
+    fn parse(object: &Object) -> Option<NodeFacts> {
+        let node: Node = serde_json::from_slice(&object.bytes).ok()?;
+        let taint =
+            |taint: NodeTaint| Taint { key: taint.key, value: taint.value, effect: taint.effect, time_added: None };
+        Some(NodeFacts { taints: node.spec.taints.into_iter().map(taint).collect() })
+    }
+}
+
+/// The facts of the newest version of each object that was asked for, by uid.
+pub struct Rows<F>(Mutex<HashMap<Box<str>, (u64, Arc<F>)>>);
+
+impl<F> Default for Rows<F> {
+    fn default() -> Rows<F> {
+        Rows(Mutex::default())
+    }
+}
+
+impl<F: Facts> Rows<F> {
+    pub fn of(&self, objects: Vec<Arc<Object>>) -> Vec<Row<F>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let row = |object: Arc<Object>| {
             if let Some((revision, facts)) = kept.get(object.header.uid.as_str())
                 && *revision == object.revision
             {
-                return PodRow { facts: facts.clone(), object };
+                return Row { facts: facts.clone(), object };
             }
-            let row = PodRow::new(object);
+            let row = Row::<F>::new(object);
             kept.insert(row.object.header.uid.as_str().into(), (row.object.revision, row.facts.clone()));
             row
         };
-        pods.into_iter().map(row).collect()
+        objects.into_iter().map(row).collect()
     }
 
-    /// The pod is gone, and its row with it.
+    /// The object is gone, and its row with it.
     pub fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }

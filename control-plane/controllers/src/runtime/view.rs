@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_api::{Typed, decode_object};
 use corten_meta::Selector;
 use corten_meta::{Key, Object};
 
 use super::plan::ResourceType;
-use super::rows::PodRow;
+use super::rows::{NodeRow, PodRow};
+use super::scale::{ScaleAnswer, ScaleQuestion};
 
 /// Why the last attempt for this key failed; some controllers tell the user in a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,14 @@ pub trait View: Send + Sync {
     /// The pods with what is asked of them all the time, without decoding those that did not change.
     fn rows(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {
         pods.into_iter().map(PodRow::new).collect()
+    }
+    /// The same of nodes.
+    fn node_rows(&self, nodes: Vec<Arc<Object>>) -> Vec<NodeRow> {
+        nodes.into_iter().map(NodeRow::new).collect()
+    }
+    /// What the server said of a scale, if it was asked for this decision.
+    fn scale(&self, _question: &ScaleQuestion) -> Option<ScaleAnswer> {
+        None
     }
     fn last_failure(&self) -> Option<Failure> {
         None
@@ -120,6 +129,13 @@ impl dyn View + '_ {
     /// The pods that are bound to a node.
     pub fn on_node(&self, node: &str) -> Vec<Pod> {
         self.pods_on(node).iter().filter_map(decode).collect()
+    }
+
+    /// Every node, by name.
+    pub fn nodes(&self) -> Vec<NodeRow> {
+        let mut nodes = self.node_rows(self.list(ResourceType::of::<Node>(), ""));
+        nodes.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        nodes
     }
 
     /// Objects whose labels match; only those are decoded.

@@ -65,8 +65,12 @@ impl Worker {
             return self.queue.add_rate_limited(key.clone());
         }
         let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
-        let view = CachedView { feeds: self.feeds.clone(), failure };
-        let plan = self.controller.decide(&view, key, corten_meta::time::now());
+        let mut view = CachedView::new(self.feeds.clone(), failure);
+        let mut plan = self.controller.decide(&view, key, corten_meta::time::now());
+        if plan.questions().next().is_some() {
+            view.scales = self.applier.ask(&plan).await;
+            plan = self.controller.decide(&view, key, corten_meta::time::now());
+        }
         if let Some(after) = plan.requeue_after {
             self.queue.add_after(key.clone(), after);
         }

@@ -4,6 +4,7 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
 
+use crate::runtime::PodRow;
 use crate::workload::history::REVISION_HASH_LABEL;
 use crate::workload::template;
 
@@ -11,27 +12,30 @@ const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
 /// The ordinal in a pod's name, if the name is one the set would give.
-pub fn ordinal_of(set: &StatefulSet, pod: &Pod) -> Option<i32> {
-    pod.name().strip_prefix(set.name())?.strip_prefix('-')?.parse().ok().filter(|ordinal| *ordinal >= 0)
+pub fn ordinal_of(set: &StatefulSet, pod: &str) -> Option<i32> {
+    pod.strip_prefix(set.name())?.strip_prefix('-')?.parse().ok().filter(|ordinal| *ordinal >= 0)
 }
 
 /// The name of the revision a pod was made of.
-pub fn revision_of(pod: &Pod) -> &str {
-    pod.metadata.labels.as_ref().and_then(|labels| labels.get(REVISION_HASH_LABEL)).map_or("", String::as_str)
+pub fn revision_of(pod: &PodRow) -> &str {
+    pod.label(REVISION_HASH_LABEL)
 }
 
-/// The claims of an ordinal: one for each template, kept when the pod goes.
-pub fn claims_of(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
-    let Some(spec) = &set.spec else { return Vec::new() };
-    let claim = |template: &PersistentVolumeClaim| {
-        let mut claim = template.clone();
-        claim.metadata.name = Some(format!("{}-{}-{ordinal}", template.name(), set.name()));
-        claim.metadata.namespace = set.metadata.namespace.clone();
-        claim.metadata.labels.get_or_insert_default().extend(spec.selector.match_labels.clone().unwrap_or_default());
-        claim.status = None;
-        claim
-    };
-    spec.volume_claim_templates.iter().flatten().map(claim).collect()
+/// The claims of an ordinal by name, each with its template: kept when the pod goes.
+pub fn claims_of(set: &StatefulSet, ordinal: i32) -> impl Iterator<Item = (String, &PersistentVolumeClaim)> {
+    let templates = set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten());
+    templates.map(move |template| (format!("{}-{}-{ordinal}", template.name(), set.name()), template))
+}
+
+/// The claim of that name, of its template.
+pub fn claim_of(set: &StatefulSet, name: String, template: &PersistentVolumeClaim) -> PersistentVolumeClaim {
+    let mut claim = template.clone();
+    claim.metadata.name = Some(name);
+    claim.metadata.namespace = set.metadata.namespace.clone();
+    let selected = set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone());
+    claim.metadata.labels.get_or_insert_default().extend(selected.unwrap_or_default());
+    claim.status = None;
+    claim
 }
 
 /// The pod of an ordinal, of the template that the revision holds.

@@ -7,18 +7,21 @@ mod identity;
 mod replicas;
 mod retention;
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec, StatefulSetStatus};
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use corten_client::Change;
-use corten_meta::Key;
+use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
 use crate::replicaset::{matching_orphan, new_orphan, owners_of};
-use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, View, Watch};
 use crate::workload::condition::count;
-use crate::workload::history::{self, Current};
-use crate::workload::owner::{claim, is_controlled_by, selector};
+use crate::workload::history::{self, Current, History};
+use crate::workload::owner::{Claimable, claim, selector};
 use crate::workload::pods;
 use identity::{ordinal_of, revision_of};
 
@@ -26,9 +29,9 @@ pub struct StatefulSetController;
 
 pub struct Observed {
     set: StatefulSet,
-    candidates: Vec<Pod>,
-    claims: Vec<PersistentVolumeClaim>,
-    revisions: Vec<ControllerRevision>,
+    candidates: Vec<PodRow>,
+    claims: Vec<Arc<Object>>,
+    history: History,
 }
 
 impl Controller for StatefulSetController {
@@ -51,45 +54,57 @@ impl Controller for StatefulSetController {
         let set: StatefulSet = view.typed(key)?;
         let uid = set.metadata.uid.clone()?;
         let spec = set.spec.as_ref()?;
-        let mut candidates: Vec<Pod> = view.claimable(&key.namespace, &uid, &selector(&spec.selector));
+        let selector = selector(&spec.selector);
+        let mut candidates = view.claimable_rows(&key.namespace, &uid, &selector);
         // A pod that merely has the labels is not adopted: its name must say which member it is.
-        candidates.retain(|pod| ordinal_of(&set, pod).is_some() || is_controlled_by(&pod.metadata, &uid));
-        let claims = if spec.volume_claim_templates.is_some() { view.all(&key.namespace) } else { Vec::new() };
-        Some(Observed { candidates, claims, revisions: view.all(&key.namespace), set })
+        candidates.retain(|pod| ordinal_of(&set, pod.name()).is_some() || pod.controller_uid() == Some(&uid));
+        let claims = match spec.volume_claim_templates {
+            Some(_) => view.list(ResourceType::of::<PersistentVolumeClaim>(), &key.namespace),
+            None => Vec::new(),
+        };
+        let history = History::observe(view, &key.namespace, &uid, &selector);
+        Some(Observed { candidates, claims, history, set })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
         let set = &observed.set;
         let Some(spec) = &set.spec else { return Plan::nothing() };
-        let claimed = claim(set, &selector(&spec.selector), &observed.candidates);
         if set.metadata.deletion_timestamp.is_some() {
             return Plan::nothing();
         }
+        let selector = selector(&spec.selector);
+        let claimed = claim(set, &selector, &observed.candidates);
+        let revisions = observed.history.claim(set, &selector);
+        let mut plan = Plan::from(revisions.actions);
         let collisions = set.status.as_ref().and_then(|status| status.collision_count);
-        let update = match history::current(set, &observed.revisions, collisions) {
+        let update = match observed.history.current(set, &revisions.owned, collisions) {
             Current::Is(revision) => *revision,
-            Current::Becomes(action) => return Plan::from(*action),
+            Current::Becomes(action) => {
+                plan.push(*action);
+                return plan;
+            }
             Current::Collides => return count_collision(set),
         };
-        let history = history::owned(set, &observed.revisions);
         let current_name = set.status.as_ref().and_then(|status| status.current_revision.clone()).unwrap_or_default();
-        let current = history
-            .iter()
-            .find(|revision| revision.name() == current_name)
-            .map_or(update.clone(), |one| (*one).clone());
-        let mut members = claimed.owned;
-        members.retain(|pod| ordinal_of(set, pod).is_some());
-        members.sort_by_key(|pod| ordinal_of(set, pod));
-        let mut plan = Plan::from(claimed.actions);
-        let pass = Pass { set, spec, claims: &observed.claims, members, current, update, now };
+        let current =
+            revisions.owned.iter().find(|revision| revision.name() == current_name).unwrap_or(&update).clone();
+        plan.actions.extend(claimed.actions);
+        let numbered = |pod: PodRow| Some((ordinal_of(set, pod.name())?, pod));
+        let pass = Pass {
+            set,
+            spec,
+            claims: observed.claims.iter().map(|claim| (claim.header.name.as_str(), claim)).collect(),
+            members: claimed.owned.into_iter().filter_map(numbered).collect(),
+            current,
+            update,
+            now,
+        };
         pass.tell(&mut plan);
         pass.run(&mut plan);
-        let live: Vec<String> = [&pass.current, &pass.update]
-            .into_iter()
-            .map(history::hash_of)
-            .chain(pass.members.iter().map(hash_label))
-            .collect();
-        plan.actions.extend(history::clean_up(&history, &live, spec.revision_history_limit.unwrap_or(10)));
+        let known = [history::hash_of(&pass.current), history::hash_of(&pass.update)];
+        let live: BTreeSet<&str> =
+            known.iter().map(String::as_str).chain(pass.members.values().map(hash_label)).collect();
+        plan.actions.extend(history::clean_up(&revisions.owned, &live, spec.revision_history_limit.unwrap_or(10)));
         plan
     }
 }
@@ -111,18 +126,19 @@ fn count_collision(set: &StatefulSet) -> Plan {
     Plan::from(Action::update_status(&updated))
 }
 
-fn hash_label(pod: &Pod) -> String {
+fn hash_label(pod: &PodRow) -> &str {
     // Pods carry the whole name of their revision; the hash is what follows the name of the set.
-    revision_of(pod).rsplit('-').next().unwrap_or_default().to_owned()
+    revision_of(pod).rsplit('-').next().unwrap_or_default()
 }
 
 /// One pass over a StatefulSet.
 struct Pass<'a> {
     set: &'a StatefulSet,
     spec: &'a StatefulSetSpec,
-    claims: &'a [PersistentVolumeClaim],
+    /// Every claim of the namespace, by name, if the set has any.
+    claims: HashMap<&'a str, &'a Arc<Object>>,
     /// The pods of the set, by ordinal.
-    members: Vec<Pod>,
+    members: BTreeMap<i32, PodRow>,
     current: ControllerRevision,
     update: ControllerRevision,
     now: Timestamp,
@@ -146,11 +162,7 @@ impl Pass<'_> {
         self.spec.min_ready_seconds.unwrap_or(0)
     }
 
-    fn member(&self, ordinal: i32) -> Option<&Pod> {
-        self.members.iter().find(|pod| ordinal_of(self.set, pod) == Some(ordinal))
-    }
-
-    fn is_available(&self, pod: &Pod) -> bool {
+    fn is_available(&self, pod: &PodRow) -> bool {
         pods::is_available(pod, self.min_ready(), self.now) && pods::is_active(pod)
     }
 
@@ -165,8 +177,8 @@ impl Pass<'_> {
     }
 
     fn tell(&self, plan: &mut Plan) {
-        let number = |test: &dyn Fn(&Pod) -> bool| {
-            i32::try_from(self.members.iter().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
+        let number = |test: &dyn Fn(&PodRow) -> bool| {
+            i32::try_from(self.members.values().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
         };
         let of =
             |revision: &ControllerRevision| number(&|pod| pods::is_active(pod) && revision_of(pod) == revision.name());
@@ -194,7 +206,7 @@ impl Pass<'_> {
         }
         let soonest = self
             .members
-            .iter()
+            .values()
             .filter_map(|pod| pods::available_in(pod, self.min_ready(), self.now))
             .filter(|wait| !wait.is_zero())
             .min();

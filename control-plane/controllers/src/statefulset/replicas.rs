@@ -1,13 +1,12 @@
 //! The ordinals of a StatefulSet: created from the first, taken away from the last, updated from the last.
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Pass;
-use super::identity::{claims_of, ordinal_of, pod_of, revision_of};
+use super::identity::{claim_of, claims_of, pod_of, revision_of};
 use crate::deployment::scaled;
-use crate::runtime::{Action, Plan, Reference, Report};
+use crate::runtime::{Action, Plan, PodRow, Reference, Report};
 use crate::workload::pods;
 
 impl Pass<'_> {
@@ -27,7 +26,7 @@ impl Pass<'_> {
     fn fill(&self, plan: &mut Plan) -> bool {
         let mut waits = false;
         for ordinal in self.start()..self.start() + self.replicas() {
-            let settled = match self.member(ordinal) {
+            let settled = match self.members.get(&ordinal) {
                 None if self.has_stale_claim(ordinal) => false,
                 None => {
                     self.create(plan, ordinal);
@@ -41,7 +40,7 @@ impl Pass<'_> {
                 }
                 Some(pod) => {
                     self.create_claims(plan, ordinal);
-                    self.align_claims(plan, pod);
+                    self.align_claims(plan, ordinal, pod);
                     self.is_available(pod)
                 }
             };
@@ -74,11 +73,12 @@ impl Pass<'_> {
     }
 
     fn create_claims(&self, plan: &mut Plan, ordinal: i32) {
-        for mut claim in claims_of(self.set, ordinal) {
-            claim.metadata.owner_references = self.owners_of_new_claim();
-            if self.claims.iter().any(|present| present.name() == claim.name()) {
+        for (name, template) in claims_of(self.set, ordinal) {
+            if self.claims.contains_key(name.as_str()) {
                 continue;
             }
+            let mut claim = claim_of(self.set, name, template);
+            claim.metadata.owner_references = self.owners_of_new_claim();
             let pod = format!("{}-{ordinal}", self.set.name());
             let what = format!("create Claim {} Pod {pod} in StatefulSet {}", claim.name(), self.set.name());
             plan.push(Action::create(&claim));
@@ -86,9 +86,9 @@ impl Pass<'_> {
         }
     }
 
-    fn delete(&self, plan: &mut Plan, pod: &Pod) {
+    fn delete(&self, plan: &mut Plan, pod: &PodRow) {
         let what = format!("delete Pod {} in StatefulSet {}", pod.name(), self.set.name());
-        plan.push(Action::delete_with(pod, None, None, Some(self.report("FailedDelete", &what))));
+        plan.push(Action::delete_pod(pod, self.report("FailedDelete", &what)));
         plan.push(Action::normal(self.set, "SuccessfulDelete", format!("{what} successful")));
     }
 
@@ -96,11 +96,11 @@ impl Pass<'_> {
     /// only while all before it are well.
     fn shrink(&self, plan: &mut Plan) -> bool {
         let range = self.start()..self.start() + self.replicas();
-        let out = |pod: &&Pod| ordinal_of(self.set, pod).is_some_and(|ordinal| !range.contains(&ordinal));
-        let condemned: Vec<&Pod> = self.members.iter().rev().filter(out).collect();
-        condemned.iter().for_each(|pod| self.align_claims(plan, pod));
-        let sick = self.members.iter().find(|pod| !self.is_available(pod)).map(Typed::name);
-        for pod in &condemned {
+        let condemned: Vec<(&i32, &PodRow)> =
+            self.members.iter().rev().filter(|(ordinal, _)| !range.contains(ordinal)).collect();
+        condemned.iter().for_each(|(ordinal, pod)| self.align_claims(plan, **ordinal, pod));
+        let sick = self.members.values().find(|pod| !self.is_available(pod)).map(PodRow::name);
+        for (_, pod) in &condemned {
             if pods::is_terminating(pod) {
                 if self.is_ordered() {
                     break;
@@ -128,7 +128,7 @@ impl Pass<'_> {
         let first = self.start() + self.partition();
         let mut unavailable = 0;
         for ordinal in (self.start()..self.start() + self.replicas()).rev() {
-            let Some(pod) = self.member(ordinal) else {
+            let Some(pod) = self.members.get(&ordinal) else {
                 unavailable += 1;
                 continue;
             };

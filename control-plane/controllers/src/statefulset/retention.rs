@@ -3,17 +3,19 @@
 //! Nothing is deleted here. A claim that shall go is given an owner, and goes with it by garbage collection. Claims
 //! that somebody else controls, or that belong to an earlier set or pod of the same name, are left alone.
 
+use std::sync::Arc;
+
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::StatefulSet;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use corten_client::Change;
-use corten_meta::Key;
+use corten_meta::{Key, Object, Owner};
 
 use super::Pass;
-use super::identity::{claims_of, ordinal_of};
-use crate::runtime::{Plan, View, key_of};
-use crate::workload::owner::{controller_reference, set_references};
+use super::identity::claims_of;
+use crate::runtime::{Plan, PodRow, ResourceType, View, key_of};
+use crate::workload::owner::{controller_reference, reference_anew};
 
 impl Pass<'_> {
     /// Whether claims go with the set, and with a pod that is scaled away.
@@ -34,59 +36,76 @@ impl Pass<'_> {
     /// A claim of the ordinal that still waits to go with a pod that is gone: its successor must not use it.
     pub(super) fn has_stale_claim(&self, ordinal: i32) -> bool {
         let pod = format!("{}-{ordinal}", self.set.name());
-        let waits = |claim: &PersistentVolumeClaim| references(claim).iter().any(|owner| names(owner, Pod::KIND, &pod));
-        self.present_claims(ordinal).any(waits)
+        self.present_claims(ordinal).any(|claim| claim.header.owners.iter().any(|owner| names(owner, Pod::KIND, &pod)))
     }
 
     /// Gives the claims of a pod the owners that the policy asks for.
-    pub(super) fn align_claims(&self, plan: &mut Plan, pod: &Pod) {
-        let Some(ordinal) = ordinal_of(self.set, pod) else { return };
+    pub(super) fn align_claims(&self, plan: &mut Plan, ordinal: i32, pod: &PodRow) {
         for claim in self.present_claims(ordinal) {
-            if let Some(wanted) = self.wanted_owners(claim, pod, ordinal).filter(|wanted| *wanted != references(claim))
-            {
-                plan.push(set_references(claim, wanted));
+            let Some(wanted) = self.wanted_owner(claim, pod, ordinal) else { continue };
+            let ours = claim.header.owners.iter().filter(|owner| self.is_ours(owner, pod));
+            if !ours.eq(wanted.iter()) {
+                let keep =
+                    |uid: &str| !claim.header.owners.iter().any(|owner| owner.uid == uid && self.is_ours(owner, pod));
+                let resource = ResourceType::of::<PersistentVolumeClaim>();
+                plan.push(reference_anew(resource, claim, &keep, wanted.as_ref().map(reference_to).as_ref()));
             }
         }
     }
 
-    fn present_claims(&self, ordinal: i32) -> impl Iterator<Item = &PersistentVolumeClaim> {
-        let names: Vec<String> = claims_of(self.set, ordinal).iter().map(|claim| claim.name().to_owned()).collect();
-        self.claims.iter().filter(move |claim| names.iter().any(|name| name == claim.name()))
+    fn present_claims(&self, ordinal: i32) -> impl Iterator<Item = &Arc<Object>> {
+        claims_of(self.set, ordinal).filter_map(|(name, _)| self.claims.get(name.as_str()).copied())
     }
 
-    /// None where the claim must be left as it is.
-    fn wanted_owners(&self, claim: &PersistentVolumeClaim, pod: &Pod, ordinal: i32) -> Option<Vec<OwnerReference>> {
+    /// Whether a reference is one that the policy gives and takes.
+    fn is_ours(&self, owner: &Owner, pod: &PodRow) -> bool {
+        names(owner, StatefulSet::KIND, self.set.name()) || names(owner, Pod::KIND, pod.name())
+    }
+
+    /// The one reference of ours that a claim should have, or that it should have none; nothing where it must be left
+    /// as it is.
+    fn wanted_owner(&self, claim: &Object, pod: &PodRow, ordinal: i32) -> Option<Option<Owner>> {
         let (with_set, with_pod) = self.policy();
-        let of_set = |owner: &OwnerReference| names(owner, StatefulSet::KIND, self.set.name());
-        let of_pod = |owner: &OwnerReference| names(owner, Pod::KIND, pod.name());
-        let present = references(claim);
-        let stale = |owner: &&OwnerReference| {
-            (of_set(owner) && Some(&owner.uid) != self.set.metadata.uid.as_ref())
-                || (of_pod(owner) && Some(&owner.uid) != pod.metadata.uid.as_ref())
-        };
-        if present.iter().any(|owner| stale(&owner)) {
+        let (set_uid, pod_uid) = (self.set.metadata.uid.as_deref().unwrap_or_default(), &pod.object.header.uid);
+        let (ours, foreign): (Vec<&Owner>, Vec<&Owner>) =
+            claim.header.owners.iter().partition(|owner| self.is_ours(owner, pod));
+        if ours.iter().any(|owner| owner.uid != if owner.kind == Pod::KIND { pod_uid } else { set_uid }) {
             return None;
         }
-        let mut wanted: Vec<OwnerReference> =
-            present.iter().filter(|owner| !of_set(owner) && !of_pod(owner)).cloned().collect();
-        if (with_set || with_pod) && wanted.iter().any(|owner| owner.controller == Some(true)) {
-            return Some(wanted);
+        if (with_set || with_pod) && foreign.iter().any(|owner| owner.controller) {
+            return Some(None);
         }
         let scaled_away = !(self.start()..self.start() + self.replicas()).contains(&ordinal);
-        if with_pod && scaled_away {
-            wanted.push(controller_reference(pod));
+        let reference = |api_version: &str, kind: &str, name: &str, uid: &str| Owner {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            controller: true,
+            block_owner_deletion: true,
+        };
+        Some(if with_pod && scaled_away {
+            Some(reference("v1", Pod::KIND, pod.name(), pod_uid))
         } else if with_set {
-            wanted.push(controller_reference(self.set));
-        }
-        Some(wanted)
+            Some(reference("apps/v1", StatefulSet::KIND, self.set.name(), set_uid))
+        } else {
+            None
+        })
     }
 }
 
-fn references(claim: &PersistentVolumeClaim) -> Vec<OwnerReference> {
-    claim.metadata.owner_references.clone().unwrap_or_default()
+fn reference_to(owner: &Owner) -> OwnerReference {
+    OwnerReference {
+        api_version: owner.api_version.clone(),
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+        controller: Some(owner.controller),
+        block_owner_deletion: Some(owner.block_owner_deletion),
+    }
 }
 
-fn names(owner: &OwnerReference, kind: &str, name: &str) -> bool {
+fn names(owner: &Owner, kind: &str, name: &str) -> bool {
     owner.kind == kind && owner.name == name
 }
 

@@ -1,14 +1,18 @@
 //! The history of a template as ControllerRevisions: what DaemonSets and StatefulSets roll forward and back by.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::ControllerRevision;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use corten_api::k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use corten_meta::{Object, Selector};
 use serde_json::{Value, json};
 
-use super::owner::controller_reference;
+use super::owner::{Claimed, claim, controller_reference};
 use super::template;
-use crate::runtime::Action;
+use crate::runtime::{Action, ResourceType, View};
 
 pub const REVISION_HASH_LABEL: &str = "controller-revision-hash";
 
@@ -22,34 +26,47 @@ pub enum Current {
     Collides,
 }
 
-/// Finds or makes the revision of the owner's present template. `all` are the revisions in the namespace.
-pub fn current<K: Typed>(owner: &K, all: &[ControllerRevision], collisions: Option<i32>) -> Current {
-    let owned = owned(owner, all);
-    let data = data_of(owner);
-    let newest = owned.last().map_or(0, |revision| revision.revision);
-    let equal = owned.iter().rev().find(|revision| revision.data.as_ref().map(|raw| &raw.0) == Some(&data));
-    if let Some(equal) = equal {
-        if equal.revision == newest {
-            return Current::Is(Box::new((*equal).clone()));
-        }
-        let mut renewed = (*equal).clone();
-        renewed.revision = newest + 1;
-        return Current::Becomes(Box::new(Action::update(&renewed)));
-    }
-    let revision = new_revision(owner, data, newest + 1, collisions);
-    if all.iter().any(|other| other.name() == revision.name()) {
-        return Current::Collides;
-    }
-    Current::Becomes(Box::new(Action::create(&revision)))
+/// The revisions of one owner, as far as they were there when it was looked at.
+pub struct History {
+    /// Its own, and orphans that match its selector.
+    candidates: Vec<ControllerRevision>,
+    /// Every one in the namespace: their names are taken.
+    present: Vec<Arc<Object>>,
 }
 
-/// The owner's revisions, oldest first.
-pub fn owned<'a, K: Typed>(owner: &K, all: &'a [ControllerRevision]) -> Vec<&'a ControllerRevision> {
-    let uid = owner.meta().uid.as_deref().unwrap_or_default();
-    let mut owned: Vec<&ControllerRevision> =
-        all.iter().filter(|one| super::owner::is_controlled_by(&one.metadata, uid)).collect();
-    owned.sort_by_key(|revision| (revision.revision, revision.name().to_owned()));
-    owned
+impl History {
+    pub fn observe(view: &dyn View, namespace: &str, uid: &str, selector: &Selector) -> History {
+        let present = view.list(ResourceType::of::<ControllerRevision>(), namespace);
+        History { candidates: view.claimable(namespace, uid, selector), present }
+    }
+
+    /// The owner's revisions, oldest first, and what makes orphans among them its own: a set that comes back after its
+    /// objects were orphaned goes on where it was.
+    pub fn claim<K: Typed>(&self, owner: &K, selector: &Selector) -> Claimed<ControllerRevision> {
+        let mut claimed = claim(owner, selector, &self.candidates);
+        claimed.owned.sort_by(|a, b| (a.revision, a.name()).cmp(&(b.revision, b.name())));
+        claimed
+    }
+
+    /// Finds or makes the revision of the owner's present template among its revisions, oldest first.
+    pub fn current<K: Typed>(&self, owner: &K, owned: &[ControllerRevision], collisions: Option<i32>) -> Current {
+        let data = data_of(owner);
+        let newest = owned.last().map_or(0, |revision| revision.revision);
+        let equal = owned.iter().rev().find(|revision| revision.data.as_ref().map(|raw| &raw.0) == Some(&data));
+        if let Some(equal) = equal {
+            if equal.revision == newest {
+                return Current::Is(Box::new(equal.clone()));
+            }
+            let mut renewed = equal.clone();
+            renewed.revision = newest + 1;
+            return Current::Becomes(Box::new(Action::update(&renewed)));
+        }
+        let revision = new_revision(owner, data, newest + 1, collisions);
+        if self.present.iter().any(|other| other.header.name == revision.name()) {
+            return Current::Collides;
+        }
+        Current::Becomes(Box::new(Action::create(&revision)))
+    }
 }
 
 /// The template as the patch that `kubectl rollout undo` sends back.
@@ -89,8 +106,9 @@ pub fn hash_of(revision: &ControllerRevision) -> String {
 }
 
 /// Deletions of the oldest revisions beyond the limit that nothing runs.
-pub fn clean_up(owned: &[&ControllerRevision], live: &[String], limit: i32) -> Vec<Action> {
-    let idle: Vec<&&ControllerRevision> = owned.iter().filter(|revision| !live.contains(&hash_of(revision))).collect();
+pub fn clean_up(owned: &[ControllerRevision], live: &BTreeSet<&str>, limit: i32) -> Vec<Action> {
+    let runs = |revision: &&ControllerRevision| live.contains(hash_of(revision).as_str());
+    let idle: Vec<&ControllerRevision> = owned.iter().filter(|revision| !runs(revision)).collect();
     let surplus = idle.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-    idle.into_iter().take(surplus).map(|revision| Action::delete(*revision)).collect()
+    idle.into_iter().take(surplus).map(Action::delete).collect()
 }

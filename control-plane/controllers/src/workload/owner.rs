@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
-use corten_meta::Selector;
+use corten_meta::{Object, Selector};
 use serde_json::{Value, json};
 
 use crate::runtime::{Action, PodRow, ResourceType};
@@ -97,17 +97,27 @@ impl Claimable for PodRow {
     }
 
     fn reference_anew(&self, keep: &dyn Fn(&str) -> bool, add: Option<OwnerReference>) -> Action {
-        let mut references = self.object.value()["metadata"]["ownerReferences"].take();
-        let mut kept: Vec<Value> = references.as_array_mut().map(std::mem::take).unwrap_or_default();
-        kept.retain(|reference| keep(reference["uid"].as_str().unwrap_or_default()));
-        kept.extend(add.as_ref().map(reference_value));
-        let (header, version) = (&self.object.header, self.object.revision.to_string());
-        Action::Patch {
-            resource: ResourceType::of::<Pod>(),
-            key: self.object.key(),
-            patch: json!({"metadata": {"uid": header.uid, "resourceVersion": version, "ownerReferences": kept}}),
-            subresource: None,
-        }
+        reference_anew(ResourceType::of::<Pod>(), &self.object, keep, add.as_ref())
+    }
+}
+
+/// The same of an object that is not decoded otherwise, of exactly the version that was looked at.
+pub fn reference_anew(
+    resource: ResourceType,
+    object: &Object,
+    keep: &dyn Fn(&str) -> bool,
+    add: Option<&OwnerReference>,
+) -> Action {
+    let mut references = object.value()["metadata"]["ownerReferences"].take();
+    let mut kept: Vec<Value> = references.as_array_mut().map(std::mem::take).unwrap_or_default();
+    kept.retain(|reference| keep(reference["uid"].as_str().unwrap_or_default()));
+    kept.extend(add.map(reference_value));
+    let (uid, version) = (&object.header.uid, object.revision.to_string());
+    Action::Patch {
+        resource,
+        key: object.key(),
+        patch: json!({"metadata": {"uid": uid, "resourceVersion": version, "ownerReferences": kept}}),
+        subresource: None,
     }
 }
 
@@ -119,7 +129,7 @@ pub fn claim<O: Typed, T: Claimable>(owner: &O, selector: &Selector, candidates:
     let leaving = owner.meta().deletion_timestamp.is_some();
     let mut claimed = Claimed { owned: Vec::with_capacity(candidates.len()), actions: Vec::new() };
     let mut candidates: Vec<&T> = candidates.iter().collect();
-    candidates.sort_by(|a, b| a.claim_name().cmp(b.claim_name()));
+    candidates.sort_unstable_by(|a, b| a.claim_name().cmp(b.claim_name()));
     for candidate in candidates {
         let matches = selector.matches(candidate.claim_labels().unwrap_or(&BTreeMap::new()));
         match candidate.controller_uid() {
@@ -138,7 +148,7 @@ pub fn claim<O: Typed, T: Claimable>(owner: &O, selector: &Selector, candidates:
 }
 
 /// Replaces the owner references of exactly the version that was looked at.
-pub fn set_references<T: Typed>(object: &T, references: Vec<OwnerReference>) -> Action {
+fn set_references<T: Typed>(object: &T, references: Vec<OwnerReference>) -> Action {
     let references: Vec<Value> = references.iter().map(reference_value).collect();
     let version = &object.meta().resource_version;
     Action::patch(object, json!({"metadata": {"resourceVersion": version, "ownerReferences": references}}))
