@@ -178,3 +178,181 @@ async fn a_node_reads_and_writes_only_what_is_its_own() {
     post(&node, &format!("{DEFAULT}/pods/theirs/eviction"), evict("theirs")).await.expect(403);
     post(&node, &format!("{DEFAULT}/pods/mine/eviction"), evict("mine")).await.expect(201);
 }
+
+/// A reader of configmaps in one namespace and of nothing else; Secrets are in the namespaces around.
+async fn reader(server: &TestServer) -> InProcess {
+    let group = "rbac.authorization.k8s.io";
+    for namespace in ["default", "kube-system"] {
+        let secret = json!({ "metadata": { "name": "s" }, "stringData": { "k": "v" } });
+        server.post(&format!("/api/v1/namespaces/{namespace}/secrets"), secret).await.expect(201);
+    }
+    server.post(&format!("{DEFAULT}/configmaps"), json!({ "metadata": { "name": "c" } })).await.expect(201);
+    let role = json!({ "metadata": { "name": "r" }, "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"] }] });
+    server.post(&format!("{RBAC}/namespaces/default/roles"), role).await.expect(201);
+    let binding = json!({ "metadata": { "name": "r" }, "roleRef": { "apiGroup": group, "kind": "Role", "name": "r" },
+        "subjects": [{ "apiGroup": group, "kind": "User", "name": "jane" }] });
+    server.post(&format!("{RBAC}/namespaces/default/rolebindings"), binding).await.expect(201);
+    server.get(&format!("{RBAC}/namespaces/default/rolebindings")).await.expect(200);
+    server.user("jane", &[])
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_leads_around_the_authorizer() {
+    let server = TestServer::start().await;
+    let jane = reader(&server).await;
+    get(&jane, &format!("{DEFAULT}/configmaps/c")).await.expect(200);
+    for path in [
+        "//api/v1/namespaces/default/secrets/s",
+        "/api//v1/namespaces/default/secrets/s",
+        "/api/v1//namespaces/default/secrets/s",
+        "/api/v1/namespaces/default//secrets/s",
+        "/api/v1/namespaces/default/secrets//s",
+        "/api/v1/namespaces/default/secrets/s/",
+        "/api/v1/namespaces/default/./secrets/s",
+        "/api/v1/namespaces/default/configmaps/../secrets/s",
+        "/api/v1/namespaces/default/configmaps/%2e%2e/secrets/s",
+        "/api/v1/namespaces/default/configmaps/..%2fsecrets%2fs",
+        "/api/v1/namespaces/default/configmaps/..%2Fsecrets/s",
+        "/api/v1/namespaces/default/configmaps%2f..%2fsecrets/s",
+        "/api/v1/namespaces/default%2fsecrets%2fs",
+        "/api/v1/namespaces/default/%73ecrets/s",
+        "/api/v1/namespaces/default/SECRETS/s",
+        "/api/v1/namespaces/default/secrets;configmaps/s",
+        "/api/v1/namespaces/default/secrets%00/s",
+        "/api/v1/namespaces/default/configmaps/c%2f..%2f..%2fsecrets%2fs",
+        "/healthz/../api/v1/namespaces/default/secrets/s",
+        "/version/%2e%2e/api/v1/namespaces/default/secrets/s",
+        "/openapi/v3/../../api/v1/secrets",
+        "/api/v1/watch/namespaces/default/secrets",
+        "/api/v1/proxy/namespaces/default/secrets/s",
+        "/%61pi/v1/namespaces/default/secrets/s",
+    ] {
+        let answer = get(&jane, path).await;
+        assert!(matches!(answer.code, 400 | 403 | 404), "{path}: {} {}", answer.code, answer.body);
+        assert!(!answer.body.to_string().contains("\"data\""), "{path}: {}", answer.body);
+    }
+    // Nor is one name read as another by who may read all: a slash in a name is part of the name.
+    for path in ["configmaps/..%2fsecrets%2fs", "configmaps/%2e%2e", "configmaps/c%2f..", "secrets/..%2fsecrets%2fs"] {
+        let answer = server.get(&format!("{DEFAULT}/{path}")).await;
+        assert!(matches!(answer.code, 400 | 404), "{path}: {} {}", answer.code, answer.body);
+    }
+    for name in ["..", ".", "a/b", "a%2fb", "..%2fsecrets"] {
+        server.post(&format!("{DEFAULT}/configmaps"), json!({ "metadata": { "name": name } })).await.expect(422);
+    }
+}
+
+fn definition(schema: Value) -> Value {
+    json!({ "metadata": { "name": "bombs.example.com" }, "spec": {
+        "group": "example.com", "scope": "Namespaced", "names": { "plural": "bombs", "kind": "Bomb" },
+        "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }] } })
+}
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+#[tokio::test]
+async fn bombs_in_expressions_are_refused_or_run_out_of_budget() {
+    let server = TestServer::start().await;
+    let list = json!({ "type": "array", "items": { "type": "string" } });
+    for rule in [
+        "self.l.all(a, self.l.all(b, self.l.all(c, a + b + c != '')))",
+        "self.l.map(a, self.l.map(b, self.l.map(c, a + b + c))).size() > 0",
+    ] {
+        let spec =
+            json!({ "type": "object", "properties": { "l": list }, "x-kubernetes-validations": [{ "rule": rule }] });
+        let schema = json!({ "type": "object", "properties": { "spec": spec } });
+        let message = server.post(DEFINITIONS, definition(schema)).await.message(422);
+        assert!(message.contains("cost"), "{message}");
+    }
+    // What a policy may cost is known only when it runs.
+    let policies = "/apis/admissionregistration.k8s.io/v1";
+    let expression = "object.data.all(a, object.data.all(b, object.data.all(c, a + b + c != '')))";
+    let policy = json!({ "metadata": { "name": "bomb" }, "spec": {
+        "matchConstraints": { "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"] }] },
+        "validations": [{ "expression": expression }] } });
+    server.post(&format!("{policies}/validatingadmissionpolicies"), policy).await.expect(201);
+    let binding =
+        json!({ "metadata": { "name": "bomb" }, "spec": { "policyName": "bomb", "validationActions": ["Deny"] } });
+    server.post(&format!("{policies}/validatingadmissionpolicybindings"), binding).await.expect(201);
+    server.get(&format!("{policies}/validatingadmissionpolicybindings")).await.expect(200);
+    let data: serde_json::Map<String, Value> = (0..2000).map(|at| (format!("k{at}"), "v".into())).collect();
+    let big = json!({ "metadata": { "name": "big" }, "data": data });
+    let mut message = String::new();
+    for _ in 0..1000 {
+        let answer = server.post(&format!("{DEFAULT}/configmaps?dryRun=All"), big.clone()).await;
+        if answer.code == 422 {
+            message = answer.message(422);
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert!(message.contains("cost"), "{message}");
+    server.post(&format!("{DEFAULT}/configmaps"), json!({ "metadata": { "name": "small" } })).await.message(422);
+    server.post(&format!("{DEFAULT}/secrets"), json!({ "metadata": { "name": "other" } })).await.expect(201);
+}
+
+#[tokio::test]
+async fn bombs_in_schemas_leave_the_server_as_it_was() {
+    let server = TestServer::start().await;
+    let nested = |depth: usize| {
+        (0..depth)
+            .fold(json!({ "type": "string" }), |inner, _| json!({ "type": "object", "properties": { "a": inner } }))
+    };
+    let wide: serde_json::Map<String, Value> =
+        (0..5000).map(|at| (format!("p{at}"), json!({ "type": "string", "pattern": "^a+$" }))).collect();
+    let property = |schema: Value| json!({ "type": "object", "properties": { "p": schema } });
+    for (what, schema, code) in [
+        ("deep", nested(40), 201),
+        (
+            "a pattern that swells",
+            property(json!({ "type": "string", "pattern": "((((a{99}){99}){99}){99}){99}" })),
+            422,
+        ),
+        ("a pattern that backtracks", property(json!({ "type": "string", "pattern": "^(a+)+$" })), 201),
+        ("wide", json!({ "type": "object", "properties": wide }), 201),
+        ("a reference to itself", property(json!({ "$ref": "#/properties/p" })), 422),
+    ] {
+        let answer = server.post(DEFINITIONS, definition(schema)).await;
+        assert_eq!(answer.code, code, "{what}: {}", answer.body["message"]);
+        server.get(&format!("{DEFAULT}/configmaps")).await.expect(200);
+        if is_made(&server).await {
+            // A text that a backtracking matcher would not be done with in this life.
+            let object = json!({ "apiVersion": "example.com/v1", "kind": "Bomb", "metadata": { "name": "b" }, "p": format!("{}!", "a".repeat(100_000)) });
+            let code = server.post("/apis/example.com/v1/namespaces/default/bombs", object).await.code;
+            assert!(matches!(code, 201 | 422), "{what}: {code}");
+            server.delete(&format!("{DEFINITIONS}/bombs.example.com"), None).await.expect(200);
+            gone(&server).await;
+        }
+    }
+    // Deeper than any document may be; as text, since even to write such a value takes a stack.
+    let (marked, depth) = (definition("mark".into()).to_string(), 3000);
+    let nested = format!("{}{{}}{}", r#"{"type":"object","properties":{"a":"#.repeat(depth), "}}".repeat(depth));
+    let body = marked.replace("\"mark\"", &nested);
+    let headers = [("content-type", "application/json")];
+    let answer = send(&server.user("admin", &["system:masters"]), "POST", DEFINITIONS, body.into(), &headers).await;
+    assert_eq!(answer.code, 400, "{}", answer.body);
+    server.get(&format!("{DEFAULT}/configmaps")).await.expect(200);
+}
+
+/// Waits until the definition is served, if there is one.
+async fn is_made(server: &TestServer) -> bool {
+    if server.get(&format!("{DEFINITIONS}/bombs.example.com")).await.code != 200 {
+        return false;
+    }
+    for _ in 0..2000 {
+        if server.get("/apis/example.com/v1/namespaces/default/bombs").await.code == 200 {
+            return true;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("the definition is never served");
+}
+
+async fn gone(server: &TestServer) {
+    for _ in 0..2000 {
+        if server.get(&format!("{DEFINITIONS}/bombs.example.com")).await.code == 404 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("the definition stays");
+}

@@ -166,6 +166,30 @@ async fn conditions_and_the_failure_policy_are_heeded_and_a_new_configuration_ta
 }
 
 #[tokio::test]
+async fn a_webhook_that_stumbles_is_asked_again_and_one_that_falls_meets_its_failure_policy() {
+    let tries = std::sync::atomic::AtomicU32::new(0);
+    let hook = Hook::start(move |path, review| {
+        // The first two answers about alice are lost.
+        let lost = review["spec"]["user"] == "alice" && tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2;
+        match review["spec"]["user"].as_str() {
+            Some("dave") => Act::Raw(400, "what?"),
+            _ if lost => Act::Raw(500, "restarting"),
+            _ => act(path, review),
+        }
+    })
+    .await;
+    let (_sender, receiver) = watch::channel(configuration(json!([webhook(json!({ "failurePolicy": "Deny" }))])));
+    let s = TestServer::with(settings(&hook, receiver)).await;
+    hook.calls();
+    get(&s, "alice", &[], PODS).await.expect(200);
+    assert_eq!(hook.calls().len(), 3, "asked until it answers");
+    get(&s, "carol", &[], PODS).await.expect(403);
+    assert_eq!(hook.calls().len(), 5, "and then no more");
+    get(&s, "dave", &[], PODS).await.expect(403);
+    assert_eq!(hook.calls().len(), 1, "an answer that will not get better is not asked for again");
+}
+
+#[tokio::test]
 async fn an_expression_waits_for_the_webhooks_answer() {
     let hook = Hook::start(act).await;
     let text = configuration(json!([{ "type": "RBAC", "name": "rbac" }, webhook(json!({}))]));

@@ -116,7 +116,45 @@ async fn a_flood_is_refused_and_leases_are_not_delayed() {
     let other = server.user("other", &[]);
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     call(&other, "POST", leases, Some(lease), "application/json").await.expect(201);
+    check_dumps(&server, flood.len()).await;
     flood.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// What is told about a level with one request that executes and two that wait.
+async fn check_dumps(server: &TestServer, inside: usize) {
+    let dump = async |what: &str| {
+        let path = format!("/debug/api_priority_and_fairness/{what}");
+        let text = server.get(&path).await.expect(200);
+        let cells = |line: &str| line.split(',').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        let mut lines = text.as_str().unwrap().lines().map(cells);
+        let header = lines.next().unwrap();
+        let of_level = |line: &Vec<String>| line[0] == "narrow";
+        let rows = lines.filter(of_level).map(|line| header.iter().cloned().zip(line).collect());
+        rows.collect::<Vec<std::collections::BTreeMap<String, String>>>()
+    };
+    let level = dump("dump_priority_levels").await.remove(0);
+    let number = |cell: &str| level[cell].parse::<usize>().unwrap();
+    assert_eq!(number("WaitingRequests") + number("ExecutingRequests"), inside, "{level:?}");
+    assert_eq!((number("WaitingRequests"), &level["IsIdle"], number("ActiveQueues")), (2, &"false".to_owned(), 1));
+    assert!(number("RejectedRequests") >= 30, "{level:?}");
+    let queue = dump("dump_queues").await.remove(0);
+    assert_eq!((&*queue["Index"], &*queue["PendingRequests"]), ("0", "2"));
+    let requests = dump("dump_requests?includeRequestDetails=1").await;
+    assert_eq!(requests.len(), inside);
+    let told = |request: &std::collections::BTreeMap<String, String>| {
+        let cell = |name: &str| request[name].clone();
+        [
+            cell("UserName"),
+            cell("Verb"),
+            cell("APIVersion"),
+            cell("Resource"),
+            cell("Namespace"),
+            cell("FlowSchemaName"),
+        ]
+    };
+    assert!(requests.iter().all(|one| told(one) == ["tenant", "create", "v1", "secrets", "default", "narrow"]));
+    server.get("/debug/api_priority_and_fairness/other").await.expect(404);
+    call(&server.user("jane", &[]), "GET", "/debug/api_priority_and_fairness/dump_queues", None, "").await.expect(403);
 }
 
 #[tokio::test]

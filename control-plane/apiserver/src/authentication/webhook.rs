@@ -46,7 +46,7 @@ impl TokenWebhook {
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
                              "spec": { "token": token, "audiences": audiences } });
         // That a server cannot be reached says nothing about the token, and is not kept.
-        let answer = self.caller.post(review.to_string().into(), TIMEOUT).await?;
+        let answer = self.caller.ask(review.to_string().into(), TIMEOUT).await?;
         let answer: Value = serde_json::from_slice(&answer).map_err(|e| e.to_string())?;
         let verdict = verdict(&answer["status"], audiences);
         self.keep(digest, verdict.clone());

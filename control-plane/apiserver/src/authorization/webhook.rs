@@ -128,7 +128,7 @@ impl Webhook {
         }
         let review = json!({ "apiVersion": format!("authorization.k8s.io/{}", self.version),
                              "kind": "SubjectAccessReview", "metadata": {}, "spec": spec, "status": { "allowed": false } });
-        let answer = self.caller.post(review.to_string().into(), self.times.timeout).await?;
+        let answer = self.caller.ask(review.to_string().into(), self.times.timeout).await?;
         let answer: Value = serde_json::from_slice(&answer).map_err(|e| e.to_string())?;
         if !answer["status"].is_object() {
             return Err("the answer has no status".to_owned());

@@ -1,12 +1,14 @@
 //! One priority level: its seats, who sits on them, and who waits.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corten_meta::Value;
 use tokio::sync::oneshot;
 
 use super::allocation::Demand;
+use super::debug::{LevelDump, QueueDump};
 use super::queues::{Queues, Waiting};
 
 /// What a PriorityLevelConfiguration says.
@@ -58,6 +60,39 @@ impl Settings {
     }
 }
 
+/// A request, as the dumps of a busy server show it.
+#[derive(Clone, Default)]
+pub struct Asked {
+    pub schema: String,
+    pub flow: String,
+    pub arrived: jiff::Timestamp,
+    pub seats: u32,
+    /// Who asks for what: the columns of the details, one a line.
+    pub details: String,
+}
+
+/// What became of the requests so far.
+#[derive(Clone, Default)]
+pub struct Counts {
+    pub dispatched: u64,
+    pub rejected: u64,
+    pub timed_out: u64,
+    pub cancelled: u64,
+}
+
+/// What a waiting request holds: the way to tell it of its seats.
+struct Ticket {
+    granted: oneshot::Sender<usize>,
+    asked: Asked,
+}
+
+/// A request that executes: the queue it came from and since when.
+struct Executing {
+    asked: Asked,
+    queue: Option<usize>,
+    started: jiff::Timestamp,
+}
+
 struct State {
     settings: Settings,
     /// The seats of now: its own, less what it lends, more what it borrows.
@@ -65,8 +100,10 @@ struct State {
     executing: u32,
     /// The most seats that were wanted at once since it was last asked.
     peak: u32,
-    queues: Queues<oneshot::Sender<usize>>,
+    queues: Queues<Ticket>,
     next_id: u64,
+    running: HashMap<u64, Executing>,
+    counts: Counts,
 }
 
 impl State {
@@ -84,12 +121,19 @@ impl State {
             // A request that is wider than the level must not wait for ever.
             let free = if self.executing == 0 { u32::MAX } else { self.free() };
             let Some((queue, waiting)) = self.queues.pop(free) else { return };
-            if waiting.ticket.send(queue).is_ok() {
+            let Ticket { granted, asked } = waiting.ticket;
+            if granted.send(queue).is_ok() {
                 self.executing += waiting.seats;
+                self.begin(waiting.id, asked, Some(queue));
             } else {
                 self.queues.done(queue, waiting.seats, 0.0);
             }
         }
+    }
+
+    fn begin(&mut self, id: u64, asked: Asked, queue: Option<usize>) {
+        self.counts.dispatched += 1;
+        self.running.insert(id, Executing { asked, queue, started: jiff::Timestamp::now() });
     }
 }
 
@@ -109,6 +153,8 @@ impl Level {
             peak: 0,
             queues: Queues::new(queues, hand, length),
             next_id: 0,
+            running: HashMap::new(),
+            counts: Counts::default(),
         };
         Level { uid: RwLock::new(uid.to_owned()), state: Mutex::new(state) }
     }
@@ -164,34 +210,59 @@ impl Level {
         state.dispatch();
     }
 
-    /// Waits for seats; `None` if there is not even room to wait. A caller that gives up leaves no trace.
-    pub async fn enter(self: &Arc<Self>, flow: u64, seats: u32) -> Option<Seat> {
+    /// Waits for seats as long as that; `None` if there is not even room to wait, or none came free. A caller that
+    /// gives up leaves no trace.
+    pub async fn enter(self: &Arc<Self>, flow: u64, asked: Asked, patience: Duration) -> Option<Seat> {
         let mut wait = {
-            let mut state = self.state();
-            let (sender, receiver) = oneshot::channel();
+            let (mut state, seats) = (self.state(), asked.seats);
+            state.next_id += 1;
+            let id = state.next_id;
             if state.queues.waiting() == 0 && (seats <= state.free() || state.executing == 0) {
                 state.executing += seats;
                 state.note_demand();
-                return Some(Seat { level: Arc::clone(self), seats, queue: None, started: Instant::now() });
+                state.begin(id, asked, None);
+                return Some(Seat { level: Arc::clone(self), id, seats, queue: None, started: Instant::now() });
             }
-            state.settings.queuing?;
-            state.next_id += 1;
-            let id = state.next_id;
-            state.queues.push(flow, Waiting { id, seats, ticket: sender }).ok()?;
+            let (granted, receiver) = oneshot::channel();
+            let waiting = Waiting { id, seats, ticket: Ticket { granted, asked } };
+            if state.settings.queuing.is_none() || state.queues.push(flow, waiting).is_err() {
+                state.counts.rejected += 1;
+                return None;
+            }
             state.note_demand();
             state.dispatch();
             Wait { level: Arc::clone(self), id, seats, receiver: Some(receiver) }
         };
-        wait.granted().await
+        let granted = tokio::time::timeout(patience, wait.granted()).await;
+        if granted.is_err() {
+            wait.give_up(true);
+        }
+        granted.ok().flatten()
     }
 
-    fn finish(&self, seats: u32, queue: Option<usize>, seconds: f64) {
+    fn finish(&self, id: u64, seats: u32, queue: Option<usize>, seconds: f64) {
         let mut state = self.state();
         state.executing = state.executing.saturating_sub(seats);
+        state.running.remove(&id);
         if let Some(queue) = queue {
             state.queues.done(queue, seats, seconds);
         }
         state.dispatch();
+    }
+
+    /// A copy of all that is shown of it.
+    pub fn dump(&self) -> LevelDump {
+        let state = self.state();
+        let of_queue = |queue: usize| state.running.values().filter(|one| one.queue == Some(queue)).count();
+        let queues = state.queues.each().enumerate().map(|(index, (next_start, seats_in_use, waiting))| QueueDump {
+            next_start,
+            seats_in_use,
+            executing: of_queue(index),
+            waiting: waiting.map(|one| one.ticket.asked.clone()).collect(),
+        });
+        let executing = state.running.values().map(|one| (one.queue, one.asked.clone(), one.started));
+        let queues = if state.settings.queuing.is_some() { queues.collect() } else { Vec::new() };
+        LevelDump { counts: state.counts.clone(), queues, executing: executing.collect() }
     }
 }
 
@@ -208,25 +279,36 @@ impl Wait {
         let queue = self.receiver.as_mut()?.await.ok()?;
         self.receiver = None;
         let level = Arc::clone(&self.level);
-        Some(Seat { level, seats: self.seats, queue: Some(queue), started: Instant::now() })
+        Some(Seat { level, id: self.id, seats: self.seats, queue: Some(queue), started: Instant::now() })
+    }
+
+    /// Leaves the queue, or gives back what came too late.
+    fn give_up(&mut self, timed_out: bool) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        let waited = {
+            let mut state = self.level.state();
+            let waited = state.queues.remove(self.id);
+            let counts = &mut state.counts;
+            let count = if timed_out { &mut counts.timed_out } else { &mut counts.cancelled };
+            *count += u64::from(waited);
+            waited
+        };
+        if let (false, Ok(queue)) = (waited, receiver.try_recv()) {
+            self.level.finish(self.id, self.seats, Some(queue), 0.0);
+        }
     }
 }
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let Some(mut receiver) = self.receiver.take() else { return };
-        if self.level.state().queues.remove(self.id) {
-            return;
-        }
-        if let Ok(queue) = receiver.try_recv() {
-            self.level.finish(self.seats, Some(queue), 0.0);
-        }
+        self.give_up(false);
     }
 }
 
 /// Seats of a level; dropping them gives them to the next.
 pub struct Seat {
     level: Arc<Level>,
+    id: u64,
     seats: u32,
     queue: Option<usize>,
     started: Instant,
@@ -234,7 +316,7 @@ pub struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.level.finish(self.seats, self.queue, self.started.elapsed().as_secs_f64());
+        self.level.finish(self.id, self.seats, self.queue, self.started.elapsed().as_secs_f64());
     }
 }
 
@@ -242,7 +324,12 @@ impl Drop for Seat {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn asked(seats: u32) -> Asked {
+        Asked { seats, ..Asked::default() }
+    }
 
     fn level(seats: u32, queue: bool) -> Arc<Level> {
         let response = if queue {
@@ -259,9 +346,9 @@ mod tests {
     #[tokio::test]
     async fn who_has_no_seat_waits_for_one() {
         let level = level(1, true);
-        let seat = level.enter(1, 1).await.unwrap();
+        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
         let other = Arc::clone(&level);
-        let waiting = tokio::spawn(async move { other.enter(2, 1).await.is_some() });
+        let waiting = tokio::spawn(async move { other.enter(2, asked(1), PATIENCE).await.is_some() });
         while level.current() != (1, 1) {
             tokio::task::yield_now().await;
         }
@@ -273,8 +360,8 @@ mod tests {
     #[tokio::test]
     async fn who_gives_up_leaves_no_trace() {
         let level = level(1, true);
-        let seat = level.enter(1, 1).await.unwrap();
-        let gave_up = tokio::time::timeout(Duration::from_millis(5), level.enter(2, 1)).await;
+        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
+        let gave_up = tokio::time::timeout(Duration::from_millis(5), level.enter(2, asked(1), PATIENCE)).await;
         assert!(gave_up.is_err());
         assert_eq!(level.current(), (1, 0));
         drop(seat);
@@ -284,16 +371,16 @@ mod tests {
     #[tokio::test]
     async fn a_level_without_queues_refuses() {
         let level = level(1, false);
-        let _seat = level.enter(1, 1).await.unwrap();
-        assert!(level.enter(2, 1).await.is_none());
+        let _seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
+        assert!(level.enter(2, asked(1), PATIENCE).await.is_none());
     }
 
     #[tokio::test]
     async fn a_wide_request_does_not_wait_for_ever() {
         let level = level(2, true);
-        let seat = level.enter(1, 1).await.unwrap();
+        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
         let other = Arc::clone(&level);
-        let wide = tokio::spawn(async move { other.enter(2, 5).await.is_some() });
+        let wide = tokio::spawn(async move { other.enter(2, asked(5), PATIENCE).await.is_some() });
         while level.current().1 == 0 {
             tokio::task::yield_now().await;
         }
@@ -308,5 +395,19 @@ mod tests {
         assert_eq!((demand.nominal, demand.least, demand.most), (100, 50, 100));
         let exempt = Settings::from_value(&json!({ "spec": { "type": "Exempt", "exempt": {} } }));
         assert!(exempt.exempt && exempt.shares == 0);
+    }
+
+    #[tokio::test]
+    async fn what_became_of_requests_is_counted_and_shown() {
+        let level = level(1, true);
+        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
+        assert!(level.enter(2, asked(1), Duration::from_millis(1)).await.is_none());
+        let dropped = tokio::time::timeout(Duration::from_millis(1), level.enter(2, asked(1), PATIENCE)).await;
+        assert!(dropped.is_err());
+        let dump = level.dump();
+        assert_eq!((dump.executing.len(), dump.queues.len()), (1, 8));
+        drop(seat);
+        let LevelDump { counts, executing, .. } = level.dump();
+        assert_eq!((counts.dispatched, counts.timed_out, counts.cancelled, executing.len()), (1, 1, 1, 0));
     }
 }

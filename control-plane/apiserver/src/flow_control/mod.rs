@@ -8,6 +8,7 @@
 //! Invariant: the exempt level never waits, and the catch-all level is always there, whatever the objects say.
 
 mod allocation;
+mod debug;
 mod level;
 mod queues;
 mod schema;
@@ -22,13 +23,14 @@ use corten_store::Expect;
 use http::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
+pub use debug::dump;
 pub use level::Seat;
 
 use crate::bootstrap;
 use crate::pipeline::Context;
 use crate::server::Server;
 use allocation::{Demand, allocate};
-use level::{Level, Settings};
+use level::{Asked, Level, Settings};
 use schema::FlowSchema;
 
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -88,7 +90,14 @@ impl FlowControl {
         let level_uid = level.map(|level| level.uid()).unwrap_or_default();
         let classified = Classified { flow_schema: uid(&schema.uid), priority_level: uid(&level_uid) };
         let flow = schema.flow(&context.user, info);
-        (classified, Admission { level: level.cloned(), flow })
+        let exempt = level.is_none_or(|level| level.is_exempt());
+        let asked = if exempt { Asked::default() } else { asked(schema, context) };
+        (classified, Admission { level: level.filter(|_| !exempt).cloned(), flow, asked })
+    }
+
+    /// Each level with what waits and executes in it.
+    fn dump(&self) -> Vec<(String, debug::LevelDump)> {
+        self.table.load().levels.iter().map(|(name, level)| (name.clone(), level.dump())).collect()
     }
 
     /// How many requests execute and wait in each level, for metrics.
@@ -150,22 +159,35 @@ impl FlowControl {
 
 /// A request that knows where it belongs and has not entered yet.
 pub struct Admission {
+    /// None where nobody waits.
     level: Option<Arc<Level>>,
     flow: u64,
+    asked: Asked,
+}
+
+/// The request as the dumps show it.
+fn asked(schema: &FlowSchema, context: &Context) -> Asked {
+    let (user, info) = (&context.user, &context.info);
+    let version = if info.group.is_empty() { info.version.clone() } else { format!("{}/{}", info.group, info.version) };
+    let (verb, path, namespace, name) = (&info.verb, &info.path, &info.namespace, &info.name);
+    let (who, resource, subresource) = (&user.name, &info.resource, &info.subresource);
+    Asked {
+        schema: schema.name.clone(),
+        flow: schema.distinguish(user, info).to_owned(),
+        arrived: context.now,
+        seats: 1,
+        details: format!("{who}\n{verb}\n{path}\n{namespace}\n{name}\n{version}\n{resource}\n{subresource}"),
+    }
 }
 
 impl Admission {
     /// Waits for a seat; dropping the seat gives it to the next.
     pub async fn enter(self, server: &Server, context: &Context) -> Result<Option<Seat>, Status> {
         let Some(level) = self.level else { return Ok(None) };
-        if level.is_exempt() {
-            return Ok(None);
-        }
-        let seats = seats(server, context).min(level.widest());
-        let entering = tokio::time::timeout(MAX_WAIT, level.enter(self.flow, seats));
-        match entering.await {
-            Ok(Some(seat)) => Ok(Some(seat)),
-            _ => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
+        let asked = Asked { seats: seats(server, context).min(level.widest()), ..self.asked };
+        match level.enter(self.flow, asked, MAX_WAIT).await {
+            Some(seat) => Ok(Some(seat)),
+            None => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 /// What one request is expected to take before it is known.
-const ESTIMATE: f64 = 0.005;
+pub const ESTIMATE: f64 = 0.005;
 
 /// A request that waits.
 pub struct Waiting<T> {
@@ -56,6 +56,11 @@ impl<T> Queues<T> {
 
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Each queue: the virtual time of its next request, the seats it uses, and who waits in it.
+    pub fn each(&self) -> impl Iterator<Item = (f64, u32, impl Iterator<Item = &Waiting<T>>)> {
+        self.queues.iter().map(|queue| (queue.next_start, queue.executing, queue.waiting.iter()))
     }
 
     pub fn waiting_seats(&self) -> u32 {

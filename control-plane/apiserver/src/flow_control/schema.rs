@@ -113,15 +113,20 @@ impl FlowSchema {
         })
     }
 
+    /// What tells the flow of a request from others of the schema.
+    pub fn distinguish<'a>(&self, user: &'a User, info: &'a RequestInfo) -> &'a str {
+        match self.distinguisher {
+            Distinguisher::Nothing => "",
+            Distinguisher::User => &user.name,
+            Distinguisher::Namespace => &info.namespace,
+        }
+    }
+
     /// A number for the flow that a request belongs to.
     pub fn flow(&self, user: &User, info: &RequestInfo) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.name.hash(&mut hasher);
-        match self.distinguisher {
-            Distinguisher::Nothing => {}
-            Distinguisher::User => user.name.hash(&mut hasher),
-            Distinguisher::Namespace => info.namespace.hash(&mut hasher),
-        }
+        self.distinguish(user, info).hash(&mut hasher);
         hasher.finish()
     }
 }

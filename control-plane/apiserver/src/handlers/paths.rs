@@ -5,6 +5,7 @@ use http::{Method, StatusCode};
 use serde_json::json;
 
 use crate::body::Reply;
+use crate::flow_control;
 use crate::health::Health;
 use crate::pipeline::Context;
 use crate::response;
@@ -42,6 +43,11 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         "/openid/v1/jwks" => {
             let jwks = server.tokens.jwks().to_string();
             Ok(response::full(StatusCode::OK, "application/jwk-set+json", jwks.into()))
+        }
+        _ if path.starts_with("/debug/") => {
+            let details = context.info.query.get("includeRequestDetails").is_some_and(|value| !value.is_empty());
+            let dump = flow_control::dump(&server.flow_control, path, details);
+            Ok(dump.map_or_else(response::page_not_found, |text| response::text(StatusCode::OK, text)))
         }
         _ if is_in_api(server, path) => Err(Status::path_not_found()),
         _ => Ok(response::page_not_found()),

@@ -18,6 +18,24 @@ use crate::error::Error;
 /// The biggest answer.
 const MAX_ANSWER: usize = 1024 * 1024;
 
+/// How often a server that stumbles is asked, and the pauses in between: the first, and how they grow.
+const TRIES: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const GROWTH: f64 = 1.5;
+const JITTER: f64 = 0.2;
+
+/// Why a call failed, and whether the next one may do better.
+struct Failed {
+    why: String,
+    transient: bool,
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Failed {
+        Failed { why, transient: false }
+    }
+}
+
 /// The way to a configured server.
 pub struct Caller {
     uri: http::Uri,
@@ -43,17 +61,37 @@ impl Caller {
 
     /// Posts JSON; the body of a successful answer.
     pub async fn post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, String> {
+        self.try_post(body, timeout).await.map_err(|failed| failed.why)
+    }
+
+    /// The same of a server that decides: one that stumbles or asks for patience is asked again, with pauses that grow.
+    /// One that cannot be reached, or takes too long, is not: whoever waits for the decision has waited enough.
+    pub async fn ask(&self, body: Bytes, timeout: Duration) -> Result<Bytes, String> {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..TRIES {
+            match self.try_post(body.clone(), timeout).await {
+                Err(failed) if failed.transient => {}
+                answered => return answered.map_err(|failed| failed.why),
+            }
+            tokio::time::sleep(pause.mul_f64(1.0 + JITTER * chance())).await;
+            pause = pause.mul_f64(GROWTH);
+        }
+        self.post(body, timeout).await
+    }
+
+    async fn try_post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Failed> {
         let posted = tokio::time::timeout(timeout, self.exchange(Method::POST, body)).await;
-        posted.unwrap_or_else(|_| Err(format!("Post {:?}: context deadline exceeded", self.uri.to_string())))
+        posted.unwrap_or_else(|_| Err(format!("Post {:?}: context deadline exceeded", self.uri.to_string()).into()))
     }
 
     /// The body of a successful answer to a GET.
     pub async fn get(&self, timeout: Duration) -> Result<Bytes, String> {
         let got = tokio::time::timeout(timeout, self.exchange(Method::GET, Bytes::new())).await;
+        let got = got.map(|got| got.map_err(|failed| failed.why));
         got.unwrap_or_else(|_| Err(format!("Get {:?}: context deadline exceeded", self.uri.to_string())))
     }
 
-    async fn exchange(&self, method: Method, body: Bytes) -> Result<Bytes, String> {
+    async fn exchange(&self, method: Method, body: Bytes) -> Result<Bytes, Failed> {
         let host = self.uri.host().unwrap_or_default();
         let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let path = self.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
@@ -79,15 +117,20 @@ impl Caller {
             }
         };
         let code = response.status();
+        let transient =
+            matches!(code.as_u16(), 429 | 500 | 504) || response.headers().contains_key(header::RETRY_AFTER);
         let answer = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|e| e.to_string())?;
-        if code.is_success() { Ok(answer.to_bytes()) } else { Err(format!("{} answered {code}", self.uri)) }
+        match code.is_success() {
+            true => Ok(answer.to_bytes()),
+            false => Err(Failed { why: format!("{} answered {code}", self.uri), transient }),
+        }
     }
 }
 
 async fn send(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
-) -> Result<http::Response<hyper::body::Incoming>, String> {
+) -> Result<http::Response<hyper::body::Incoming>, Failed> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     // It ends with the answer.
     tokio::spawn(async move {
@@ -95,5 +138,13 @@ async fn send(
             tracing::debug!(error = %e, "a connection to a configured server ended");
         }
     });
-    sender.send_request(request).await.map_err(|e| e.to_string())
+    // A connection that ends in the middle of a call is the server's restart rather than its answer.
+    sender.send_request(request).await.map_err(|e| Failed { why: e.to_string(), transient: !e.is_timeout() })
+}
+
+/// A number between 0 and 1, so that those who failed together do not come back together.
+fn chance() -> f64 {
+    use std::hash::{BuildHasher, Hasher};
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    random as f64 / u64::MAX as f64
 }

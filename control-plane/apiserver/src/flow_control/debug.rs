@@ -1,0 +1,146 @@
+//! What waits and what executes now, as tables for who looks into a server that is busy:
+//! `/debug/api_priority_and_fairness/dump_priority_levels`, `dump_queues` and `dump_requests`.
+//!
+//! The columns are upstream's, spelling included. A dump must never hold up the requests it is about: each level is
+//! looked at once, for as long as it takes to copy what is shown.
+
+use super::FlowControl;
+use super::level::{Asked, Counts};
+
+const PREFIX: &str = "/debug/api_priority_and_fairness/";
+
+/// The narrowest column, and the space between two.
+const MIN_WIDTH: usize = 8;
+const PADDING: usize = 1;
+
+/// One queue of a level, as it is shown.
+pub struct QueueDump {
+    pub next_start: f64,
+    pub seats_in_use: u32,
+    pub executing: usize,
+    pub waiting: Vec<Asked>,
+}
+
+/// One level, as it is shown.
+pub struct LevelDump {
+    pub counts: Counts,
+    pub queues: Vec<QueueDump>,
+    /// Who executes, and the queue that it came from.
+    pub executing: Vec<(Option<usize>, Asked, jiff::Timestamp)>,
+}
+
+/// The table of a path, if there is one.
+pub fn dump(control: &FlowControl, path: &str, details: bool) -> Option<String> {
+    let levels = control.dump();
+    let rows = match path.strip_prefix(PREFIX)? {
+        "dump_priority_levels" => priority_levels(&levels),
+        "dump_queues" => queues(&levels),
+        "dump_requests" => requests(&levels, details),
+        _ => return None,
+    };
+    Some(table(&rows))
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split(' ').map(str::to_owned).collect()
+}
+
+fn priority_levels(levels: &[(String, LevelDump)]) -> Vec<Vec<String>> {
+    let header = "PriorityLevelName ActiveQueues IsIdle IsQuiescing WaitingRequests ExecutingRequests \
+                  DispatchedRequests RejectedRequests TimedoutRequests CancelledRequests";
+    let row = |(name, level): &(String, LevelDump)| {
+        let waiting: usize = level.queues.iter().map(|queue| queue.waiting.len()).sum();
+        let active = level.queues.iter().filter(|queue| !queue.waiting.is_empty()).count();
+        let (executing, counts) = (level.executing.len(), &level.counts);
+        let idle = waiting == 0 && executing == 0;
+        let numbers = [counts.dispatched, counts.rejected, counts.timed_out, counts.cancelled];
+        let state = [name.clone(), active.to_string(), idle.to_string(), "false".to_owned()];
+        let now = [waiting.to_string(), executing.to_string()];
+        state.into_iter().chain(now).chain(numbers.map(|number| number.to_string())).collect()
+    };
+    [words(header)].into_iter().chain(levels.iter().map(row)).collect()
+}
+
+fn queues(levels: &[(String, LevelDump)]) -> Vec<Vec<String>> {
+    let header = "PriorityLevelName Index PendingRequests ExecutingRequests SeatsInUse NextDispatchR \
+                  InitialSeatsSum MaxSeatsSum TotalWorkSum";
+    let mut rows = vec![words(header)];
+    for (name, level) in levels {
+        for (index, queue) in level.queues.iter().enumerate() {
+            let seats: u32 = queue.waiting.iter().map(|asked| asked.seats).sum();
+            let numbers = [index, queue.waiting.len(), queue.executing].map(|number| number.to_string());
+            let mut row = vec![name.clone()];
+            row.extend(numbers);
+            row.extend([queue.seats_in_use.to_string(), seat_seconds(queue.next_start)]);
+            row.extend([seats.to_string(), seats.to_string()]);
+            row.push(seat_seconds(f64::from(seats) * super::queues::ESTIMATE));
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+fn seat_seconds(value: f64) -> String {
+    format!("{value:.8}ss")
+}
+
+fn requests(levels: &[(String, LevelDump)], details: bool) -> Vec<Vec<String>> {
+    let mut header = words(
+        "PriorityLevelName FlowSchemaName QueueIndex RequestIndexInQueue FlowDistingsher ArriveTime InitialSeats \
+         FinalSeats AdditionalLatency StartTime",
+    );
+    if details {
+        header.extend(words("UserName Verb APIPath Namespace Name APIVersion Resource SubResource"));
+    }
+    let mut rows = vec![header];
+    for (name, level) in levels {
+        let mut show = |queue: Option<usize>, at: Option<usize>, asked: &Asked, started: Option<jiff::Timestamp>| {
+            let number = |number: Option<usize>| number.map_or_else(|| "-1".to_owned(), |number| number.to_string());
+            let mut row = vec![name.clone(), asked.schema.clone(), number(queue), number(at), asked.flow.clone()];
+            let started = started.map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |time| time.to_string());
+            row.extend([asked.arrived.to_string(), asked.seats.to_string(), "0".to_owned(), "0s".to_owned(), started]);
+            if details {
+                row.extend(asked.details.split('\n').map(str::to_owned));
+            }
+            rows.push(row);
+        };
+        for (index, queue) in level.queues.iter().enumerate() {
+            queue.waiting.iter().enumerate().for_each(|(at, asked)| show(Some(index), Some(at), asked, None));
+            let of_queue = level.executing.iter().filter(|(from, ..)| *from == Some(index));
+            of_queue.for_each(|(from, asked, started)| show(*from, None, asked, Some(*started)));
+        }
+        let at_once = level.executing.iter().filter(|(from, ..)| from.is_none());
+        at_once.for_each(|(_, asked, started)| show(None, None, asked, Some(*started)));
+    }
+    rows
+}
+
+/// Cells with a comma behind all but the last, in columns.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count() + 1 + PADDING);
+        cells.max().unwrap_or(0).max(MIN_WIDTH)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        for (cell, width) in row.iter().zip(&widths).take(columns - 1) {
+            text.push_str(&format!("{:<width$}", format!("{cell},")));
+        }
+        text.push_str(row.last().map_or("", String::as_str));
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell_and_no_narrower_than_eight() {
+        let rows = [words("Name Index Last"), words("workload-low 0 7")];
+        assert_eq!(table(&rows), "Name,         Index,  Last\nworkload-low, 0,      7\n");
+    }
+}
