@@ -19,8 +19,8 @@ use rcgen::{
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Leaves are signed anew this often while the cluster runs.
-pub const RENEWAL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How often a leaf is signed anew in its lifetime while the cluster runs.
+const RENEWALS: u32 = 12;
 
 /// A certificate with its private key, both in PEM.
 #[derive(Clone, Debug)]
@@ -73,6 +73,7 @@ impl Pki {
 pub struct Authority {
     pub certificate: String,
     issuer: Issuer<'static, KeyPair>,
+    leaf_lifetime: Duration,
 }
 
 impl Authority {
@@ -83,12 +84,17 @@ impl Authority {
         let certificate = text_or(&certificate_path, || Ok(authority_params(name).self_signed(&key)?.pem()))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key)
             .with_context(|| format!("{} is not a certificate authority", certificate_path.display()))?;
-        Ok(Authority { certificate, issuer })
+        Ok(Authority { certificate, issuer, leaf_lifetime: LEAF_LIFETIME })
     }
 
     /// The key in PEM, for the controller that signs approved requests.
     pub fn key(&self) -> String {
         self.issuer.key().serialize_pem()
+    }
+
+    /// The time after which leaves are signed anew while the cluster runs.
+    pub fn renewal(&self) -> Duration {
+        self.leaf_lifetime / RENEWALS
     }
 
     /// Signs a leaf with a new key.
@@ -108,7 +114,7 @@ impl Authority {
         }
         let now = SystemTime::now();
         params.not_before = (now - DAY).into();
-        params.not_after = (now + LEAF_LIFETIME).into();
+        params.not_after = (now + self.leaf_lifetime).into();
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
@@ -165,6 +171,17 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
         std::fs::rename(&temporary, path)
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+impl Pki {
+    /// With leaves that expire while a test looks on.
+    pub fn short_lived(dir: &Path, leaf_lifetime: Duration) -> Pki {
+        let mut pki = Pki::open(dir).unwrap();
+        pki.cluster.leaf_lifetime = leaf_lifetime;
+        pki.front_proxy.leaf_lifetime = leaf_lifetime;
+        pki
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::tasks::Tasks;
 use super::{access, addons, authorization, files, further_nodes, joining};
 use crate::config::Cluster;
 use crate::kubeconfig;
-use crate::pki::{self, Leaf, Pki};
+use crate::pki::{Leaf, Pki};
 
 /// A started API server.
 pub struct ApiServer {
@@ -135,7 +135,7 @@ async fn renew(
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pki::RENEWAL) => {}
+            () = tokio::time::sleep(certificates.pki().cluster.renewal()) => {}
         }
         certificates.renew()?;
         let (kubelet, front_proxy) = clients(certificates.pki())?;
@@ -215,7 +215,109 @@ fn event(event: corten_apiserver::WatchEvent) -> corten_client::WatchEvent {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::{Duration, SystemTime};
+
+    use clap::Parser;
+    use rustls_pki_types::pem::PemObject;
+    use rustls_pki_types::{CertificateDer, ServerName};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio_rustls::client::TlsStream;
+
     use super::*;
+
+    /// Long enough for a start on a busy machine, short enough to be seen to end.
+    const LIFETIME: Duration = Duration::from_secs(12);
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    /// A cluster whose API server listens on every address of this machine, at a port that was free a moment ago.
+    fn cluster(data: &Path) -> Cluster {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let data = data.to_str().unwrap();
+        let words = [
+            "corten",
+            "server",
+            "--data-dir",
+            data,
+            "--node-ip",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--bind-address",
+            "0.0.0.0",
+        ];
+        match crate::cli::Cli::parse_from(words).command {
+            crate::cli::Command::Server(flags) => Cluster::from_flags(&flags).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A connection of a client that trusts the cluster alone, and the certificate it was shown.
+    async fn connect(pki: &Pki, address: SocketAddr) -> (TlsStream<TcpStream>, Vec<u8>) {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pki.cluster.certificate.as_bytes()).unwrap()).unwrap();
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = connector.connect(ServerName::from(address.ip()), stream).await.unwrap();
+        let shown = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
+        (stream, shown)
+    }
+
+    /// Asks on a connection that stays open.
+    async fn is_served(stream: &mut TlsStream<TcpStream>) -> bool {
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: kubernetes\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok") {
+            let mut part = [0; 1024];
+            match stream.read(&mut part).await {
+                Ok(count) if count > 0 => answer.extend_from_slice(&part[..count]),
+                _ => return false,
+            }
+        }
+        answer.starts_with(b"HTTP/1.1 200")
+    }
+
+    fn expiry(certificate: &[u8]) -> SystemTime {
+        let (_, certificate) = x509_parser::parse_x509_certificate(certificate).unwrap();
+        SystemTime::UNIX_EPOCH + Duration::from_secs(certificate.validity().not_after.timestamp().unsigned_abs())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn certificates_are_renewed_under_a_server_that_goes_on_serving() {
+        // Another test of the process may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = cluster(folder.path());
+        let pki = Arc::new(Pki::short_lived(&cluster.node.place.pki(), LIFETIME));
+        let shutdown = CancellationToken::new();
+        let mut tasks = Tasks::new(shutdown.clone());
+        let store = open_store(&folder.path().join("store")).await.unwrap();
+        start(&cluster, &pki, store, &mut tasks).await.unwrap();
+        let running = tokio::spawn(tasks.run());
+        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));
+        let (mut old, first) = connect(&pki, own).await;
+        let kubeconfig = || std::fs::read_to_string(cluster.node.place.kubeconfig("admin")).unwrap();
+        let written = kubeconfig();
+        // A client checks the dates too: each of these connections is one that an expired certificate would refuse.
+        let outlived = async {
+            while SystemTime::now() <= expiry(&first) {
+                assert!(is_served(&mut connect(&pki, own).await.0).await);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, outlived).await.expect("the first certificate never expires");
+        let (mut new, second) = connect(&pki, own).await;
+        assert!(expiry(&second) > expiry(&first));
+        assert!(is_served(&mut old).await && is_served(&mut new).await);
+        assert_ne!(kubeconfig(), written, "the administrator's certificate is renewed too");
+        // An address that the machine did not have when the certificate was made.
+        let late = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 77), cluster.bind.port()));
+        assert!(is_served(&mut connect(&pki, late).await.0).await);
+        shutdown.cancel();
+        running.await.unwrap().unwrap();
+    }
 
     #[test]
     fn components_are_called_as_upstreams_programs() {

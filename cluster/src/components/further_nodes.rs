@@ -22,7 +22,7 @@ use super::node::{DNS_USER, serving};
 use super::tasks::Tasks;
 use crate::config::{Cluster, Place};
 use crate::pki::{Leaf, Pki, write_private};
-use crate::{instance, kubeconfig, pki};
+use crate::{instance, kubeconfig};
 
 /// How long an agent that failed stays down before it is started again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ async fn supervise(
         prepare(&cluster, &pki, &namespace.name, &place, &namespace.addresses)?;
         let mut agent = spawn(&cluster, &place, &namespace)?;
         tokio::select! {
-            () = tokio::time::sleep(pki::RENEWAL) => stop(agent).await?,
+            () = tokio::time::sleep(pki.cluster.renewal()) => stop(agent).await?,
             ended = agent.wait() => {
                 tracing::warn!(node = namespace.name, "the agent ended: {}", ended?);
                 tokio::select! {

@@ -21,7 +21,7 @@ use super::tasks::Tasks;
 use crate::cli::NetworkBackend;
 use crate::config::{Cluster, Node, Place};
 use crate::pki::{Identity, Leaf, Pki};
-use crate::{config, pki, registries};
+use crate::{config, registries};
 
 /// The label and the taint of a node that runs the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -97,7 +97,7 @@ async fn renew(node: Node, pki: Arc<Pki>, tls: watch::Sender<Tls>, shutdown: Can
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pki::RENEWAL) => {}
+            () = tokio::time::sleep(pki.cluster.renewal()) => {}
         }
         tls.send_replace(serving(&pki, &node.name, &node.addresses)?);
     }
