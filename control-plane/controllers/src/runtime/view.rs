@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_api::{Typed, decode_object};
-use corten_meta::Selector;
-use corten_meta::{Key, Object};
+use corten_meta::labels::{Operator, Requirement};
+use corten_meta::{Key, Object, Selector};
 
 use super::plan::ResourceType;
 use super::rows::{NodeRow, PodRow};
@@ -144,9 +144,19 @@ impl dyn View + '_ {
         objects.iter().filter(|object| selector.matches(&object.header.labels)).filter_map(|o| decode(o)).collect()
     }
 
-    /// The same of pods, as rows.
+    /// The same of pods, as rows; by the index where the selector names a label.
     pub fn select_rows(&self, namespace: &str, selector: &Selector) -> Vec<PodRow> {
-        let mut objects = self.list(ResourceType::of::<Pod>(), namespace);
+        let one = |one: &Requirement| match (one.operator(), one.values()) {
+            (Operator::Equals | Operator::DoubleEquals | Operator::In, [value]) => {
+                Some((one.key().to_owned(), value.clone()))
+            }
+            _ => None,
+        };
+        let pods = ResourceType::of::<Pod>();
+        let mut objects = match selector.requirements().iter().find_map(one) {
+            Some((key, value)) => self.labelled(pods, namespace, (&key, &value)),
+            None => self.list(pods, namespace),
+        };
         objects.retain(|object| selector.matches(&object.header.labels));
         self.rows(objects)
     }
