@@ -28,6 +28,7 @@ pub use level::Seat;
 
 use crate::bootstrap;
 use crate::pipeline::Context;
+use crate::request::RequestInfo;
 use crate::server::Server;
 use allocation::{Demand, allocate};
 use level::{Asked, Level, Settings};
@@ -168,15 +169,17 @@ pub struct Admission {
 /// The request as the dumps show it.
 fn asked(schema: &FlowSchema, context: &Context) -> Asked {
     let (user, info) = (&context.user, &context.info);
-    let version = if info.group.is_empty() { info.version.clone() } else { format!("{}/{}", info.group, info.version) };
-    let (verb, path, namespace, name) = (&info.verb, &info.path, &info.namespace, &info.name);
-    let (who, resource, subresource) = (&user.name, &info.resource, &info.subresource);
+    let RequestInfo { verb, path, namespace, name, group, version, resource, subresource, .. } = info;
+    let slash = if group.is_empty() { "" } else { "/" };
     Asked {
         schema: schema.name.clone(),
         flow: schema.distinguish(user, info).to_owned(),
         arrived: context.now,
         seats: 1,
-        details: format!("{who}\n{verb}\n{path}\n{namespace}\n{name}\n{version}\n{resource}\n{subresource}"),
+        details: format!(
+            "{}\n{verb}\n{path}\n{namespace}\n{name}\n{group}{slash}{version}\n{resource}\n{subresource}",
+            user.name
+        ),
     }
 }
 
