@@ -22,7 +22,7 @@ use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_api::k8s_openapi::api::networking::v1::ServiceCIDR;
 use corten_api::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use corten_api::k8s_openapi::api::rbac::v1::ClusterRole;
-use corten_client::{DeleteOptions, ListOptions, Patch, Propagation};
+use corten_client::{DeleteOptions, ListOptions, Patch, Propagation, Resource};
 use in_process::{Cluster, add_node};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -369,6 +369,49 @@ async fn budgets_hold_pods_and_endpoints_are_mirrored() {
             let range = admin.get::<ServiceCIDR>("", "more").await.unwrap();
             range.status.and_then(|status| status.conditions).is_some_and(|all| all[0].status == "True")
         })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_budget_in_percent_counts_the_pods_of_a_custom_kind() {
+    let cluster = Cluster::start(2).await;
+    let definitions =
+        cluster.admin.dynamic(&Resource::new("apiextensions.k8s.io", "v1", "customresourcedefinitions", false));
+    let scale = json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    for (plural, kind, subresources) in [("webs", "Web", json!({"scale": scale})), ("plains", "Plain", json!({}))] {
+        let version = json!({"name": "v1", "served": true, "storage": true, "subresources": subresources, "schema": {"openAPIV3Schema": schema}});
+        let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.example.com")},
+            "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": plural, "kind": kind}, "versions": [version]}});
+        definitions.create("", &definition).await.unwrap();
+        let custom = cluster.admin.dynamic(&Resource::new("example.com", "v1", plural, true));
+        let object = json!({"apiVersion": "example.com/v1", "kind": kind, "metadata": {"namespace": "default", "name": "one"}, "spec": {"replicas": 4}});
+        cluster.eventually("a served kind", async || custom.create("default", &object).await.is_ok()).await;
+        let uid = custom.get("default", "one").await.unwrap()["metadata"]["uid"].clone();
+        let owner =
+            json!([{"apiVersion": "example.com/v1", "kind": kind, "name": "one", "uid": uid, "controller": true}]);
+        for number in 0..3 {
+            let name = format!("{plural}-{number}");
+            cluster.create::<Pod>(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name, "labels": {"of": plural}, "ownerReferences": owner}, "spec": {"containers": [{"name": "c", "image": "i"}]}})).await;
+        }
+        cluster.create::<PodDisruptionBudget>(json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"namespace": "default", "name": plural}, "spec": {"maxUnavailable": "50%", "selector": {"matchLabels": {"of": plural}}}})).await;
+    }
+    let status = async |name: &str| {
+        let budget = cluster.admin.get::<PodDisruptionBudget>("default", name).await.unwrap();
+        budget.to_value()["status"].take()
+    };
+    let counted = json!([4, 2, 3, 1]);
+    cluster
+        .eventually("a budget that counts", async || {
+            let told = status("webs").await;
+            let fields = ["expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed"];
+            Value::from_iter(fields.map(|field| told[field].clone())) == counted
+        })
+        .await;
+    let refused = "plains.example.com does not implement the scale subresource";
+    cluster
+        .eventually("a budget that cannot", async || status("plains").await["conditions"][0]["message"] == refused)
         .await;
 }
 
