@@ -66,6 +66,18 @@ impl Attributes {
         self.bytes(kind | NLA_F_NESTED, &inner.bytes)
     }
 
+    /// Nests what is put within, in place: for lists of very many.
+    pub fn within(mut self, kind: u16, put: impl FnOnce(Self) -> Self) -> Self {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 2]);
+        self.bytes.extend_from_slice(&(kind | NLA_F_NESTED).to_ne_bytes());
+        let mut whole = put(self);
+        let length = whole.bytes.len() - start;
+        debug_assert!(length <= usize::from(u16::MAX), "a netlink attribute is at most 64 KiB");
+        whole.bytes[start..start + 2].copy_from_slice(&(length as u16).to_ne_bytes());
+        whole
+    }
+
     /// Puts an attribute only if there is a value for it.
     pub fn maybe<T>(self, value: Option<T>, put: impl FnOnce(Self, T) -> Self) -> Self {
         match value {
@@ -129,6 +141,8 @@ mod tests {
     #[test]
     fn attributes_are_padded_and_walked_back() {
         let written = Attributes::new().string(1, "ab").u32(2, 7).nest(3, Attributes::new().u8(9, 4)).u64(4, 1);
+        let in_place = Attributes::new().string(1, "ab").u32(2, 7).within(3, |put| put.u8(9, 4)).u64(4, 1);
+        assert_eq!(written, in_place);
         assert_eq!(written.len() % 4, 0);
         let read: Vec<_> = parse(written.as_bytes()).map(|attribute| attribute.kind).collect();
         assert_eq!(read, [1, 2, 3, 4]);

@@ -241,14 +241,12 @@ impl Batch {
 
     /// `add element`: harmless where the same element stands already.
     pub fn add_elements<'a>(&mut self, table: &Table, set: &Set, elements: impl IntoIterator<Item = &'a Element>) {
-        let encoded = elements.into_iter().flat_map(|element| set.encode_element(element, true));
-        self.push_elements(table, set, uapi::MSG_NEWSETELEM, uapi::NLM_F_CREATE, encoded, "add");
+        self.push_elements(table, set, uapi::MSG_NEWSETELEM, elements.into_iter(), "add");
     }
 
     /// `delete element`, by key; every one must be there.
     pub fn delete_elements<'a>(&mut self, table: &Table, set: &Set, elements: impl IntoIterator<Item = &'a Element>) {
-        let encoded = elements.into_iter().flat_map(|element| set.encode_element(element, false));
-        self.push_elements(table, set, uapi::MSG_DELSETELEM, 0, encoded, "delete");
+        self.push_elements(table, set, uapi::MSG_DELSETELEM, elements.into_iter(), "delete");
     }
 
     /// `flush set`
@@ -257,15 +255,16 @@ impl Batch {
         self.push(table, uapi::MSG_DELSETELEM, 0, attributes, format!("flush set {} {set}", table.name));
     }
 
-    fn push_elements(
+    fn push_elements<'a>(
         &mut self,
         table: &Table,
         set: &Set,
         message: u16,
-        flags: u16,
-        entries: impl Iterator<Item = Attributes>,
+        elements: impl Iterator<Item = &'a Element>,
         verb: &str,
     ) {
+        let added = message == uapi::MSG_NEWSETELEM;
+        let flags = if added { uapi::NLM_F_CREATE } else { 0 };
         let (mut list, mut count) = (Attributes::new(), 0);
         let mut send = |list: Attributes, count: usize| {
             let attributes = Attributes::new()
@@ -275,8 +274,8 @@ impl Batch {
             let operation = format!("{verb} {count} elements of {} {}", table.name, set.name());
             self.push(table, message, flags, attributes, operation);
         };
-        for entry in entries {
-            list = list.nest(uapi::LIST_ELEM, entry);
+        for element in elements {
+            list = set.encode_element(list, element, added);
             count += 1;
             if list.len() >= ELEMENT_BYTES {
                 send(std::mem::take(&mut list), std::mem::take(&mut count));

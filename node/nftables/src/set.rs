@@ -155,31 +155,38 @@ impl Set {
         put.nest(uapi::SET_DESC_CONCAT, fields)
     }
 
-    /// The kernel's form of an element: one entry, or two for an interval of a plain key.
-    pub(crate) fn encode_element(&self, element: &Element, with_data: bool) -> Vec<Attributes> {
-        let key = |value: &Value| Attributes::new().bytes(uapi::DATA_VALUE, value.as_bytes());
-        let mut start = Attributes::new().nest(uapi::ELEM_KEY, key(&element.key));
-        if self.intervals && self.is_concatenation() {
-            start = start.nest(uapi::ELEM_KEY_END, key(element.end.as_ref().unwrap_or(&element.key)));
+    /// Puts the kernel's form of an element: one entry, or two for an interval of a plain key.
+    pub(crate) fn encode_element(&self, list: Attributes, element: &Element, with_data: bool) -> Attributes {
+        let list = list.within(uapi::LIST_ELEM, |put| self.entry(put, element, with_data));
+        if !self.intervals || self.is_concatenation() {
+            return list;
         }
-        if with_data {
-            start = match &element.data {
-                None => start,
-                Some(Data::Value(value)) => start.nest(uapi::ELEM_DATA, key(value)),
-                Some(Data::Verdict(verdict)) => start.nest(uapi::ELEM_DATA, verdict.encode()),
-            };
-            start =
-                start.maybe(element.timeout, |put, timeout| put.u64(uapi::ELEM_TIMEOUT, timeout.as_millis() as u64));
-        }
-        let mut entries = vec![start];
-        if self.intervals && !self.is_concatenation() {
-            let after = element.end.as_ref().unwrap_or(&element.key).successor();
-            entries.extend(after.map(|after| {
-                Attributes::new().nest(uapi::ELEM_KEY, key(&after)).u32(uapi::ELEM_FLAGS, uapi::ELEM_F_INTERVAL_END)
-            }));
-        }
-        entries
+        let after = element.end.as_ref().unwrap_or(&element.key).successor();
+        list.maybe(after, |list, after| {
+            let end = |put| register(put, uapi::ELEM_KEY, &after).u32(uapi::ELEM_FLAGS, uapi::ELEM_F_INTERVAL_END);
+            list.within(uapi::LIST_ELEM, end)
+        })
     }
+
+    fn entry(&self, put: Attributes, element: &Element, with_data: bool) -> Attributes {
+        let mut put = register(put, uapi::ELEM_KEY, &element.key);
+        if self.intervals && self.is_concatenation() {
+            put = register(put, uapi::ELEM_KEY_END, element.end.as_ref().unwrap_or(&element.key));
+        }
+        if !with_data {
+            return put;
+        }
+        let put = match &element.data {
+            None => put,
+            Some(Data::Value(value)) => register(put, uapi::ELEM_DATA, value),
+            Some(Data::Verdict(verdict)) => put.nest(uapi::ELEM_DATA, verdict.encode()),
+        };
+        put.maybe(element.timeout, |put, timeout| put.u64(uapi::ELEM_TIMEOUT, timeout.as_millis() as u64))
+    }
+}
+
+fn register(put: Attributes, kind: u16, value: &Value) -> Attributes {
+    put.within(kind, |put| put.bytes(uapi::DATA_VALUE, value.as_bytes()))
 }
 
 /// What a map element leads to.

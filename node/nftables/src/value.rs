@@ -124,87 +124,114 @@ pub struct Mac(pub [u8; 6]);
 
 /// Something that fills a register.
 pub trait ToRegister {
-    fn to_register(&self) -> Vec<u8>;
+    fn write(&self, registers: &mut Registers);
+}
+
+/// Registers while they are filled; there are so many in the kernel, with room for an address more.
+pub struct Registers {
+    bytes: [u8; 80],
+    length: usize,
+}
+
+impl Registers {
+    fn new() -> Registers {
+        Registers { bytes: [0; 80], length: 0 }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    fn value(&self) -> Value {
+        Value::from_bytes(&self.bytes[..self.length])
+    }
 }
 
 impl ToRegister for Ipv4Addr {
-    fn to_register(&self) -> Vec<u8> {
-        self.octets().to_vec()
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&self.octets());
     }
 }
 
 impl ToRegister for Ipv6Addr {
-    fn to_register(&self) -> Vec<u8> {
-        self.octets().to_vec()
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&self.octets());
     }
 }
 
 impl ToRegister for IpAddr {
-    fn to_register(&self) -> Vec<u8> {
+    fn write(&self, registers: &mut Registers) {
         match self {
-            IpAddr::V4(address) => address.to_register(),
-            IpAddr::V6(address) => address.to_register(),
+            IpAddr::V4(address) => address.write(registers),
+            IpAddr::V6(address) => address.write(registers),
         }
     }
 }
 
 impl ToRegister for Protocol {
-    fn to_register(&self) -> Vec<u8> {
-        vec![*self as u8]
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&[*self as u8]);
     }
 }
 
 impl ToRegister for u8 {
-    fn to_register(&self) -> Vec<u8> {
-        vec![*self]
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&[*self]);
     }
 }
 
 impl ToRegister for Port {
-    fn to_register(&self) -> Vec<u8> {
-        self.0.to_be_bytes().to_vec()
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&self.0.to_be_bytes());
     }
 }
 
 impl ToRegister for Index {
-    fn to_register(&self) -> Vec<u8> {
-        self.0.to_ne_bytes().to_vec()
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&self.0.to_ne_bytes());
     }
 }
 
 impl ToRegister for Bytes4 {
-    fn to_register(&self) -> Vec<u8> {
-        self.0.to_ne_bytes().to_vec()
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&self.0.to_ne_bytes());
     }
 }
 
 impl ToRegister for Mac {
-    fn to_register(&self) -> Vec<u8> {
-        self.0.to_vec()
+    fn write(&self, registers: &mut Registers) {
+        registers.put(&self.0);
     }
 }
 
+/// The kernel's names are shorter than this; a longer one names no link.
+const NAME: usize = 16;
+
 impl ToRegister for InterfaceName {
-    fn to_register(&self) -> Vec<u8> {
-        let mut name = self.0.as_bytes().to_vec();
-        name.resize(16, 0);
-        name
+    fn write(&self, registers: &mut Registers) {
+        let mut name = [0; NAME];
+        let length = self.0.len().min(NAME);
+        name[..length].copy_from_slice(&self.0.as_bytes()[..length]);
+        registers.put(&name);
     }
 }
 
 impl<T: ToRegister> From<T> for Value {
     fn from(field: T) -> Value {
-        Value::from_bytes(&field.to_register())
+        let mut registers = Registers::new();
+        field.write(&mut registers);
+        registers.value()
     }
 }
 
 fn concatenated(fields: &[&dyn ToRegister]) -> Value {
-    let mut bytes = Vec::with_capacity(fields.len() * 4);
+    let mut registers = Registers::new();
     for field in fields {
-        bytes.extend_from_slice(&field.to_register());
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        field.write(&mut registers);
+        registers.length = registers.length.next_multiple_of(4);
     }
-    Value::from_bytes(&bytes)
+    registers.value()
 }
 
 impl<A: ToRegister, B: ToRegister> From<(A, B)> for Value {

@@ -201,10 +201,11 @@ impl Proxier {
     /// Brings the kernel to what the objects say, in one batch.
     pub fn sync(&mut self) -> Result<Synced, Error> {
         let dirty = std::mem::take(&mut self.dirty);
+        let from_nothing = self.claims.is_empty();
         let change = self.compute(&dirty);
         let mut udp = flows::changed(&change);
-        let (bytes, whole) = self.apply(change)?;
-        self.tell_sockets(&dirty)?;
+        self.tell_sockets(&dirty);
+        let (bytes, whole) = self.apply(change, from_nothing)?;
         for key in &dirty {
             if let Some(claimed) = self.claims.claimed(key) {
                 flows::complete(&mut udp, claimed);
@@ -227,8 +228,8 @@ impl Proxier {
         change
     }
 
-    /// Sends the change; if the kernel refuses it, the whole.
-    fn apply(&mut self, change: Change) -> Result<(usize, bool), Error> {
+    /// Sends the change; if the kernel refuses it, the whole, which a change from nothing is already.
+    fn apply(&mut self, change: Change, from_nothing: bool) -> Result<(usize, bool), Error> {
         if let Some(mut iptables) = self.iptables.take() {
             let replaced = iptables.replace(&iptables::render(&self.book, self.portals()));
             self.iptables = Some(iptables);
@@ -246,7 +247,9 @@ impl Proxier {
         self.applied = false;
         let mut batch = Batch::new();
         skeleton(&mut batch, &self.book);
-        self.put(&mut batch, &self.claims.whole());
+        let whole = if from_nothing { change } else { self.claims.whole() };
+        self.put(&mut batch, &whole);
+        drop(whole);
         let bytes = batch.len();
         self.socket.apply(batch)?;
         self.applied = true;
@@ -265,12 +268,15 @@ impl Proxier {
         })
     }
 
-    /// After the rules, which serve whatever the programs do not know yet.
-    fn tell_sockets(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Error> {
-        let Some(mut sockets) = self.sockets.take() else { return Ok(()) };
-        let told = dirty.iter().try_for_each(|key| sockets.replace(key, self.at_sockets(key)));
+    /// Nothing depends on it: the rules serve whatever the programs do not know.
+    fn tell_sockets(&mut self, dirty: &BTreeSet<ServiceKey>) {
+        let Some(mut sockets) = self.sockets.take() else { return };
+        for key in dirty {
+            if let Err(error) = sockets.replace(key, self.at_sockets(key)) {
+                warn!(namespace = key.namespace, name = key.name, "a Service is left to the rules: {error}");
+            }
+        }
         self.sockets = Some(sockets);
-        told
     }
 
     fn at_sockets(&self, key: &ServiceKey) -> Vec<sockets::Wanted> {

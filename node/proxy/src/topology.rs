@@ -32,17 +32,17 @@ impl Endpoint {
     }
 }
 
-pub(crate) fn usable<'a>(endpoints: &'a [Endpoint], place: &Place) -> Usable<'a> {
+pub(crate) fn usable<'a>(endpoints: &[&'a Endpoint], place: &Place) -> Usable<'a> {
     let nearby = nearby(endpoints, place);
-    let cluster =
-        first_nonempty(endpoints.iter().filter(|endpoint| endpoint.ready && nearby(endpoint)).collect(), || {
-            endpoints.iter().filter(|endpoint| endpoint.is_fallback()).collect()
-        });
-    let local = || endpoints.iter().filter(|endpoint| endpoint.is_local(place));
+    let endpoints = || endpoints.iter().copied();
+    let cluster = first_nonempty(endpoints().filter(|endpoint| endpoint.ready && nearby(endpoint)).collect(), || {
+        endpoints().filter(|endpoint| endpoint.is_fallback()).collect()
+    });
+    let local = || endpoints().filter(|endpoint| endpoint.is_local(place));
     let local = first_nonempty(local().filter(|endpoint| endpoint.ready).collect(), || {
         local().filter(|endpoint| endpoint.is_fallback()).collect()
     });
-    let any = endpoints.iter().any(|endpoint| endpoint.ready || endpoint.is_fallback());
+    let any = endpoints().any(|endpoint| endpoint.ready || endpoint.is_fallback());
     Usable { cluster, local, any }
 }
 
@@ -51,8 +51,8 @@ fn first_nonempty<T>(preferred: Vec<T>, otherwise: impl FnOnce() -> Vec<T>) -> V
 }
 
 /// What the hints say: same node before same zone before anywhere.
-fn nearby<'a>(endpoints: &'a [Endpoint], place: &'a Place) -> impl Fn(&Endpoint) -> bool + use<'a> {
-    let ready = || endpoints.iter().filter(|endpoint| endpoint.ready);
+fn nearby<'a>(endpoints: &[&Endpoint], place: &'a Place) -> impl Fn(&Endpoint) -> bool + use<'a> {
+    let ready = || endpoints.iter().copied().filter(|endpoint| endpoint.ready);
     let for_node = |endpoint: &Endpoint| endpoint.node_hints.contains(&place.node);
     let for_zone = |endpoint: &Endpoint| place.zone.as_ref().is_some_and(|zone| endpoint.zone_hints.contains(zone));
     let by_node = ready().all(|endpoint| !endpoint.node_hints.is_empty()) && ready().any(for_node);
@@ -99,7 +99,7 @@ mod tests {
             ("not serving", vec!["terminating local"], vec![], vec![], false),
         ] {
             let endpoints: Vec<_> = (0u8..).zip(endpoints).map(|(last, flags)| endpoint(last, flags)).collect();
-            let usable = usable(&endpoints, &place);
+            let usable = usable(&endpoints.iter().collect::<Vec<_>>(), &place);
             let last_of = |address: IpAddr| if let IpAddr::V4(v4) = address { v4.octets()[3] } else { 0 };
             let last = |chosen: &[&Endpoint]| chosen.iter().map(|e| last_of(e.address)).collect::<Vec<_>>();
             assert_eq!((last(&usable.cluster), last(&usable.local), usable.any), (cluster, local, any), "{name}");

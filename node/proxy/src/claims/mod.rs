@@ -194,6 +194,10 @@ impl Claims {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty()
+    }
+
     /// What a Service claims.
     pub fn claimed(&self, key: &ServiceKey) -> Option<&Claimed> {
         self.services.get(key)

@@ -45,10 +45,10 @@ pub(crate) struct Served {
 }
 
 pub(crate) fn served<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>, place: &Place) -> Served {
-    let (all, ports): (Vec<Endpoint>, Vec<u16>) = endpoints_of(port, slices).into_iter().unzip();
+    let (all, ports): (Vec<&Endpoint>, Vec<u16>) = endpoints_of(port, slices).into_iter().unzip();
     let chosen = usable(&all, place);
     let target = |endpoint: &&Endpoint| {
-        let index = all.iter().position(|candidate| std::ptr::eq(candidate, *endpoint));
+        let index = all.iter().position(|candidate| std::ptr::eq(*candidate, *endpoint));
         (endpoint.address, index.map_or(0, |index| ports[index]))
     };
     let local = chosen.cluster.iter().chain(&chosen.local).filter(|endpoint| endpoint.is_local(place));
@@ -62,12 +62,12 @@ pub(crate) fn served<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Sl
 
 /// The endpoints that serve a port, each with its port number; sorted, so that equal input in any
 /// order gives equal rules.
-fn endpoints_of<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>) -> Vec<(Endpoint, u16)> {
+fn endpoints_of<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>) -> Vec<(&'a Endpoint, u16)> {
     let mut found = Vec::new();
     for slice in slices {
         let served = slice.ports.iter().filter(|served| served.name == port.name && served.protocol == port.protocol);
         for served in served {
-            found.extend(slice.endpoints.iter().map(|endpoint| (endpoint.clone(), served.port)));
+            found.extend(slice.endpoints.iter().map(|endpoint| (endpoint, served.port)));
         }
     }
     // While a pod moves between slices it can stand in two; the ready one counts.

@@ -74,9 +74,22 @@ impl Sockets {
         Ok((Sockets { services, endpoints, standing: BTreeMap::new(), generation: 0, _links: Vec::new() }, loaded))
     }
 
-    /// Makes the kernel know a Service by these ports and endpoints, and by no others.
+    /// Makes the kernel know a Service by these ports and endpoints, and by no others. If that fails, by none: the rules
+    /// serve it then.
     pub fn replace(&mut self, key: &ServiceKey, wanted: Vec<Wanted>) -> Result<(), Error> {
-        let mut before = self.standing.remove(key).unwrap_or_default();
+        let before = self.standing.remove(key).unwrap_or_default();
+        let known = before.iter().map(|standing| standing.address);
+        let concerned: Vec<Address> = known.chain(wanted.iter().map(|(address, _)| *address)).collect();
+        self.exchange(key, before, wanted).map_err(|error| {
+            for address in &concerned {
+                // What is refused now may be what is full; deleting needs no room.
+                let _ = self.services.delete(address);
+            }
+            Error::Sockets(error)
+        })
+    }
+
+    fn exchange(&mut self, key: &ServiceKey, mut before: Vec<Standing>, wanted: Vec<Wanted>) -> io::Result<()> {
         let mut after = Vec::with_capacity(wanted.len());
         for (address, endpoints) in wanted {
             let known = before.iter().position(|standing| standing.address == address);
@@ -84,13 +97,13 @@ impl Sockets {
             match known {
                 Some(known) if known.endpoints == endpoints => after.push(known),
                 known => {
-                    after.push(self.enter(address, endpoints).map_err(Error::Sockets)?);
-                    known.map_or(Ok(()), |known| self.forget(&known)).map_err(Error::Sockets)?;
+                    after.push(self.enter(address, endpoints)?);
+                    known.map_or(Ok(()), |known| self.forget(&known))?;
                 }
             }
         }
         for gone in before {
-            self.services.delete(&gone.address).and_then(|()| self.forget(&gone)).map_err(Error::Sockets)?;
+            self.services.delete(&gone.address).and_then(|()| self.forget(&gone))?;
         }
         if !after.is_empty() {
             self.standing.insert(key.clone(), after);
