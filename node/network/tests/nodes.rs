@@ -4,7 +4,9 @@
 
 #[path = "../../dns/tests/api/mod.rs"]
 mod api;
+mod wire;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -20,8 +22,11 @@ use k8s_openapi::api::core::v1::Node;
 use nix::sched::{CloneFlags, unshare};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use wire::{Packet, Wire};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// TCP waits longer the longer it was without an answer.
+const HEALED: Duration = Duration::from_secs(60);
 
 /// Pins below a directory that go when the test ends.
 struct Pins(tempfile::TempDir);
@@ -120,6 +125,56 @@ fn seen(from: &Path, to: &Path, address: IpAddr) -> String {
     answer.unwrap()
 }
 
+/// Between nodes there are packets of pods as they are, or nothing but what wraps them.
+fn check_wire(passed: &BTreeSet<Packet>, case: Case, [clients, servers]: [&[IpAddr]; 2]) {
+    let of_pods: BTreeSet<(IpAddr, IpAddr)> =
+        passed.iter().filter(|packet| packet.protocol == 6).map(|packet| (packet.from, packet.to)).collect();
+    match case.backend {
+        Backend::HostGateway => {
+            let pairs =
+                clients.iter().zip(servers).flat_map(|(client, server)| [(*client, *server), (*server, *client)]);
+            assert_eq!(of_pods, pairs.collect(), "nothing is translated");
+        }
+        Backend::Vxlan | Backend::Wireguard => {
+            assert!(of_pods.is_empty(), "{of_pods:?}");
+            let wraps = |packet: &&Packet| packet.port == 8472 && packet.from.is_ipv6() == case.ipv6_first;
+            assert!(passed.iter().filter(wraps).count() >= 2, "there and back: {passed:?}");
+        }
+    }
+}
+
+/// The machine's end of a node's link.
+fn cable(node: &NodeNamespace) -> String {
+    let bits = match node.addresses[0] {
+        IpAddr::V4(address) => address.to_bits(),
+        IpAddr::V6(address) => address.to_bits() as u32,
+    };
+    format!("cn-{bits:08x}")
+}
+
+fn link_is(name: &str, state: &str) {
+    let ended = std::process::Command::new("ip").args(["link", "set", name, state]).status().unwrap();
+    assert!(ended.success());
+}
+
+/// A node that is cut off is not reached; when its cable heals, what stood goes on and what is new is served.
+fn cut_and_heal(cable: &str, from: &Path, to: &Path, address: IpAddr) {
+    let connect =
+        |timeout: Duration| enter(from, || TcpStream::connect_timeout(&(address, 81).into(), timeout)).unwrap();
+    let listener = enter(to, || TcpListener::bind("[::]:81").unwrap()).unwrap();
+    let mut client = connect(TIMEOUT).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    link_is(cable, "down");
+    connect(Duration::from_millis(300)).expect_err("the node is cut off");
+    client.write_all(b"sent while it was").unwrap();
+    link_is(cable, "up");
+    server.set_read_timeout(Some(HEALED)).unwrap();
+    let mut said = [0; 17];
+    server.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"sent while it was");
+    connect(HEALED).unwrap();
+}
+
 /// Makes the namespaces of two nodes.
 async fn two_namespaces(config: &namespace_node::Config) -> Vec<NodeNamespace> {
     let mut made = Vec::new();
@@ -152,7 +207,7 @@ fn three_nodes(case: Case) {
             Backend::HostGateway => {
                 cidrs(0, case.ipv6_first).iter().map(|cidr| cidr.parse::<Cidr>().unwrap().nth(1).unwrap()).collect()
             }
-            Backend::Vxlan => config.gateways().unwrap(),
+            Backend::Vxlan | Backend::Wireguard => config.gateways().unwrap(),
         };
         config.host_addresses = own.clone();
         let namespaces = block_on(two_namespaces(&config));
@@ -169,6 +224,15 @@ fn three_nodes(case: Case) {
                 let answer = seen(&pods[from].0, &pods[to].0, *address);
                 assert_eq!(answer, own.to_string(), "from node {from} to node {to}");
             }
+        }
+
+        let wire = Wire::listen(&cable(&namespaces[0]));
+        for address in &pods[1].1 {
+            seen(&pods[2].0, &pods[1].0, *address);
+        }
+        check_wire(&wire.passed(), case, [&pods[2].1, &pods[1].1]);
+        for address in &pods[1].1 {
+            cut_and_heal(&cable(&namespaces[0]), &pods[2].0, &pods[1].0, *address);
         }
 
         block_on(async {
@@ -243,7 +307,7 @@ fn routes_follow_the_nodes_of_the_api() {
             api.put("nodes", &node("b", 1, 201));
             let shutdown = CancellationToken::new();
             let config = routes_config("self", &cidrs(0, false), Backend::HostGateway, IpAddr::from([10, 244, 0, 1]));
-            let running = tokio::spawn(routes::run(config, api.client(), shutdown.clone()));
+            let running = tokio::spawn(routes::run(config, api.client(), api.client(), shutdown.clone()));
             route_becomes("0001F40A", true).await;
             api.put("nodes", &node("c", 2, 202));
             route_becomes("0002F40A", true).await;
