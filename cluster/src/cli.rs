@@ -314,6 +314,8 @@ pub enum NetworkBackend {
     Vxlan,
     /// By plain routes: nodes must be neighbours on one link.
     HostGw,
+    /// Encrypted in UDP by the kernel's WireGuard, on port 51820.
+    Wireguard,
     /// As the CNI plugins of /etc/cni/net.d have it, which then make the pods' network and enforce its policies.
     Cni,
 }
@@ -324,6 +326,7 @@ impl NetworkBackend {
         match self {
             NetworkBackend::Vxlan => "vxlan",
             NetworkBackend::HostGw => "host-gw",
+            NetworkBackend::Wireguard => "wireguard",
             NetworkBackend::Cni => "cni",
         }
     }
@@ -335,6 +338,7 @@ impl NetworkBackend {
         match self {
             NetworkBackend::Vxlan => Some(Backend::Vxlan),
             NetworkBackend::HostGw => Some(Backend::HostGateway),
+            NetworkBackend::Wireguard => Some(Backend::Wireguard),
             NetworkBackend::Cni => None,
         }
     }

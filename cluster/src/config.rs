@@ -149,7 +149,7 @@ impl Cluster {
             images: Place::of(&flags.place).images(),
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
-            network_backend: flags.network_backend.unwrap_or(usual),
+            network_backend: network_backend(flags.network_backend.unwrap_or(usual))?,
             proxy_mode: proxy_mode(flags.proxy_mode)?,
             load_balancer_pool: flags.load_balancer_pool.clone(),
             dns_stub_domains: stub_flags(&flags.dns_stub_domain)?,
@@ -212,7 +212,7 @@ impl Node {
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             kubelet: flags.kubelet.clone(),
-            network_backend: flags.network_backend.unwrap_or(settings.network_backend),
+            network_backend: network_backend(flags.network_backend.unwrap_or(settings.network_backend))?,
             proxy_mode: proxy_mode(flags.proxy_mode)?,
             load_balancer_pool: flags.load_balancer_pool.clone().unwrap_or_else(|| settings.load_balancer_pool.clone()),
             dns_stub_domains: match flags.dns_stub_domain.as_slice() {
@@ -406,6 +406,14 @@ fn linked_address(ipv4: bool, links: Vec<(String, IpAddr)>) -> Option<IpAddr> {
 pub fn every_address(wanted: IpAddr, cluster_cidr: &str) -> IpAddr {
     let ipv6 = cluster_cidr.contains(':');
     if ipv6 && wanted == IpAddr::V4(Ipv4Addr::UNSPECIFIED) { Ipv6Addr::UNSPECIFIED.into() } else { wanted }
+}
+
+/// The way between nodes, if this kernel has it.
+fn network_backend(flag: cli::NetworkBackend) -> Result<cli::NetworkBackend> {
+    if flag == cli::NetworkBackend::Wireguard {
+        corten_network::wireguard::supported().context("--network-backend wireguard cannot be had here; take vxlan")?;
+    }
+    Ok(flag)
 }
 
 /// The mode of the proxy, if it is one that we have.

@@ -111,14 +111,14 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
 
     tasks.spawn("runtime", corten_runtime::serve(runtime_config(&node)?, network.clone(), shutdown.clone()));
     let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only)?;
-    tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet, shutdown.clone()));
+    tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet.clone(), shutdown.clone()));
     let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
     proxy.mode = node.proxy_mode;
     if proxy.mode == corten_proxy::Mode::Ebpf {
         proxy.cgroup = Some(pods_cgroup(&node.place)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
-    let clients = (identities.network, identities.dns);
+    let clients = (identities.network, identities.dns, identities.kubelet);
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
     Ok(())
 }
@@ -136,7 +136,7 @@ fn pods_cgroup(place: &Place) -> Result<PathBuf> {
 async fn network_and_dns(
     node: Node,
     plugged: Arc<Plugged>,
-    (network, dns): (Client, Client),
+    (network, dns, own): (Client, Client, Client),
     resolver: HostResolver,
     shutdown: CancellationToken,
 ) -> Result<()> {
@@ -155,7 +155,7 @@ async fn network_and_dns(
         plugged.start(&node, &range, Some(gate)).await?;
         let (node_name, node_address) = (node.name.clone(), node.address);
         let routes = corten_network::routes::Config { node_name, backend, pod_cidrs, node_address };
-        tasks.spawn("routes", corten_network::routes::run(routes, network.clone(), tasks.shutdown()));
+        tasks.spawn("routes", corten_network::routes::run(routes, network.clone(), own, tasks.shutdown()));
     } else {
         plugged.start_plugins(&node).await?;
     }

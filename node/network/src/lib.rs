@@ -8,7 +8,7 @@
 //! - [`policy`] enforces NetworkPolicies, and makes new pods wait until theirs hold.
 //! - [`cni`] runs the plugins of others instead, and makes a plugin of ours.
 //! - [`announce`] holds the addresses of load balancers that are this node's.
-//! - [`routes`] keeps plain routes to the pods of the other nodes.
+//! - [`routes`] keeps the way to the pods of the other nodes, by [`wireguard`] if asked.
 //! - [`namespace_node`] makes network namespaces that act as further nodes of this machine.
 //!
 //! This package never touches a link, route or table that it did not make.
@@ -28,6 +28,7 @@ mod pod_network;
 pub mod policy;
 pub mod routes;
 mod sysctl;
+pub mod wireguard;
 
 pub use allocation::{PortMapping, Protocol};
 pub use bandwidth::Limits;

@@ -1,4 +1,4 @@
-//! The VXLAN link, and the two tables that lead packets through it: which hardware address a tunnel end has
+//! The links of overlays, and of VXLAN the two tables that lead packets through it: which hardware address a tunnel end has
 //! (neighbours), and which node a hardware address is behind (forwarding entries).
 
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkInfo
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::{LinkUnspec, LinkVxlan};
+use rtnetlink::{LinkUnspec, LinkVxlan, LinkWireguard};
 
 use super::{Link, Links, is_errno};
 use crate::error::Error;
@@ -53,6 +53,19 @@ impl Links {
             };
             let added = self.handle.link().add(link.build()).execute().await;
             added.map_err(Error::link(format!("add the VXLAN link {name}")))?;
+        }
+        let link = self.get(name).await?;
+        let change = LinkUnspec::new_with_index(link.index).mtu(mtu).up().build();
+        let changed = self.handle.link().set(change).execute().await;
+        changed.map_err(Error::link(format!("set link {name} up")))?;
+        Ok(link)
+    }
+
+    /// Makes a link of WireGuard that is up.
+    pub async fn ensure_wireguard(&self, name: &str, mtu: u32) -> Result<Link, Error> {
+        if self.find(name).await?.is_none() {
+            let added = self.handle.link().add(LinkWireguard::new(name).build()).execute().await;
+            added.map_err(Error::link(format!("add the WireGuard link {name}")))?;
         }
         let link = self.get(name).await?;
         let change = LinkUnspec::new_with_index(link.index).mtu(mtu).up().build();

@@ -1,8 +1,9 @@
-//! The way to the pods of the other nodes, by one of two backends.
+//! The way to the pods of the other nodes, by one of three backends.
 //!
 //! - [`Backend::HostGateway`]: nodes are neighbours (one subnet, or namespaces of one machine), so plain routes are
 //!   enough and no packet is wrapped.
 //! - [`Backend::Vxlan`]: packets travel in UDP between the nodes' addresses, over whatever network is between them.
+//! - [`Backend::Wireguard`]: the same, and nobody on the way can read them; each node publishes its key on its Node object.
 //!
 //! Both are a handful of entries a node, which follow from its Node object alone. What changes is told to the kernel
 //! entry by entry: one more node among thousands is one route, one neighbour and one forwarding entry. Only entries
@@ -15,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use corten_api::{Typed, decode_object};
-use corten_client::{Caches, Change, Client};
+use corten_client::{Caches, Change, Client, Patch};
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +25,8 @@ use tracing::{info, warn};
 use crate::cidr::Cidr;
 use crate::error::Error;
 use crate::links::{Link, Links, TunnelEnd};
-use plan::{Entry, Peer};
+use crate::wireguard::{self, ANNOTATION, Key, Tunnel, Wireguard};
+use plan::{Entry, Overlay, Peer};
 
 /// How long entries that could not be made wait for their repetition: links come and go without a
 /// word to us.
@@ -34,6 +36,7 @@ const CHECK: Duration = Duration::from_secs(60);
 /// The bytes that VXLAN puts before a packet: outer Ethernet, IPv6, UDP and VXLAN headers at most.
 const VXLAN_OVERHEAD: u32 = 70;
 const VXLAN_LINK: &str = "corten.vxlan";
+const WIREGUARD_LINK: &str = "corten.wg";
 const VXLAN_NETWORK: u32 = 67;
 /// The port of VXLAN in the Linux kernel.
 const VXLAN_PORT: u16 = 8472;
@@ -43,6 +46,7 @@ const VXLAN_PORT: u16 = 8472;
 pub enum Backend {
     Vxlan,
     HostGateway,
+    Wireguard,
 }
 
 impl Backend {
@@ -51,6 +55,7 @@ impl Backend {
         match self {
             Backend::Vxlan => VXLAN_OVERHEAD,
             Backend::HostGateway => 0,
+            Backend::Wireguard => wireguard::OVERHEAD,
         }
     }
 }
@@ -79,6 +84,7 @@ struct Ways {
     links: Links,
     /// The link of the overlay, if the backend has one.
     overlay: Option<Link>,
+    wireguard: Option<Wireguard>,
     peers: BTreeMap<String, Peer>,
     /// What the kernel holds; none if that is not known.
     applied: Option<BTreeSet<Entry>>,
@@ -87,14 +93,24 @@ struct Ways {
 impl Ways {
     async fn open(config: Config) -> Result<Ways, Error> {
         let links = Links::open()?;
+        for (backend, link) in [(Backend::Vxlan, VXLAN_LINK), (Backend::Wireguard, WIREGUARD_LINK)] {
+            if backend != config.backend {
+                links.delete(link).await?;
+            }
+        }
+        let wireguard = (config.backend == Backend::Wireguard).then(Wireguard::open).transpose()?;
         let overlay = match config.backend {
             Backend::Vxlan => Some(vxlan_link(&links, &config).await?),
-            Backend::HostGateway => {
-                links.delete(VXLAN_LINK).await?;
-                None
-            }
+            Backend::Wireguard => Some(wireguard_link(&links, &config).await?),
+            Backend::HostGateway => None,
         };
-        Ok(Ways { config, links, overlay, peers: BTreeMap::new(), applied: None })
+        Ok(Ways { config, links, overlay, wireguard, peers: BTreeMap::new(), applied: None })
+    }
+
+    /// The key that other nodes must know, where they need one.
+    fn public_key(&mut self) -> Result<Option<Key>, Error> {
+        let (Some(wireguard), Some(link)) = (&mut self.wireguard, &self.overlay) else { return Ok(None) };
+        wireguard.ensure_key(link.index).map(Some)
     }
 
     /// A node as it is now; says whether anything follows from it.
@@ -111,7 +127,8 @@ impl Ways {
     }
 
     fn wanted(&self) -> BTreeSet<Entry> {
-        let overlay = self.overlay.as_ref().map(|link| (link.index, self.config.node_address.is_ipv4()));
+        let (ipv4, wireguard) = (self.config.node_address.is_ipv4(), self.wireguard.is_some());
+        let overlay = self.overlay.as_ref().map(|link| Overlay { link: link.index, ipv4, wireguard });
         plan::wanted(self.peers.values(), overlay)
     }
 
@@ -152,33 +169,53 @@ impl Ways {
         true
     }
 
-    async fn present(&self) -> Result<BTreeSet<Entry>, Error> {
+    async fn present(&mut self) -> Result<BTreeSet<Entry>, Error> {
         let overlay = self.overlay.as_ref().map(|link| link.index);
         let mut found: BTreeSet<Entry> = self.links.node_routes(overlay).await?.into_iter().map(Entry::Route).collect();
-        if let Some(link) = overlay {
+        if let (Some(link), Some(wireguard)) = (overlay, &mut self.wireguard) {
+            found.extend(wireguard.device(link)?.tunnels.into_iter().map(Entry::Tunnel));
+        } else if let Some(link) = overlay {
             found.extend(self.links.neighbours(link).await?.into_iter().map(Entry::Neighbour));
             found.extend(self.links.forwardings(link).await?.into_iter().map(Entry::Forwarding));
         }
         Ok(found)
     }
 
-    async fn add(&self, entry: &Entry) -> Result<(), Error> {
+    async fn add(&mut self, entry: &Entry) -> Result<(), Error> {
         let link = self.overlay.as_ref().map_or(0, |link| link.index);
         match entry {
             Entry::Forwarding(forwarding) => self.links.add_forwarding(link, forwarding).await,
             Entry::Neighbour(neighbour) => self.links.add_neighbour(link, neighbour).await,
+            Entry::Tunnel(tunnel) => self.set_tunnel(link, tunnel, true),
             Entry::Route(route) => self.links.add_node_route(route).await,
         }
     }
 
-    async fn delete(&self, entry: &Entry) -> Result<(), Error> {
+    async fn delete(&mut self, entry: &Entry) -> Result<(), Error> {
         let link = self.overlay.as_ref().map_or(0, |link| link.index);
         match entry {
             Entry::Forwarding(forwarding) => self.links.delete_forwarding(link, forwarding).await,
             Entry::Neighbour(neighbour) => self.links.delete_neighbour(link, neighbour).await,
+            Entry::Tunnel(tunnel) => self.set_tunnel(link, tunnel, false),
             Entry::Route(route) => self.links.delete_node_route(route).await,
         }
     }
+}
+
+impl Ways {
+    fn set_tunnel(&mut self, link: u32, tunnel: &Tunnel, stands: bool) -> Result<(), Error> {
+        self.wireguard.as_mut().map_or(Ok(()), |wireguard| wireguard.set_tunnel(link, tunnel, stands))
+    }
+}
+
+/// The WireGuard link of a node with these pods.
+async fn wireguard_link(links: &Links, config: &Config) -> Result<Link, Error> {
+    let mtu = links.uplink_mtu().await?.saturating_sub(wireguard::OVERHEAD);
+    let link = links.ensure_wireguard(WIREGUARD_LINK, mtu).await?;
+    for cidr in &config.pod_cidrs {
+        links.add_tunnel_address(link.index, plan::tunnel_address(cidr)).await?;
+    }
+    Ok(link)
 }
 
 /// The VXLAN link of a node with these pods. Its addresses are those that the other nodes route to.
@@ -195,13 +232,16 @@ async fn vxlan_link(links: &Links, config: &Config) -> Result<Link, Error> {
     Ok(link)
 }
 
-/// Keeps the way to the pods of the other nodes until shutdown. It stays then, because pods do.
-pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
+/// Keeps the way to the pods of the other nodes until shutdown. It stays then, because pods do. `own` is the client that
+/// may write the Node object of this node.
+pub async fn run(config: Config, client: Client, own: Client, shutdown: CancellationToken) -> Result<(), Error> {
     let caches = Caches::new(client, shutdown.clone());
     let nodes = caches.of::<Node>();
     nodes.synced().await;
     let mut changes = nodes.subscribe();
+    let node_name = config.node_name.clone();
     let mut ways = Ways::open(config).await?;
+    let mut unpublished = ways.public_key()?;
     let (mut outcome, mut dirty) = (Outcome::Partial, true);
     let mut checks = tokio::time::interval_at(Instant::now() + CHECK, CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -219,6 +259,15 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             });
             dirty = false;
         }
+        if let Some(key) = unpublished {
+            match publish(&own, &node_name, key).await {
+                Ok(()) => unpublished = None,
+                Err(error) => {
+                    warn!("{error}");
+                    outcome = Outcome::Partial;
+                }
+            }
+        }
         tokio::select! {
             change = changes.next() => match change {
                 Some(change) => dirty |= tell(&mut ways, &change),
@@ -229,6 +278,11 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             () = shutdown.cancelled() => return Ok(()),
         }
     }
+}
+
+async fn publish(own: &Client, node_name: &str, key: Key) -> Result<(), Error> {
+    let patch = serde_json::json!({"metadata": {"annotations": {(ANNOTATION): key.to_string()}}});
+    own.patch::<Node>("", node_name, &Patch::Merge(patch), None).await.map(drop).map_err(Error::Publish)
 }
 
 fn tell(ways: &mut Ways, change: &Change) -> bool {

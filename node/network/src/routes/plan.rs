@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::cidr::Cidr;
 use crate::links::{Forwarding, Neighbour, Route, Way};
+use crate::wireguard::{ANNOTATION, Key, Tunnel};
 
 /// What we keep of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,17 @@ pub(crate) struct Peer {
     pub pod_cidrs: Vec<Cidr>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
+    /// What it answers to in WireGuard.
+    pub key: Option<Key>,
+}
+
+/// The link that packets to other nodes are wrapped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overlay {
+    pub link: u32,
+    /// Whether it is carried over IPv4.
+    pub ipv4: bool,
+    pub wireguard: bool,
 }
 
 impl Peer {
@@ -29,7 +41,9 @@ impl Peer {
         let addresses = node.status.as_ref()?.addresses.iter().flatten();
         let internal = addresses.filter(|address| address.type_ == "InternalIP");
         let addresses: Vec<IpAddr> = internal.filter_map(|address| address.address.parse().ok()).collect();
-        (!pod_cidrs.is_empty() && !addresses.is_empty()).then_some(Peer { pod_cidrs, addresses })
+        let key =
+            node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION)).and_then(|key| Key::parse(key));
+        (!pod_cidrs.is_empty() && !addresses.is_empty()).then_some(Peer { pod_cidrs, addresses, key })
     }
 }
 
@@ -38,6 +52,7 @@ impl Peer {
 pub(crate) enum Entry {
     Forwarding(Forwarding),
     Neighbour(Neighbour),
+    Tunnel(Tunnel),
     Route(Route),
 }
 
@@ -47,6 +62,7 @@ impl Entry {
         match (self, other) {
             (Entry::Forwarding(this), Entry::Forwarding(other)) => this.mac == other.mac,
             (Entry::Neighbour(this), Entry::Neighbour(other)) => this.address == other.address,
+            (Entry::Tunnel(this), Entry::Tunnel(other)) => this.key == other.key,
             (Entry::Route(this), Entry::Route(other)) => this.destination == other.destination,
             _ => false,
         }
@@ -58,15 +74,15 @@ impl fmt::Display for Entry {
         match self {
             Entry::Forwarding(entry) => write!(f, "the forwarding entry to node {}", entry.node),
             Entry::Neighbour(entry) => write!(f, "the neighbour {}", entry.address),
+            Entry::Tunnel(entry) => write!(f, "the tunnel to node {}", entry.node),
             Entry::Route(entry) => write!(f, "the route to {} via {}", entry.destination, entry.via),
         }
     }
 }
 
-/// The entries that the other nodes call for: through the overlay's link, which is carried over IPv4 or not, or without
-/// one. Of two nodes that claim one
+/// The entries that the other nodes call for, through the overlay or without one. Of two nodes that claim one
 /// range, which lasts only while a node is replaced, the later one by name has it.
-pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Option<(u32, bool)>) -> BTreeSet<Entry> {
+pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Option<Overlay>) -> BTreeSet<Entry> {
     let mut by_range: BTreeMap<Cidr, &Peer> = BTreeMap::new();
     for peer in peers {
         by_range.extend(peer.pod_cidrs.iter().map(|cidr| (*cidr, peer)));
@@ -74,7 +90,7 @@ pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Opt
     by_range
         .into_iter()
         .flat_map(|(destination, peer)| match overlay {
-            Some((link, ipv4)) => through_overlay(destination, peer, link, ipv4),
+            Some(overlay) => through_overlay(destination, peer, overlay),
             None => direct(destination, peer),
         })
         .collect()
@@ -86,15 +102,17 @@ fn direct(destination: Cidr, peer: &Peer) -> Vec<Entry> {
     via.map(|via| Entry::Route(Route { destination, via: *via, way: Way::Uplink })).into_iter().collect()
 }
 
-fn through_overlay(destination: Cidr, peer: &Peer, link: u32, ipv4: bool) -> Vec<Entry> {
-    let node = peer.addresses.iter().find(|address| address.is_ipv4() == ipv4);
+fn through_overlay(destination: Cidr, peer: &Peer, overlay: Overlay) -> Vec<Entry> {
+    let node = peer.addresses.iter().find(|address| address.is_ipv4() == overlay.ipv4);
     let (Some(first), Some(node)) = (peer.pod_cidrs.first(), node) else { return Vec::new() };
     let (mac, address) = (tunnel_mac(first), tunnel_address(&destination));
-    vec![
-        Entry::Forwarding(Forwarding { mac, node: *node }),
-        Entry::Neighbour(Neighbour { address, mac }),
-        Entry::Route(Route { destination, via: address, way: Way::Link(link) }),
-    ]
+    let route = Entry::Route(Route { destination, via: address, way: Way::Link(overlay.link) });
+    if overlay.wireguard {
+        let ranges = peer.pod_cidrs.clone();
+        let tunnel = peer.key.map(|key| Entry::Tunnel(Tunnel { key, node: *node, ranges }));
+        return tunnel.map(|tunnel| vec![tunnel, route]).unwrap_or_default();
+    }
+    vec![Entry::Forwarding(Forwarding { mac, node: *node }), Entry::Neighbour(Neighbour { address, mac }), route]
 }
 
 /// The address of a node's end of the overlay: the first of its range, which no pod has.
@@ -127,7 +145,11 @@ mod tests {
         Peer::of(&Node::from_value(value).unwrap())
     }
 
-    fn told(peers: &[Option<Peer>], overlay: Option<(u32, bool)>) -> Vec<String> {
+    fn vxlan(ipv4: bool) -> Option<Overlay> {
+        Some(Overlay { link: 7, ipv4, wireguard: false })
+    }
+
+    fn told(peers: &[Option<Peer>], overlay: Option<Overlay>) -> Vec<String> {
         wanted(peers.iter().flatten(), overlay).iter().map(Entry::to_string).collect()
     }
 
@@ -153,7 +175,7 @@ mod tests {
     fn through_the_overlay_a_node_is_a_route_a_neighbour_and_a_forwarding_entry() {
         let peers = [node(&["10.244.1.0/24"], &["192.0.2.2"])];
         assert_eq!(
-            told(&peers, Some((7, true))),
+            told(&peers, vxlan(true)),
             [
                 "the forwarding entry to node 192.0.2.2",
                 "the neighbour 10.244.1.0",
@@ -161,14 +183,30 @@ mod tests {
             ]
         );
         let both = [node(&["10.244.1.0/24", "fd00:3::/64"], &["192.0.2.2"])];
-        assert_eq!(told(&both, Some((7, true))).len(), 5, "the families share the forwarding entry");
+        assert_eq!(told(&both, vxlan(true)).len(), 5, "the families share the forwarding entry");
     }
 
     #[test]
     fn the_overlay_leads_to_the_address_of_the_version_that_carries_it() {
         let peers = [node(&["fd00:1::/64"], &["192.0.2.2", "2001:db8::2"])];
-        assert_eq!(told(&peers, Some((7, false)))[0], "the forwarding entry to node 2001:db8::2");
-        assert_eq!(told(&[node(&["fd00:1::/64"], &["192.0.2.2"])], Some((7, false))), [] as [String; 0]);
+        assert_eq!(told(&peers, vxlan(false))[0], "the forwarding entry to node 2001:db8::2");
+        assert_eq!(told(&[node(&["fd00:1::/64"], &["192.0.2.2"])], vxlan(false)), [] as [String; 0]);
+    }
+
+    #[test]
+    fn through_wireguard_a_node_with_a_key_is_a_tunnel_and_its_routes() {
+        let overlay = Some(Overlay { link: 7, ipv4: true, wireguard: true });
+        let keyless = node(&["10.244.1.0/24", "fd00:3::/64"], &["192.0.2.2"]);
+        assert_eq!(told(std::slice::from_ref(&keyless), overlay), [] as [String; 0]);
+        let peer = keyless.map(|peer| Peer { key: Some(Key([1; 32])), ..peer });
+        assert_eq!(
+            told(&[peer], overlay),
+            [
+                "the tunnel to node 192.0.2.2",
+                "the route to 10.244.1.0/24 via 10.244.1.0",
+                "the route to fd00:3::/64 via fd00:3::",
+            ]
+        );
     }
 
     #[test]

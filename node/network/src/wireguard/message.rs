@@ -1,0 +1,242 @@
+//! The messages of the kernel's family `wireguard`, written and read; pure. Numbers are of `linux/wireguard.h`, in the
+//! order of the machine.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::cidr::Cidr;
+
+/// Where nodes listen.
+pub(crate) const PORT: u16 = 51820;
+
+const DEVICE_INDEX: u16 = 1;
+const DEVICE_PRIVATE_KEY: u16 = 3;
+const DEVICE_PUBLIC_KEY: u16 = 4;
+const DEVICE_PORT: u16 = 6;
+const DEVICE_PEERS: u16 = 8;
+const PEER_PUBLIC_KEY: u16 = 1;
+const PEER_FLAGS: u16 = 3;
+const PEER_ENDPOINT: u16 = 4;
+const PEER_RANGES: u16 = 9;
+const RANGE_FAMILY: u16 = 1;
+const RANGE_ADDRESS: u16 = 2;
+const RANGE_LENGTH: u16 = 3;
+const REMOVE_PEER: u32 = 1;
+const REPLACE_RANGES: u32 = 2;
+const NESTED: u16 = 0x8000;
+const KIND: u16 = 0x3fff;
+
+/// A public or a private key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(pub(crate) [u8; 32]);
+
+impl Key {
+    /// Reads the hexadecimal digits that nodes publish.
+    pub fn parse(text: &str) -> Option<Key> {
+        let mut key = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (index, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+        }
+        Some(Key(key))
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // It may be a private one.
+        f.write_str("Key")
+    }
+}
+
+/// Another node: its key, where it is, and what may come from it and goes to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tunnel {
+    pub key: Key,
+    pub node: IpAddr,
+    pub ranges: Vec<Cidr>,
+}
+
+/// What the kernel tells of a device; of one with many peers in several parts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Device {
+    pub public_key: Option<Key>,
+    pub tunnels: Vec<Tunnel>,
+}
+
+pub(super) fn put(out: &mut Vec<u8>, kind: u16, payload: &[u8]) {
+    out.extend((payload.len() as u16 + 4).to_ne_bytes());
+    out.extend(kind.to_ne_bytes());
+    out.extend(payload);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// Names the device that a message is about.
+pub(super) fn about(link: u32) -> Vec<u8> {
+    let mut message = Vec::new();
+    put(&mut message, DEVICE_INDEX, &link.to_ne_bytes());
+    message
+}
+
+/// Gives a device its own key and port.
+pub(super) fn own(link: u32, private: &Key) -> Vec<u8> {
+    let mut message = about(link);
+    put(&mut message, DEVICE_PRIVATE_KEY, &private.0);
+    put(&mut message, DEVICE_PORT, &PORT.to_ne_bytes());
+    message
+}
+
+/// Makes a tunnel stand, or go.
+pub(super) fn tunnel(link: u32, tunnel: &Tunnel, stands: bool) -> Vec<u8> {
+    let mut peer = Vec::new();
+    put(&mut peer, PEER_PUBLIC_KEY, &tunnel.key.0);
+    put(&mut peer, PEER_FLAGS, &if stands { REPLACE_RANGES } else { REMOVE_PEER }.to_ne_bytes());
+    if stands {
+        put(&mut peer, PEER_ENDPOINT, &endpoint(tunnel.node));
+        let mut ranges = Vec::new();
+        for range in &tunnel.ranges {
+            put(&mut ranges, NESTED, &range_of(range));
+        }
+        put(&mut peer, PEER_RANGES | NESTED, &ranges);
+    }
+    let (mut peers, mut message) = (Vec::new(), about(link));
+    put(&mut peers, NESTED, &peer);
+    put(&mut message, DEVICE_PEERS | NESTED, &peers);
+    message
+}
+
+fn range_of(range: &Cidr) -> Vec<u8> {
+    let (family, address) = family_and_bytes(range.address());
+    let mut message = Vec::new();
+    put(&mut message, RANGE_FAMILY, &family.to_ne_bytes());
+    put(&mut message, RANGE_ADDRESS, &address);
+    put(&mut message, RANGE_LENGTH, &[range.length()]);
+    message
+}
+
+fn family_and_bytes(address: IpAddr) -> (u16, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (nix::libc::AF_INET as u16, address.octets().to_vec()),
+        IpAddr::V6(address) => (nix::libc::AF_INET6 as u16, address.octets().to_vec()),
+    }
+}
+
+/// A `sockaddr_in` or `sockaddr_in6`.
+fn endpoint(node: IpAddr) -> Vec<u8> {
+    let (family, address) = family_and_bytes(node);
+    let mut bytes = [family.to_ne_bytes(), PORT.to_be_bytes()].concat();
+    match node {
+        IpAddr::V4(_) => bytes.extend([&address[..], &[0; 8]].concat()),
+        IpAddr::V6(_) => bytes.extend([&[0; 4], &address[..], &[0; 4]].concat()),
+    }
+    bytes
+}
+
+/// The attributes of a message; whatever is cut short ends them.
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let number = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let (length, kind) = (usize::from(number(0)?), number(2)? & KIND);
+        let payload = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, payload))
+    })
+}
+
+fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, payload)| payload)
+}
+
+/// Reads one part of what the kernel tells of a device, and adds it to what is known. A peer that has no endpoint, or
+/// that stands there as none of ours could, is told without ranges, so that it is made anew or taken away.
+pub(super) fn read(part: &[u8], device: &mut Device) {
+    let key = |bytes: &[u8]| bytes.try_into().ok().map(Key);
+    device.public_key = device.public_key.or_else(|| find(part, DEVICE_PUBLIC_KEY).and_then(key));
+    for (_, peer) in find(part, DEVICE_PEERS).into_iter().flat_map(attributes) {
+        let Some(key) = find(peer, PEER_PUBLIC_KEY).and_then(key) else { continue };
+        let node = find(peer, PEER_ENDPOINT).and_then(node_of).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        let ranges = find(peer, PEER_RANGES).into_iter().flat_map(attributes);
+        let mut ranges: Vec<Cidr> = ranges.filter_map(|(_, range)| cidr_of(range)).collect();
+        ranges.sort_unstable();
+        // A peer whose ranges do not fit one part goes on in the next.
+        match device.tunnels.iter_mut().find(|known| known.key == key) {
+            Some(known) => {
+                known.ranges.extend(ranges);
+                known.ranges.sort_unstable();
+            }
+            None => device.tunnels.push(Tunnel { key, node, ranges }),
+        }
+    }
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let four = <[u8; 4]>::try_from(bytes).map(|bytes| IpAddr::V4(Ipv4Addr::from(bytes)));
+    four.or_else(|_| <[u8; 16]>::try_from(bytes).map(|bytes| IpAddr::V6(Ipv6Addr::from(bytes)))).ok()
+}
+
+fn node_of(endpoint: &[u8]) -> Option<IpAddr> {
+    ip(if endpoint.len() == 16 { endpoint.get(4..8)? } else { endpoint.get(8..24)? })
+}
+
+fn cidr_of(range: &[u8]) -> Option<Cidr> {
+    Cidr::new(ip(find(range, RANGE_ADDRESS)?)?, *find(range, RANGE_LENGTH)?.first()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example(node: &str) -> Tunnel {
+        let ranges = ["10.244.1.0/24", "fd00:1::/64"].map(|range| range.parse().unwrap());
+        Tunnel { key: Key([7; 32]), node: node.parse().unwrap(), ranges: ranges.to_vec() }
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_tunnel_is_written_as_the_kernel_reads_it() {
+        let text: String = tunnel(3, &example("192.0.2.7"), true).iter().map(|byte| format!("{byte:02x}")).collect();
+        let (index, key) = ("0800010003000000", "07".repeat(32));
+        let endpoint = "140004000200ca6cc00002070000000000000000";
+        let four = "1c0000800600010002000000080002000af401000500030018000000";
+        let six = "28000080060001000a00000014000200fd000001000000000000000000000000".to_owned() + "0500030040000000";
+        let peer = format!("24000100{key}0800030002000000{endpoint}48000980{four}{six}");
+        assert_eq!(text, format!("{index}90000880{}0080{peer}", "8c00"));
+        let gone: String = tunnel(3, &example("192.0.2.7"), false).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(gone, format!("{index}340008803000008024000100{key}0800030001000000"));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_also_in_parts() {
+        for node in ["192.0.2.7", "2001:db8::7"] {
+            let mut device = Device::default();
+            let mut part = tunnel(3, &example(node), true);
+            put(&mut part, DEVICE_PUBLIC_KEY, &[9; 32]);
+            read(&part, &mut device);
+            assert_eq!(device, Device { public_key: Some(Key([9; 32])), tunnels: vec![example(node)] });
+            let more = Tunnel { ranges: vec!["10.1.0.0/16".parse().unwrap()], ..example(node) };
+            read(&tunnel(3, &more, true), &mut device);
+            assert_eq!(device.tunnels.len(), 1);
+            assert_eq!(device.tunnels[0].ranges.len(), 3);
+        }
+        let whole = tunnel(3, &example("192.0.2.7"), true);
+        for length in 0..whole.len() {
+            read(&whole[..length], &mut Device::default());
+        }
+    }
+
+    #[test]
+    fn keys_are_hexadecimal() {
+        let text = "0a".repeat(32);
+        assert_eq!(Key::parse(&text).map(|key| key.to_string()), Some(text));
+        for bad in ["", "0a", &"0g".repeat(32), &"é".repeat(32)] {
+            assert_eq!(Key::parse(bad), None, "{bad}");
+        }
+    }
+}
