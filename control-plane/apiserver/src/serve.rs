@@ -160,6 +160,19 @@ fn compress(headers: &mut HeaderMap, body: Body) -> Body {
     compressed
 }
 
+/// The ciphers, those of AES with 128 bits first, as in Go: they are strong enough and the cheapest, and a list is
+/// little else than encrypted.
+fn provider() -> rustls::crypto::CryptoProvider {
+    use rustls::CipherSuite::{
+        TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS13_AES_128_GCM_SHA256,
+    };
+    const FIRST: [rustls::CipherSuite; 3] =
+        [TLS13_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256];
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| !FIRST.contains(&suite.suite()));
+    provider
+}
+
 /// A TLS configuration for the API: TLS 1.2 or later, HTTP/2 and HTTP/1.1, client certificates of `client_ca`
 /// welcome and not required.
 pub fn tls_config(certificate_pem: &str, key_pem: &str, client_ca_pem: &str) -> Result<rustls::ServerConfig, Error> {
@@ -167,7 +180,7 @@ pub fn tls_config(certificate_pem: &str, key_pem: &str, client_ca_pem: &str) -> 
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(certificate_pem.as_bytes()).collect::<Result<_, _>>().map_err(|e| tls(&e))?;
     let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).map_err(|e| tls(&e))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(provider());
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(client_ca_pem.as_bytes()) {
         roots.add(certificate.map_err(|e| tls(&e))?).map_err(|e| tls(&e))?;
@@ -185,6 +198,7 @@ pub fn tls_config(certificate_pem: &str, key_pem: &str, client_ca_pem: &str) -> 
         builder.with_client_cert_verifier(verifier)
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|e| tls(&e))?;
+    config.ignore_client_order = true;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -6,6 +6,7 @@
 //! Invariant: a resource's changes are applied whole, in order of revision, and `progress` is raised only
 //! after every resource holds the changes of that revision. The cache never writes.
 
+mod groups;
 mod pacer;
 mod resource;
 mod watcher;
@@ -175,7 +176,7 @@ impl Caches {
         mut additions: mpsc::Receiver<Addition>,
         shutdown: CancellationToken,
     ) {
-        let mut pacer = Pacer::default();
+        let mut pacer = Pacer::new(Instant::now());
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,

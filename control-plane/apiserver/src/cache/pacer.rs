@@ -4,6 +4,8 @@
 //! a thousand watchers and hundreds of writes a second, waking all of them for each write would take more than the
 //! machine has. So the more watchers a resource has, the longer the pause between two wakings: a change after a
 //! quiet time still goes out at once, and one in a storm waits until the pause is over, with the others of its time.
+//! In a storm each group of watchers has its turn at another moment of the pause, so that whoever writes never stands
+//! behind more than one group.
 //!
 //! It belongs to the feed of the caches and does nothing by itself. Reads never wait for it.
 
@@ -13,11 +15,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::ResourceCache;
+use super::groups::GROUPS;
 
 /// So few watchers are woken at once, always.
 const FEW: usize = 32;
 /// The pause for each watcher: so that waking all of them keeps less than half a processor busy.
-const PAUSE_EACH: Duration = Duration::from_micros(20);
+const PAUSE_EACH: Duration = Duration::from_micros(25);
 /// The longest pause, which bounds how late an event can be by this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
@@ -30,37 +33,53 @@ fn pause(watchers: usize) -> Duration {
     }
 }
 
-/// The resources whose watchers have still to be woken.
-#[derive(Default)]
+/// How long it takes until the next turn of a group, `elapsed` after some beginning: at least a little, and at most a
+/// pause.
+fn until_turn(group: usize, pause: Duration, elapsed: Duration) -> Duration {
+    let period = pause.as_micros().max(1);
+    let first = period * (group % GROUPS) as u128 / GROUPS as u128;
+    let since_turn = (elapsed.as_micros() + period - first) % period;
+    Duration::from_micros(u64::try_from(period - since_turn).unwrap_or(u64::MAX))
+}
+
+/// The groups whose watchers have still to be woken.
 pub struct Pacer {
-    waiting: Vec<(Instant, Arc<ResourceCache>)>,
+    began: Instant,
+    waiting: Vec<(Instant, Arc<ResourceCache>, usize)>,
 }
 
 impl Pacer {
+    pub fn new(now: Instant) -> Pacer {
+        Pacer { began: now, waiting: Vec::new() }
+    }
+
     /// Wakes the watchers of a resource that has changed, or remembers to.
     pub fn changed(&mut self, cache: &Arc<ResourceCache>, now: Instant) {
-        if self.waiting.iter().any(|(_, waiting)| Arc::ptr_eq(waiting, cache)) {
-            return;
-        }
-        match cache.woken().map(|at| at + pause(cache.watchers())).filter(|due| *due > now) {
-            Some(due) => self.waiting.push((due, Arc::clone(cache))),
-            None => cache.wake(now),
+        let (pause, revision) = (pause(cache.groups.watchers()), cache.revision());
+        for (number, group) in cache.groups.iter().enumerate().filter(|(_, group)| group.is_idle()) {
+            if group.woken().is_some_and(|at| at + pause > now) {
+                let due = now + until_turn(number, pause, now.duration_since(self.began));
+                group.wait();
+                self.waiting.push((due, Arc::clone(cache), number));
+            } else {
+                group.wake(revision, now);
+            }
         }
     }
 
     /// When [`Pacer::wake_due`] is to be called next.
     pub async fn due(&self) {
-        match self.waiting.iter().map(|(due, _)| *due).min() {
+        match self.waiting.iter().map(|(due, ..)| *due).min() {
             Some(due) => tokio::time::sleep_until(due).await,
             None => std::future::pending().await,
         }
     }
 
     pub fn wake_due(&mut self, now: Instant) {
-        self.waiting.retain(|(due, cache)| {
+        self.waiting.retain(|(due, cache, number)| {
             let waits = *due > now;
             if !waits {
-                cache.wake(now);
+                cache.groups.get(*number).wake(cache.revision(), now);
             }
             waits
         });
@@ -75,7 +94,7 @@ mod tests {
     fn many_watchers_pause_longer_but_not_for_ever() {
         assert_eq!(pause(0), Duration::ZERO);
         assert_eq!(pause(FEW), Duration::ZERO);
-        assert_eq!(pause(1000), Duration::from_millis(20));
+        assert_eq!(pause(800), Duration::from_millis(20));
         assert_eq!(pause(usize::MAX), LONGEST_PAUSE);
         assert!((0..5000).is_sorted_by_key(pause));
     }
@@ -88,29 +107,43 @@ mod tests {
         (cache, watchers)
     }
 
+    #[test]
+    fn the_turns_of_groups_are_apart() {
+        let pause = Duration::from_millis(24);
+        for elapsed in [0, 1, 23_999, 24_000, 1_000_001].map(Duration::from_micros) {
+            let mut turns: Vec<Duration> = (0..GROUPS).map(|group| until_turn(group, pause, elapsed)).collect();
+            assert!(turns.iter().all(|turn| !turn.is_zero() && *turn <= pause), "{turns:?}");
+            turns.sort_unstable();
+            assert!(turns.windows(2).all(|pair| pair[1] - pair[0] == pause / GROUPS as u32), "{turns:?}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn changes_in_a_storm_wake_once_a_pause() {
         let (cache, mut watchers) = watched(1000);
-        let mut pacer = Pacer::default();
+        let mut pacer = Pacer::new(Instant::now());
         pacer.changed(&cache, Instant::now());
-        assert!(watchers[0].has_changed().unwrap(), "the first change goes out at once");
-        watchers[0].mark_unchanged();
+        assert!(watchers.iter().all(|watcher| watcher.has_changed().unwrap()), "the first change goes out at once");
+        watchers.iter_mut().for_each(tokio::sync::watch::Receiver::mark_unchanged);
+        let began = Instant::now();
         for _ in 0..5 {
             pacer.changed(&cache, Instant::now());
         }
-        assert!(!watchers[0].has_changed().unwrap());
-        let began = Instant::now();
-        pacer.due().await;
-        assert_eq!(began.elapsed(), pause(1000));
-        pacer.wake_due(Instant::now());
-        assert!(watchers[0].has_changed().unwrap());
+        assert!(!watchers.iter().any(|watcher| watcher.has_changed().unwrap()));
+        for woken in 1..=GROUPS {
+            pacer.due().await;
+            pacer.wake_due(Instant::now());
+            let count = watchers.iter().filter(|watcher| watcher.has_changed().unwrap()).count();
+            assert_eq!(count, woken * 1000 / GROUPS);
+        }
+        assert!(began.elapsed() <= pause(1000));
         assert!(pacer.waiting.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn few_watchers_never_wait() {
         let (cache, mut watchers) = watched(FEW);
-        let mut pacer = Pacer::default();
+        let mut pacer = Pacer::new(Instant::now());
         for _ in 0..3 {
             pacer.changed(&cache, Instant::now());
             assert!(watchers[0].has_changed().unwrap());

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use bytes::Bytes;
 use corten_api::Kind;
@@ -14,8 +14,8 @@ use corten_meta::{FieldSelector, Object, Selector};
 use corten_store::Revision;
 use imbl::OrdMap;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
+use super::groups::Groups;
 use crate::metrics::StorageSeries;
 
 /// The most changes a window holds.
@@ -183,17 +183,14 @@ pub struct ResourceCache {
     /// The kind as it is stored.
     pub kind: Arc<Kind>,
     state: RwLock<State>,
-    changed: watch::Sender<Revision>,
+    pub(super) groups: Groups,
     /// What is counted for this resource.
     pub storage: StorageSeries,
-    /// When the watchers were last woken; only the feed writes it.
-    woken: Mutex<Option<Instant>>,
 }
 
 impl ResourceCache {
     pub fn new(kind: Arc<Kind>) -> ResourceCache {
-        let (state, changed) = (RwLock::default(), watch::Sender::new(0));
-        ResourceCache { kind, state, changed, storage: StorageSeries::default(), woken: Mutex::default() }
+        ResourceCache { kind, state: RwLock::default(), groups: Groups::default(), storage: StorageSeries::default() }
     }
 
     /// The key of an object inside this resource.
@@ -247,7 +244,7 @@ impl ResourceCache {
 
     /// Tells when the resource changes.
     pub fn changes(&self) -> watch::Receiver<Revision> {
-        self.changed.subscribe()
+        self.groups.join()
     }
 
     /// The changes after `revision`.
@@ -285,22 +282,6 @@ impl ResourceCache {
         self.storage.events_received.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many watchers wait for changes.
-    pub fn watchers(&self) -> usize {
-        self.changed.receiver_count()
-    }
-
-    /// Wakes the watchers. Only the feed calls this, after it has applied changes.
-    pub(super) fn wake(&self, now: Instant) {
-        *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(now);
-        self.changed.send_replace(self.revision());
-    }
-
-    /// When the watchers were last woken.
-    pub(super) fn woken(&self) -> Option<Instant> {
-        *self.woken.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     /// After a (re)load: what is there is the state, not a series of changes.
     pub(super) fn begin_window(&self, revision: Revision) {
         let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -314,7 +295,7 @@ impl ResourceCache {
         let generation = state.generation + 1;
         *state = State { generation, ..State::default() };
         drop(state);
-        self.changed.send_replace(0);
+        self.groups.wake_all(0);
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
