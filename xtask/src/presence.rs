@@ -15,6 +15,8 @@ pub struct Presence {
     structs: BTreeMap<String, Struct>,
     /// The values of every type that is marked as an enum, by the type's full name.
     enums: BTreeMap<String, BTreeSet<String>>,
+    /// The values of all constants that are texts, by their name alone.
+    constants: BTreeMap<String, String>,
 }
 
 #[derive(Default)]
@@ -47,14 +49,22 @@ impl Presence {
     /// Reads the stable types below upstream's `staging/src/k8s.io`.
     pub fn read(staging: &Path) -> Result<Presence> {
         let mut presence = Presence::default();
+        let mut texts = Vec::new();
         for (package, directory) in packages(staging)? {
-            let mut texts = Vec::new();
             for file in go_files(&directory)? {
-                texts.push(std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?);
+                let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+                texts.push((package.clone(), text));
             }
-            texts.iter().for_each(|text| presence.read_file(&package, text));
-            texts.iter().for_each(|text| presence.read_constants(&package, text));
         }
+        for (package, text) in &texts {
+            presence.read_file(package, text);
+            for (name, _, value) in constants(text) {
+                if let Some(value) = quoted(value) {
+                    presence.constants.insert(name.to_string(), value.to_string());
+                }
+            }
+        }
+        texts.iter().for_each(|(package, text)| presence.read_constants(package, text));
         Ok(presence)
     }
 
@@ -80,17 +90,18 @@ impl Presence {
         }
     }
 
-    /// The constants of enums: `PodPending PodPhase = "Pending"` or `AddressTypeIPv4 = AddressType("IPv4")`.
+    /// The constants of enums: `PodPending PodPhase = "Pending"`, `AddressTypeFQDN = AddressType("FQDN")`, or
+    /// `AddressTypeIPv4 = AddressType(v1.IPv4Protocol)` by a constant of another package.
     fn read_constants(&mut self, package: &str, text: &str) {
-        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
-            let Some((before, value)) = line.split_once(" = ") else { continue };
-            let (of, value) = match value.split_once("(\"") {
-                Some((of, value)) => (of, value),
-                None => (before.split_whitespace().last().unwrap_or_default(), value.trim_start_matches('"')),
+        for (_, of, value) in constants(text) {
+            let (of, value) = match value.split_once('(') {
+                Some((of, inner)) if !value.starts_with('"') => (of, inner.trim_end_matches(')')),
+                _ => (of, value),
             };
-            let value = value.split('"').next().unwrap_or_default();
+            let other = || self.constants.get(value.rsplit('.').next().unwrap_or_default()).map(String::as_str);
+            let Some(value) = quoted(value).or_else(other).map(str::to_owned) else { continue };
             if let Some(values) = self.enums.get_mut(&format!("{package}.{of}")) {
-                values.insert(value.to_string());
+                values.insert(value);
             }
         }
     }
@@ -200,6 +211,20 @@ fn qualified(package: &str, go_type: &str) -> String {
 }
 
 /// Every package of the stable API with its directory.
+/// Every `Name Type = value` of a file, and `Name = value` with an empty type.
+fn constants(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).filter_map(|line| {
+        let (before, value) = line.split_once(" = ")?;
+        let mut words = before.split_whitespace().filter(|word| *word != "const");
+        let (name, of) = (words.next()?, words.next().unwrap_or_default());
+        words.next().is_none().then_some((name, of, value))
+    })
+}
+
+fn quoted(value: &str) -> Option<&str> {
+    value.strip_prefix('"')?.split('"').next()
+}
+
 fn packages(staging: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut packages = vec![
         ("io.k8s.apimachinery.pkg.apis.meta.v1".to_string(), staging.join("apimachinery/pkg/apis/meta/v1")),

@@ -36,6 +36,35 @@ async fn a_bound_pod_bears_its_nodes_place() {
 }
 
 #[tokio::test]
+async fn a_pod_written_as_it_was_created_keeps_what_was_filled_in() {
+    let s = TestServer::start().await;
+    s.post(&format!("{DEFAULT}/serviceaccounts"), json!({ "metadata": { "name": "default" } })).await;
+    let pod = |labels: Value| {
+        json!({ "metadata": { "name": "p", "labels": labels },
+                "spec": { "serviceAccountName": "default", "automountServiceAccountToken": false,
+                          "containers": [{ "name": "c", "image": "i" }] } })
+    };
+    s.post(&format!("{DEFAULT}/pods"), pod(json!({}))).await.expect(201);
+    let written = s.put(&format!("{DEFAULT}/pods/p"), pod(json!({ "a": "b" }))).await.expect(200);
+    assert_eq!(written["spec"]["priority"], 0);
+    assert_eq!(written["spec"]["preemptionPolicy"], "PreemptLowerPriority");
+    let failed = json!({ "metadata": { "name": "p" }, "status": { "phase": "Failed" } });
+    let reported = s.put(&format!("{DEFAULT}/pods/p/status"), failed).await.expect(200);
+    assert_eq!(reported["status"], json!({ "phase": "Failed", "qosClass": "BestEffort" }));
+}
+
+#[tokio::test]
+async fn selectors_of_devices_compile() {
+    let s = TestServer::start().await;
+    let class = |text: &str| json!({ "metadata": { "name": "c" }, "spec": { "selectors": [{ "cel": { "expression": text } }] } });
+    let classes = "/apis/resource.k8s.io/v1/deviceclasses";
+    let message = s.post(classes, class("a/b/c")).await.message(422);
+    let wanted = "spec.selectors[0].cel.expression: Invalid value: \"a/b/c\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'a' (in container '')";
+    assert!(message.contains(wanted), "{message}");
+    s.post(classes, class("device.driver == 'd'")).await.expect(201);
+}
+
+#[tokio::test]
 async fn a_claim_grows_where_its_class_lets_it() {
     let s = TestServer::start().await;
     for (name, grows) in [("grows", true), ("fixed", false)] {

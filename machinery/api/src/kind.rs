@@ -68,6 +68,8 @@ pub struct Rules {
     pub status_keeps_metadata: bool,
     /// A create may bring its status along (nodes register with theirs).
     pub status_on_create: bool,
+    /// The spec is the server's to write, and nobody owns its fields.
+    pub is_spec_reset: bool,
     /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
     pub generation: bool,
     /// An update of an absent object creates it.
@@ -80,6 +82,10 @@ pub struct Rules {
     pub returns_deleted: bool,
     /// A delete without propagationPolicy orphans the dependents (a promise of old versions).
     pub orphan_by_default: bool,
+    /// What waits for its end is marked with the time of its deletion and nothing else: no grace period, no generation.
+    pub is_marked_by_time: bool,
+    /// What a delete without propagationPolicy is warned of.
+    pub delete_warning: Option<&'static str>,
     /// The rule of `metadata.name`.
     pub name_rule: NameRule,
 }
@@ -162,6 +168,8 @@ pub trait Behaviour: Send + Sync {
     fn prepare_create(&self, _object: &mut Value) {}
     /// The same for an update: status is the old one, generation is set.
     fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
+    /// The same for a write to the status subresource: everything but the status is the old one.
+    fn prepare_status_update(&self, _new: &mut Value, _old: &Value) {}
     /// Errors of the object alone, without those of its metadata.
     fn validate(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
@@ -250,6 +258,7 @@ impl Kind {
             rules: Rules {
                 has_status: false,
                 status_keeps_metadata: false,
+                is_spec_reset: false,
                 status_on_create: false,
                 generation: false,
                 allow_create_on_update: false,
@@ -257,6 +266,8 @@ impl Kind {
                 graceful_delete: false,
                 returns_deleted: false,
                 orphan_by_default: false,
+                is_marked_by_time: false,
+                delete_warning: None,
                 name_rule: NameRule::Subdomain,
             },
             deprecation: None,
@@ -322,23 +333,14 @@ impl Kind {
         self.shown(errors)
     }
 
-    /// Every error of an update: the metadata's, the new object's and the change's. What was wrong before and stays as
-    /// it was is not held against the change: rules grow stricter while objects are stored.
+    /// Every error of an update: the metadata's, the new object's and the change's.
     pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = self.validate_metadata_update(new, old);
-        let mut own = self.behaviour.validate(new);
-        if !own.is_empty() && !self.is_custom() {
-            let before = self.behaviour.validate(old);
-            own.retain(|error| !before.contains(error));
-        }
-        errors.extend(own);
-        errors.extend(self.behaviour.validate_update(new, old));
-        self.shown(errors)
+        self.shown(crate::update::validate(self, new, old))
     }
 
     /// Every error of a write to the status subresource.
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = self.validate_metadata_update(new, old);
+        let mut errors = crate::update::validate_metadata(self, new, old);
         let mut own = self.behaviour.validate_status_update(new, old);
         if !own.is_empty() && !self.is_custom() {
             let before = self.behaviour.validate_status_update(old, old);
@@ -350,16 +352,9 @@ impl Kind {
 
     /// Every error of a write to a subresource that changes one part of the object.
     pub fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = self.validate_metadata_update(new, old);
+        let mut errors = crate::update::validate_metadata(self, new, old);
         errors.extend(self.behaviour.validate_part_update(role, new, old));
         self.shown(errors)
-    }
-
-    /// Upstream asks metadata twice, for all kinds and for the one at hand, and its causes name each answer.
-    fn validate_metadata_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::objectmeta::validate_update(self, new, old);
-        errors.extend(errors.clone());
-        errors
     }
 }
 
@@ -493,6 +488,13 @@ impl Kind {
         self
     }
 
+    /// The spec is completed by the server and never changes, so that nobody owns its fields.
+    #[must_use]
+    pub fn spec_is_reset(mut self) -> Kind {
+        self.rules.is_spec_reset = true;
+        self
+    }
+
     /// A create keeps the status it brings.
     #[must_use]
     pub fn status_on_create(mut self) -> Kind {
@@ -528,6 +530,18 @@ impl Kind {
     #[must_use]
     pub fn orphan_by_default(mut self) -> Kind {
         self.rules.orphan_by_default = true;
+        self
+    }
+
+    #[must_use]
+    pub fn marked_by_time(mut self) -> Kind {
+        self.rules.is_marked_by_time = true;
+        self
+    }
+
+    #[must_use]
+    pub fn warn_on_delete(mut self, warning: &'static str) -> Kind {
+        self.rules.delete_warning = Some(warning);
         self
     }
 

@@ -19,6 +19,7 @@ mod defaulting;
 mod error;
 mod registry;
 mod strategic;
+mod update;
 mod validation;
 
 mod admissionregistration;

@@ -16,12 +16,17 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let mut errors = validate_names(kind, object, &metadata);
     errors.extend(validate_namespace(kind, object, &metadata));
     errors.extend(validate_content(object, &metadata));
-    errors.extend(validate_own_finalizers(kind, object, &metadata));
+    errors.extend(validate_own_finalizers(kind, object));
     errors
 }
 
-/// Errors of a change of metadata, and of the new metadata.
-pub fn validate_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
+/// Errors of the metadata of an object that is already there.
+pub fn validate_present(object: &Value) -> Vec<FieldError> {
+    validate_content(object, &Path::root("metadata"))
+}
+
+/// Errors of a change of metadata, and of the new metadata but for its finalizers.
+pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let metadata = Path::root("metadata");
     let mut errors = Vec::new();
     if !text(old, "/metadata/deletionTimestamp").is_empty() {
@@ -34,27 +39,27 @@ pub fn validate_update(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError>
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         errors.extend(immutable(new, old, &format!("/metadata/{field}"), &metadata.child(field)));
     }
-    errors.extend(validate_content(new, &metadata));
-    errors.extend(validate_own_finalizers(kind, new, &metadata));
+    errors.extend(validate_shared(new, &metadata));
     errors
 }
 
 /// Groups whose objects may have finalizers without a domain; custom resources may too.
-const ANY_FINALIZER: [&str; 7] = [
+const ANY_FINALIZER: [&str; 6] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
     "coordination.k8s.io",
     "node.k8s.io",
     "policy",
-    "rbac.authorization.k8s.io",
 ];
 
-fn validate_own_finalizers(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldError> {
-    if kind.schema.is_empty() || ANY_FINALIZER.contains(&kind.group.as_str()) {
+/// Errors of finalizers that have no domain and are none of the server's own.
+pub fn validate_own_finalizers(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    let is_core_event = kind.group.is_empty() && kind.kind == "Event";
+    if kind.schema.is_empty() || is_core_event || ANY_FINALIZER.contains(&kind.group.as_str()) {
         return Vec::new();
     }
-    let path = metadata.child("finalizers");
+    let path = Path::root("metadata").child("finalizers");
     let finalizers = list(object, "/metadata/finalizers").iter().filter_map(Value::as_str).enumerate();
     finalizers.filter_map(|(at, finalizer)| unknown_finalizer(finalizer, &path.index(at))).collect()
 }
@@ -108,10 +113,17 @@ fn validate_content(object: &Value, metadata: &Path) -> Vec<FieldError> {
     let content = &object["metadata"];
     let mut errors = Vec::new();
     errors.extend(crate::validation::nonnegative(&content["generation"], &metadata.child("generation")));
-    errors.extend(labels(&content["labels"], &metadata.child("labels")));
+    errors.extend(validate_shared(object, metadata));
+    errors.extend(validate_finalizers(object, &metadata.child("finalizers")));
+    errors
+}
+
+/// What is asked of new and of changed metadata alike.
+fn validate_shared(object: &Value, metadata: &Path) -> Vec<FieldError> {
+    let content = &object["metadata"];
+    let mut errors = labels(&content["labels"], &metadata.child("labels"));
     errors.extend(validate_annotations(&content["annotations"], &metadata.child("annotations")));
     errors.extend(validate_owners(object, &metadata.child("ownerReferences")));
-    errors.extend(validate_finalizers(object, &metadata.child("finalizers")));
     errors
 }
 
@@ -133,16 +145,19 @@ fn validate_owners(object: &Value, path: &Path) -> Vec<FieldError> {
     let owners = list(object, "/metadata/ownerReferences");
     let mut errors = Vec::new();
     let mut controller: Option<String> = None;
-    for (at, owner) in owners.iter().enumerate() {
-        let path_ = path.index(at);
-        for field in ["apiVersion", "kind", "name", "uid"] {
+    for owner in owners {
+        let version = text(owner, "/apiVersion");
+        if version.is_empty() || version.ends_with('/') {
+            errors.push(FieldError::invalid(&path.child("apiVersion"), version, "version must not be empty"));
+        }
+        for field in ["kind", "name", "uid"] {
             if text(owner, &format!("/{field}")).is_empty() {
-                errors.push(FieldError::required(&path_.child(field), "must not be empty"));
+                errors.push(FieldError::invalid(&path.child(field), "", "must not be empty"));
             }
         }
-        if text(owner, "/apiVersion") == "v1" && text(owner, "/kind") == "Event" {
+        if version == "v1" && text(owner, "/kind") == "Event" {
             let detail = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid(&path_, owner.clone(), detail));
+            errors.push(FieldError::invalid(path, owner.clone(), detail));
         }
         if truth(owner, "/controller") {
             let name = format!("{}/{}", text(owner, "/kind"), text(owner, "/name"));
@@ -248,8 +263,7 @@ mod tests {
         let old = json!({"metadata": {"name": "a", "uid": "1", "generation": 2, "deletionTimestamp": "t"}});
         let new = json!({"metadata": {"name": "b", "uid": "2", "generation": 1, "deletionTimestamp": "t",
             "finalizers": ["x/y"]}});
-        let kind = crate::lookup("", "v1", "pods").expect("kind");
-        let errors: Vec<String> = validate_update(kind, &new, &old).iter().map(ToString::to_string).collect();
+        let errors: Vec<String> = validate_update(&new, &old).iter().map(ToString::to_string).collect();
         assert_eq!(
             errors,
             [

@@ -9,6 +9,7 @@
 mod ast;
 mod check;
 mod declare;
+pub mod device;
 mod env;
 mod error;
 pub mod escape;

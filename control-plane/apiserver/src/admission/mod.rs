@@ -9,6 +9,7 @@ mod custom_resource_rules;
 mod default_ingress_class;
 mod default_storage_class;
 mod default_toleration_seconds;
+mod device_selectors;
 mod expressions;
 mod limit_ranger;
 mod namespace_lifecycle;
@@ -261,6 +262,7 @@ impl Chain {
             Box::new(policy::ValidatingAdmissionPolicy::new()),
             Box::new(webhook::ValidatingAdmissionWebhook::new()),
             Box::new(custom_resource_rules::CustomResourceRules),
+            Box::new(device_selectors::DeviceSelectors),
             Box::new(policy::Expressions),
             Box::new(rbac_escalation::RbacEscalation),
             Box::new(service_allocation::ServiceAllocation),

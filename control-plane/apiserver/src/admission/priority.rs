@@ -22,7 +22,16 @@ impl Plugin for Priority {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async move { if a.creates("", "pods") { admit_pod(a).await } else { Ok(()) } })
+        Box::pin(async move {
+            match a.operation {
+                Operation::Create if a.is("", "pods", "") => admit_pod(a).await,
+                Operation::Update if a.is("", "pods", "") => {
+                    keep(a);
+                    Ok(())
+                }
+                _ => Ok(()),
+            }
+        })
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -89,6 +98,20 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
     corten_meta::set(&mut a.object, "/spec/priority", value.into());
     corten_meta::set(&mut a.object, "/spec/preemptionPolicy", policy.into());
     Ok(())
+}
+
+/// Who writes a pod as it was first written does not know what was filled in here, and does not mean to change it.
+fn keep(a: &mut Attributes<'_>) {
+    let old = a.old.as_ref();
+    let kept = ["/spec/priority", "/spec/preemptionPolicy"].map(|field| {
+        let given = a.object.pointer(field).is_some_and(|value| !value.is_null());
+        (field, old.filter(|_| !given).and_then(|old| old.pointer(field)).filter(|value| !value.is_null()).cloned())
+    });
+    for (field, value) in kept {
+        if let Some(value) = value {
+            corten_meta::set(&mut a.object, field, value);
+        }
+    }
 }
 
 /// The class marked as default; of several, the one of the lowest value.

@@ -38,8 +38,11 @@ pub fn complete(service: &mut Value, old: Option<&Value>, configured: &[&'static
     if old.is_some_and(|old| stays_preferred(service, old)) {
         return Ok(());
     }
+    let mut errors = unknown(service);
+    if !errors.is_empty() {
+        return Err(errors);
+    }
     default_policy(service, old);
-    let mut errors = Vec::new();
     if let Some(old) = old {
         release_second(service, old, &mut errors);
     }
@@ -63,6 +66,25 @@ pub fn complete(service: &mut Value, old: Option<&Value>, configured: &[&'static
         }
         service["spec"]["ipFamilies"] = json!(families);
     })
+}
+
+/// Words that mean no policy or family, and families that are named twice, before anything is concluded from them.
+fn unknown(service: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let families = texts(service, "ipFamilies");
+    for (index, family) in families.iter().enumerate() {
+        let place = at("ipFamilies").index(index);
+        if ![IPV4, IPV6].contains(&family.as_str()) {
+            errors.push(FieldError::not_supported(&place, family.as_str(), &[IPV4, IPV6]));
+        } else if families.iter().take(index).any(|before| before == family) {
+            errors.push(FieldError::duplicate(&place, family.as_str()));
+        }
+    }
+    let given = service["spec"]["ipFamilyPolicy"].as_str();
+    if let Some(given) = given.filter(|given| ![SINGLE, PREFER, REQUIRE].contains(given)) {
+        errors.push(FieldError::not_supported(&at("ipFamilyPolicy"), given, &[PREFER, REQUIRE, SINGLE]));
+    }
+    errors
 }
 
 /// A Service that prefers both keeps what it has while nobody asks for something else, also when the cluster changed.

@@ -145,6 +145,9 @@ fn set_condition(
     corten_meta::set(definition, "/status/conditions", json!(conditions));
 }
 
+/// The verbs of a custom resource, in the order in which discovery shows them.
+const VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+
 /// The kinds of the served versions, the one that is stored among them; the definition is as of this revision.
 pub fn kinds(definition: &Value, revision: u64) -> Vec<Kind> {
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -170,9 +173,7 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
     if text(definition, "/spec/scope") == "Cluster" {
         kind = kind.cluster();
     }
-    if version["served"] != true {
-        kind = kind.verbs(&[]);
-    }
+    kind = kind.verbs(if version["served"] == true { VERBS } else { &[] });
     if version.pointer("/subresources/status").is_some_and(|s| !s.is_null()) {
         kind = kind.status();
     }

@@ -7,7 +7,7 @@ use corten_cel::schema::{Decl, max_cardinality};
 use corten_meta::{FieldError, Path, Value};
 
 use super::rules::{Environments, compile_rule, field_path};
-use super::structural;
+use super::{selectable, structural};
 
 /// The most that one rule may be estimated to cost.
 const RULE_LIMIT: u64 = 10_000_000;
@@ -23,31 +23,39 @@ pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default();
     // Upstream checks a schema that all versions share once.
     let shared = new.iter().all(|version| schema(version) == schema(&new[0]));
+    let same_fields = new.iter().all(|version| version["selectableFields"] == new[0]["selectableFields"]);
     let mut errors = Vec::new();
     for (index, version) in new.iter().enumerate() {
-        if shared && index > 0 {
-            break;
-        }
-        let path = match shared {
-            true => Path::root("spec").child("validation"),
-            false => Path::root("spec").child("versions").index(index).child("schema"),
-        }
-        .child("openAPIV3Schema");
+        let spec = Path::root("spec");
+        let own = spec.child("versions").index(index);
         let schema = schema(version);
-        let unchanged = before
-            .iter()
-            .any(|old| old["name"] == version["name"] && old.pointer("/schema/openAPIV3Schema") == Some(&schema));
-        let mut problems = structural::validate(&schema, &path);
-        if !problems.is_empty() && !unchanged {
-            errors.append(&mut problems);
-            continue;
+        let has_status =
+            |version: &Value| version.pointer("/subresources/status").is_some_and(|status| !status.is_null());
+        if !shared || index == 0 {
+            let path = if shared { spec.child("validation") } else { own.child("schema") }.child("openAPIV3Schema");
+            let has_status = if shared { new.iter().any(has_status) } else { has_status(version) };
+            let unchanged = before
+                .iter()
+                .any(|old| old["name"] == version["name"] && old.pointer("/schema/openAPIV3Schema") == Some(&schema));
+            validate_schema(&schema, &path, has_status, unchanged, &mut errors);
         }
-        let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged };
-        check.schema(&schema, &path, &Place { is_root: true, cardinality: Some(1), uncorrelatable: None });
-        check.finish(&path);
-        errors.append(&mut check.errors);
+        if !same_fields || index == 0 {
+            let path = if same_fields { &spec } else { &own }.child("selectableFields");
+            errors.extend(selectable::validate(&version["selectableFields"], &schema, &path));
+        }
     }
     errors
+}
+
+fn validate_schema(schema: &Value, path: &Path, has_status: bool, unchanged: bool, errors: &mut Vec<FieldError>) {
+    let mut problems = structural::validate(schema, path, has_status);
+    if !problems.is_empty() && !unchanged {
+        return errors.append(&mut problems);
+    }
+    let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged };
+    check.schema(schema, path, &Place { is_root: true, cardinality: Some(1), uncorrelatable: None });
+    check.finish(path);
+    errors.append(&mut check.errors);
 }
 
 /// Where in a schema one is.

@@ -6,8 +6,10 @@
 mod behaviour;
 mod definition;
 mod expressions;
+mod marks;
 mod rules;
 mod schema;
+mod selectable;
 mod structural;
 mod validation;
 

@@ -1,12 +1,39 @@
-//! Structural schemas: what a schema must be so that objects can be pruned, defaulted and published by it. In
-//! upstream's words. Pure.
+//! Structural schemas: what a schema must be so that objects can be pruned and defaulted by it. In upstream's words.
+//! Pure. What else a schema may say is judged in `marks`.
 
 use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
 
-use super::{schema as structure, validation};
+use super::{marks, schema as structure, validation};
 
-const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
+/// What the root of a schema may say when its status is a part of its own, which would lose the rest.
+const BESIDE_STATUS: &[&str] = &[
+    "Description",
+    "Type",
+    "Format",
+    "Title",
+    "Maximum",
+    "ExclusiveMaximum",
+    "Minimum",
+    "ExclusiveMinimum",
+    "MaxLength",
+    "MinLength",
+    "Pattern",
+    "MaxItems",
+    "MinItems",
+    "UniqueItems",
+    "MultipleOf",
+    "Required",
+    "Items",
+    "Properties",
+    "ExternalDocs",
+    "Example",
+    "XPreserveUnknownFields",
+    "XValidations",
+];
+
+/// How the path of a whole value is written.
+const NOWHERE: &str = "<nil>";
 
 /// Where a schema stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,20 +43,45 @@ enum Level {
     Field,
 }
 
-/// Everything that keeps a schema from being structural.
-pub fn validate(schema: &Value, path: &Path) -> Vec<FieldError> {
+/// Everything that keeps a schema from being one that objects are held to.
+pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
+    if has_status {
+        beside_status(schema, path, &mut errors);
+    }
     if schema["nullable"] == true {
         errors.push(FieldError::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
     }
-    invariants(schema, Level::Root, path, &mut errors);
-    if errors.is_empty() {
-        marks(schema, path, &mut errors);
+    let mut structure = Vec::new();
+    invariants(schema, Level::Root, path, &mut structure);
+    complete_junctors(schema, Some(schema), (path, path), &mut structure);
+    structure.sort_by_cached_key(ToString::to_string);
+    if structure.is_empty() {
+        defaults(schema, path, &mut structure);
     }
-    if errors.is_empty() {
-        defaults(schema, path, Some("at the root"), true, &mut errors);
-    }
+    errors.append(&mut structure);
+    marks::validate(schema, path, &mut errors);
     errors
+}
+
+fn beside_status(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let kind = text(schema, "type");
+    if !kind.is_empty() && kind != "object" {
+        let detail =
+            "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+        return errors.push(FieldError::invalid(&path.child("type"), kind, detail));
+    }
+    let is_allowed = |key: &str| match key {
+        "x-kubernetes-preserve-unknown-fields" | "x-kubernetes-validations" => true,
+        key => BESIDE_STATUS.iter().any(|allowed| allowed.eq_ignore_ascii_case(key)),
+    };
+    if schema.as_object().into_iter().flatten().any(|(key, value)| !is_allowed(key) && *value != false) {
+        let allowed = BESIDE_STATUS.join(" ");
+        let detail = format!(
+            "only [{allowed}] fields are allowed at the root of the schema if the status subresource is enabled"
+        );
+        errors.push(FieldError::invalid(path, schema.clone(), detail));
+    }
 }
 
 fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
@@ -94,6 +146,10 @@ fn invariants(schema: &Value, level: Level, path: &Path, errors: &mut Vec<FieldE
         }
         _ => {}
     }
+    if embedded && has_values {
+        let detail = "must not be used if x-kubernetes-embedded-resource is set";
+        errors.push(FieldError::forbidden(&path.child("additionalProperties"), detail));
+    }
     if level == Level::Root && !kind.is_empty() && kind != "object" {
         errors.push(FieldError::invalid(&path.child("type"), kind, "must be object at the root"));
     }
@@ -137,6 +193,11 @@ fn resource_fields(schema: &Value, level: Level, embedded: bool, path: &Path, er
     }
 }
 
+/// Whether these are the two ways to write a value that is a number or a text.
+fn is_number_or_text(branches: &Value) -> bool {
+    *branches == serde_json::json!([{ "type": "integer" }, { "type": "string" }])
+}
+
 /// `anyOf`, `allOf`, `oneOf` and `not` only narrow what the schema around them says.
 fn junctors(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let pattern = text(schema, "pattern");
@@ -144,186 +205,112 @@ fn junctors(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
         let detail = format!("must be a valid regular expression, but isn't: {error}");
         errors.push(FieldError::invalid(&path.child("pattern"), pattern, detail));
     }
-    for key in ["allOf", "anyOf", "oneOf"] {
-        let int_or_string = key != "oneOf" && is(schema, "x-kubernetes-int-or-string");
+    for key in ["anyOf", "allOf", "oneOf"] {
+        if key == "anyOf" && is_number_or_text(&schema[key]) {
+            continue;
+        }
         for (index, branch) in schema[key].as_array().into_iter().flatten().enumerate() {
-            nested(branch, schema, int_or_string, &path.child(key).index(index), errors);
+            nested(branch, &path.child(key).index(index), errors);
         }
     }
-    if schema["not"].is_object() {
-        nested(&schema["not"], schema, false, &path.child("not"), errors);
-    }
+    nested(&schema["not"], &path.child("not"), errors);
 }
 
-fn nested(branch: &Value, outer: &Value, int_or_string: bool, path: &Path, errors: &mut Vec<FieldError>) {
-    // The usual way to write that a value is a number or a text.
-    let is_choice = int_or_string && branch.as_object().is_some_and(|b| b.len() == 1);
-    if is_choice && matches!(text(branch, "type"), "integer" | "string") {
+/// What a schema below a junctor may not say.
+fn nested(branch: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    if !branch.is_object() {
         return;
     }
-    if !text(branch, "type").is_empty() {
-        errors.push(FieldError::forbidden(&path.child("type"), "must be empty to be structural"));
-    }
-    for key in ["additionalProperties", "default", "nullable"] {
-        let set = !branch[key].is_null() && branch[key] != false;
-        if set {
-            errors.push(FieldError::forbidden(&path.child(key), "must be undefined to be structural"));
-        }
-    }
-    for key in ["title", "description"] {
-        if !text(branch, key).is_empty() {
-            errors.push(FieldError::forbidden(&path.child(key), "must be empty to be structural"));
-        }
-    }
-    let marks = branch.as_object().into_iter().flatten().filter(|(key, value)| {
-        key.starts_with("x-kubernetes-") && *key != "x-kubernetes-validations" && **value != false
-    });
-    for (mark, _) in marks {
-        let detail = if mark.starts_with("x-kubernetes-list-map") { "must be empty" } else { "must be false" };
-        errors.push(FieldError::forbidden(&path.child(mark), format!("{detail} to be structural")));
-    }
-    if branch["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty()) {
-        let path = path.child("x-kubernetes-validations");
-        errors.push(FieldError::forbidden(&path, "must be empty to be structural"));
-    }
-    for (name, property) in branch["properties"].as_object().into_iter().flatten() {
-        let place = path.child("properties").key(name);
-        match outer["properties"].get(name) {
-            Some(outer) => nested(property, outer, is(outer, "x-kubernetes-int-or-string"), &place, errors),
-            None if outer["x-kubernetes-preserve-unknown-fields"] == true
-                || outer["additionalProperties"].is_object() => {}
-            None => errors.push(FieldError::required(&place, format!("because it is defined in {place}"))),
-        }
-    }
-    if branch["items"].is_object() {
-        nested(&branch["items"], &outer["items"], false, &path.child("items"), errors);
-    }
+    const FORBIDDEN: [(&str, &str); 11] = [
+        ("type", "empty"),
+        ("additionalProperties", "undefined"),
+        ("default", "undefined"),
+        ("title", "empty"),
+        ("description", "empty"),
+        ("nullable", "false"),
+        ("x-kubernetes-preserve-unknown-fields", "false"),
+        ("x-kubernetes-embedded-resource", "false"),
+        ("x-kubernetes-int-or-string", "false"),
+        ("x-kubernetes-list-map-keys", "empty"),
+        ("x-kubernetes-validations", "empty"),
+    ];
     junctors(branch, path, errors);
-}
-
-/// Types, and what lists and maps are marked as.
-fn marks(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let kind = text(schema, "type");
-    let (list, map) = (text(schema, "x-kubernetes-list-type"), text(schema, "x-kubernetes-map-type"));
-    if !kind.is_empty() && !TYPES.contains(&kind) {
-        errors.push(FieldError::not_supported(&path.child("type"), kind, TYPES));
+    nested(&branch["items"], &path.child("items"), errors);
+    for (name, property) in branch["properties"].as_object().into_iter().flatten() {
+        nested(property, &path.child("properties").key(name), errors);
     }
-    if is(schema, "uniqueItems") {
-        let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-        errors.push(FieldError::forbidden(&path.child("uniqueItems"), detail));
-    }
-    for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-        if !schema[key].is_null() {
-            errors.push(FieldError::forbidden(&path.child(key), format!("{key} is not supported")));
-        }
-    }
-    let has_properties = schema["properties"].as_object().is_some_and(|p| !p.is_empty());
-    if has_properties && (schema["additionalProperties"].is_object() || schema["additionalProperties"] == false) {
-        let path = path.child("additionalProperties");
-        errors.push(FieldError::forbidden(&path, "additionalProperties and properties are mutual exclusive"));
-    }
-    if schema["x-kubernetes-preserve-unknown-fields"] == false {
-        let path = path.child("x-kubernetes-preserve-unknown-fields");
-        errors.push(FieldError::invalid(&path, false, "must be true or undefined"));
-    }
-    for (mark, value, of, words) in [
-        ("x-kubernetes-map-type", map, "object", &["atomic", "granular"][..]),
-        ("x-kubernetes-list-type", list, "array", &["atomic", "set", "map"][..]),
-    ] {
-        if value.is_empty() {
-            continue;
-        }
-        let detail = format!("must be {of} if {mark} is specified");
-        match kind {
-            kind if kind == of => {}
-            "" => errors.push(FieldError::required(&path.child("type"), detail)),
-            kind => errors.push(FieldError::invalid(&path.child("type"), kind, detail)),
-        }
-        if !words.contains(&value) {
-            errors.push(FieldError::not_supported(&path.child(mark), value, words));
-        }
-    }
-    list_map(schema, list, path, errors);
-    for (_, path, schema) in below(schema, path) {
-        marks(&schema, &path, errors);
-    }
-}
-
-/// A list that is a map of items: its keys are required or defaulted scalars of its items.
-fn list_map(schema: &Value, list: &str, path: &Path, errors: &mut Vec<FieldError>) {
-    let keys: Vec<&str> =
-        schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let mark = path.child("x-kubernetes-list-type");
-    match list {
-        "map" => {}
-        _ if keys.is_empty() => return,
-        "" => {
-            let detail = "must be map if x-kubernetes-list-map-keys is non-empty";
-            return errors.push(FieldError::required(&mark, detail));
-        }
-        other => {
-            let detail = "must be map if x-kubernetes-list-map-keys is non-empty";
-            return errors.push(FieldError::invalid(&mark, other, detail));
-        }
-    }
-    if keys.is_empty() {
-        let path = path.child("x-kubernetes-list-map-keys");
-        errors.push(FieldError::required(&path, "must not be empty if x-kubernetes-list-type is map"));
-    }
-    let (items, place) = (&schema["items"], path.child("items"));
-    if text(items, "type") != "object" {
-        let detail = "must be object if parent array's x-kubernetes-list-type is map";
-        return errors.push(FieldError::invalid(&place.child("type"), text(items, "type"), detail));
-    }
-    let required = |key: &str| items["required"].as_array().is_some_and(|list| list.iter().any(|name| name == key));
-    for (index, key) in keys.iter().enumerate() {
-        let here = path.child("x-kubernetes-list-map-keys").index(index);
-        let Some(property) = items["properties"].get(*key) else {
-            errors.push(FieldError::invalid(&here, *key, "entries must all be names of item properties"));
-            continue;
+    let marks = ["x-kubernetes-list-type", "x-kubernetes-map-type"].map(|mark| (mark, "undefined"));
+    for (key, wanted) in FORBIDDEN.into_iter().chain(marks) {
+        let said = match &branch[key] {
+            Value::Null | Value::Bool(false) => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            _ => true,
         };
-        if matches!(text(property, "type"), "array" | "object") {
-            let path = place.child("properties").key(key).child("type");
-            let detail = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-            errors.push(FieldError::invalid(&path, text(property, "type"), detail));
+        if said {
+            errors.push(FieldError::forbidden(&path.child(key), format!("must be {wanted} to be structural")));
         }
-        if property.get("default").is_none() && !required(key) {
-            let path = place.child("properties").key(key).child("default");
-            let detail =
-                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            errors.push(FieldError::required(&path, detail));
+    }
+    if branch["properties"].get("metadata").is_some() {
+        let place = path.child("properties").key("metadata");
+        errors.push(FieldError::forbidden(&place, "must not be specified in a nested context"));
+    }
+}
+
+/// Every field that the junctors of the root speak of is a field of the schema around them. The two paths are the
+/// schema's and the junctor's.
+fn complete_junctors(branch: &Value, around: Option<&Value>, at: (&Path, &Path), errors: &mut Vec<FieldError>) {
+    let mut below = |inner: &Value, path: Path| complete(inner, around, (at.0, &path), errors);
+    below(&branch["not"], at.1.child("not"));
+    for key in ["allOf", "anyOf", "oneOf"] {
+        for (index, inner) in branch[key].as_array().into_iter().flatten().enumerate() {
+            below(inner, at.1.child(key).index(index));
         }
     }
 }
 
-/// Defaults are valid and name no field that would be pruned; `forbidden` says where there may be none.
-fn defaults(schema: &Value, path: &Path, forbidden: Option<&str>, is_root: bool, errors: &mut Vec<FieldError>) {
-    if let Some(default) = schema.get("default") {
+fn complete(branch: &Value, around: Option<&Value>, at: (&Path, &Path), errors: &mut Vec<FieldError>) {
+    if !branch.is_object() {
+        return;
+    }
+    let Some(schema) = around.filter(|schema| schema.is_object()) else {
+        return errors.push(FieldError::required(at.0, format!("because it is defined in {}", at.1)));
+    };
+    complete_junctors(branch, around, at, errors);
+    complete(&branch["items"], schema.get("items"), (&at.0.child("items"), &at.1.child("items")), errors);
+    for (name, property) in branch["properties"].as_object().into_iter().flatten() {
+        let paths = [at.0, at.1].map(|path| path.child("properties").key(name));
+        complete(property, schema["properties"].get(name), (&paths[0], &paths[1]), errors);
+    }
+}
+
+/// Defaults are valid and name no field that would be pruned.
+fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
         let place = path.child("default");
         let mut pruned = serde_json::json!({ "default": default });
         let around = serde_json::json!({ "type": "object", "properties": { "default": schema } });
         structure::prune_root(&around, &mut pruned);
-        if let Some(why) = forbidden.filter(|why| *why != "at the root") {
-            errors.push(FieldError::forbidden(&place, format!("must not be set {why}")));
-        } else if pruned["default"] != *default {
+        if pruned["default"] != *default {
             errors.push(FieldError::invalid(&place, default.clone(), "must not have unknown fields"));
-        } else if !default.is_null() {
-            validation::validate(schema, default, None, Some(place), errors);
-        } else if schema["nullable"] != true {
-            errors.push(FieldError::invalid(&place, Value::Null, "must not be null when nullable is not true"));
         }
+        // The errors speak of the value as if it were an object of its own.
+        let mut found = Vec::new();
+        validation::validate(schema, default, None, None, &mut found);
+        for error in &mut found {
+            let of_root = error.field == NOWHERE;
+            error.field = if of_root { place.to_string() } else { format!("{place}.{}", error.field) };
+            if let Some(rest) = error.detail.strip_prefix(NOWHERE) {
+                error.detail = rest.to_owned();
+            }
+        }
+        errors.append(&mut found);
+    }
+    if schema["items"].is_object() {
+        defaults(&schema["items"], &path.child("items"), errors);
     }
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        let meta = is_root && structure::ALWAYS.contains(&name.as_str());
-        let why = format!("in top-level {name}");
-        let below = if meta { Some(why.as_str()) } else { forbidden.filter(|why| *why != "at the root") };
-        defaults(property, &path.child("properties").key(name), below, false, errors);
-    }
-    let forbidden = forbidden.filter(|why| *why != "at the root");
-    for key in ["items", "additionalProperties"] {
-        if schema[key].is_object() {
-            defaults(&schema[key], &path.child(key), forbidden, false, errors);
-        }
+        defaults(property, &path.child("properties").key(name), errors);
     }
 }
 
@@ -333,7 +320,7 @@ mod tests {
     use serde_json::json;
 
     fn errors(schema: Value) -> String {
-        let found = validate(&schema, &Path::root("schema"));
+        let found = validate(&schema, &Path::root("schema"), false);
         found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
@@ -380,13 +367,20 @@ mod tests {
                 field(json!({ "type": "object", "allOf": [{ "type": "object" }] })),
                 "schema.properties[f].allOf[0].type: Forbidden: must be empty to be structural",
             ),
+            (
+                json!({ "type": "object", "anyOf": [{ "properties": { "a": { "minimum": 1 } } }] }),
+                "schema.properties[a]: Required value: because it is defined in schema.anyOf[0].properties[a]",
+            ),
             (field(json!({ "type": "strin" })), "Unsupported value: \"strin\""),
             (
                 field(json!({ "type": "array", "items": { "type": "string" }, "uniqueItems": true })),
                 "uniqueItems cannot be set to true",
             ),
             (field(json!({ "type": "string", "pattern": "(" })), "must be a valid regular expression"),
-            (field(json!({ "type": "integer", "default": "x" })), "must be of type integer"),
+            (
+                field(json!({ "type": "integer", "default": "x" })),
+                "schema.properties[f].default: Invalid value: \"string\":  in body must be of type integer: \"string\"",
+            ),
             (
                 field(json!({ "type": "object", "properties": { "a": { "type": "string" } }, "default": { "b": 1 } })),
                 "must not have unknown fields",

@@ -62,7 +62,11 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             Written::CompanionConflict if attempt < ATTEMPTS => {
                 target.server.registry.caches.fresh().await?;
             }
-            Written::Conflict => return Err(exists(target, corten_meta::name(&candidate))),
+            Written::Conflict => {
+                let (namespace, name) = (corten_meta::namespace(&candidate), corten_meta::name(&candidate));
+                let present = target.server.registry.read(target.resource, namespace, name).await?;
+                return Err(exists(target, name, present.as_deref()));
+            }
             Written::CompanionConflict => return Err(server_busy(target)),
         }
     }
@@ -80,8 +84,13 @@ fn generate_name(object: &mut Value) -> bool {
     true
 }
 
-fn exists(target: &Target<'_>, name: &str) -> Status {
-    Status::already_exists(&target.resource.group_resource(), name)
+/// The conflict with an object that is there, or is about to go.
+fn exists(target: &Target<'_>, name: &str, present: Option<&Object>) -> Status {
+    let mut status = Status::already_exists(&target.resource.group_resource(), name);
+    if present.is_some_and(|object| object.header.deletion_timestamp.is_some()) {
+        status.message.insert_str(0, "object is being deleted: ");
+    }
+    status
 }
 
 pub(super) fn server_busy(target: &Target<'_>) -> Status {
@@ -91,8 +100,9 @@ pub(super) fn server_busy(target: &Target<'_>) -> Status {
 /// A dry run fails as the write would, and answers what the write would.
 async fn dry_create(target: &Target<'_>, object: &Value) -> Result<Arc<Object>, Status> {
     let name = corten_meta::name(object);
-    if target.server.registry.read(target.resource, corten_meta::namespace(object), name).await?.is_some() {
-        return Err(exists(target, name));
+    let present = target.server.registry.read(target.resource, corten_meta::namespace(object), name).await?;
+    if let Some(present) = present {
+        return Err(exists(target, name, Some(&present)));
     }
     Object::from_value(object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
 }

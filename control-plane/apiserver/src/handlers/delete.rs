@@ -139,6 +139,7 @@ pub struct Deleted {
 /// Answers with the object if it lives on for now, with a Status if it is gone.
 pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let options = DeleteOptions::read(target, bytes)?;
+    warn(target, &options);
     let deleted = delete_object(target, &options).await?;
     let context = target.context;
     if !deleted.gone || target.resource.kind.rules.returns_deleted {
@@ -150,9 +151,18 @@ pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     Ok(response::value(context.accept, StatusCode::OK, &status))
 }
 
+/// Some kinds leave dependents behind that the client may not know of.
+fn warn(target: &Target<'_>, options: &DeleteOptions) {
+    let warning = target.resource.kind.rules.delete_warning.filter(|_| options.propagation.is_none());
+    if let Some(warning) = warning {
+        target.context.warn(warning);
+    }
+}
+
 /// Deletes every object that the query selects.
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let options = DeleteOptions::read(target, bytes)?;
+    warn(target, &options);
     let page = list::page(target).await?;
     let one = |object: Arc<Object>| {
         let options = &options;
@@ -254,6 +264,7 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
     let now = target.context.now;
     let mut new = old.clone();
     let deleting = corten_meta::deletion_timestamp(old).is_some();
+    let is_marked_by_time = target.resource.kind.rules.is_marked_by_time;
     let mut graceful = false;
     if target.resource.kind.rules.graceful_delete {
         match grace(options, old, deleting, now, &mut new) {
@@ -271,9 +282,11 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
         if corten_meta::deletion_timestamp(&new).is_none() {
             corten_meta::set(&mut new, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(now).into());
         }
-        corten_meta::set(&mut new, "/metadata/deletionGracePeriodSeconds", 0.into());
+        if !is_marked_by_time {
+            corten_meta::set(&mut new, "/metadata/deletionGracePeriodSeconds", 0.into());
+        }
     }
-    if !deleting && corten_meta::generation(&new) > 0 {
+    if !deleting && !is_marked_by_time && corten_meta::generation(&new) > 0 {
         let generation = corten_meta::generation(&new) + 1;
         corten_meta::set(&mut new, "/metadata/generation", generation.into());
     }

@@ -92,7 +92,11 @@ pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
     let asked = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
     // Any state will do, so the cache answers, which has all of it: there are no pages.
     let limit = if asked == Some(0) { 0 } else { limit };
-    let exact = query.get("resourceVersionMatch") == Some("Exact");
+    // A page of a revision is a page of that revision, unless the client says that a later one will do.
+    let exact = match query.get("resourceVersionMatch") {
+        None => limit > 0 && asked.is_some(),
+        Some(matching) => matching == "Exact",
+    };
     let caches = &target.server.registry.caches;
     if let Some(token) = query.get("continue") {
         if asked.is_some_and(|rv| rv != 0) {

@@ -234,6 +234,7 @@ fn filter(target: &Target<'_>, part: Part) -> Filter {
             without(&[&["spec"], &["metadata"]])
         }
         (Part::Status, _) => without(&[&["spec"]]),
+        _ if kind.rules.is_spec_reset => without(&[&["spec"], &["status"]]),
         _ if kind.rules.has_status => without(&[&["status"]]),
         _ => Filter::All,
     }

@@ -51,6 +51,9 @@ impl Patch {
         } else {
             &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE]
         };
+        if !accepted.contains(&kind) && target.resource.kind.is_custom() {
+            return Err(Status::unsupported_media_type(accepted));
+        }
         if !accepted.contains(&kind) {
             return Err(Status {
                 message: "415: Unsupported Media Type".to_owned(),

@@ -353,8 +353,10 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
         Ownership::Tracked => track_update(target, part, new, old),
         Ownership::Given => {}
     }
-    if part == Part::Main {
-        kind.behaviour.prepare_update(new, old);
+    match part {
+        Part::Main => kind.behaviour.prepare_update(new, old),
+        Part::Status => kind.behaviour.prepare_status_update(new, old),
+        _ => {}
     }
 }
 

@@ -40,7 +40,17 @@ async fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
         let from = if resource.is_object() { resource } else { path };
         from[value].as_str().unwrap_or_default()
     };
-    let (fields, labels) = (selector(&resource["fieldSelector"]), selector(&resource["labelSelector"]));
+    let mut ignored = Vec::new();
+    let mut read = |field: &str, is_selector: fn(&str) -> bool| {
+        let text = selector(&resource[field]);
+        if is_selector(&text) {
+            return text;
+        }
+        ignored.push(format!("spec.resourceAttributes.{field} ignored due to parse error"));
+        String::new()
+    };
+    let fields = read("fieldSelector", |text| corten_meta::fields::FieldSelector::parse(text).is_ok());
+    let labels = read("labelSelector", |text| corten_meta::labels::Selector::parse(text).is_ok());
     let attributes = Attributes {
         user,
         verb: text("verb"),
@@ -62,6 +72,9 @@ async fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
     }
     if !verdict.reason.is_empty() {
         status["reason"] = verdict.reason.into();
+    }
+    if !ignored.is_empty() {
+        status["evaluationError"] = ignored.join(", ").into();
     }
     status
 }

@@ -5,7 +5,8 @@ use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::cells::{join, list, name, text, truth};
+use super::schemas;
+use crate::cells::{list, text, truth};
 use crate::defaulting::{default_at, items, put};
 use crate::kind::{Behaviour, Kind};
 
@@ -21,8 +22,9 @@ pub fn kind() -> Kind {
         .status_keeps_metadata()
         .generation()
         .conditional_update()
+        .marked_by_time()
         .stored_at("/registry/apiextensions.k8s.io/customresourcedefinitions")
-        .table("Name, Scope, Versions, Created At:date; Group, Kind, ShortNames, Established:boolean")
+        .table("Name, Created At:date")
         .behaviour(CustomResourceDefinition)
 }
 
@@ -38,6 +40,12 @@ impl Behaviour for CustomResourceDefinition {
         for version in items(object, "/spec/versions") {
             default_at(version, "/served", false);
             default_at(version, "/storage", false);
+            if version.pointer("/subresources/status").is_some_and(Value::is_object) {
+                put(version, "/subresources/status", json!({}));
+            }
+            if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
+                schemas::prune(schema);
+            }
         }
     }
 
@@ -84,25 +92,15 @@ impl Behaviour for CustomResourceDefinition {
         errors
     }
 
+    /// Formats that are not known are not checked, which is said once.
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let before = old.map(schemas::unknown_formats).unwrap_or_default();
+        let mut found = schemas::unknown_formats(new);
+        found.retain(|format| !before.contains(format));
+        found.into_iter().map(|format| format!("unrecognized format {format:?}")).collect()
+    }
+
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        let mut versions: Vec<String> = list(object, "/spec/versions")
-            .iter()
-            .filter(|v| truth(v, "/served"))
-            .map(|v| format!("{}{}", text(v, "/name"), if truth(v, "/storage") { "(storage)" } else { "" }))
-            .collect();
-        versions.sort();
-        let established = list(object, "/status/conditions")
-            .iter()
-            .any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");
-        vec![
-            name(object),
-            text(object, "/spec/scope").into(),
-            versions.join(",").into(),
-            text(object, "/metadata/creationTimestamp").into(),
-            text(object, "/spec/group").into(),
-            text(object, "/spec/names/kind").into(),
-            join(list(object, "/spec/names/shortNames").iter().filter_map(Value::as_str)).into(),
-            established.into(),
-        ]
+        crate::cells::name_and_creation(object)
     }
 }

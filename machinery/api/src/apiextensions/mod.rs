@@ -3,6 +3,7 @@
 use crate::kind::Kind;
 
 mod customresourcedefinition;
+mod schemas;
 mod validation;
 
 /// Its kinds, in the order of discovery.

@@ -77,11 +77,7 @@ fn validate_names(names_: &At<'_>, errors: &mut Errors) {
 type Rule = fn(&At<'_>, &mut Errors);
 
 /// The parts of versions that are judged here, with their rules.
-const PARTS: [(&str, Rule); 3] = [
-    ("subresources", validate_scale),
-    ("additionalPrinterColumns", validate_columns),
-    ("selectableFields", validate_selectable),
-];
+const PARTS: [(&str, Rule); 2] = [("subresources", validate_scale), ("additionalPrinterColumns", validate_columns)];
 
 /// A part that is the same in all versions. Upstream keeps it once, for all of them, and its errors say so.
 fn shared<'a>(spec: &At<'a>, field: &str) -> Option<At<'a>> {
@@ -192,24 +188,6 @@ fn validate_column(column: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_selectable(fields: &At<'_>, errors: &mut Errors) {
-    let mut seen = BTreeSet::new();
-    for path in fields.items().map(|field| field.get("jsonPath")) {
-        if !path.must(errors) {
-            continue;
-        }
-        if path.text().starts_with(".metadata") {
-            errors.push(path.invalid("must not point to fields in metadata"));
-        }
-        if !seen.insert(path.text()) {
-            errors.push(path.duplicate());
-        }
-    }
-    if seen.len() > 8 {
-        errors.push(FieldError::too_many(&fields.path, seen.len(), 8));
-    }
-}
-
 /// The errors name the fields of the stored form, which is flatter.
 fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
     let webhook = conversion.get("webhook");
@@ -252,7 +230,8 @@ fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
     if stored.is_empty() {
         // A definition that comes in has no status yet; the server writes it from the version that is stored.
         if !declared.items().any(|version| version.get("storage").is_true()) {
-            errors.push(stored.invalid("must have at least one stored version"));
+            let detail = "must have at least one stored version";
+            errors.push(FieldError::invalid(&stored.path, Value::Null, detail));
         }
         return;
     }

@@ -77,6 +77,10 @@ impl Behaviour for StatefulSet {
             let spec = claim.get("spec");
             crate::core::pod_warnings::of_claim_spec(&spec.with(claim.path), &mut out);
         }
+        if number(new, "/spec/revisionHistoryLimit") < 0 {
+            let detail = "a negative value retains all historical revisions; a value >= 0 is recommended";
+            out.push(format!("spec.revisionHistoryLimit: {detail}"));
+        }
         out
     }
 

@@ -183,7 +183,8 @@ pub(super) fn validate_stateful_set(object: &Value) -> Errors {
     for field in ["whenDeleted", "whenScaled"] {
         retention.get(field).one_of(&mut errors, &["Retain", "Delete"]);
     }
-    counts(&spec, &mut errors);
+    spec.get("replicas").nonnegative(&mut errors);
+    spec.get("minReadySeconds").nonnegative(&mut errors);
     spec.get("ordinals").get("start").nonnegative(&mut errors);
     validate_selector(&spec, "statefulset", &mut errors);
     let template = template_with_claims(&spec);
@@ -227,8 +228,14 @@ fn validate_stateful_set_strategy(strategy: &At<'_>, errors: &mut Errors) {
 /// The template as its pods will be: the set names them, and gives them the volumes it claims.
 fn template_with_claims(spec: &At<'_>) -> Value {
     let mut template = spec.get("template").value.clone();
-    let claims: Vec<&str> =
-        spec.get("volumeClaimTemplates").items().map(|c| c.get("metadata").get("name").text()).collect();
+    // Of two templates of one name there is one volume.
+    let mut claims: Vec<&str> = Vec::new();
+    for claim in spec.get("volumeClaimTemplates").items() {
+        let name = claim.get("metadata").get("name").text();
+        if !claims.contains(&name) {
+            claims.push(name);
+        }
+    }
     let Some(pod) = template.get_mut("spec").and_then(Value::as_object_mut) else { return template };
     pod.remove("subdomain");
     pod.remove("hostname");

@@ -21,6 +21,7 @@ pub fn kind() -> Kind {
         .status()
         .generation()
         .orphan_by_default()
+        .warn_on_delete("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")
         .selectable(&["status.successful"])
         .table("Name, Status, Completions, Duration, Age; Containers, Images, Selector")
         .behaviour(Job)

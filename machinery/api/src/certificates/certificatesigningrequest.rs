@@ -19,6 +19,7 @@ pub fn kind() -> Kind {
         .short(&["csr"])
         .sub("approval", Role::Approval, &["get", "patch", "update"], ("", "", "CertificateSigningRequest"))
         .status()
+        .spec_is_reset()
         .name_rule(NameRule::PathSegment)
         .selectable(&["spec.signerName"])
         .table("Name, Age, SignerName, Requestor, RequestedDuration, Condition")

@@ -73,7 +73,7 @@ fn validate_pem(request: &At<'_>, errors: &mut Errors) {
         text.contains("-----BEGIN CERTIFICATE REQUEST-----") && text.contains("-----END CERTIFICATE REQUEST-----");
     if !block {
         let detail = "PEM block type must be CERTIFICATE REQUEST";
-        errors.push(FieldError::invalid(&request.path, request.text(), detail));
+        errors.push(request.invalid(detail));
     }
 }
 

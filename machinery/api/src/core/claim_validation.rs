@@ -108,15 +108,13 @@ pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
         let except = "except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden(&path, format!("spec is immutable after creation {except}\n{changes}")));
     }
-    let size = |claim: &Value, pointer: &str| claim.pointer(pointer).and_then(quantity);
+    let size = |claim: &Value, pointer: &str| claim.pointer(pointer).and_then(quantity).unwrap_or_default();
     let requested = "/spec/resources/requests/storage";
-    if let (Some(now), Some(then)) = (size(new, requested), size(old, requested)) {
-        // A size above what the volume has undoes an expansion that failed.
-        let held = size(old, "/status/capacity/storage");
-        if now < then && held.is_some_and(|held| now <= held) {
-            let path = path.child("resources").child("requests").child("storage");
-            errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
-        }
+    let now = size(new, requested);
+    // A size above what the volume has undoes an expansion that failed.
+    if now < size(old, requested) && now <= size(old, "/status/capacity/storage") {
+        let path = path.child("resources").child("requests").child("storage");
+        errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
     }
     let (new, old) = (At::object(new), At::object(old));
     let mode = new.get("spec").get("volumeMode").with(Path::root("volumeMode"));

@@ -86,7 +86,7 @@ fn validate_series(series: &At<'_>, errors: &mut Errors) {
 /// In the newer form only the series of an event changes.
 pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
     // Each with the name it has in the error.
-    const FIXED: [(&str, &str); 13] = [
+    const FIXED: [(&str, &str); 14] = [
         ("involvedObject", "involvedObject"),
         ("reason", "reason"),
         ("message", "message"),
@@ -94,6 +94,7 @@ pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
         ("firstTimestamp", "firstTimestamp"),
         ("lastTimestamp", "lastTimestamp"),
         ("count", "count"),
+        ("reason", "reason"),
         ("type", "type"),
         ("eventTime", "eventTime"),
         ("action", "action"),
@@ -109,5 +110,7 @@ pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
     for (field, shown) in FIXED {
         new.get(field).with(Path::root(shown)).unchanged(&mut errors, &old.get(field));
     }
+    // What is shown is the stored form, whatever form came in.
+    crate::schema::print_values("io.k8s.api.core.v1.Event", &mut errors);
     errors
 }

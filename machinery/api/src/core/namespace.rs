@@ -24,6 +24,7 @@ pub fn kind() -> Kind {
         .selectable(&["status.phase"])
         .table("Name, Status, Age")
         .returns_deleted()
+        .marked_by_time()
         .behaviour(Namespace)
 }
 

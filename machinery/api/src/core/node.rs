@@ -67,6 +67,12 @@ impl Behaviour for Node {
                 errors.push(now.forbidden(detail));
             }
         }
+        // Upstream judges taints once more beside the change.
+        let mut again = Errors::new();
+        validate_taints(&node.get("spec").get("taints"), &mut again);
+        let mut known = Errors::new();
+        validate_taints(&before.get("spec").get("taints"), &mut known);
+        errors.extend(again.into_iter().filter(|error| !known.contains(error)));
         errors
     }
 

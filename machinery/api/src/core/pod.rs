@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{pod_cells, pod_resize, pod_spec, pod_update, pod_validation};
 use crate::cells::{list, text};
-use crate::defaulting::put;
+use crate::defaulting::{absent, items, put, remove};
 use crate::kind::{Behaviour, Kind, Role};
 
 struct Pod;
@@ -74,6 +74,28 @@ impl Behaviour for Pod {
         }
     }
 
+    /// Who reports a status without what was settled at the creation, or seen before, does not mean to take it back.
+    fn prepare_status_update(&self, new: &mut Value, old: &Value) {
+        match old.pointer("/metadata/ownerReferences") {
+            Some(owners) => put(new, "/metadata/ownerReferences", owners.clone()),
+            None => {
+                remove(new, "/metadata/ownerReferences");
+            }
+        }
+        for field in ["/status/qosClass", "/status/observedGeneration"] {
+            if let Some(before) = old.pointer(field).filter(|_| absent(new, field)) {
+                put(new, field, before.clone());
+            }
+        }
+        for condition in items(new, "/status/conditions") {
+            let same = |other: &&Value| other["type"] == condition["type"];
+            let before = list(old, "/status/conditions").iter().find(same).map(|c| &c["observedGeneration"]);
+            if let Some(before) = before.filter(|b| !b.is_null() && absent(condition, "/observedGeneration")) {
+                put(condition, "/observedGeneration", before.clone());
+            }
+        }
+    }
+
     fn validate(&self, pod: &Value) -> Vec<FieldError> {
         pod_validation::validate_pod(pod)
     }
@@ -120,5 +142,23 @@ impl Behaviour for Pod {
             "status.nominatedNodeName" => text(pod, "/status/nominatedNodeName").to_string(),
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_that_leaves_something_out_does_not_take_it_back() {
+        let owners = json!([{"uid": "u"}]);
+        let old = json!({"metadata": {"ownerReferences": owners}, "status": {"qosClass": "Burstable", "observedGeneration": 2,
+            "conditions": [{"type": "Ready", "observedGeneration": 2}]}});
+        let mut new =
+            json!({"metadata": {}, "status": {"phase": "Failed", "conditions": [{"type": "Ready"}, {"type": "New"}]}});
+        Pod.prepare_status_update(&mut new, &old);
+        let wanted = json!({"metadata": {"ownerReferences": owners}, "status": {"phase": "Failed", "qosClass": "Burstable",
+            "observedGeneration": 2, "conditions": [{"type": "Ready", "observedGeneration": 2}, {"type": "New"}]}});
+        assert_eq!(new, wanted);
     }
 }

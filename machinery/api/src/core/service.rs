@@ -151,7 +151,10 @@ fn keep_allocated(new: &mut Value, old: &Value) {
             }
         }
     }
-    let has_node_port = |s: &Value| matches!(text(s, "/spec/type"), "NodePort" | "LoadBalancer");
+    let has_node_port = |s: &Value| match text(s, "/spec/type") {
+        "LoadBalancer" => s.pointer("/spec/allocateLoadBalancerNodePorts") != Some(&Value::Bool(false)),
+        kind => kind == "NodePort",
+    };
     if has_node_port(new) && has_node_port(old) {
         for port in items(new, "/spec/ports").filter(|p| number(p, "/nodePort") == 0) {
             let same = |o: &&Value| o["port"] == port["port"] && o["protocol"] == port["protocol"];
@@ -160,11 +163,12 @@ fn keep_allocated(new: &mut Value, old: &Value) {
                 put(port, "/nodePort", kept);
             }
         }
-        let kept = number(old, "/spec/healthCheckNodePort");
-        let local = text(new, "/spec/externalTrafficPolicy") == "Local";
-        if local && kept != 0 && number(new, "/spec/healthCheckNodePort") == 0 {
-            put(new, "/spec/healthCheckNodePort", kept);
-        }
+    }
+    let is_checked =
+        |s: &Value| text(s, "/spec/type") == "LoadBalancer" && text(s, "/spec/externalTrafficPolicy") == "Local";
+    let kept = number(old, "/spec/healthCheckNodePort");
+    if is_checked(new) && is_checked(old) && kept != 0 && number(new, "/spec/healthCheckNodePort") == 0 {
+        put(new, "/spec/healthCheckNodePort", kept);
     }
 }
 

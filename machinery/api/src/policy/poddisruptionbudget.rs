@@ -21,6 +21,7 @@ pub fn kind() -> Kind {
         .conditional_update()
         .name_rule(NameRule::PathSegment)
         .table("Name, Min Available, Max Unavailable, Allowed Disruptions:integer, Age")
+        .name_rule(NameRule::PathSegment)
         .behaviour(PodDisruptionBudget)
 }
 

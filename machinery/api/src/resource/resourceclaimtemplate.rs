@@ -22,7 +22,7 @@ impl Behaviour for ResourceClaimTemplate {
         super::default_requests(object, "/spec/spec/devices/requests");
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
+    fn validate(&self, object: &Value) -> Vec<FieldError> {
         let spec = At::object(object).get("spec");
         let mut errors = Errors::new();
         validate_template_metadata(&spec.get("metadata"), &mut errors);

@@ -25,7 +25,13 @@ const HOST: [&str; 5] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNames
 /// Gives every error that shows a struct the text that upstream would show.
 pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
     let Some(root) = schema().type_(type_name) else { return };
-    for error in errors.iter_mut().filter(|error| error.shows_value() && holds_struct(&error.value)) {
+    for error in errors.iter_mut().filter(|error| error.shows_value() && error.printed.is_none()) {
+        if error.value.is_null() && is_plain_text(root, &error.field) {
+            error.printed = Some("\"\"".to_string());
+        }
+        if !holds_struct(&error.value) {
+            continue;
+        }
         // Some of upstream's paths begin elsewhere than the object: nowhere, or in its metadata.
         let elsewhere = error.field.strip_prefix("metadata.").unwrap_or(&error.field);
         let paths = [error.field.clone(), format!("spec.{elsewhere}")];
@@ -66,6 +72,21 @@ fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
         (FieldType::Ref(_), Value::Object(_)) | (FieldType::List(_), Value::Array(_)) => Some(current),
         (FieldType::Map(_), _) => None,
         (_, Value::Object(_)) => Some(around),
+        _ => None,
+    }
+}
+
+/// Whether a field is a text that is empty when it is absent.
+fn is_plain_text(root: &Type, path: &str) -> bool {
+    let (around, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let around = if around.is_empty() { root.gvk.as_ref().map(|_| root) } else { struct_at(root, around) };
+    let field = around.and_then(|t| t.field(name));
+    field.is_some_and(|field| matches!(field.kind, FieldType::String) && !field.presence.is_pointer)
+}
+
+fn struct_at<'a>(root: &'a Type, path: &str) -> Option<&'a Type> {
+    match kind_at(root, path, &Value::Object(serde_json::Map::new()))? {
+        FieldType::Ref(id) => Some(schema().get(id)),
         _ => None,
     }
 }

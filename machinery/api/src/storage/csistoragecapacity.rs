@@ -5,7 +5,6 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::validation;
-use crate::cells::{name, or, text};
 use crate::kind::{Behaviour, Kind};
 
 struct CsiStorageCapacity;
@@ -14,7 +13,7 @@ struct CsiStorageCapacity;
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities")
         .conditional_update()
-        .table("Name, StorageClassName, Capacity")
+        .table("Name, Created At:date")
         .behaviour(CsiStorageCapacity)
 }
 
@@ -28,7 +27,6 @@ impl Behaviour for CsiStorageCapacity {
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        let capacity = or(text(object, "/capacity"), "<unset>");
-        vec![name(object), text(object, "/storageClassName").into(), capacity.into()]
+        crate::cells::name_and_creation(object)
     }
 }

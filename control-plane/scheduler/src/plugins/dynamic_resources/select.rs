@@ -90,15 +90,7 @@ impl Expressions {
 }
 
 fn compile(text: &str) -> Compiled {
-    let of_domain = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
-    let fields = BTreeMap::from([
-        ("driver".to_owned(), Type::String),
-        ("attributes".to_owned(), of_domain(Type::Dyn)),
-        ("capacity".to_owned(), of_domain(Type::named("kubernetes.Quantity"))),
-        ("allowMultipleAllocations".to_owned(), Type::Bool),
-    ]);
-    let env = Env::new().message("kubernetes.DRADevice", fields);
-    let env = env.variable("device", Type::named("kubernetes.DRADevice"));
+    let env = corten_cel::device::environment();
     let program = env.compile(text, &[Type::Bool]).map_err(|error| format!("CEL compile error: {error}"))?;
     Ok(Arc::new(Expression { program, domains: quoted(text) }))
 }

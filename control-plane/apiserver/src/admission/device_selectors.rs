@@ -1,0 +1,97 @@
+//! Selectors of devices are expressions: one that does not compile is refused when it is written, and not when the
+//! scheduler first meets it. What was stored before is left alone.
+
+use corten_cel::{CompileError, Env, Type};
+use corten_meta::{FieldError, Path, Status, Value};
+use futures::future::BoxFuture;
+
+use super::{Attributes, Operation, Plugin};
+
+const KINDS: [&str; 3] = ["deviceclasses", "resourceclaims", "resourceclaimtemplates"];
+
+pub struct DeviceSelectors;
+
+impl Plugin for DeviceSelectors {
+    fn name(&self) -> &'static str {
+        "DeviceSelectors"
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let writes = matches!(a.operation, Operation::Create | Operation::Update);
+            if !writes || !KINDS.iter().any(|plural| a.is("resource.k8s.io", plural, "")) {
+                return Ok(());
+            }
+            let errors = errors(&a.object["spec"], a.old.as_ref().map(|old| &old["spec"]));
+            if errors.is_empty() {
+                return Ok(());
+            }
+            Err(Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), errors))
+        })
+    }
+}
+
+fn errors(spec: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    if old == Some(spec) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    collect(spec, &Path::root("spec"), &mut found);
+    if found.is_empty() {
+        return Vec::new();
+    }
+    let env = corten_cel::device::environment();
+    found.into_iter().filter_map(|(path, text)| error(&env, &path, text)).collect()
+}
+
+/// The expressions of all selectors, wherever they stand; configurations are the drivers' own.
+fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, inner) in fields.iter().filter(|(name, _)| *name != "config") {
+                let path = path.child(name);
+                if name == "expression" {
+                    found.push((path, inner.as_str().unwrap_or_default()));
+                } else {
+                    collect(inner, &path, found);
+                }
+            }
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(at, item)| collect(item, &path.index(at), found));
+        }
+        _ => {}
+    }
+}
+
+fn error(env: &Env, path: &Path, text: &str) -> Option<FieldError> {
+    let detail = match env.compile(text, &[Type::Bool]).err()? {
+        CompileError::Issues(issues) => format!("compilation failed: {issues}"),
+        CompileError::Instantiation(error) => format!("program instantiation failed: {error}"),
+        CompileError::Output(wrong) => wrong,
+    };
+    Some(FieldError::invalid(path, text, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn selectors_compile_wherever_they_stand() {
+        let selector = |text: &str| json!([{ "cel": { "expression": text } }]);
+        let claim = |text: &str| {
+            json!({ "devices": { "requests": [{ "name": "r", "exactly": { "selectors": selector(text) } }],
+                "config": [{ "opaque": { "parameters": { "expression": "not ours" } } }] } })
+        };
+        let good = claim("device.driver == 'x' && device.attributes['x'].model == 'a'");
+        assert!(errors(&good, None).is_empty());
+        let bad = claim("device.nope");
+        let told: Vec<String> = errors(&bad, None).iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        let place = "spec.devices.requests[0].exactly.selectors[0].cel.expression: Invalid value: \"device.nope\": compilation failed: ERROR: <input>:1:7: undefined field 'nope'";
+        assert!(told[0].starts_with(place), "{told:?}");
+        assert!(errors(&bad, Some(&bad)).is_empty(), "what is stored stays");
+    }
+}

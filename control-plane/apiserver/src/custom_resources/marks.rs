@@ -1,0 +1,261 @@
+//! What a schema says beside its structure: types, what lists and maps are marked as, and what is not supported.
+//! In upstream's words and order: those below a schema are judged before its own marks. Pure.
+
+use corten_meta::{FieldError, Path, Value};
+
+use super::schema::ALWAYS;
+
+const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
+/// Every place that holds one schema.
+const ONE: [&str; 3] = ["additionalProperties", "not", "items"];
+
+/// Where a schema stands.
+#[derive(Clone, Default)]
+struct Place {
+    is_root: bool,
+    is_in_metadata: bool,
+    /// Why there may be no default.
+    no_default: Option<String>,
+}
+
+/// Adds everything that is wrong with the marks of a schema and of those below it.
+pub fn validate(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    judge(schema, path, &Place { is_root: true, ..Place::default() }, errors);
+}
+
+fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
+    schema[key].as_str().unwrap_or_default()
+}
+
+fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
+    if !schema.is_object() {
+        return;
+    }
+    supported(schema, path, place, errors);
+    below(schema, path, place, errors);
+    if schema["x-kubernetes-preserve-unknown-fields"] == false {
+        let path = path.child("x-kubernetes-preserve-unknown-fields");
+        errors.push(FieldError::invalid(&path, false, "must be true or undefined"));
+    }
+    marked(schema, ("x-kubernetes-map-type", "object", &["atomic", "granular"]), path, errors);
+    marked(schema, ("x-kubernetes-list-type", "array", &["atomic", "set", "map"]), path, errors);
+    list_map(schema, path, errors);
+    list_items(schema, path, errors);
+}
+
+fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
+    let kind = text(schema, "type");
+    if !kind.is_empty() && !TYPES.contains(&kind) {
+        errors.push(FieldError::not_supported(&path.child("type"), kind, TYPES));
+    }
+    if let Some(why) = place.no_default.as_ref().filter(|_| schema.get("default").is_some()) {
+        errors.push(FieldError::forbidden(&path.child("default"), format!("must not be set {why}")));
+    }
+    for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
+        if !schema[key].is_null() {
+            errors.push(FieldError::forbidden(&path.child(key), format!("{key} is not supported")));
+        }
+    }
+    if kind == "null" {
+        let detail = "type cannot be set to null, use nullable as an alternative";
+        errors.push(FieldError::forbidden(&path.child("type"), detail));
+    }
+    if schema["items"].is_array() {
+        let detail = "items must be a schema object and not an array";
+        errors.push(FieldError::forbidden(&path.child("items"), detail));
+    }
+    if place.is_in_metadata && schema["x-kubernetes-embedded-resource"] == true {
+        let path = path.child("x-kubernetes-embedded-resource");
+        errors.push(FieldError::forbidden(&path, "must not be used inside of resource meta"));
+    }
+    if schema["uniqueItems"] == true {
+        let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        errors.push(FieldError::forbidden(&path.child("uniqueItems"), detail));
+    }
+    let has_properties = schema["properties"].as_object().is_some_and(|p| !p.is_empty());
+    if has_properties && (schema["additionalProperties"].is_object() || schema["additionalProperties"] == false) {
+        let path = path.child("additionalProperties");
+        errors.push(FieldError::forbidden(&path, "additionalProperties and properties are mutual exclusive"));
+    }
+}
+
+fn below(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
+    let inner = Place { is_root: false, ..place.clone() };
+    let mut values = inner.clone();
+    if place.is_in_metadata {
+        values.no_default = Some("inside additionalProperties applying to object metadata".to_owned());
+    }
+    let [additional, not, items] = ONE;
+    judge(&schema[additional], &path.child(additional), &values, errors);
+    let is_resource = place.is_root || schema["x-kubernetes-embedded-resource"] == true;
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let mut inner = inner.clone();
+        if is_resource && ALWAYS.contains(&name.as_str()) {
+            inner.is_in_metadata = true;
+            if place.is_root {
+                inner.no_default = Some(format!("in top-level {name}"));
+            }
+        }
+        judge(property, &path.child("properties").key(name), &inner, errors);
+    }
+    judge(&schema[not], &path.child(not), &inner, errors);
+    for key in ["allOf", "oneOf", "anyOf"] {
+        for (index, branch) in schema[key].as_array().into_iter().flatten().enumerate() {
+            judge(branch, &path.child(key).index(index), &inner, errors);
+        }
+    }
+    judge(&schema[items], &path.child(items), &inner, errors);
+}
+
+/// A mark of maps or of lists stands at one, and says one of a few words.
+fn marked(schema: &Value, (mark, of, words): (&str, &str, &[&str]), path: &Path, errors: &mut Vec<FieldError>) {
+    let Some(value) = schema[mark].as_str() else { return };
+    let detail = format!("must be {of} if {mark} is specified");
+    match text(schema, "type") {
+        kind if kind == of => {
+            if value == "set" {
+                set_items(&schema["items"], &path.child("items"), errors);
+            }
+        }
+        "" => errors.push(FieldError::required(&path.child("type"), detail)),
+        kind => errors.push(FieldError::invalid(&path.child("type"), kind, detail)),
+    }
+    if !words.contains(&value) {
+        errors.push(FieldError::not_supported(&path.child(mark), value, words));
+    }
+}
+
+/// The items of a set are told apart whole.
+fn set_items(items: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    const DETAIL: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
+    let list = &items["x-kubernetes-list-type"];
+    match text(items, "type") {
+        "array" if !list.is_null() && *list != "atomic" => {
+            errors.push(FieldError::invalid(&path.child("x-kubernetes-list-type"), list.clone(), DETAIL));
+        }
+        "object" if items["x-kubernetes-map-type"] != "atomic" => {
+            errors.push(FieldError::invalid(&path.child("x-kubernetes-map-type"), list.clone(), DETAIL));
+        }
+        _ => {}
+    }
+}
+
+/// The keys that a schema's items are told apart by.
+fn keys(schema: &Value) -> Vec<&str> {
+    schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// A list that is a map of items, and nothing else, has keys; they are scalar fields of its items.
+fn list_map(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let keys = keys(schema);
+    let mark = path.child("x-kubernetes-list-type");
+    const MUST_BE_MAP: &str = "must be map if x-kubernetes-list-map-keys is non-empty";
+    match schema["x-kubernetes-list-type"].as_str() {
+        Some("map") => {}
+        None if !keys.is_empty() => return errors.push(FieldError::required(&mark, MUST_BE_MAP)),
+        Some(other) if !keys.is_empty() => return errors.push(FieldError::invalid(&mark, other, MUST_BE_MAP)),
+        _ => return,
+    }
+    let here = path.child("x-kubernetes-list-map-keys");
+    if keys.is_empty() {
+        errors.push(FieldError::required(&here, "must not be empty if x-kubernetes-list-type is map"));
+    }
+    let (items, place) = (&schema["items"], path.child("items"));
+    if !items.is_object() {
+        return errors.push(FieldError::required(&place, "must have a schema if x-kubernetes-list-type is map"));
+    }
+    if text(items, "type") != "object" {
+        let detail = "must be object if parent array's x-kubernetes-list-type is map";
+        return errors.push(FieldError::invalid(&place.child("type"), text(items, "type"), detail));
+    }
+    let all = || Value::from(keys.clone());
+    for (at, key) in keys.iter().enumerate() {
+        match items["properties"].get(*key) {
+            Some(property) if matches!(text(property, "type"), "array" | "object") => {
+                let path = place.child("properties").key(key).child("type");
+                let detail = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                errors.push(FieldError::invalid(&path, text(items, "type"), detail));
+            }
+            Some(_) => {}
+            None => errors.push(FieldError::invalid(&here, all(), "entries must all be names of item properties")),
+        }
+        if keys.iter().take(at).any(|before| before == key) {
+            errors.push(FieldError::invalid(&here, all(), "must not contain duplicate entries"));
+        }
+    }
+}
+
+/// Items that are told apart are there, and so are the keys of those that are told apart by keys.
+fn list_items(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let (list, items, place) = (text(schema, "x-kubernetes-list-type"), &schema["items"], path.child("items"));
+    if !items.is_object() || !matches!(list, "set" | "map") {
+        return;
+    }
+    if items["nullable"] == true {
+        let detail = format!("cannot be nullable when x-kubernetes-list-type is {list}");
+        errors.push(FieldError::forbidden(&place.child("nullable"), detail));
+    }
+    let required = |key: &str| items["required"].as_array().is_some_and(|list| list.iter().any(|name| name == key));
+    for key in keys(schema).into_iter().filter(|_| list == "map") {
+        let Some(property) = items["properties"].get(key) else { continue };
+        let place = place.child("properties").key(key);
+        if !required(key) && property.get("default").is_none() {
+            let detail =
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            errors.push(FieldError::required(&place.child("default"), detail));
+        }
+        if property["nullable"] == true {
+            let detail = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+            errors.push(FieldError::forbidden(&place.child("nullable"), detail));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(schema: Value, expected: &[&str]) {
+        let mut errors = Vec::new();
+        validate(&schema, &Path::root("s"), &mut errors);
+        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{schema}");
+    }
+
+    #[test]
+    fn marks_stand_where_they_mean_something() {
+        check(json!({ "type": "object", "x-kubernetes-map-type": "atomic" }), &[]);
+        check(
+            json!({ "type": "object", "x-kubernetes-list-type": "map" }),
+            &[
+                "s.type: Invalid value: \"object\": must be array if x-kubernetes-list-type is specified",
+                "s.x-kubernetes-list-map-keys: Required value: must not be empty if x-kubernetes-list-type is map",
+                "s.items: Required value: must have a schema if x-kubernetes-list-type is map",
+            ],
+        );
+        check(
+            json!({ "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k", "k"],
+                "items": { "type": "object", "required": ["k"], "properties": { "k": { "type": "string", "nullable": true } } } }),
+            &[
+                "s.x-kubernetes-list-map-keys: Invalid value: [\"k\",\"k\"]: must not contain duplicate entries",
+                "s.items.properties[k].nullable: Forbidden: this property is in x-kubernetes-list-map-keys, so it cannot be nullable",
+                "s.items.properties[k].nullable: Forbidden: this property is in x-kubernetes-list-map-keys, so it cannot be nullable",
+            ],
+        );
+        check(
+            json!({ "type": "array", "x-kubernetes-list-type": "set", "items": { "type": "object" } }),
+            &[
+                "s.items.x-kubernetes-map-type: Invalid value: null: must be atomic as item of a list with x-kubernetes-list-type=set",
+            ],
+        );
+    }
+
+    #[test]
+    fn metadata_has_no_defaults() {
+        let metadata = json!({ "type": "object", "properties": { "name": { "type": "string", "default": "a" } } });
+        check(
+            json!({ "type": "object", "properties": { "metadata": metadata } }),
+            &["s.properties[metadata].properties[name].default: Forbidden: must not be set in top-level metadata"],
+        );
+    }
+}

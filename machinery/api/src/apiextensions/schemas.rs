@@ -1,0 +1,119 @@
+//! The schemas inside a CustomResourceDefinition: what decoding makes of them, and the formats that nobody checks.
+//!
+//! Where a schema stands in the place of a list or of a truth value, the table of types does not know its fields.
+
+use corten_meta::Value;
+
+const TYPE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+/// Fields that hold a schema or something else.
+const EITHER: [&str; 3] = ["additionalItems", "additionalProperties", "items"];
+/// Every format that is checked, without its dashes.
+const FORMATS: [&str; 26] = [
+    "bsonobjectid",
+    "byte",
+    "cidr",
+    "creditcard",
+    "date",
+    "datetime",
+    "duration",
+    "email",
+    "hexcolor",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "k8slongname",
+    "k8sshortname",
+    "mac",
+    "password",
+    "rgbcolor",
+    "ssn",
+    "uri",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+];
+
+/// Drops the fields that no schema has, where the table of types does not.
+pub(super) fn prune(schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    for (name, inner) in fields.iter_mut() {
+        if EITHER.contains(&name.as_str()) && inner.is_object() {
+            crate::schema::prune(TYPE, inner);
+        }
+        match (name.as_str(), inner) {
+            ("properties" | "patternProperties" | "definitions", Value::Object(inner)) => {
+                inner.values_mut().for_each(prune);
+            }
+            ("allOf" | "anyOf" | "oneOf" | "items", Value::Array(inner)) => inner.iter_mut().for_each(prune),
+            ("not" | "items" | "additionalProperties" | "additionalItems", inner) => prune(inner),
+            _ => {}
+        }
+    }
+}
+
+/// The formats in a definition that are not checked.
+pub(super) fn unknown_formats(definition: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for version in crate::cells::list(definition, "/spec/versions") {
+        collect(&version["schema"]["openAPIV3Schema"], &mut found);
+    }
+    found
+}
+
+fn collect(schema: &Value, found: &mut Vec<String>) {
+    let Some(fields) = schema.as_object() else { return };
+    let format = schema["format"].as_str().unwrap_or_default();
+    let known = match schema["type"].as_str().unwrap_or_default() {
+        "" | "string" => FORMATS.contains(&format.replace('-', "").as_str()),
+        "integer" => ["int32", "int64"].contains(&format),
+        "number" => ["float", "double"].contains(&format),
+        _ => false,
+    };
+    if !format.is_empty() && !known && !found.iter().any(|other| other == format) {
+        found.push(format.to_string());
+    }
+    for (name, inner) in fields {
+        match (name.as_str(), inner) {
+            ("properties" | "patternProperties" | "definitions", Value::Object(inner)) => {
+                inner.values().for_each(|schema| collect(schema, found));
+            }
+            ("allOf" | "anyOf" | "oneOf" | "items", Value::Array(inner)) => {
+                inner.iter().for_each(|schema| collect(schema, found));
+            }
+            ("not" | "items" | "additionalProperties" | "additionalItems", inner) => collect(inner, found),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn schemas_in_the_place_of_something_else_are_pruned_too() {
+        let mut schema = json!({"type": "object", "properties": {
+            "l": {"type": "array", "items": {"type": "object", "zzz": 1, "additionalProperties": {"type": "string", "q": 1}}},
+            "any": {"additionalProperties": true}}});
+        prune(&mut schema);
+        let wanted = json!({"type": "object", "properties": {
+            "l": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
+            "any": {"additionalProperties": true}}});
+        assert_eq!(schema, wanted);
+    }
+
+    #[test]
+    fn formats_that_are_not_checked_are_named() {
+        let schema = json!({"type": "object", "properties": {
+            "a": {"type": "string", "format": "date-time"}, "b": {"type": "string", "format": "fancy"},
+            "c": {"type": "integer", "format": "int64"}, "d": {"type": "integer", "format": "date"}}});
+        let definition = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": schema}}]}});
+        assert_eq!(unknown_formats(&definition), ["fancy", "date"]);
+    }
+}

@@ -1,0 +1,127 @@
+//! In which order an update is judged: upstream asks the same question of some kinds more than once, and its answer
+//! lists the causes as often and in the order that they were found.
+//!
+//! Only order and number come from here; the rules are those of the kind and of `metadata`.
+
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+
+use crate::kind::Kind;
+use crate::objectmeta;
+
+/// The questions, in the order in which they are asked: the change of metadata (`u`), the whole metadata (`m`), the
+/// object (`o`), the change of the object (`c`). Before all of them every kind is asked `m` and `u`.
+const USUAL: &str = "uoc";
+const ORDERS: [(&str, &[&str]); 8] = [
+    ("o", &["PodDisruptionBudget"]),
+    ("uc", &["ServiceCIDR"]),
+    ("uco", &["DaemonSet", "Service"]),
+    ("ucmo", &["IngressClass", "VolumeAttributesClass"]),
+    (
+        "moc",
+        &[
+            "CSINode",
+            "EndpointSlice",
+            "FlowSchema",
+            "LimitRange",
+            "MutatingAdmissionPolicy",
+            "MutatingAdmissionPolicyBinding",
+            "MutatingWebhookConfiguration",
+            "PriorityLevelConfiguration",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+            "ValidatingWebhookConfiguration",
+            "VolumeAttachment",
+        ],
+    ),
+    (
+        "mouc",
+        &[
+            "CSIStorageCapacity",
+            "CertificateSigningRequest",
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "ConfigMap",
+            "ControllerRevision",
+            "DeviceClass",
+            "Endpoints",
+            "IPAddress",
+            "Ingress",
+            "Namespace",
+            "Node",
+            "PersistentVolumeClaim",
+            "Pod",
+            "ResourceClaim",
+            "ResourceClaimTemplate",
+            "Role",
+            "RoleBinding",
+            "RuntimeClass",
+            "Secret",
+            "ServiceAccount",
+            "StorageClass",
+            "APIService",
+        ],
+    ),
+    ("mouoc", &["Job"]),
+    ("momoc", &["PersistentVolume"]),
+];
+
+fn order(kind: &Kind) -> &'static str {
+    match kind.kind.as_str() {
+        _ if kind.is_custom() => USUAL,
+        "Event" if kind.group.is_empty() => "oc",
+        name => ORDERS.iter().find(|(_, kinds)| kinds.contains(&name)).map_or(USUAL, |(order, _)| order),
+    }
+}
+
+/// Every error of an update. What was wrong before and stays as it was is not held against the change: rules grow
+/// stricter while objects are stored.
+pub(crate) fn validate(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut own = kind.behaviour.validate(new);
+    if !own.is_empty() && !kind.is_custom() {
+        let before = kind.behaviour.validate(old);
+        own.retain(|error| !before.contains(error));
+    }
+    let change = kind.behaviour.validate_update(new, old);
+    asked(kind, new, old, &own, &change)
+}
+
+/// The errors of metadata alone, for writes that have rules of their own beside them.
+pub(crate) fn validate_metadata(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
+    asked(kind, new, old, &[], &[])
+}
+
+fn asked(kind: &Kind, new: &Value, old: &Value, own: &[FieldError], change: &[FieldError]) -> Vec<FieldError> {
+    let whole = objectmeta::validate_present(new);
+    let updated = objectmeta::validate_update(new, old);
+    let finalizers = objectmeta::validate_own_finalizers(kind, new);
+    let mut errors = [whole.as_slice(), &updated].concat();
+    for question in order(kind).chars() {
+        let found: [&[FieldError]; 2] = match question {
+            'm' => [&whole, &finalizers],
+            'u' => [&updated, &finalizers],
+            'o' => [own, &[]],
+            _ => [change, &[]],
+        };
+        errors.extend(found.into_iter().flatten().cloned());
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn causes_are_as_many_as_upstream_finds() {
+        let old = json!({"metadata": {"name": "a", "namespace": "b"}});
+        let new = json!({"metadata": {"name": "a", "namespace": "b", "labels": {"Bad Key!": "v"}}});
+        for (group, plural, wanted) in
+            [("", "events", 2), ("apps", "deployments", 3), ("", "configmaps", 4), ("", "persistentvolumes", 4)]
+        {
+            let kind = crate::lookup(group, "v1", plural).expect("kind");
+            let errors = super::validate_metadata(kind, &new, &old);
+            assert_eq!(errors.iter().filter(|error| error.field == "metadata.labels").count(), wanted, "{plural}");
+        }
+    }
+}
