@@ -156,6 +156,19 @@ async fn a_fork_bomb_stays_within_the_limit_of_its_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_an_image_brings_along_opens_nothing() {
+    if cannot_run() {
+        return;
+    }
+    let mut node = Node::start().await;
+    let sandbox = node.run_sandbox(&node.sandbox_config("devices")).await;
+    let (status, output) = node.shell(&sandbox, "ls -l /evil-memory; head -c 1 /evil-memory").await;
+    assert!(output.contains("crw-rw-rw-"), "the image has the device: {output}");
+    assert_ne!(status.exit_code, 0, "{output}");
+    assert!(output.contains("Operation not permitted"), "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn seccomp_and_capabilities_bite() {
     if cannot_run() {
         return;

@@ -83,8 +83,11 @@ async fn other_runtimes_keep_what_a_pod_asks_for() {
         assert!(output.starts_with("/dev/"), "{handler}: {output}");
 
         let mut greedy = shell("greedy", "tail /dev/zero");
-        greedy.linux.get_or_insert_default().resources =
-            Some(v1::LinuxContainerResources { memory_limit_in_bytes: 16 << 20, ..Default::default() });
+        greedy.linux.get_or_insert_default().resources = Some(v1::LinuxContainerResources {
+            memory_limit_in_bytes: 16 << 20,
+            oom_score_adj: -500,
+            ..Default::default()
+        });
         let (status, _) = node.run_to_end(&sandbox, &greedy).await;
         assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"), "{handler}");
 

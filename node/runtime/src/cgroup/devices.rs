@@ -52,7 +52,7 @@ impl Group {
     pub fn allow_devices(&self, rules: &[DeviceRule]) -> Result<(), Error> {
         match &self.hierarchy {
             Hierarchy::V1(_) => self.allow_devices_v1(rules),
-            Hierarchy::V2 => self.allow_devices_v2(rules),
+            Hierarchy::V2(_) => self.allow_devices_v2(rules),
         }
     }
 

@@ -24,8 +24,8 @@ const MOUNT_POINT: &str = "/sys/fs/cgroup";
 pub(crate) enum Hierarchy {
     /// One folder per controller, or per set of controllers.
     V1(Vec<Controller>),
-    /// One tree.
-    V2,
+    /// One tree, mounted here.
+    V2(PathBuf),
 }
 
 /// A mounted v1 hierarchy.
@@ -41,18 +41,18 @@ impl Hierarchy {
     pub fn detect() -> Result<Self, Error> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(Error::file("read", "/proc/self/mounts"))?;
         let controllers = v1_controllers(&mounts);
-        Ok(if controllers.is_empty() { Self::V2 } else { Self::V1(controllers) })
+        Ok(if controllers.is_empty() { Self::V2(MOUNT_POINT.into()) } else { Self::V1(controllers) })
     }
 
     pub fn is_v2(&self) -> bool {
-        matches!(self, Self::V2)
+        matches!(self, Self::V2(_))
     }
 
     /// Where the hierarchies are mounted, for the container's own view of them.
     pub fn mount_points(&self) -> Vec<PathBuf> {
         match self {
             Self::V1(controllers) => controllers.iter().map(|controller| controller.mount_point.clone()).collect(),
-            Self::V2 => vec![PathBuf::from(MOUNT_POINT)],
+            Self::V2(mount_point) => vec![mount_point.clone()],
         }
     }
 
@@ -126,13 +126,13 @@ impl Group {
                 }
                 Ok(())
             }
-            Hierarchy::V2 => self.create_v2(),
+            Hierarchy::V2(mount_point) => self.create_v2(mount_point),
         }
     }
 
     /// A controller works in a v2 group only if every group above passes it on.
-    fn create_v2(&self) -> Result<(), Error> {
-        let root = PathBuf::from(MOUNT_POINT);
+    fn create_v2(&self, mount_point: &Path) -> Result<(), Error> {
+        let root = mount_point.to_path_buf();
         let available = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
         let wanted: Vec<String> = available.split_whitespace().map(|name| format!("+{name}")).collect();
         let mut folder = root;
@@ -175,7 +175,8 @@ impl Group {
 
     /// Kills what runs in the group.
     pub fn kill(&self) {
-        if self.hierarchy.is_v2() && fs::write(Path::new(MOUNT_POINT).join(&self.path).join("cgroup.kill"), "1").is_ok()
+        if let Hierarchy::V2(mount_point) = &self.hierarchy
+            && fs::write(mount_point.join(&self.path).join("cgroup.kill"), "1").is_ok()
         {
             return;
         }
@@ -207,7 +208,7 @@ impl Group {
                 let found = controllers.iter().find(|found| found.names.iter().any(|name| name == controller))?;
                 Some(found.mount_point.join(&self.path))
             }
-            Hierarchy::V2 => Some(Path::new(MOUNT_POINT).join(&self.path)),
+            Hierarchy::V2(mount_point) => Some(mount_point.join(&self.path)),
         }
     }
 }
@@ -252,5 +253,91 @@ mod tests {
         assert_eq!(names, ["cpu,cpuacct", "name=systemd", ""]);
         assert_eq!(found[2].mount_point, Path::new("/sys/fs/cgroup/unified"));
         assert!(v1_controllers("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").is_empty());
+    }
+
+    /// A v2 tree of this machine: the whole of it, or the one that is mounted beside v1.
+    fn unified() -> Option<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let unified = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let found = unified.into_iter().find(|fields| fields.get(2) == Some(&"cgroup2"));
+        found.and_then(|fields| fields.get(1).map(PathBuf::from)).filter(|_| nix::unistd::geteuid().is_root())
+    }
+
+    /// A group of its own for a test, removed also when the test fails.
+    struct Own(Group);
+
+    impl Drop for Own {
+        fn drop(&mut self) {
+            self.0.kill();
+            for _ in 0..200 {
+                if self.0.remove().is_ok() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let parent = self.0.folders()[0].parent().map(Path::to_path_buf);
+            let _ = parent.map(fs::remove_dir);
+        }
+    }
+
+    fn own(mount_point: PathBuf, name: &str) -> Own {
+        Own(Hierarchy::V2(mount_point).group(&format!("corten-test-{}-{name}/leaf", std::process::id())))
+    }
+
+    fn join(group: &Group, command: &mut std::process::Command) -> std::process::Child {
+        use std::os::unix::process::CommandExt;
+        let procs = group.procs_files();
+        // SAFETY: opens and writes a file, which is allowed between fork and exec of a command.
+        let command = unsafe { command.pre_exec(move || fs::write(&procs[0], "0")) };
+        command.spawn().expect("a process in the group")
+    }
+
+    #[test]
+    fn a_v2_group_takes_processes_counts_and_kills_them() {
+        use std::os::unix::process::ExitStatusExt;
+        let Some(mount_point) = unified() else { return eprintln!("skipped: no cgroup v2 here, or not root") };
+        let own = own(mount_point.clone(), "life");
+        let group = &own.0;
+        group.create().expect("create");
+        let available = fs::read_to_string(mount_point.join("cgroup.controllers")).expect("controllers");
+        let passed_on = fs::read_to_string(group.folders()[0].join("cgroup.controllers")).expect("controllers");
+        assert_eq!(passed_on.split_whitespace().count(), available.split_whitespace().count(), "{passed_on:?}");
+        let limits = Limits { hugepages: vec![("2MB".into(), 4 << 20)], ..Limits::default() };
+        group.apply(&limits).expect("limits");
+        if passed_on.contains("hugetlb") {
+            let written = fs::read_to_string(group.folders()[0].join("hugetlb.2MB.max")).expect("the limit");
+            assert_eq!(written.trim(), (4 << 20).to_string());
+        }
+        let mut child = join(group, std::process::Command::new("sleep").arg("100"));
+        assert_eq!(group.processes(), [i32::try_from(child.id()).expect("a pid")]);
+        assert_eq!(group.oom_counter(), Some(group.folders()[0].join("memory.events")));
+        group.kill();
+        assert_eq!(child.wait().expect("wait").signal(), Some(libc::SIGKILL));
+        assert!(group.processes().is_empty());
+        group.remove().expect("remove");
+        group.remove().expect("removing what is gone");
+    }
+
+    #[test]
+    fn a_v2_group_uses_no_device_that_it_was_not_given() {
+        let Some(mount_point) = unified() else { return eprintln!("skipped: no cgroup v2 here, or not root") };
+        let own = own(mount_point, "devices");
+        own.0.create().expect("create");
+        match own.0.allow_devices(&DeviceRule::defaults()) {
+            Err(Error::System { source, .. }) if source.raw_os_error() == Some(libc::ENOSYS) => {
+                return eprintln!("skipped: this kernel has no BPF");
+            }
+            allowed => allowed.expect("allow devices"),
+        }
+        let opens = |device: &str| {
+            let mut shell = std::process::Command::new("sh");
+            let script = format!("exec 3<{device}");
+            join(&own.0, shell.args(["-c", &script]).stderr(std::process::Stdio::null()))
+                .wait()
+                .expect("wait")
+                .success()
+        };
+        assert!(opens("/dev/null") && opens("/dev/urandom"));
+        assert!(!opens("/dev/kmsg"), "the kernel's log is none of its devices");
     }
 }

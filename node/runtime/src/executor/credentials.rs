@@ -108,6 +108,18 @@ pub(super) fn set_oom_score(score: Option<i32>) {
     }
 }
 
+/// The score that this process could give a child: lowering it needs a capability.
+pub(super) fn possible_oom_score(score: i64) -> i64 {
+    const SYS_RESOURCE: u64 = 1 << 24;
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let status = read("/proc/self/status");
+    let held = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    match held.unwrap_or(0) & SYS_RESOURCE {
+        0 => score.max(read("/proc/self/oom_score_adj").trim().parse().unwrap_or(0)),
+        _ => score,
+    }
+}
+
 /// The shim blocks signals that it reads from a descriptor, and Rust ignores broken pipes: a program
 /// must inherit neither.
 pub(super) fn reset_signals() {

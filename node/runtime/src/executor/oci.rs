@@ -33,7 +33,8 @@ pub(super) fn start(spec: &Spec, runtime: &Runtime, stdio: Stdio) -> Result<Star
     }
     std::env::set_current_dir("/").step("enter /")?;
     let identity = user::resolve_in(&root, &spec.process.user)?;
-    let config = oci::config(spec, runtime, &identity, &user::environment(&spec.process, &identity));
+    let mut config = oci::config(spec, runtime, &identity, &user::environment(&spec.process, &identity));
+    possible_score(&mut config["process"]);
     write(&runtime.bundle.join("config.json"), &config)?;
     let console = Console::new(spec, spec.process.terminal)?;
     let mut create = command(runtime, "create");
@@ -48,7 +49,9 @@ pub(super) fn exec(spec: &Spec, runtime: &Runtime, process: &Process, stdio: Std
     let root = Rooted::open(&spec.rootfs.mount_point).step("open the root file system")?;
     let identity = user::resolve_in(&root, &process.user)?;
     let file = runtime.bundle.join("exec.json");
-    write(&file, &oci::process(process, &identity, &user::environment(process, &identity)))?;
+    let mut value = oci::process(process, &identity, &user::environment(process, &identity));
+    possible_score(&mut value);
+    write(&file, &value)?;
     let console = Console::new(spec, process.terminal)?;
     let mut exec = command(runtime, "exec");
     exec.arg("--detach").arg("--process").arg(&file);
@@ -125,11 +128,22 @@ fn finish(runtime: &Runtime, command: &mut Command) -> Result<(), Failure> {
     Err(complaint(&said).unwrap_or_else(|| format!("{name} ended with {ended}")))
 }
 
-/// The last complaint of a runtime's log.
+/// A runtime that may not lower the score refuses the container, where ours comes as near to it as it can.
+fn possible_score(process: &mut Value) {
+    if let Some(score) = process["oomScoreAdj"].as_i64() {
+        process["oomScoreAdj"] = super::credentials::possible_oom_score(score).into();
+    }
+}
+
+/// The last complaint of a runtime's log, and what it says to be the cause.
 fn complaint(log: &str) -> Option<String> {
-    let lines = log.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut errors = lines.filter(|line| matches!(line["level"].as_str(), Some("error" | "fatal")));
-    errors.find_map(|line| line["msg"].as_str().map(str::to_owned))
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let last =
+        |level: &str| lines.iter().rev().find(|line| line["level"] == level).and_then(|line| line["msg"].as_str());
+    match (last("error"), last("fatal")) {
+        (Some(error), Some(cause)) => Some(format!("{error}: {cause}")),
+        (error, cause) => error.or(cause).map(str::to_owned),
+    }
 }
 
 fn write(path: &Path, value: &Value) -> Result<(), Failure> {
@@ -201,6 +215,8 @@ mod tests {
     fn failures_are_told_in_the_runtimes_own_words() {
         let log = "{\"level\":\"warning\",\"msg\":\"hm\"}\n{\"level\":\"error\",\"msg\":\"runc create failed: no\"}\nnot json\n";
         assert_eq!(complaint(log).as_deref(), Some("runc create failed: no"));
+        let with_cause = "{\"level\":\"fatal\",\"msg\":\"nsexec: denied\"}\n{\"level\":\"error\",\"msg\":\"EOF\"}\n";
+        assert_eq!(complaint(with_cause).as_deref(), Some("EOF: nsexec: denied"));
         assert_eq!(complaint("{\"level\":\"info\",\"msg\":\"x\"}"), None);
     }
 }

@@ -310,6 +310,13 @@ fn layer() -> Vec<u8> {
         header.set_mode(0o777);
         builder.append_link(&mut header, format!("bin/{name}"), "busybox").expect("a link");
     }
+    // The memory of the machine, as an image that means harm would bring it along.
+    let mut memory = tar::Header::new_gnu();
+    memory.set_entry_type(tar::EntryType::Char);
+    memory.set_size(0);
+    memory.set_mode(0o666);
+    memory.set_device_major(1).and_then(|()| memory.set_device_minor(1)).expect("a device");
+    builder.append_data(&mut memory, "evil-memory", std::io::empty()).expect("a device");
     append(&mut builder, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/srv:/bin/sh\n", 0o644);
     append(&mut builder, "etc/group", b"root:x:0:\nwww:x:34:\nlogs:x:50:web\n", 0o644);
     builder.into_inner().expect("a layer")
