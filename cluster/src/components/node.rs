@@ -71,7 +71,13 @@ impl Identities {
             let path = node.place.pki().join(name);
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
         };
-        let tls = Tls { certificate: read("kubelet.crt")?, key: read("kubelet.key")?, client_ca: read("ca.crt")? };
+        // A machine that joined has certificate and key in one file, which is renewed as a whole.
+        let joined = node.place.pki().join("kubelet-server-current.pem").exists();
+        let (certificate, key) = match joined {
+            true => ("kubelet-server-current.pem", "kubelet-server-current.pem"),
+            false => ("kubelet.crt", "kubelet.key"),
+        };
+        let tls = Tls { certificate: read(certificate)?, key: read(key)?, client_ca: read("ca.crt")? };
         Ok(Identities {
             proxy: own("proxy")?,
             dns: own("dns")?,

@@ -90,6 +90,19 @@ impl Default for AccessConfig {
     }
 }
 
+/// How the node goes down with its machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShutdownConfig {
+    /// How long all pods together have. Default 0: the machine just stops.
+    pub whole: Duration,
+    /// How much of that is for critical pods.
+    pub critical: Duration,
+    /// How long pods have by their priority, in place of both.
+    pub by_priority: Vec<crate::shutdown::Period>,
+    /// The socket of the system bus; `/run/dbus/system_bus_socket` if absent.
+    pub bus: Option<PathBuf>,
+}
+
 /// Everything a kubelet is told at start.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -132,6 +145,16 @@ pub struct Config {
     pub static_cpu_policy: bool,
     /// The processors that no container has for itself, as `0-1`; by default as many as are reserved.
     pub reserved_cpus: Option<String>,
+    /// Whether containers of guaranteed pods have their memory promised on NUMA nodes. Default false.
+    pub static_memory_policy: bool,
+    /// What is kept from them there: node, and bytes by kind.
+    pub reserved_memory: Vec<(u32, BTreeMap<String, u64>)>,
+    /// How near to each other processors, memory and devices must be. Default not at all.
+    pub topology_policy: crate::topology::Policy,
+    /// Whether that is for whole pods, and not for each container. Default false.
+    pub topology_of_pods: bool,
+    /// How the node goes down with its machine.
+    pub shutdown: ShutdownConfig,
     /// Whether the cgroup of all pods is held to what is not reserved. Default true.
     pub enforce_allocatable: bool,
     /// When pods are ended for want of memory, disk or processes.
@@ -204,6 +227,11 @@ impl Default for Config {
             kube_reserved: BTreeMap::new(),
             static_cpu_policy: false,
             reserved_cpus: None,
+            static_memory_policy: false,
+            reserved_memory: Vec::new(),
+            topology_policy: crate::topology::Policy::None,
+            topology_of_pods: false,
+            shutdown: ShutdownConfig::default(),
             enforce_allocatable: true,
             eviction: EvictionConfig::default(),
             image_collection: ImageCollection::default(),

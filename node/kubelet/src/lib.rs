@@ -21,6 +21,7 @@ mod http;
 mod images;
 mod lifecycle;
 mod logs;
+mod memory;
 mod metrics;
 mod node;
 mod objects;
@@ -28,7 +29,9 @@ mod plugins;
 mod pods;
 mod probes;
 mod server;
+mod shutdown;
 mod stats;
+mod topology;
 mod users;
 mod volumes;
 
@@ -60,12 +63,15 @@ use events::Events;
 use eviction::Evictor;
 use images::collect::ImageCollector;
 use logs::follow::LogWatcher;
+use memory::Memory;
 use metrics::Metrics;
 use node::Host;
 use pods::Services;
 use pods::manager::Manager;
 use pods::view::Views;
+use shutdown::Shutdown;
 use stats::Collector;
+use topology::Topology;
 
 const RUNTIME_RETRY: Duration = Duration::from_millis(50);
 
@@ -74,17 +80,28 @@ const RUNTIME_RETRY: Duration = Duration::from_millis(50);
 pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> std::result::Result<(), Error> {
     // Everything below ends with this token, also when the node API could not be served.
     let stop = shutdown.child_token();
-    let cpus = Cpus::new(&config)?;
     let metrics = Arc::new(Metrics::default());
     let runtime = Runtime::new(corten_cri::connect_lazy(&config.cri_socket)?, metrics.clone());
     let host = Host::read(&config);
+    let cpus = Cpus::new(&config)?;
+    let memory = Memory::new(&config, node::kept_back(&config, &host))?;
+    let topology = Topology::new(&config)?;
+    let machine_shutdown = Shutdown::new(&config)?;
     let caches = Caches::new(client.clone(), stop.clone());
     let own_node = caches.filtered::<Node>(node::own_node(&config));
     let assigned = ListOptions::fields(format!("spec.nodeName={}", config.node_name));
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
-    let services =
-        services(&config, &client, (runtime, runtime_name, metrics, cpus), &host, &caches, own_node.clone(), &stop);
+    let services = services(
+        &config,
+        &client,
+        (runtime, runtime_name, metrics),
+        (cpus, memory, topology),
+        &host,
+        &caches,
+        own_node.clone(),
+        &stop,
+    );
     limit_pods(&services, &host);
     let views = Views::default();
     let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
@@ -98,6 +115,9 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     tasks.spawn(claims::wipe_unregistered(services.claims.clone(), stop.clone()));
     tasks.spawn(node::renew_lease(config, client, stop.clone()));
     tasks.spawn(server::serve_health(services.config.healthz, stop.clone()));
+    if let Some(shutdown) = machine_shutdown {
+        tasks.spawn(shutdown.run(services.clone(), views.clone(), stop.clone()));
+    }
     tasks.spawn(logs::rotate::run(services.clone(), views.clone(), stop.clone()));
     let static_pods = static_pods(&services.config, &log_watcher, &tasks, &stop);
     tasks.spawn(Manager::new(services.clone(), views.clone(), stop.clone()).run(own_pods, static_pods));
@@ -143,7 +163,8 @@ fn static_pods(
 fn services(
     config: &Config,
     client: &Client,
-    (runtime, runtime_name, metrics, cpus): (Runtime, String, Arc<Metrics>, Cpus),
+    (runtime, runtime_name, metrics): (Runtime, String, Arc<Metrics>),
+    (cpus, memory, topology): (Cpus, Memory, Topology),
     host: &Host,
     caches: &Caches,
     own_node: Arc<corten_client::Cache>,
@@ -155,6 +176,8 @@ fn services(
         devices: Arc::new(Devices::new(&config.root_dir, metrics.clone())),
         metrics,
         cpus,
+        memory,
+        topology,
         apparmor: host.apparmor,
         claims: Arc::new(Claims::new(&config.root_dir, &config.node_name, client.clone())),
         events: Events::new(client.clone(), &config.node_name),
@@ -169,6 +192,7 @@ fn services(
         allocations: pods::Allocations::default(),
         orders: pods::orders::Orders::default(),
         pressure: watch::channel(std::collections::BTreeSet::new()).0,
+        shutting_down: watch::channel(false).0,
         pulls: Arc::new(Semaphore::new(config.max_parallel_pulls.unwrap_or(Semaphore::MAX_PERMITS))),
         own_node,
         client: client.clone(),

@@ -16,7 +16,7 @@ use super::duration::{format_duration, parse_duration};
 
 type Set = std::result::Result<(), String>;
 
-fn text(value: &Value) -> Result<String, String> {
+pub(super) fn text(value: &Value) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is not a text"))
 }
 
@@ -24,12 +24,12 @@ fn truth(value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| format!("{value} is neither true nor false"))
 }
 
-fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {
+pub(super) fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {
     let wrong = || format!("{value} is not a whole number");
     value.as_i64().and_then(|number| T::try_from(number).ok()).ok_or_else(wrong)
 }
 
-fn duration(value: &Value) -> Result<Duration, String> {
+pub(super) fn duration(value: &Value) -> Result<Duration, String> {
     parse_duration(&text(value)?)
 }
 
@@ -37,12 +37,12 @@ fn texts(value: &Value) -> Result<Vec<String>, String> {
     value.as_array().ok_or_else(|| format!("{value} is not a list"))?.iter().map(text).collect()
 }
 
-fn map(value: &Value) -> Result<BTreeMap<String, String>, String> {
+pub(super) fn map(value: &Value) -> Result<BTreeMap<String, String>, String> {
     let object = value.as_object().ok_or_else(|| format!("{value} is not a map"))?;
     object.iter().map(|(name, value)| Ok((name.clone(), text(value)?))).collect()
 }
 
-fn written(duration: Duration) -> Value {
+pub(super) fn written(duration: Duration) -> Value {
     format_duration(duration).into()
 }
 
@@ -95,29 +95,6 @@ pub(super) const FIELDS: &[Field] = &[
         name: "healthzPort",
         get: |config| config.healthz.port().into(),
         set: |config, value| Ok(config.healthz.set_port(number(value)?)),
-    },
-    Field {
-        name: "cpuManagerPolicy",
-        get: |config| if config.static_cpu_policy { "static" } else { "none" }.into(),
-        set: |config, value| {
-            config.static_cpu_policy = match text(value)?.as_str() {
-                "none" => false,
-                "static" => true,
-                other => return Err(format!("{other:?} is neither none nor static")),
-            };
-            Ok(())
-        },
-    },
-    Field {
-        name: "reservedSystemCPUs",
-        get: |config| config.reserved_cpus.clone().map_or(Value::Null, Value::from),
-        set: |config, value| {
-            let cpus = Some(text(value)?).filter(|cpus| !cpus.is_empty());
-            if cpus.as_deref().is_some_and(|cpus| crate::cpus::set::parse(cpus).is_none()) {
-                return Err(format!("{value} is not a list of processors"));
-            }
-            Ok(config.reserved_cpus = cpus)
-        },
     },
     Field {
         name: "clusterDomain",
@@ -422,9 +399,6 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("cgroupsPerQOS", "true"),
     ("cgroupDriver", r#""cgroupfs""#),
     ("cpuManagerReconcilePeriod", r#""10s""#),
-    ("memoryManagerPolicy", r#""None""#),
-    ("topologyManagerPolicy", r#""none""#),
-    ("topologyManagerScope", r#""container""#),
     ("runtimeRequestTimeout", r#""2m0s""#),
     ("hairpinMode", r#""promiscuous-bridge""#),
     ("resolvConf", r#""/etc/resolv.conf""#),
@@ -455,8 +429,6 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("enableDebugFlagsHandler", "false"),
     ("memoryThrottlingFactor", "0.9"),
     ("memoryReservationPolicy", r#""None""#),
-    ("shutdownGracePeriod", r#""0s""#),
-    ("shutdownGracePeriodCriticalPods", r#""0s""#),
     ("crashLoopBackOff", r#"{"maxContainerRestartPeriod":"5m0s"}"#),
     ("localStorageCapacityIsolation", "true"),
     // Old cgroups are served as well as new ones.

@@ -6,6 +6,7 @@
 
 mod duration;
 mod fields;
+mod managers;
 
 use corten_meta::Value;
 use serde_json::{Map, json};
@@ -24,6 +25,11 @@ struct Field {
     name: &'static str,
     get: fn(&Config) -> Value,
     set: fn(&mut Config, &Value) -> std::result::Result<(), String>,
+}
+
+/// The fields that can be set.
+fn every() -> impl Iterator<Item = &'static Field> {
+    FIELDS.iter().chain(managers::FIELDS)
 }
 
 /// Sets what the document says; what it leaves out stays as it is.
@@ -55,7 +61,7 @@ fn refuse(why: String) -> Error {
 }
 
 fn set(config: &mut Config, name: &str, value: &Value) -> std::result::Result<(), String> {
-    if let Some(field) = FIELDS.iter().find(|field| field.name == name) {
+    if let Some(field) = every().find(|field| field.name == name) {
         return (field.set)(config, value).map_err(|why| format!("{name}: {why}"));
     }
     let Some((_, only)) = FIXED.iter().find(|(known, _)| *known == name) else {
@@ -84,6 +90,13 @@ fn check(config: &Config) -> std::result::Result<(), String> {
             images.low_threshold_percent, images.high_threshold_percent
         ));
     }
+    let shutdown = &config.shutdown;
+    if shutdown.critical > shutdown.whole {
+        return Err("shutdownGracePeriodCriticalPods must not be greater than shutdownGracePeriod".into());
+    }
+    if !shutdown.by_priority.is_empty() && !shutdown.whole.is_zero() {
+        return Err("shutdownGracePeriod cannot be set together with shutdownGracePeriodByPodPriority".into());
+    }
     if config.log_max_files < 2 {
         return Err("containerLogMaxFiles must be greater than 1".into());
     }
@@ -98,7 +111,7 @@ pub fn document(config: &Config) -> Value {
     for (name, value) in FIXED {
         fields.insert((*name).to_owned(), serde_json::from_str(value).unwrap_or(Value::Null));
     }
-    for field in FIELDS {
+    for field in every() {
         fields.insert(field.name.to_owned(), (field.get)(config));
     }
     fields.retain(|_, value| !value.is_null());
@@ -140,8 +153,8 @@ mod tests {
         for (fields, expected) in [
             (json!({"maxPod": 1}), "KubeletConfiguration: unknown field \"maxPod\""),
             (
-                json!({"memoryManagerPolicy": "Static"}),
-                "KubeletConfiguration: memoryManagerPolicy: \"Static\" is not supported by this kubelet, which knows only \"None\"",
+                json!({"topologyManagerPolicy": "nearest"}),
+                "KubeletConfiguration: topologyManagerPolicy: \"nearest\" is none of none, best-effort, restricted, single-numa-node",
             ),
             (json!({"maxPods": "many"}), "KubeletConfiguration: maxPods: \"many\" is not a whole number"),
             (

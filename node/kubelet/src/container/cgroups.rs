@@ -94,6 +94,23 @@ impl Cgroups {
         Some(Usage { cpu_nanoseconds, memory_bytes, working_set_bytes: memory_bytes.saturating_sub(inactive) })
     }
 
+    pub fn is_unified(&self) -> bool {
+        self.unified
+    }
+
+    /// A file of a cgroup; one below `*` is the first that any cgroup below it has with something in it.
+    pub fn read(&self, controller: &str, cgroup: &str, file: &str) -> Option<String> {
+        let hierarchy = if self.unified { self.mount.clone() } else { self.mount.join(controller) };
+        let folder = hierarchy.join(cgroup.trim_start_matches('/'));
+        match file.strip_prefix("*/") {
+            None => fs::read_to_string(folder.join(file)).ok(),
+            Some(file) => {
+                let below = fs::read_dir(folder).ok()?.flatten();
+                below.filter_map(|entry| fs::read_to_string(entry.path().join(file)).ok()).find(|text| !text.is_empty())
+            }
+        }
+    }
+
     fn hierarchies(&self) -> Vec<PathBuf> {
         if self.unified {
             return vec![self.mount.clone()];
@@ -146,7 +163,7 @@ impl Cgroups {
 }
 
 /// A line `name number` of a statistics file.
-fn field(text: &str, name: &str) -> Option<u64> {
+pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 

@@ -4,8 +4,8 @@
 //! Invariant: no processor is given to two containers, except from an init container to a later one of its pod; the
 //! reserved ones are given to nobody. What was given is written down before a container runs on it.
 
+mod places;
 pub mod set;
-mod topology;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +20,9 @@ use crate::config::Config;
 use crate::container::resources::{self, QosClass};
 use crate::error::{Error, Result};
 use crate::pods::spec::{self, Role};
+use crate::topology::{self, Hint, Nodes};
+use places::Topology;
 use set::CpuSet;
-use topology::Topology;
 
 const FILE: &str = "cpu_manager_state";
 
@@ -62,13 +63,24 @@ impl Cpus {
         self.shared.subscribe()
     }
 
-    /// Gives the pod's containers their processors, or says why not and gives none.
-    pub fn allocate(&self, pod: &Pod) -> Result<()> {
-        let Some(policy) = &self.policy else { return Ok(()) };
-        let allocated = policy.allocate(pod);
-        if allocated.is_err() {
-            policy.release(spec::uid(pod))?;
+    /// Whether the pod has processors for itself.
+    pub fn concerns(&self, pod: &Pod) -> bool {
+        self.policy.is_some() && spec::containers(pod).any(|declared| exclusive(pod, &declared.container) > 0)
+    }
+
+    /// From where the container, or the whole pod, could have its processors.
+    pub fn hints(&self, pod: &Pod, container: Option<&Container>) -> Vec<Vec<Hint>> {
+        let Some(policy) = &self.policy else { return Vec::new() };
+        match container.map_or_else(|| of_pod(pod), |container| exclusive(pod, container)) {
+            0 => Vec::new(),
+            count => vec![policy.hints(pod, count)],
         }
+    }
+
+    /// Gives the container its processors, from the NUMA nodes that were found for it as far as they have them.
+    pub fn allocate(&self, pod: &Pod, container: &Container, nodes: Option<Nodes>) -> Result<()> {
+        let Some(policy) = &self.policy else { return Ok(()) };
+        let allocated = policy.allocate(pod, container, nodes);
         self.publish(policy);
         allocated
     }
@@ -118,42 +130,55 @@ impl Cpus {
 }
 
 impl Static {
-    fn allocate(&self, pod: &Pod) -> Result<()> {
-        let uid = spec::uid(pod);
+    fn allocate(&self, pod: &Pod, container: &Container, nodes: Option<Nodes>) -> Result<()> {
+        let count = exclusive(pod, container);
+        let key = (spec::uid(pod).to_owned(), container.name.clone());
         let mut given = self.lock();
-        // What an init container had is free for the containers after it.
-        let mut reusable = CpuSet::new();
-        for declared in spec::containers(pod).filter(|declared| declared.role != Role::Ephemeral) {
-            let count = exclusive(pod, &declared.container);
-            let key = (uid.to_owned(), declared.container.name.clone());
-            if count == 0 {
-                continue;
-            }
-            let cpus = match given.get(&key) {
-                Some(known) => known.clone(),
-                None => self.choose(&given, &reusable, count)?,
-            };
-            match declared.role {
-                Role::Init => reusable.extend(cpus.iter().copied()),
-                _ => reusable.retain(|cpu| !cpus.contains(cpu)),
-            }
-            given.insert(key, cpus);
+        if count == 0 || given.contains_key(&key) {
+            return Ok(());
         }
+        let cpus = self.choose(&given, &reusable(&given, pod), count, nodes)?;
+        given.insert(key, cpus);
         self.write(&given)
     }
 
-    fn choose(&self, given: &Given, reusable: &CpuSet, count: usize) -> Result<CpuSet> {
-        let again: CpuSet = reusable.iter().copied().take(count).collect();
+    fn choose(&self, given: &Given, reusable: &CpuSet, count: usize, nodes: Option<Nodes>) -> Result<CpuSet> {
+        let near = |cpu: &u32| nodes.is_none_or(|nodes| nodes & self.topology.node(*cpu) != 0);
+        let (near_again, far_again): (Vec<u32>, Vec<u32>) = reusable.iter().partition(|cpu| near(cpu));
+        let mut chosen: CpuSet = near_again.into_iter().chain(far_again).take(count).collect();
+        let mut free = self.free(given);
+        if free.len() + chosen.len() < count {
+            return Err(Error::pod(format!(
+                "not enough cpus available to satisfy request: requested={count}, available={}",
+                free.len() + chosen.len()
+            )));
+        }
+        let beside: CpuSet = free.iter().copied().filter(near).collect();
+        for (among, most) in [(beside.clone(), beside.len()), (free.clone(), usize::MAX)] {
+            let among: CpuSet = among.intersection(&free).copied().collect();
+            let taken = self.topology.take(&among, (count - chosen.len()).min(most)).unwrap_or_default();
+            free.retain(|cpu| !taken.contains(cpu));
+            chosen.extend(taken);
+        }
+        Ok(chosen)
+    }
+
+    fn free(&self, given: &Given) -> CpuSet {
         let taken: CpuSet = given.values().flatten().copied().collect();
         let free = |cpu: &u32| !taken.contains(cpu) && !self.reserved.contains(cpu);
-        let free: CpuSet = self.topology.all().into_iter().filter(free).collect();
-        let more = self.topology.take(&free, count - again.len()).ok_or_else(|| {
-            Error::pod(format!(
-                "not enough cpus available to satisfy request: requested={count}, available={}",
-                free.len() + again.len()
-            ))
-        })?;
-        Ok(again.union(&more).copied().collect())
+        self.topology.all().into_iter().filter(free).collect()
+    }
+
+    fn hints(&self, pod: &Pod, count: usize) -> Vec<Hint> {
+        let given = self.lock();
+        let (all, free, again) = (self.topology.all(), self.free(&given), reusable(&given, pod));
+        let among =
+            |cpus: &CpuSet, nodes: Nodes| cpus.iter().filter(|cpu| nodes & self.topology.node(**cpu) != 0).count();
+        let nodes = all.iter().fold(0, |nodes, cpu| nodes | self.topology.node(*cpu));
+        let ever = |nodes: Nodes| among(&all, nodes) >= count;
+        // What an init container had is used again, so it must be among them.
+        let now = |nodes: Nodes| among(&again, nodes) == again.len() && again.len() + among(&free, nodes) >= count;
+        topology::hints(nodes, &ever, &now)
     }
 
     fn shared(&self) -> CpuSet {
@@ -190,6 +215,35 @@ impl Static {
     }
 }
 
+/// What init containers of the pod had and no container after them has: free for the next one.
+fn reusable(given: &Given, pod: &Pod) -> CpuSet {
+    let mut left = CpuSet::new();
+    for declared in spec::containers(pod) {
+        let own = given.get(&(spec::uid(pod).to_owned(), declared.container.name.clone()));
+        match (own, declared.role) {
+            (Some(own), Role::Init) => left.extend(own),
+            (Some(own), _) => left.retain(|cpu| !own.contains(cpu)),
+            (None, _) => {}
+        }
+    }
+    left
+}
+
+/// The NUMA nodes of this machine.
+pub fn numa_nodes() -> Nodes {
+    let machine = Topology::read();
+    machine.0.keys().fold(0, |nodes, cpu| nodes | machine.node(*cpu))
+}
+
+/// How many cores and how many sockets this machine has.
+pub fn physical() -> (usize, usize) {
+    let machine = Topology::read();
+    let cores: std::collections::BTreeSet<(u32, u32)> =
+        machine.0.values().map(|place| (place.socket, place.core)).collect();
+    let sockets: std::collections::BTreeSet<u32> = machine.0.values().map(|place| place.socket).collect();
+    (cores.len(), sockets.len())
+}
+
 fn read(file: &Path) -> Given {
     let value: Value = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     let mut given = Given::new();
@@ -210,6 +264,20 @@ fn exclusive(pod: &Pod, container: &Container) -> usize {
     let request = resources::requests(container).or(resources::limits(container)).and_then(|list| list.get("cpu"));
     let milli = request.map_or(0, resources::milli);
     if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
+}
+
+/// How many processors the pod needs for itself at any one time.
+fn of_pod(pod: &Pod) -> usize {
+    let (mut beside, mut most) = (0, 0);
+    for declared in spec::containers(pod) {
+        let count = exclusive(pod, &declared.container);
+        match declared.role {
+            Role::Init => most = most.max(beside + count),
+            Role::Ephemeral => {}
+            Role::Sidecar | Role::Main => beside += count,
+        }
+    }
+    beside.max(most)
 }
 
 /// The processors that no container has for itself: those that are named, or as many as are reserved.
@@ -236,7 +304,7 @@ fn reserved(config: &Config, topology: &Topology) -> Result<CpuSet> {
 
 #[cfg(test)]
 mod tests {
-    use super::topology::Place;
+    use super::places::Place;
     use super::*;
     use crate::fixtures;
 
@@ -260,19 +328,42 @@ mod tests {
         pod
     }
 
+    fn allocate(policy: &Static, pod: &Pod) -> Result<()> {
+        spec::containers(pod).try_for_each(|declared| policy.allocate(pod, &declared.container, None))
+    }
+
+    #[test]
+    fn processors_are_taken_near_what_else_the_container_has() {
+        let root = tempfile::tempdir().unwrap();
+        let mut policy = policy(root.path());
+        policy.topology.0.values_mut().filter(|place| place.core > 1).for_each(|place| place.numa_node = 1);
+        let hints = |policy: &Static, count| {
+            let hints = policy.hints(&pod("x", None, "1"), count);
+            hints.iter().map(|hint| (hint.nodes, hint.preferred)).collect::<Vec<_>>()
+        };
+        assert_eq!(hints(&policy, 2), [(Some(0b01), true), (Some(0b10), true), (Some(0b11), false)]);
+        let near = pod("a", None, "1");
+        policy.allocate(&near, &spec::spec(&near).containers[0], Some(0b10)).unwrap();
+        assert_eq!(policy.own("a", "c"), set::parse("4"));
+        assert_eq!(hints(&policy, 2), [(Some(0b01), true), (Some(0b11), false)]);
+        let far = pod("b", None, "3");
+        policy.allocate(&far, &spec::spec(&far).containers[0], Some(0b10)).unwrap();
+        assert_eq!(policy.own("b", "c"), set::parse("2-3,5"), "what is near, and the rest from elsewhere");
+    }
+
     #[test]
     fn whole_processors_are_given_once_and_the_rest_is_shared() {
         let root = tempfile::tempdir().unwrap();
         let policy = policy(root.path());
-        policy.allocate(&pod("a", None, "2")).unwrap();
+        allocate(&policy, &pod("a", None, "2")).unwrap();
         assert_eq!(policy.own("a", "c"), set::parse("2-3"));
-        policy.allocate(&pod("b", None, "1500m")).unwrap();
+        allocate(&policy, &pod("b", None, "1500m")).unwrap();
         assert_eq!(policy.own("b", "c"), None, "a part of a processor is shared");
-        policy.allocate(&pod("c", Some("2"), "1")).unwrap();
+        allocate(&policy, &pod("c", Some("2"), "1")).unwrap();
         assert_eq!(policy.own("c", "i"), set::parse("4-5"));
         assert_eq!(policy.own("c", "c"), set::parse("4"), "what the init container had");
         assert_eq!(set::format(&policy.shared()), "0-1");
-        let error = policy.allocate(&pod("d", None, "1")).unwrap_err();
+        let error = allocate(&policy, &pod("d", None, "1")).unwrap_err();
         assert_eq!(error.to_string(), "not enough cpus available to satisfy request: requested=1, available=0");
         let again = self::policy(root.path());
         assert_eq!(again.own("a", "c"), set::parse("2-3"), "after a restart");

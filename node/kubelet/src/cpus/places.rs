@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use super::set::{self, CpuSet};
+use crate::topology::{self, Nodes};
 
 /// Where a processor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +41,11 @@ impl Topology {
 
     pub fn all(&self) -> CpuSet {
         self.0.keys().copied().collect()
+    }
+
+    /// The NUMA node of a processor, as a set of one.
+    pub fn node(&self, cpu: u32) -> Nodes {
+        topology::nodes(self.0.get(&cpu).map(|place| place.numa_node))
     }
 
     /// So many of the free processors, or none if there are not enough.

@@ -6,9 +6,11 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
+use crate::pods::spec::{self, Role};
 
 const FILE: &str = "allocations.json";
 
@@ -48,6 +50,19 @@ impl Allotments {
     pub fn in_use(&self, resource: &str) -> BTreeSet<String> {
         let own = self.0.iter().filter(|((_, _, name), _)| name == resource);
         own.flat_map(|(_, allotment)| allotment.devices.iter().cloned()).collect()
+    }
+
+    /// What init containers of the pod had and no container after them has: free for the next one.
+    pub fn reusable(&self, pod: &Pod, resource: &str) -> BTreeSet<String> {
+        let mut left = BTreeSet::new();
+        for declared in spec::containers(pod) {
+            match (self.of(spec::uid(pod), &declared.container.name, resource), declared.role) {
+                (Some(own), Role::Init) => left.extend(own.devices.iter().cloned()),
+                (Some(own), _) => left.retain(|id| !own.devices.contains(id)),
+                (None, _) => {}
+            }
+        }
+        left
     }
 
     pub fn pods(&self) -> BTreeSet<String> {

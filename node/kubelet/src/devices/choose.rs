@@ -1,8 +1,10 @@
 //! Which devices a container gets. Pure: what is healthy, what is taken and what may be used again go in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::Device;
 use crate::error::{Error, Result};
+use crate::topology::{self, Hint, Nodes};
 
 /// What can be given to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +38,45 @@ pub fn wish(
     Ok(Wish { wanted, reused, available })
 }
 
-/// What is used again, then what the plugin prefers, then any in the order of their names.
-pub fn choose(wish: &Wish, preferred: &BTreeSet<String>) -> BTreeSet<String> {
-    let liked = wish.available.intersection(preferred);
-    let others = wish.available.difference(preferred);
+/// The available devices of these NUMA nodes; all of them where it does not matter.
+pub fn near(wish: &Wish, devices: Option<&BTreeMap<String, Device>>, nodes: Option<Nodes>) -> BTreeSet<String> {
+    let Some((devices, nodes)) = devices.zip(nodes) else { return wish.available.clone() };
+    let is_near = |id: &&String| devices.get(*id).is_some_and(|device| device.nodes() & nodes != 0);
+    wish.available.iter().filter(is_near).cloned().collect()
+}
+
+/// What is used again, then what is near, then any; of each first what the plugin prefers, in the order of their names.
+pub fn choose(wish: &Wish, near: &BTreeSet<String>, preferred: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut others: Vec<&String> = wish.available.iter().collect();
+    others.sort_by_key(|id| (!near.contains(*id), !preferred.contains(*id)));
     let missing = wish.wanted - wish.reused.len();
-    wish.reused.iter().chain(liked.chain(others).take(missing)).cloned().collect()
+    wish.reused.iter().chain(others.into_iter().take(missing)).cloned().collect()
+}
+
+impl Device {
+    fn nodes(&self) -> Nodes {
+        topology::nodes(self.numa_nodes.iter().filter_map(|node| u32::try_from(*node).ok()))
+    }
+}
+
+/// From which NUMA nodes so many devices could be given.
+pub fn hints(
+    devices: &BTreeMap<String, Device>,
+    in_use: &BTreeSet<String>,
+    again: &BTreeSet<String>,
+    count: usize,
+    all: Nodes,
+) -> Vec<Hint> {
+    let hosting = devices.values().fold(0, |nodes, device| nodes | device.nodes()) & all;
+    let near = |nodes: Nodes| devices.iter().filter(move |(_, device)| device.nodes() & nodes != 0);
+    let ever = |nodes: Nodes| near(nodes).count() >= count;
+    let now = |nodes: Nodes| {
+        let placed = again.iter().filter(|id| devices.get(*id).is_some_and(|device| device.nodes() != 0));
+        let free = near(nodes).filter(|(id, device)| device.healthy && !in_use.contains(*id)).count();
+        let again = placed.clone().count();
+        placed.clone().all(|id| devices[id].nodes() & nodes != 0) && again + free >= count
+    };
+    topology::hints(if hosting == 0 { all } else { hosting }, &ever, &now)
 }
 
 #[cfg(test)]
@@ -62,8 +97,34 @@ mod tests {
             (1, "a b", "a b", "b", "", "b"),
         ] {
             let wish = wish("r", wanted, &set(healthy), &set(in_use), &set(reusable)).unwrap();
-            assert_eq!(choose(&wish, &set(preferred)), set(expected), "{healthy} {in_use} {reusable} {preferred}");
+            assert_eq!(
+                choose(&wish, &wish.available, &set(preferred)),
+                set(expected),
+                "{healthy} {in_use} {reusable} {preferred}"
+            );
         }
+    }
+
+    #[test]
+    fn devices_are_taken_from_near() {
+        let device = |nodes: &[i64]| Device { healthy: true, numa_nodes: nodes.iter().copied().collect() };
+        let devices = BTreeMap::from([
+            ("a".to_owned(), device(&[0])),
+            ("b".to_owned(), device(&[1])),
+            ("c".to_owned(), device(&[1])),
+            ("d".to_owned(), device(&[])),
+        ]);
+        let shown = |in_use: &str, again: &str, count| {
+            let hints = hints(&devices, &set(in_use), &set(again), count, 0b11);
+            hints.into_iter().map(|hint| (hint.nodes.unwrap_or(0), hint.preferred)).collect::<Vec<_>>()
+        };
+        assert_eq!(shown("", "", 1), [(0b01, true), (0b10, true), (0b11, false)]);
+        assert_eq!(shown("", "", 2), [(0b10, true), (0b11, false)]);
+        assert_eq!(shown("b", "", 2), [(0b11, false)]);
+        assert_eq!(shown("a b", "a", 2), [(0b11, false)], "what is used again must be among them");
+        let wish = wish("r", 2, &set("a b c d"), &set(""), &set("")).unwrap();
+        let near = near(&wish, Some(&devices), Some(0b10));
+        assert_eq!(choose(&wish, &near, &set("a")), set("b c"));
     }
 
     #[test]

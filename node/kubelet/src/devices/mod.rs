@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
 use corten_plugins::device_plugin as plugin;
 use corten_plugins::device_plugin::device_plugin_client::DevicePluginClient;
 use prost::Message;
@@ -29,7 +29,8 @@ use crate::container::given::Given;
 use crate::container::resources;
 use crate::error::{Error, Result};
 use crate::metrics::{self, Metrics};
-use crate::pods::spec::{self, Role};
+use crate::pods::spec;
+use crate::topology::{Hint, Nodes};
 
 /// Time for a plugin's answer to a question about one container.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -45,8 +46,6 @@ pub struct Devices {
     directory: PathBuf,
     state: Mutex<State>,
     counts: watch::Sender<Counts>,
-    /// One pod at a time is given devices.
-    giving: tokio::sync::Mutex<()>,
     metrics: Arc<Metrics>,
 }
 
@@ -91,62 +90,67 @@ impl Devices {
         let (given, names) = checkpoint::read(&directory);
         let resources = names.into_iter().map(|name| (name, Resource::default())).collect();
         let state = State { resources, given };
-        Devices {
-            directory,
-            counts: watch::channel(state.counts()).0,
-            state: Mutex::new(state),
-            giving: tokio::sync::Mutex::default(),
-            metrics,
-        }
+        Devices { directory, counts: watch::channel(state.counts()).0, state: Mutex::new(state), metrics }
     }
 
     pub fn counts(&self) -> watch::Receiver<Counts> {
         self.counts.subscribe()
     }
 
-    /// Gives every container of the pod its devices, or none of them any. A pod that has its devices keeps them.
-    pub async fn allocate(&self, pod: &Pod) -> Result<()> {
-        if !self.concerns(pod) {
-            return Ok(());
+    /// Gives the container its devices, from the NUMA nodes that were found for it as far as they have them. A
+    /// container that has its devices keeps them.
+    pub async fn allocate(&self, pod: &Pod, container: &Container, nodes: Option<Nodes>) -> Result<()> {
+        let wanted = self.wanted(container);
+        for (resource, wanted) in &wanted {
+            self.allocate_resource(pod, &container.name, resource, *wanted, nodes).await?;
         }
-        let _alone = self.giving.lock().await;
-        let given = self.allocate_containers(pod).await;
-        if given.is_err() {
-            self.lock().given.remove(spec::uid(pod));
-        }
-        self.save()?;
-        given
+        if wanted.is_empty() { Ok(()) } else { self.save() }
+    }
+
+    /// How many devices of which plugin's resources a container asks for.
+    fn wanted(&self, container: &Container) -> BTreeMap<String, usize> {
+        let state = self.lock();
+        let limits = resources::limits(container).into_iter().flatten();
+        let known = limits.filter(|(name, _)| state.resources.contains_key(*name));
+        known
+            .filter_map(|(name, quantity)| Some((name.clone(), usize::try_from(resources::value(quantity)).ok()?)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    /// From where the container, or the whole pod, could have its devices.
+    pub fn hints(&self, pod: &Pod, container: Option<&Container>, all: Nodes) -> Vec<Vec<Hint>> {
+        let wanted = match container {
+            Some(container) => self.wanted(container),
+            None => self.wanted_by_pod(pod),
+        };
+        let state = self.lock();
+        let cares = |resource: &Resource| resource.devices.values().any(|device| !device.numa_nodes.is_empty());
+        let own = wanted.iter().filter_map(|(name, count)| Some((name, *count, state.resources.get(name)?)));
+        own.filter(|(_, _, resource)| cares(resource))
+            .map(|(name, count, resource)| {
+                let again = state.given.reusable(pod, name);
+                choose::hints(&resource.devices, &state.given.in_use(name), &again, count, all)
+            })
+            .collect()
+    }
+
+    /// What the pod asks for at any one time.
+    fn wanted_by_pod(&self, pod: &Pod) -> BTreeMap<String, usize> {
+        let known: BTreeSet<String> = self.lock().resources.keys().cloned().collect();
+        let requests = resources::pod_requests(pod).into_iter().filter(|(name, _)| known.contains(name));
+        requests
+            .filter_map(|(name, count)| Some((name, usize::try_from(count).ok().filter(|count| *count > 0)?)))
+            .collect()
     }
 
     /// Whether the pod asks for a resource of a plugin.
-    fn concerns(&self, pod: &Pod) -> bool {
+    pub fn concerns(&self, pod: &Pod) -> bool {
         let known: BTreeSet<String> = self.lock().resources.keys().cloned().collect();
         let mut containers = spec::containers(pod);
         containers.any(|declared| {
             resources::limits(&declared.container).is_some_and(|list| list.keys().any(|name| known.contains(name)))
         })
-    }
-
-    async fn allocate_containers(&self, pod: &Pod) -> Result<()> {
-        // What an init container had is free for the containers after it.
-        let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for declared in spec::containers(pod).filter(|declared| declared.role != Role::Ephemeral) {
-            let container = declared.container.as_ref();
-            for (resource, quantity) in resources::limits(container).into_iter().flatten() {
-                let wanted = usize::try_from(resources::value(quantity)).unwrap_or(0);
-                if wanted == 0 || !self.lock().resources.contains_key(resource) {
-                    continue;
-                }
-                let again = reusable.get(resource).cloned().unwrap_or_default();
-                let taken = self.allocate_resource(pod, &container.name, resource, wanted, &again).await?;
-                let left = reusable.entry(resource.clone()).or_default();
-                match declared.role {
-                    Role::Init => left.extend(taken),
-                    _ => left.retain(|id| !taken.contains(id)),
-                }
-            }
-        }
-        Ok(())
     }
 
     async fn allocate_resource(
@@ -155,27 +159,29 @@ impl Devices {
         container: &str,
         resource: &str,
         wanted: usize,
-        reusable: &BTreeSet<String>,
-    ) -> Result<BTreeSet<String>> {
-        let (wish, endpoint) = {
+        nodes: Option<Nodes>,
+    ) -> Result<()> {
+        let (wish, near, endpoint) = {
             let state = self.lock();
-            if let Some(known) = state.given.of(spec::uid(pod), container, resource) {
-                return Ok(known.devices.clone());
+            if state.given.of(spec::uid(pod), container, resource).is_some() {
+                return Ok(());
             }
+            let reusable = state.given.reusable(pod, resource);
             let entry = state.resources.get(resource);
             let healthy = entry.into_iter().flat_map(|entry| &entry.devices).filter(|(_, device)| device.healthy);
             let healthy: BTreeSet<String> = healthy.map(|(id, _)| id.clone()).collect();
-            let wish = choose::wish(resource, wanted, &healthy, &state.given.in_use(resource), reusable)?;
-            (wish, entry.and_then(|entry| entry.endpoint.clone()))
+            let wish = choose::wish(resource, wanted, &healthy, &state.given.in_use(resource), &reusable)?;
+            let near = choose::near(&wish, entry.map(|entry| &entry.devices), nodes);
+            (wish, near, entry.and_then(|entry| entry.endpoint.clone()))
         };
         let endpoint = endpoint.ok_or_else(|| Error::pod(format!("unknown Device Plugin {resource}")))?;
-        let devices = choose::choose(&wish, &endpoint.preferred(&wish).await?);
+        let devices = choose::choose(&wish, &near, &endpoint.preferred(&wish, &near).await?);
         let begun = Instant::now();
         let answer = endpoint.allocate(&devices).await?;
         self.metrics.observe(&metrics::DEVICE_SECONDS, &[resource], begun.elapsed());
-        let allotment = checkpoint::Allotment { devices: devices.clone(), answer: answer.encode_to_vec() };
+        let allotment = checkpoint::Allotment { devices, answer: answer.encode_to_vec() };
         self.lock().given.insert(spec::uid(pod), container, resource, allotment);
-        Ok(devices)
+        Ok(())
     }
 
     /// What the container is given for its devices; its plugins hear that it is about to start.
@@ -241,12 +247,14 @@ impl State {
 
 impl Endpoint {
     /// Which devices the plugin would rather give; none if it does not care.
-    async fn preferred(&self, wish: &Wish) -> Result<BTreeSet<String>> {
+    async fn preferred(&self, wish: &Wish, near: &BTreeSet<String>) -> Result<BTreeSet<String>> {
         if !self.options.get_preferred_allocation_available {
             return Ok(BTreeSet::new());
         }
+        // Where the near ones suffice, the plugin chooses among them.
+        let among = if wish.reused.len() + near.len() >= wish.wanted { near } else { &wish.available };
         let request = plugin::ContainerPreferredAllocationRequest {
-            available_device_i_ds: wish.available.union(&wish.reused).cloned().collect(),
+            available_device_i_ds: among.union(&wish.reused).cloned().collect(),
             must_include_device_i_ds: wish.reused.iter().cloned().collect(),
             allocation_size: i32::try_from(wish.wanted).unwrap_or(i32::MAX),
         };

@@ -39,8 +39,8 @@ impl Lister {
                     name: declared.container.name.clone(),
                     devices: self.services.devices.shown(spec::uid(pod), &declared.container.name),
                     cpu_ids: ids(&self.services.cpus.own(spec::uid(pod), &declared.container.name)),
+                    memory: memory(self.services.memory.blocks(spec::uid(pod), &declared.container.name)),
                     dynamic_resources: self.services.claims.shown(pod, &declared.container),
-                    ..api::ContainerResources::default()
                 })
                 .collect(),
         }
@@ -63,7 +63,8 @@ impl PodResourcesLister for Lister {
     ) -> Result<Response<api::AllocatableResourcesResponse>, Status> {
         let devices = self.services.devices.all_shown();
         let cpu_ids = ids(&self.services.cpus.allocatable());
-        Ok(Response::new(api::AllocatableResourcesResponse { devices, cpu_ids, ..Default::default() }))
+        let memory = memory(self.services.memory.allocatable());
+        Ok(Response::new(api::AllocatableResourcesResponse { devices, cpu_ids, memory }))
     }
 
     async fn get(
@@ -81,6 +82,17 @@ impl PodResourcesLister for Lister {
         };
         Ok(Response::new(api::GetPodResourcesResponse { pod_resources: Some(self.pod(view)) }))
     }
+}
+
+fn memory(blocks: Vec<crate::memory::Block>) -> Vec<api::ContainerMemory> {
+    let shown = blocks.into_iter().map(|block| api::ContainerMemory {
+        topology: Some(api::TopologyInfo {
+            nodes: crate::topology::numbers(block.nodes).map(|id| api::NumaNode { id: i64::from(id) }).collect(),
+        }),
+        memory_type: block.kind,
+        size: block.size,
+    });
+    shown.collect()
 }
 
 fn ids(cpus: &crate::cpus::set::CpuSet) -> Vec<i64> {

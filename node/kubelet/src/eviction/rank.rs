@@ -234,7 +234,6 @@ mod tests {
             logs: Some(fs(logs)),
             swap: None,
             id: String::new(),
-            image: String::new(),
         };
         PodStats {
             pod_ref: PodReference { name: "p".into(), namespace: "ns".into(), uid: "u".into() },

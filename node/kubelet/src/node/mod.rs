@@ -61,6 +61,7 @@ async fn try_register(config: &Config, client: &Client, host: &Host, runtime: &R
         host,
         runtime: &status::RuntimeFacts::of(runtime).await,
         pressures: BTreeSet::new(),
+        shutting_down: false,
         volumes_in_use: BTreeSet::new(),
         devices: Counts::default(),
         node: None,
@@ -96,6 +97,7 @@ impl Reporter {
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut changes = self.cache.subscribe();
         let mut pressure = self.services.pressure.subscribe();
+        let mut shutting_down = self.services.shutting_down.subscribe();
         let mut in_use = self.services.csi.in_use();
         let mut devices = self.services.devices.counts();
         let mut quick = FIRST_CHECK_WHEN_NOT;
@@ -113,6 +115,7 @@ impl Reporter {
                 () = shutdown.cancelled() => return,
                 change = changes.next() => if change.is_none() { return },
                 changed = pressure.changed() => if changed.is_err() { return },
+                changed = shutting_down.changed() => if changed.is_err() { return },
                 changed = in_use.changed() => if changed.is_err() { return },
                 changed = devices.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(wait) => {}
@@ -137,6 +140,7 @@ impl Reporter {
             host,
             runtime: &runtime,
             pressures,
+            shutting_down: *services.shutting_down.borrow(),
             volumes_in_use,
             devices,
             node: node.as_ref(),
@@ -184,7 +188,7 @@ impl Reporter {
     }
 }
 
-pub use status::{allocatable, limits};
+pub use status::{allocatable, kept_back, limits};
 
 /// An event for every condition that is new or changed.
 fn tell_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &NodeStatus) {

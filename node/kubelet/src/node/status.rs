@@ -47,6 +47,8 @@ pub struct Facts<'a> {
     pub host: &'a Host,
     pub runtime: &'a RuntimeFacts,
     /// What the node is short of.
+    /// Whether the machine is about to stop.
+    pub shutting_down: bool,
     pub pressures: BTreeSet<Pressure>,
     /// The attachable volumes that the node's pods use.
     pub volumes_in_use: BTreeSet<String>,
@@ -192,6 +194,11 @@ fn reserved(config: &Config, name: &str) -> i64 {
     lists.iter().filter_map(|list| list.get(name)).map(|text| resources::amount(name, &Quantity(text.clone()))).sum()
 }
 
+/// The memory that pods cannot be given: what is reserved, and what is kept free.
+pub fn kept_back(config: &Config, host: &Host) -> i64 {
+    reserved(config, "memory") + kept_free(config, host, "memory")
+}
+
 /// What pods can never have, because they are ended before.
 fn kept_free(config: &Config, host: &Host, name: &str) -> i64 {
     let (signal, capacity) = match name {
@@ -280,6 +287,9 @@ fn problems(facts: &Facts<'_>) -> String {
                 }
             }
         }
+    }
+    if facts.shutting_down {
+        problems.push("node is shutting down".to_owned());
     }
     let cidr = facts.node.and_then(|node| node.spec.as_ref()?.pod_cidr.as_deref()).unwrap_or_default();
     if facts.config.require_pod_cidr && cidr.is_empty() {
@@ -374,6 +384,7 @@ mod tests {
             host: &Host::default(),
             runtime,
             pressures,
+            shutting_down: config.node_name == "going",
             volumes_in_use: BTreeSet::new(),
             devices: Counts::default(),
             node: Some(&node),
@@ -386,6 +397,11 @@ mod tests {
 
     #[test]
     fn ready_needs_runtime_network_and_pod_cidr() {
+        let going = Config { node_name: "going".into(), ..Config::default() };
+        assert_eq!(
+            ready(&going, &runtime(true), Some("10.244.0.0/24")),
+            ("False".into(), "node is shutting down".into())
+        );
         let config = Config { node_name: "n1".into(), ..Config::default() };
         assert_eq!(
             ready(&config, &runtime(true), Some("10.244.0.0/24")),
@@ -431,6 +447,7 @@ mod tests {
                 host: &host,
                 runtime: &runtime,
                 pressures: BTreeSet::new(),
+                shutting_down: false,
                 volumes_in_use: BTreeSet::new(),
                 devices: Counts::default(),
                 node: None,

@@ -325,6 +325,7 @@ impl Worker {
         let cpus = self.services.cpus.of(spec::uid(&pod), &start.name);
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
             resources.cpuset_cpus.clone_from(&cpus);
+            resources.cpuset_mems = self.services.memory.of(spec::uid(&pod), &start.name);
         }
         self.given(&declared.container).await.map_err(Failed::new("CreateContainerConfigError"))?.apply(&mut config);
         if observed.newest(&start.name).is_some_and(|before| before.state == InstanceState::Exited) {

@@ -34,6 +34,11 @@ impl Rejection {
         Rejection::new("UnexpectedAdmissionError", format!("Allocate failed due to {error}, which is unexpected"))
     }
 
+    /// The node has everything, but not near each other.
+    pub fn topology() -> Rejection {
+        Rejection::new("TopologyAffinityError", "Resources cannot be allocated with Topology locality")
+    }
+
     /// Whether the node only lacks room, which a critical pod may be made.
     pub fn is_shortage(&self) -> bool {
         self.reason.starts_with("OutOf")
@@ -92,6 +97,8 @@ pub struct Place {
     pub unsafe_sysctls: Vec<String>,
     /// Whether the kernel confines programs by AppArmor profiles.
     pub apparmor: bool,
+    /// Whether the machine is about to stop.
+    pub shutting_down: bool,
 }
 
 impl Place {
@@ -100,6 +107,7 @@ impl Place {
             pressures: services.pressure.borrow().clone(),
             unsafe_sysctls: services.config.allowed_unsafe_sysctls.clone(),
             apparmor: services.apparmor,
+            shutting_down: *services.shutting_down.borrow(),
             allocatable: services.allocatable(),
             ..Place::of(node)
         }
@@ -117,6 +125,9 @@ impl Place {
 
 /// Takes the pod, or gives the first reason not to.
 pub fn admit(pod: &Pod, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
+    if place.shutting_down {
+        return Err(Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down."));
+    }
     pressures(pod, place)?;
     sysctls(pod, place)?;
     apparmor(pod, place)?;

@@ -38,25 +38,17 @@ impl Worker {
             return Ok(());
         }
         match self.ask_node().await? {
-            Ok(()) => match self.take_parts().await {
+            Ok(()) => match self.services.topology.give(&self.services, &self.pod).await {
                 Ok(()) => self.allocated = Some(resize::resources_of(&self.pod)),
-                Err(error) => {
-                    let uid = spec::uid(&self.pod);
-                    self.services.allocations.release(uid);
-                    self.services.devices.release(uid);
-                    self.reject(Rejection::unexpected(&error), now);
+                Err(rejection) => {
+                    self.services.allocations.release(spec::uid(&self.pod));
+                    self.reject(rejection, now);
                 }
             },
             Err(rejection) if rejection.is_shortage() && self.make_room().await? => {}
             Err(rejection) => self.reject(rejection, now),
         }
         Ok(())
-    }
-
-    /// What a pod has for itself: devices, and processors.
-    async fn take_parts(&self) -> Result<()> {
-        self.services.devices.allocate(&self.pod).await?;
-        self.services.cpus.allocate(&self.pod)
     }
 
     /// Whether other pods are being ended so that this one fits; until they have, nothing is made for it.

@@ -248,6 +248,7 @@ impl Manager {
         }
         self.services.devices.retain(|uid| known.contains(uid));
         self.services.cpus.retain(|uid| known.contains(uid));
+        self.services.memory.retain(|uid| known.contains(uid));
         for uid in self.services.claims.pods().into_iter().filter(|uid| !known.contains(uid)) {
             let (claims, stop) = (self.services.claims.clone(), self.shutdown.clone());
             self.cleaning.spawn(crate::claims::clean_up(claims, uid, stop));

@@ -3,7 +3,7 @@
 //! looks (`observed`), decides (`plan`), acts (`act`), and reports (`status`, `publisher`).
 
 mod act;
-mod admission;
+pub(crate) mod admission;
 mod admit;
 mod allocation;
 pub mod manager;

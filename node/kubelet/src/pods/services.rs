@@ -20,8 +20,10 @@ use crate::csi::Csi;
 use crate::devices::Devices;
 use crate::events::Events;
 use crate::eviction::Pressure;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
+use crate::topology::Topology;
 use crate::users::Users;
 use crate::volumes::Tokens;
 
@@ -44,6 +46,10 @@ pub struct Services {
     pub csi: Arc<Csi>,
     /// Which container runs on which processors.
     pub cpus: Cpus,
+    /// Which container has memory of which NUMA nodes.
+    pub memory: Memory,
+    /// Where a pod's processors, memory and devices are taken from, near each other.
+    pub topology: Topology,
     /// Devices that plugins manage.
     pub devices: Arc<Devices>,
     /// Dynamic resources.
@@ -62,6 +68,8 @@ pub struct Services {
     pub orders: Orders,
     /// What the node is short of.
     pub pressure: watch::Sender<BTreeSet<Pressure>>,
+    /// Whether the machine is about to stop.
+    pub shutting_down: watch::Sender<bool>,
     /// The pulls that may go on at the same time.
     pub pulls: Arc<Semaphore>,
     /// This node's own object.
@@ -77,6 +85,13 @@ impl Services {
         for (class, milli) in [("burstable", burstable), ("besteffort", 0)] {
             self.cgroups.share(&format!("{root}/kubepods/{class}"), resources::shares(milli));
         }
+    }
+
+    /// The pod has nothing for itself any more.
+    pub fn release_parts(&self, uid: &str) {
+        self.devices.release(uid);
+        self.cpus.release(uid);
+        self.memory.release(uid);
     }
 
     /// What the node can give to pods now, the devices of plugins included.

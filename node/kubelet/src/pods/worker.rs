@@ -445,8 +445,7 @@ impl Worker {
         self.services.claims.unprepare(&uid).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "dynamic resources not unprepared");
         })?;
-        self.services.devices.release(&uid);
-        self.services.cpus.release(&uid);
+        self.services.release_parts(&uid);
         self.services.allocations.release(&uid);
         if !desired.must_end() {
             // It stays readable, with its logs, until somebody deletes it.

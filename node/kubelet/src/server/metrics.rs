@@ -1,5 +1,5 @@
-//! The pages for Prometheus: `/metrics` of the kubelet itself, `/metrics/resource` and `/metrics/cadvisor` of its
-//! containers, with upstream's names.
+//! The pages for Prometheus: `/metrics` of the kubelet itself, `/metrics/resource` of its containers, with
+//! upstream's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,23 +13,23 @@ use crate::stats::Detail;
 use crate::stats::types::{ContainerStats, FsStats, PodStats, Summary, Time};
 
 /// The kernel's clock ticks a second in /proc.
-const TICKS: f64 = 100.0;
+pub(super) const TICKS: f64 = 100.0;
 
 /// A page in the text format, one family after the other.
 #[derive(Default)]
-struct Page {
-    text: String,
+pub(super) struct Page {
+    pub text: String,
 }
 
 /// The labels of a sample, in the order in which they are written.
-type Labels<'a> = &'a [(&'a str, &'a str)];
+pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, time: Option<Time>) {
+    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, time: Option<Time>) {
         self.text.push_str(name);
         if !labels.is_empty() {
             let labels: Vec<String> =
@@ -171,142 +171,6 @@ fn each_pod(page: &mut Page, summary: &Summary, name: &str, figure: impl Fn(&Pod
         let Some((value, time)) = figure(pod) else { continue };
         let labels = [("namespace", pod.pod_ref.namespace.as_str()), ("pod", pod.pod_ref.name.as_str())];
         page.sample(name, &labels, value, Some(time));
-    }
-}
-
-/// `/metrics/cadvisor`: the figures of containers under the names that dashboards use.
-pub async fn cadvisor(state: &Arc<State>) -> Response<Body> {
-    let summary = match state.collector.summary(Detail::All).await {
-        Ok(summary) => summary,
-        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-    };
-    let mut page = Page::default();
-    page.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    page.sample("machine_cpu_cores", &[], cores as f64, None);
-    page.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
-    page.sample("machine_memory_bytes", &[], state.services.memory_capacity as f64, None);
-    for (name, kind, help, figure) in CADVISOR_FIGURES {
-        page.family(name, kind, help);
-        for pod in &summary.pods {
-            for container in &pod.containers {
-                let Some((value, time)) = figure(container) else { continue };
-                page.sample(name, &cadvisor_labels(pod, container), value, time);
-            }
-        }
-    }
-    cadvisor_network(&mut page, &summary);
-    text(StatusCode::OK, &page.text)
-}
-
-fn cadvisor_labels<'a>(pod: &'a PodStats, container: &'a ContainerStats) -> [(&'static str, &'a str); 6] {
-    [
-        ("container", &container.name),
-        ("id", &container.id),
-        ("image", &container.image),
-        ("name", &container.id),
-        ("namespace", &pod.pod_ref.namespace),
-        ("pod", &pod.pod_ref.name),
-    ]
-}
-
-const CADVISOR_FIGURES: &[Figure] = &[
-    ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |container| {
-        let cpu = container.cpu.as_ref()?;
-        Some((seconds(cpu.usage_core_nano_seconds?), Some(cpu.time)))
-    }),
-    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |container| {
-        let memory = container.memory.as_ref()?;
-        Some((memory.working_set_bytes? as f64, Some(memory.time)))
-    }),
-    (
-        "container_memory_usage_bytes",
-        "gauge",
-        "Current memory usage in bytes, including all memory regardless of when it was accessed",
-        |container| {
-            let memory = container.memory.as_ref()?;
-            Some((memory.usage_bytes? as f64, Some(memory.time)))
-        },
-    ),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |container| {
-        let memory = container.memory.as_ref()?;
-        Some((memory.rss_bytes? as f64, Some(memory.time)))
-    }),
-    ("container_last_seen", "gauge", "Last time a container was seen by the exporter", |container| {
-        let time = container.cpu.as_ref()?.time;
-        Some((time.milliseconds() as f64 / 1e3, Some(time)))
-    }),
-    ("container_fs_inodes_free", "gauge", "Number of available Inodes", |container| {
-        let rootfs = container.rootfs.as_ref()?;
-        Some((rootfs.inodes_free? as f64, Some(rootfs.time)))
-    }),
-    ("container_fs_inodes_total", "gauge", "Number of Inodes", |container| {
-        let rootfs = container.rootfs.as_ref()?;
-        Some((rootfs.inodes? as f64, Some(rootfs.time)))
-    }),
-    ("container_memory_swap", "gauge", "Container swap usage in bytes.", |container| {
-        let swap = container.swap.as_ref()?;
-        Some((swap.swap_usage_bytes? as f64, Some(swap.time)))
-    }),
-    (
-        "container_fs_usage_bytes",
-        "gauge",
-        "Number of bytes that are consumed by the container on this filesystem.",
-        |container| {
-            let rootfs = container.rootfs.as_ref()?;
-            Some((rootfs.used_bytes? as f64, Some(rootfs.time)))
-        },
-    ),
-    (
-        "container_fs_limit_bytes",
-        "gauge",
-        "Number of bytes that can be consumed by the container on this filesystem.",
-        |container| {
-            let rootfs = container.rootfs.as_ref()?;
-            Some((rootfs.capacity_bytes? as f64, Some(rootfs.time)))
-        },
-    ),
-    (
-        "container_start_time_seconds",
-        "gauge",
-        "Start time of the container since unix epoch in seconds.",
-        |container| {
-            let started = container.start_time.milliseconds();
-            (started > 0).then(|| (started as f64 / 1e3, None))
-        },
-    ),
-];
-
-/// A counter of an interface.
-type Counter = fn(&crate::stats::types::InterfaceStats) -> u64;
-
-/// The network belongs to the pod, not to one of its containers.
-fn cadvisor_network(page: &mut Page, summary: &Summary) {
-    let families: [(&str, &str, Counter); 4] = [
-        ("container_network_receive_bytes_total", "Cumulative count of bytes received", |found| found.rx_bytes),
-        ("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", |found| {
-            found.rx_errors
-        }),
-        ("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", |found| found.tx_bytes),
-        (
-            "container_network_transmit_errors_total",
-            "Cumulative count of errors encountered while transmitting",
-            |found| found.tx_errors,
-        ),
-    ];
-    for (name, help, counter) in families {
-        page.family(name, "counter", help);
-        for pod in &summary.pods {
-            let Some(network) = &pod.network else { continue };
-            for interface in &network.interfaces {
-                let labels = [
-                    ("interface", interface.name.as_str()),
-                    ("namespace", pod.pod_ref.namespace.as_str()),
-                    ("pod", pod.pod_ref.name.as_str()),
-                ];
-                page.sample(name, &labels, counter(interface) as f64, Some(network.time));
-            }
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod access;
 mod authorize;
+mod cadvisor;
 mod local_volumes;
 mod log_socket;
 mod logs;
@@ -168,7 +169,7 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
         (&Method::GET, ["stats", "summary"]) => stats::summary(state, request.uri().query()).await,
         (&Method::GET, ["metrics"]) => metrics::kubelet(state).await,
         (&Method::GET, ["metrics", "resource"]) => metrics::resource(state).await,
-        (&Method::GET, ["metrics", "cadvisor"]) => metrics::cadvisor(state).await,
+        (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(state).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(state),
         (&Method::GET, ["configz"]) => stats::configz(state),
         (&Method::GET, ["logs", inside @ ..]) => {

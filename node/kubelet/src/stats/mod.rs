@@ -128,7 +128,6 @@ impl Inner {
             logs: None,
             swap: None,
             id: "/kubepods".into(),
-            image: String::new(),
         })
     }
 

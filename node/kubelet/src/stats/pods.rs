@@ -94,7 +94,6 @@ impl Inner {
                 swap_available_bytes: swap.swap_available_bytes.map(|value| value.value),
                 swap_usage_bytes: swap.swap_usage_bytes.map(|value| value.value),
             }),
-            image: instance.map(|instance| instance.image.clone()).unwrap_or_default(),
             id: attributes.id,
         })
     }

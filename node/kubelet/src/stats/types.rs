@@ -119,11 +119,9 @@ pub struct ContainerStats {
     pub logs: Option<FsStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<SwapStats>,
-    /// For the labels of `/metrics/cadvisor`; no part of the summary.
+    /// For `/metrics/cadvisor`; no part of the summary.
     #[serde(skip)]
     pub id: String,
-    #[serde(skip)]
-    pub image: String,
 }
 
 #[derive(Clone, Debug, Serialize)]

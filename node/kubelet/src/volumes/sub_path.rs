@@ -71,3 +71,49 @@ fn prepare_target(target: &Path, is_dir: bool) -> Result<()> {
     }
     fs::OpenOptions::new().create(true).append(true).open(target).map(drop).map_err(Error::file("create", target))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_link_that_is_swapped_in_never_leads_out() {
+        let (volume, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (data, link) = (volume.path().join("data"), volume.path().join("link"));
+        fs::create_dir(&data).unwrap();
+        std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+        let stop = AtomicBool::new(false);
+        let inside = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let flags = rustix::fs::RenameFlags::EXCHANGE;
+                    let cwd = rustix::fs::CWD;
+                    rustix::fs::renameat_with(cwd, &data, cwd, &link, flags).unwrap();
+                }
+            });
+            let mut inside = 0;
+            for attempt in 0..3000 {
+                let path = format!("data/new-{attempt}/deep");
+                let Ok(found) = open_or_create(volume.path(), Path::new(&path)) else { continue };
+                let place = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).unwrap();
+                assert!(place.starts_with(volume.path()), "{place:?} is not in the volume");
+                inside += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+            inside
+        });
+        assert!(inside > 0, "no attempt met the directory");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "something was made outside of the volume");
+    }
+
+    #[test]
+    fn a_path_that_climbs_is_refused() {
+        let volume = tempfile::tempdir().unwrap();
+        for path in ["../up", "/etc", "a/../../b"] {
+            let error = bind(volume.path(), path, &volume.path().join("target")).unwrap_err();
+            assert!(error.to_string().contains("must be a relative path without '..'"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The fields of what containers have for themselves (processors, memory, and where they are taken from), and of how
+//! the node goes down.
+
+use std::collections::BTreeMap;
+
+use corten_meta::Value;
+use serde_json::json;
+
+use super::Field;
+use super::fields::{duration, map, number, text, written};
+use crate::shutdown::Period;
+use crate::topology::Policy;
+
+pub(super) const FIELDS: &[Field] = &[
+    Field {
+        name: "cpuManagerPolicy",
+        get: |config| if config.static_cpu_policy { "static" } else { "none" }.into(),
+        set: |config, value| {
+            config.static_cpu_policy = match text(value)?.as_str() {
+                "none" => false,
+                "static" => true,
+                other => return Err(format!("{other:?} is neither none nor static")),
+            };
+            Ok(())
+        },
+    },
+    Field {
+        name: "reservedSystemCPUs",
+        get: |config| config.reserved_cpus.clone().map_or(Value::Null, Value::from),
+        set: |config, value| {
+            let cpus = Some(text(value)?).filter(|cpus| !cpus.is_empty());
+            if cpus.as_deref().is_some_and(|cpus| crate::cpus::set::parse(cpus).is_none()) {
+                return Err(format!("{value} is not a list of processors"));
+            }
+            config.reserved_cpus = cpus;
+            Ok(())
+        },
+    },
+    Field {
+        name: "memoryManagerPolicy",
+        get: |config| if config.static_memory_policy { "Static" } else { "None" }.into(),
+        set: |config, value| {
+            config.static_memory_policy = match text(value)?.as_str() {
+                "None" => false,
+                "Static" => true,
+                other => return Err(format!("{other:?} is neither None nor Static")),
+            };
+            Ok(())
+        },
+    },
+    Field {
+        name: "reservedMemory",
+        get: |config| {
+            let entry = |(node, limits): &(u32, BTreeMap<String, u64>)| {
+                let limits: BTreeMap<&String, String> =
+                    limits.iter().map(|(kind, size)| (kind, size.to_string())).collect();
+                json!({"numaNode": node, "limits": limits})
+            };
+            match config.reserved_memory.as_slice() {
+                [] => Value::Null,
+                entries => entries.iter().map(entry).collect(),
+            }
+        },
+        set: |config, value| {
+            let list = value.as_array().ok_or_else(|| format!("{value} is not a list"))?;
+            config.reserved_memory = list.iter().map(reserved).collect::<Result<_, String>>()?;
+            Ok(())
+        },
+    },
+    Field {
+        name: "topologyManagerPolicy",
+        get: |config| {
+            let named = Policy::ALL.iter().find(|(_, policy)| *policy == config.topology_policy);
+            named.map_or(Value::Null, |(name, _)| (*name).into())
+        },
+        set: |config, value| {
+            let wanted = text(value)?;
+            let found = Policy::ALL.iter().find(|(name, _)| *name == wanted);
+            config.topology_policy = found.map(|(_, policy)| *policy).ok_or_else(|| {
+                let names: Vec<&str> = Policy::ALL.iter().map(|(name, _)| *name).collect();
+                format!("{wanted:?} is none of {}", names.join(", "))
+            })?;
+            Ok(())
+        },
+    },
+    Field {
+        name: "topologyManagerScope",
+        get: |config| if config.topology_of_pods { "pod" } else { "container" }.into(),
+        set: |config, value| {
+            config.topology_of_pods = match text(value)?.as_str() {
+                "container" => false,
+                "pod" => true,
+                other => return Err(format!("{other:?} is neither container nor pod")),
+            };
+            Ok(())
+        },
+    },
+    Field {
+        name: "shutdownGracePeriod",
+        get: |config| written(config.shutdown.whole),
+        set: |config, value| {
+            config.shutdown.whole = duration(value)?;
+            Ok(())
+        },
+    },
+    Field {
+        name: "shutdownGracePeriodCriticalPods",
+        get: |config| written(config.shutdown.critical),
+        set: |config, value| {
+            config.shutdown.critical = duration(value)?;
+            Ok(())
+        },
+    },
+    Field {
+        name: "shutdownGracePeriodByPodPriority",
+        get: |config| {
+            let period =
+                |period: &Period| json!({"priority": period.priority, "shutdownGracePeriodSeconds": period.seconds});
+            match config.shutdown.by_priority.as_slice() {
+                [] => Value::Null,
+                periods => periods.iter().map(period).collect(),
+            }
+        },
+        set: |config, value| {
+            let list = value.as_array().ok_or_else(|| format!("{value} is not a list"))?;
+            let field = |entry: &Value, name: &str| entry.get(name).cloned().unwrap_or(Value::Null);
+            let period = |entry: &Value| {
+                let seconds = number(&field(entry, "shutdownGracePeriodSeconds"))?;
+                Ok(Period { priority: number(&field(entry, "priority"))?, seconds })
+            };
+            config.shutdown.by_priority = list.iter().map(period).collect::<Result<_, String>>()?;
+            Ok(())
+        },
+    },
+];
+
+/// `{numaNode: 0, limits: {memory: 1Gi}}`.
+fn reserved(value: &Value) -> Result<(u32, BTreeMap<String, u64>), String> {
+    let limits = map(value.get("limits").unwrap_or(&Value::Null))?;
+    let sizes = limits.into_iter().map(|(kind, size)| {
+        let size = corten_meta::Quantity::parse(&size).map_err(|error| error.to_string())?.as_i64();
+        if kind != "memory" && !kind.starts_with("hugepages-") {
+            return Err(format!("{kind:?} is not a kind of memory"));
+        }
+        Ok((kind, u64::try_from(size).map_err(|_| format!("{size} is not a size"))?))
+    });
+    Ok((number(value.get("numaNode").unwrap_or(&Value::Null))?, sizes.collect::<Result<_, String>>()?))
+}

@@ -1,0 +1,144 @@
+//! A node that goes down in order: told by logind that the machine is about to stop, it takes no more pods, says so in
+//! its status, and ends its pods by priority, the lowest first, each group within its time; then it lets the machine go.
+//!
+//! It never ends a pod by itself: it orders the end, and the pods' workers do it.
+
+mod dbus;
+mod logind;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::{Config, ShutdownConfig};
+use crate::error::{Error, Result};
+use crate::pods::orders::End;
+use crate::pods::view::{View, Views};
+use crate::pods::{Services, spec, status};
+use logind::Logind;
+
+/// From this priority on, pods are the system's.
+const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+const BUS: &str = "/run/dbus/system_bus_socket";
+const REASON: &str = "Terminated";
+const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+
+/// The pods from a priority on, and how long they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    pub priority: i32,
+    pub seconds: u64,
+}
+
+/// The periods by priority, the lowest first; none if the node just stops.
+pub fn periods(config: &ShutdownConfig) -> Vec<Period> {
+    let mut periods = config.by_priority.clone();
+    if periods.is_empty() && !config.whole.is_zero() {
+        let (whole, critical) = (config.whole.as_secs(), config.critical.as_secs());
+        periods = vec![
+            Period { priority: 0, seconds: whole.saturating_sub(critical) },
+            Period { priority: SYSTEM_CRITICAL, seconds: critical },
+        ];
+    }
+    periods.sort_unstable_by_key(|period| period.priority);
+    periods
+}
+
+/// Listens for the machine's shutdown; `None` if the configuration does not ask for it.
+pub struct Shutdown {
+    logind: Logind,
+    periods: Vec<Period>,
+}
+
+impl Shutdown {
+    pub fn new(config: &Config) -> Result<Option<Shutdown>> {
+        let periods = periods(&config.shutdown);
+        if periods.is_empty() {
+            return Ok(None);
+        }
+        let socket = config.shutdown.bus.clone().unwrap_or_else(|| BUS.into());
+        let whole = Duration::from_secs(periods.iter().map(|period| period.seconds).sum());
+        let logind = Logind::connect(&socket, Path::new("/"), whole).map_err(|error| {
+            Error::Configuration(format!(
+                "shutdownGracePeriod needs logind, and {} cannot be used: {error}",
+                socket.display()
+            ))
+        })?;
+        Ok(Some(Shutdown { logind, periods }))
+    }
+
+    pub async fn run(mut self, services: Arc<Services>, views: Views, stop: CancellationToken) {
+        loop {
+            let begins = tokio::select! {
+                () = stop.cancelled() => return,
+                begins = self.logind.shutdowns.recv() => begins,
+            };
+            let Some(begins) = begins else {
+                warn!("logind does not answer any more: the node would be stopped without warning");
+                return stop.cancelled().await;
+            };
+            services.shutting_down.send_replace(begins);
+            if !begins {
+                info!("the shutdown of the machine was called off");
+                continue;
+            }
+            info!("the machine shuts down: ending pods");
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = end_pods(&self.periods, &services, &views) => {}
+            }
+            self.logind.release();
+        }
+    }
+}
+
+/// Ends the pods, group by group.
+async fn end_pods(periods: &[Period], services: &Services, views: &Views) {
+    let active: Vec<View> = views.all().into_iter().filter(is_active).collect();
+    let priority = |view: &View| spec::spec(&view.pod).priority.unwrap_or(0);
+    let pods: Vec<(String, i32)> =
+        active.iter().map(|view| (spec::uid(&view.pod).to_owned(), priority(view))).collect();
+    for (seconds, uids) in groups(periods, pods) {
+        let grace = i64::try_from(seconds).unwrap_or(i64::MAX);
+        for uid in &uids {
+            let end = End { reason: REASON.into(), message: MESSAGE.into(), grace, disrupted: true };
+            services.orders.end(uid, end);
+        }
+        let ended = futures::future::join_all(uids.iter().map(|uid| ended(views, uid)));
+        if tokio::time::timeout(Duration::from_secs(seconds), ended).await.is_err() {
+            warn!(seconds, "shutdown: pods did not end in their time");
+        }
+    }
+}
+
+async fn ended(views: &Views, uid: &str) {
+    let Some(mut view) = views.get(uid) else { return };
+    // A view whose pod is gone is over as well.
+    let _ = view.wait_for(|view| !is_active(view)).await;
+}
+
+fn is_active(view: &View) -> bool {
+    !view.status.phase.as_deref().is_some_and(status::is_terminal) || view.observed.running().next().is_some()
+}
+
+/// Which pods are ended together: each with the highest period that is not above its priority, those below all with
+/// the lowest.
+fn groups(periods: &[Period], pods: Vec<(String, i32)>) -> Vec<(u64, Vec<String>)> {
+    let mut groups: Vec<(u64, Vec<String>)> = periods.iter().map(|period| (period.seconds, Vec::new())).collect();
+    for (uid, priority) in pods {
+        let above = periods.partition_point(|period| period.priority <= priority);
+        if let Some((_, group)) = groups.get_mut(above.saturating_sub(1)) {
+            group.push(uid);
+        }
+    }
+    groups.retain(|(_, group)| !group.is_empty());
+    groups
+}
+
+#[cfg(test)]
+mod fake_bus;
+#[cfg(test)]
+mod tests;

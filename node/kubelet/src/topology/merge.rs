@@ -1,0 +1,155 @@
+//! One place for everything, found from what each manager could give. Pure.
+
+use super::{Hint, Nodes, Policy};
+
+/// What is the best for all resources together; `None` if the policy refuses it.
+pub fn merge(policy: Policy, all: Nodes, resources: &[Vec<Hint>]) -> Option<Hint> {
+    let impossible = Hint { nodes: None, preferred: false };
+    let mut resources: Vec<Vec<Hint>> = resources.to_vec();
+    for hints in &mut resources {
+        if hints.is_empty() {
+            hints.push(impossible);
+        }
+        if policy == Policy::SingleNumaNode {
+            hints.retain(|hint| hint.preferred && hint.nodes.is_none_or(|nodes| nodes.count_ones() == 1));
+        }
+    }
+    let mut best = None;
+    // Where no manager needs more than this many nodes, a place of so many is better than a wider or a narrower one.
+    let widest = resources.iter().filter_map(|hints| narrowest(hints)).max().unwrap_or(0);
+    permute(&resources, &mut Vec::new(), &mut |chosen| {
+        let merged = intersect(all, chosen);
+        if merged.0 != 0 && best.is_none_or(|best| is_better(merged, best, widest)) {
+            best = Some(merged);
+        }
+    });
+    let (nodes, preferred) = best.unwrap_or((all, false));
+    let nodes = (policy != Policy::SingleNumaNode || nodes != all).then_some(nodes);
+    (policy == Policy::BestEffort || preferred).then_some(Hint { nodes, preferred })
+}
+
+/// Every choice of one hint for each resource.
+fn permute(resources: &[Vec<Hint>], chosen: &mut Vec<Hint>, tell: &mut dyn FnMut(&[Hint])) {
+    let Some((first, rest)) = resources.split_first() else { return tell(chosen) };
+    for hint in first {
+        chosen.push(*hint);
+        permute(rest, chosen, tell);
+        chosen.pop();
+    }
+}
+
+/// What suits all of the hints; preferred only where they all mean the same nodes and prefer them.
+fn intersect(all: Nodes, hints: &[Hint]) -> (Nodes, bool) {
+    let mut named = hints.iter().filter_map(|hint| hint.nodes);
+    let first = named.clone().next();
+    let agreed = named.all(|nodes| Some(nodes) == first);
+    let nodes = hints.iter().filter_map(|hint| hint.nodes).fold(all, |nodes, other| nodes & other);
+    (nodes, agreed && hints.iter().all(|hint| hint.preferred))
+}
+
+fn narrowest(hints: &[Hint]) -> Option<u32> {
+    hints.iter().filter_map(|hint| hint.nodes).map(Nodes::count_ones).min()
+}
+
+fn is_better((nodes, preferred): (Nodes, bool), (best, best_preferred): (Nodes, bool), widest: u32) -> bool {
+    let narrower = (nodes.count_ones(), nodes) < (best.count_ones(), best);
+    if preferred != best_preferred {
+        return preferred;
+    }
+    if preferred {
+        return narrower;
+    }
+    let (count, best_count) = (nodes.count_ones(), best.count_ones());
+    match best_count.cmp(&widest) {
+        std::cmp::Ordering::Greater => narrower,
+        std::cmp::Ordering::Equal => count == widest && narrower,
+        std::cmp::Ordering::Less if count > widest => false,
+        std::cmp::Ordering::Less if count != best_count => count > best_count,
+        std::cmp::Ordering::Less => narrower,
+    }
+}
+
+/// Every set of the nodes from which `now` says that enough can be given. Preferred are those that are as small as the
+/// smallest from which `ever` says that enough could be given if nobody had anything.
+pub fn hints(all: Nodes, ever: &dyn Fn(Nodes) -> bool, now: &dyn Fn(Nodes) -> bool) -> Vec<Hint> {
+    let mut sets = vec![all];
+    // Counts down through the subsets of a mask, down to the empty one.
+    while let Some(last) = sets.last().copied().filter(|last| *last != 0) {
+        sets.push((last - 1) & all);
+    }
+    sets.retain(|set| *set != 0);
+    sets.sort_unstable_by_key(|set| (set.count_ones(), *set));
+    let least = sets.iter().find(|set| ever(**set)).map_or(all.count_ones(), |set| set.count_ones());
+    let possible = sets.into_iter().filter(|set| now(*set));
+    possible.map(|set| Hint { nodes: Some(set), preferred: set.count_ones() == least }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `01+ 1- *`: nodes with `+` for preferred and `-` for not; `*` is any.
+    fn read(text: &str) -> Vec<Vec<Hint>> {
+        let hint = |word: &str| {
+            let (nodes, preferred) = word.split_at(word.len() - 1);
+            let nodes = nodes.chars().filter_map(|digit| digit.to_digit(10));
+            let nodes = (word.len() > 1).then(|| super::super::nodes(nodes));
+            Hint { nodes, preferred: preferred != "-" }
+        };
+        let resources = text.split('|').map(str::trim);
+        resources.map(|words| words.split_whitespace().map(hint).collect()).collect()
+    }
+
+    fn shown(hint: Option<Hint>) -> String {
+        let Some(hint) = hint else { return "refused".into() };
+        let nodes =
+            hint.nodes.map(|nodes| super::super::numbers(nodes).map(|node| node.to_string()).collect::<String>());
+        format!("{}{}", nodes.unwrap_or_else(|| "*".into()), if hint.preferred { "+" } else { "-" })
+    }
+
+    #[test]
+    fn places_are_merged_as_upstream_merges_them() {
+        // Two NUMA nodes; what each of the three policies makes of the hints.
+        for (hints, best_effort, restricted, single) in [
+            ("*", "01+", "01+", "*+"),
+            ("", "01-", "refused", "refused"),
+            ("0+ 1+ 01-", "0+", "0+", "0+"),
+            ("1+ 01-", "1+", "1+", "1+"),
+            ("0+ 01- | 1+ 01-", "0-", "refused", "refused"),
+            ("0+ 1+ 01- | 1+ 01-", "1+", "1+", "1+"),
+            ("0+ 1+ 01- | *", "0+", "0+", "0+"),
+            ("01+", "01+", "01+", "refused"),
+            ("01+ | 0+ 1+ 01-", "01-", "refused", "refused"),
+            ("01-", "01-", "refused", "refused"),
+            ("0- | 01-", "0-", "refused", "refused"),
+        ] {
+            for (policy, expected) in
+                [(Policy::BestEffort, best_effort), (Policy::Restricted, restricted), (Policy::SingleNumaNode, single)]
+            {
+                assert_eq!(shown(merge(policy, 0b11, &read(hints))), expected, "{policy:?} {hints:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_preferred_is_as_wide_as_the_widest_need() {
+        // Four nodes: one resource needs two of them, the other could do with one.
+        let hints = read("01- 23- 0123- | 0- 1- 23- 0123-");
+        assert_eq!(shown(merge(Policy::BestEffort, 0b1111, &hints)), "01-");
+    }
+
+    #[test]
+    fn hints_are_all_sets_that_suffice_and_the_smallest_are_preferred() {
+        let room = |free: [u32; 2]| {
+            move |set: Nodes| super::super::numbers(set).map(|node| free[node as usize]).sum::<u32>() >= 3
+        };
+        let found = |free| {
+            let hints = hints(0b11, &room([4, 4]), &room(free));
+            hints.into_iter().map(|hint| shown(Some(hint))).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(found([4, 4]), "0+ 1+ 01-");
+        assert_eq!(found([1, 4]), "1+ 01-");
+        assert_eq!(found([2, 2]), "01-");
+        assert_eq!(found([1, 1]), "");
+    }
+}
