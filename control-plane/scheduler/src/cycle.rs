@@ -11,6 +11,7 @@ use crate::metrics::ProfileSeries;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
 use crate::rows::demand::Demand;
+use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 /// Why no node was found, in upstream's words.
@@ -155,8 +156,19 @@ impl Search {
     }
 }
 
-/// Filters as far as plugins go.
+/// Filters as far as plugins go, and learns of every node on the way why it will not do.
 pub fn search(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, rotation: &mut Rotation) -> Search {
+    searched(snapshot, profile, pod, rotation, true)
+}
+
+/// Whether it is `thorough` makes no difference to the nodes that are found. If some are, nobody asks about the others.
+fn searched(
+    snapshot: &mut Snapshot,
+    profile: &Profile,
+    pod: &PodRow,
+    rotation: &mut Rotation,
+    thorough: bool,
+) -> Search {
     let (series, began) = (&profile.series, Instant::now());
     let mut filters = match pre_filter(snapshot, profile, pod) {
         Ok(filters) => filters,
@@ -168,7 +180,8 @@ pub fn search(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, rotation
     series.point(Point::PreFilter, "Success", began);
     filters.timed = series.sample().then_some(series);
     let began = Instant::now();
-    let search = find_feasible(snapshot, profile, pod, &filters, rotation);
+    let list = if thorough { Shortlist::default() } else { filters.shortlist(snapshot) };
+    let search = find_feasible(snapshot, profile, pod, &filters, rotation, &list);
     series.point(Point::Filter, "Success", began);
     count_filters(&filters, &search, series);
     search
@@ -213,6 +226,15 @@ pub fn pre_filter<'a>(
 }
 
 impl Filters<'_> {
+    /// The nodes that no plugin is sure to refuse. Where only some nodes are looked at, there is nothing to shorten.
+    fn shortlist(&self, snapshot: &Snapshot) -> Shortlist {
+        let mut list = Shortlist::new(snapshot.slots());
+        if self.only.is_none() {
+            self.plugins.iter().for_each(|(plugin, state)| plugin.shorten(state, snapshot, &mut list));
+        }
+        list
+    }
+
     /// Whether what they say of a node hangs on nothing but its own row.
     pub fn are_local(&self) -> bool {
         self.plugins.iter().all(|(plugin, _)| plugin.is_local())
@@ -276,6 +298,7 @@ fn find_feasible(
     pod: &PodRow,
     filters: &Filters<'_>,
     rotation: &mut Rotation,
+    list: &Shortlist,
 ) -> Search {
     let mut search = Search::default();
     // A node that a preemption cleared for this pod is tried first: others must not take the pod elsewhere meanwhile.
@@ -300,10 +323,17 @@ fn find_feasible(
     while looked_at < nodes && search.feasible.len() < enough {
         let slot = only.map_or_else(|| snapshot.order()[(start + looked_at) % nodes], |slots| slots[looked_at]);
         looked_at += 1;
+        if !list.contains(slot) {
+            continue;
+        }
         match filter_with_nominated(filters, pod, slot, snapshot) {
             Some((plugin, verdict)) => search.reject(slot, plugin, verdict),
             None => search.feasible.push(slot),
         }
+    }
+    if search.feasible.is_empty() && !list.is_whole() {
+        // Why no node will do has to be said of all of them.
+        return find_feasible(snapshot, profile, pod, filters, rotation, &Shortlist::default());
     }
     rotation.next_start = (rotation.next_start + looked_at) % total.max(1);
     search
@@ -461,7 +491,7 @@ pub fn schedule(
         return Err(Box::new(no_nodes()));
     }
     let began = Instant::now();
-    let search = search(snapshot, profile, pod, rotation);
+    let search = searched(snapshot, profile, pod, rotation, false);
     let chosen = match search.feasible.as_slice() {
         [] => None,
         [only] => Some(*only),

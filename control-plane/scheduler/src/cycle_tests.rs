@@ -324,3 +324,67 @@ proptest! {
         }
     }
 }
+
+/// What a pod asks for of everything that can shorten the list: a zone, tolerance, company, distance, an even spread.
+fn asking(asks: u8) -> Value {
+    let blue = json!({"matchLabels": {"app": "blue"}});
+    let term = |key: &str| json!([{"topologyKey": key, "labelSelector": blue}]);
+    let zones = json!({"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "zone", "operator": "In", "values": ["0", "1"]}]}]});
+    let mut affinity = json!({});
+    if asks & 1 != 0 {
+        affinity["nodeAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": zones});
+    }
+    if asks & 2 != 0 {
+        affinity["podAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": term("zone")});
+    }
+    if asks & 4 != 0 {
+        let apart = term("kubernetes.io/hostname");
+        affinity["podAntiAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": apart});
+    }
+    let mut extra = json!({"affinity": affinity});
+    if asks & 8 != 0 {
+        extra["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "zone",
+            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": blue}]);
+    }
+    if asks & 16 != 0 {
+        extra["tolerations"] = json!([{"operator": "Exists"}]);
+    }
+    cpu("1", extra)
+}
+
+proptest! {
+    #[test]
+    fn a_short_list_hides_no_node_that_would_do(
+        nodes in proptest::collection::vec((proptest::option::of(0u8..4), 0u8..4), 1..12),
+        pods in proptest::collection::vec((0usize..12, any::<bool>()), 0..16),
+        (asks, start) in (0u8..32, 0usize..12),
+    ) {
+        let made = nodes.iter().enumerate().map(|(number, (zone, kind))| {
+            let labels = zone.map_or(json!({}), |zone| json!({"zone": zone.to_string()}));
+            let taints = match kind {
+                0 => json!([]),
+                _ => json!([{"key": "k", "effect": "NoSchedule"}]),
+            };
+            node(&format!("n{number}"), "3", json!({"metadata": {"labels": labels}, "spec": {"taints": taints}}))
+        });
+        let mut cluster = Cluster::new(made.collect());
+        for (number, (at, blue)) in pods.iter().enumerate() {
+            let mut pod = typed_pod(&format!("p{number}"), cpu("1", json!({})));
+            let app = if *blue { "blue" } else { "red" };
+            pod.metadata.labels = Some(BTreeMap::from([("app".to_owned(), app.to_owned())]));
+            let mut row = cluster.snapshot.row(pod);
+            row.node_name = format!("n{}", at % nodes.len());
+            cluster.snapshot.add_pod(Arc::new(row));
+        }
+        let row = cluster.snapshot.row(typed_pod("blue", asking(asks)));
+        let mut look = |thorough: bool| {
+            let mut rotation = Rotation { next_start: start % nodes.len(), ..Rotation::new(7) };
+            let search = searched(&mut cluster.snapshot, &cluster.profile, &row, &mut rotation, thorough);
+            let refused: Vec<(usize, &str)> = search.rejected.iter().map(|one| (one.slot, one.plugin)).collect();
+            let told = if search.feasible.is_empty() { refused } else { Vec::new() };
+            (search.feasible, told, rotation.next_start)
+        };
+        prop_assert_eq!(look(true), look(false));
+    }
+}

@@ -13,6 +13,7 @@ use corten_meta::Key;
 use crate::cycle::Search;
 use crate::plugins::Limits;
 use crate::queue::Entry;
+use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeChange, NodeRow, PodRow, Snapshot};
 
 pub const MAX_SCORE: i64 = 100;
@@ -241,6 +242,9 @@ pub trait Plugin: Send + Sync {
     fn filter(&self, _state: &State, _pod: &PodRow, _node: &NodeRow, _snapshot: &Snapshot) -> Verdict {
         Verdict::Fits
     }
+
+    /// Strikes off nodes that the filter is going to refuse, if they are many and known without looking at each.
+    fn shorten(&self, _state: &State, _snapshot: &Snapshot, _list: &mut Shortlist) {}
 
     /// Whether its filter hangs on nothing but the pod and the node's own row.
     fn is_local(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, state};
 use crate::rows::demand::{PodMatcher, Term};
+use crate::rows::shortlist::Shortlist;
 use crate::rows::topology::{Carries, Inclusion, Query};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
@@ -57,10 +58,10 @@ impl Plugin for InterPodAffinity {
 
     fn filter(&self, asked: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
         let Some(asked) = state::<Asked>(asked) else { return Verdict::Fits };
-        if !near_enough(asked, node, snapshot) {
+        if !near_enough(asked, node.slot, snapshot) {
             return Verdict::unresolvable("node(s) didn't match pod affinity rules");
         }
-        if asked.avoided.iter().any(|tally| here(*tally, node, snapshot).is_some_and(|pods| pods > 0)) {
+        if asked.avoided.iter().any(|tally| here(*tally, node.slot, snapshot).is_some_and(|pods| pods > 0)) {
             return Verdict::unschedulable("node(s) didn't match pod anti-affinity rules");
         }
         let repelled = asked.repelling.iter().any(|number| {
@@ -70,6 +71,21 @@ impl Plugin for InterPodAffinity {
         match repelled {
             true => Verdict::unschedulable("node(s) didn't satisfy existing pods anti-affinity rules"),
             false => Verdict::Fits,
+        }
+    }
+
+    fn shorten(&self, asked: &State, snapshot: &Snapshot, list: &mut Shortlist) {
+        let Some(asked) = state::<Asked>(asked) else { return };
+        let counted = |tally: &usize| snapshot.topology().counted(*tally).map(|(tally, _)| tally);
+        let somewhere = |tally: &usize| counted(tally).is_some_and(|tally| tally.minimum() == 0 && tally.total() > 0);
+        if asked.attracting.iter().any(somewhere) {
+            list.retain(|slot| near_enough(asked, slot, snapshot));
+        }
+        for avoided in &asked.avoided {
+            // So few are not worth the walk over all nodes.
+            if counted(avoided).is_some_and(|tally| tally.total() > tally.domains() as i64 / 5) {
+                list.retain(|slot| here(*avoided, slot, snapshot).is_none_or(|pods| pods == 0));
+            }
         }
     }
 
@@ -102,7 +118,7 @@ impl Plugin for InterPodAffinity {
 
     fn score(&self, weights: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> i64 {
         let Some(weights) = state::<Weights>(weights) else { return 0 };
-        let own = weights.own.iter().map(|(weight, tally)| weight * here(*tally, node, snapshot).unwrap_or(0));
+        let own = weights.own.iter().map(|(weight, tally)| weight * here(*tally, node.slot, snapshot).unwrap_or(0));
         let theirs = weights.theirs.iter().map(|(weight, number)| {
             let (carrier, division) = snapshot.topology().carrier(*number);
             let domain = snapshot.topology().domain(division, node.slot);
@@ -157,15 +173,15 @@ fn ask(snapshot: &mut Snapshot, topology_key: &str, pods: Vec<PodMatcher>) -> us
 }
 
 /// The count in the node's domain; none if the node is in no domain.
-fn here(tally: usize, node: &NodeRow, snapshot: &Snapshot) -> Option<i64> {
+fn here(tally: usize, slot: usize, snapshot: &Snapshot) -> Option<i64> {
     let (tally, division) = snapshot.topology().counted(tally)?;
-    Some(tally.in_domain(snapshot.topology().domain(division, node.slot)?))
+    Some(tally.in_domain(snapshot.topology().domain(division, slot)?))
 }
 
-fn near_enough(asked: &Asked, node: &NodeRow, snapshot: &Snapshot) -> bool {
+fn near_enough(asked: &Asked, slot: usize, snapshot: &Snapshot) -> bool {
     let mut all_there = true;
     for tally in &asked.attracting {
-        let Some(pods) = here(*tally, node, snapshot) else { return false };
+        let Some(pods) = here(*tally, slot, snapshot) else { return false };
         all_there &= pods > 0;
     }
     // The first of a group that wants its own kind near has nobody to be near to.

@@ -6,6 +6,7 @@ use corten_api::placement::node_term_matches;
 use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state};
 use crate::rows::demand::NodeDemand;
 use crate::rows::node_sets::NodeQuery;
+use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 /// See the file.
@@ -79,6 +80,12 @@ impl Plugin for NodeAffinity {
         match selected {
             true => Verdict::Fits,
             false => Verdict::unresolvable("node(s) didn't match Pod's node affinity/selector"),
+        }
+    }
+
+    fn shorten(&self, meant: &State, snapshot: &Snapshot, list: &mut Shortlist) {
+        if let Some(Meant::Set(set)) = state::<Meant>(meant) {
+            snapshot.sets().shorten(*set, snapshot.len(), list);
         }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, state};
-use crate::rows::topology::{EVERY_NODE, Inclusion, Query};
+use crate::rows::shortlist::Shortlist;
+use crate::rows::topology::{EVERY_NODE, Inclusion, Query, Tally};
 use crate::rows::{NodeRow, PodMatcher, PodRow, Snapshot, Spread};
 
 const NOT_MATCH: &str = "node(s) didn't match pod topology spread constraints";
@@ -69,6 +70,15 @@ struct Hard {
     own: i64,
 }
 
+impl Hard {
+    /// The most pods that a domain may have for one more to go there.
+    fn most(&self, tally: &Tally) -> i64 {
+        // As long as there are fewer domains than asked for, the missing ones count as empty.
+        let minimum = if tally.domains() < self.min_domains { 0 } else { tally.minimum() };
+        self.max_skew + minimum - self.own
+    }
+}
+
 /// A soft constraint with its standing count, and the weight of a pod in it.
 struct Soft {
     tally: usize,
@@ -118,13 +128,23 @@ impl Plugin for PodTopologySpread {
             let Some(domain) = topology.domain(division, node.slot) else {
                 return Verdict::unresolvable(LABEL_MISSING);
             };
-            // As long as there are fewer domains than asked for, the missing ones count as empty.
-            let minimum = if tally.domains() < hard.min_domains { 0 } else { tally.minimum() };
-            if tally.in_domain(domain) + hard.own - minimum > hard.max_skew {
+            if tally.in_domain(domain) > hard.most(tally) {
                 return Verdict::unschedulable(NOT_MATCH);
             }
         }
         Verdict::Fits
+    }
+
+    fn shorten(&self, hards: &State, snapshot: &Snapshot, list: &mut Shortlist) {
+        let topology = snapshot.topology();
+        for hard in state::<Vec<Hard>>(hards).into_iter().flatten() {
+            let Some((tally, division)) = topology.counted(hard.tally) else { continue };
+            let most = hard.most(tally);
+            if tally.maximum() > most {
+                let has_room = |domain| tally.in_domain(domain) <= most;
+                list.retain(|slot| topology.domain(division, slot).is_some_and(has_room));
+            }
+        }
     }
 
     fn pre_score(&self, pod: &PodRow, snapshot: &mut Snapshot, feasible: &[usize]) -> PreScore {

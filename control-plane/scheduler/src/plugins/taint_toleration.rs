@@ -5,6 +5,7 @@ use corten_api::placement::tolerates;
 
 use crate::framework::{ClusterEvent, MAX_SCORE, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state};
 use crate::rows::node_sets::NodeQuery;
+use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 pub struct TaintToleration;
@@ -34,6 +35,12 @@ impl Plugin for TaintToleration {
         match state::<usize>(tolerated).is_none_or(|set| snapshot.sets().contains(*set, node.slot)) {
             true => Verdict::Fits,
             false => Verdict::unresolvable("node(s) had untolerated taint(s)"),
+        }
+    }
+
+    fn shorten(&self, tolerated: &State, snapshot: &Snapshot, list: &mut Shortlist) {
+        if let Some(set) = state::<usize>(tolerated) {
+            snapshot.sets().shorten(*set, snapshot.len(), list);
         }
     }
 

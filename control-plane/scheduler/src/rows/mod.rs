@@ -7,6 +7,7 @@ pub mod node;
 pub mod node_sets;
 pub mod pod;
 pub mod selectors;
+pub mod shortlist;
 mod snapshot;
 pub mod storage;
 pub mod topology;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::demand::{NodeDemand, Tolerations};
 use super::node::NodeRow;
+use super::shortlist::Shortlist;
 
 const MOST_SETS: usize = 256;
 
@@ -83,6 +84,13 @@ impl NodeSets {
 
     pub fn len(&self, set: usize) -> usize {
         self.sets[set].len
+    }
+
+    /// Strikes off the nodes that are not in the set, unless it is most of them.
+    pub fn shorten(&self, set: usize, nodes: usize, list: &mut Shortlist) {
+        if self.len(set) * 2 < nodes {
+            list.retain(|slot| self.contains(set, slot));
+        }
     }
 
     pub fn node_changed(&mut self, node: &NodeRow) {

@@ -102,6 +102,11 @@ impl Snapshot {
         self.known
     }
 
+    /// How many slots there are for nodes.
+    pub fn slots(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// How many pods are on nodes.
     pub fn pods(&self) -> usize {
         self.placed.len()

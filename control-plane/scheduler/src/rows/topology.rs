@@ -149,6 +149,11 @@ impl Tally {
         self.domains_by_count.keys().next().copied().unwrap_or(0)
     }
 
+    /// The most pods of any domain that has a node that counts.
+    pub fn maximum(&self) -> i64 {
+        self.domains_by_count.keys().next_back().copied().unwrap_or(0)
+    }
+
     fn wants(&mut self, pod: &PodRow, namespaces: &Namespaces) -> bool {
         if self.query.staying && pod.terminating {
             return false;
