@@ -1,5 +1,6 @@
 //! Writes a pod's status to the API, beside its worker: the newest status wins, those in between are never
-//! sent, and a slow API server slows no container down.
+//! sent, and a slow API server slows no container down. What others wrote over it, as the control plane does with the pods
+//! of a node that it has lost, is set right when the kubelet sees it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +17,36 @@ use super::{spec, static_pods};
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 
-/// The object that carries the status: its uid, and the status that the API is known to hold.
-type Target = Option<(String, PodStatus)>;
+/// The object that carries the status.
+type Target = Option<Known>;
+
+/// What the API is known to hold.
+#[derive(Clone)]
+struct Known {
+    uid: String,
+    /// The resource version that it is known from.
+    version: u64,
+    status: PodStatus,
+}
+
+impl Known {
+    fn of(pod: &Pod) -> Known {
+        let version = pod.metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or(0);
+        Known { uid: spec::uid(pod).to_owned(), version, status: spec::status(pod).clone() }
+    }
+}
+
+/// A status to write, its number, and the pod as the API showed it when the status was found out.
+#[derive(Clone)]
+struct Wish {
+    number: u64,
+    status: PodStatus,
+    seen: Known,
+}
 
 /// The worker's end.
 pub struct Publisher {
-    wanted: watch::Sender<(u64, PodStatus)>,
+    wanted: watch::Sender<Wish>,
     target: watch::Sender<Target>,
     written: watch::Receiver<u64>,
     task: JoinHandle<()>,
@@ -36,9 +61,9 @@ impl Drop for Publisher {
 impl Publisher {
     /// Writes to the pod itself; a static pod has nothing to write to until it is given a mirror.
     pub fn new(client: Client, pod: &Arc<Pod>) -> Publisher {
-        let (wanted, wishes) = watch::channel((0, PodStatus::default()));
+        let own = Known::of(pod);
+        let (wanted, wishes) = watch::channel(Wish { number: 0, status: PodStatus::default(), seen: own.clone() });
         let (done, written) = watch::channel(0);
-        let own = (spec::uid(pod).to_owned(), spec::status(pod).clone());
         let (target, targets) = watch::channel(Some(own).filter(|_| !static_pods::is_static(pod)));
         let task = tokio::spawn(Writer { client, pod: pod.clone(), targets, wishes, done }.run());
         Publisher { wanted, target, written, task }
@@ -48,20 +73,21 @@ impl Publisher {
     pub fn retarget(&self, mirror: Option<&Arc<Pod>>) {
         self.target.send_if_modified(|target| {
             let uid = mirror.map(|mirror| spec::uid(mirror));
-            if target.as_ref().map(|(uid, _)| uid.as_str()) == uid {
+            if target.as_ref().map(|known| known.uid.as_str()) == uid {
                 return false;
             }
-            *target = mirror.map(|mirror| (spec::uid(mirror).to_owned(), spec::status(mirror).clone()));
+            *target = mirror.map(|mirror| Known::of(mirror));
             true
         });
     }
 
-    /// Asks for this status to be written, in place of any that still waits.
-    pub fn publish(&self, status: &PodStatus) {
+    /// Asks for this status of the pod to be written, in place of any that still waits.
+    pub fn publish(&self, pod: &Pod, status: &PodStatus) {
+        let seen = Known::of(pod);
         self.wanted.send_if_modified(|wanted| {
-            let new = wanted.1 != *status;
+            let new = wanted.status != *status || wanted.seen.version < seen.version;
             if new {
-                *wanted = (wanted.0 + 1, status.clone());
+                *wanted = Wish { number: wanted.number + 1, status: status.clone(), seen };
             }
             new
         });
@@ -69,9 +95,9 @@ impl Publisher {
 
     /// Waits until the last status asked for is written, or the pod is gone from the API.
     pub async fn flushed(&mut self) {
-        let version = self.wanted.borrow().0;
+        let number = self.wanted.borrow().number;
         // The writer lives as long as this end; an error would mean it ended, and then there is no wait.
-        let _ = self.written.wait_for(|written| *written >= version).await;
+        let _ = self.written.wait_for(|written| *written >= number).await;
     }
 }
 
@@ -79,7 +105,7 @@ struct Writer {
     client: Client,
     pod: Arc<Pod>,
     targets: watch::Receiver<Target>,
-    wishes: watch::Receiver<(u64, PodStatus)>,
+    wishes: watch::Receiver<Wish>,
     done: watch::Sender<u64>,
 }
 
@@ -99,9 +125,14 @@ impl Writer {
                 if self.targets.has_changed().unwrap_or(false) {
                     target = self.targets.borrow_and_update().clone();
                 }
-                let (version, status) = self.wishes.borrow_and_update().clone();
-                if version == 0 || self.write(&mut target, &status).await {
-                    self.done.send_replace(version);
+                let Wish { number, status, seen } = self.wishes.borrow_and_update().clone();
+                if let Some(known) =
+                    target.as_mut().filter(|known| known.uid == seen.uid && known.version < seen.version)
+                {
+                    *known = seen;
+                }
+                if number == 0 || self.write(&mut target, &status).await {
+                    self.done.send_replace(number);
                     retry = FIRST_RETRY;
                     break;
                 }
@@ -114,11 +145,11 @@ impl Writer {
     /// True when there is nothing left to do about this status.
     async fn write(&self, target: &mut Target, status: &PodStatus) -> bool {
         let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
-        let Some((uid, base)) = target else { return true };
-        let Some(patch) = status_patch(uid, base, status) else { return true };
+        let Some(known) = target else { return true };
+        let Some(patch) = status_patch(&known.uid, &known.status, status) else { return true };
         match self.client.patch::<Pod>(namespace, name, &Patch::Strategic(patch), Some("status")).await {
             Ok(pod) => {
-                *base = pod.status.unwrap_or_default();
+                *known = Known::of(&pod);
                 true
             }
             // The pod is gone, or it is another pod of the same name.

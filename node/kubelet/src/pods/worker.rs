@@ -365,7 +365,7 @@ impl Worker {
         let mut status = status::status(&facts);
         keep_times(&self.view.borrow().status, &mut status);
         self.note_started(&status, now);
-        self.publisher.publish(&status);
+        self.publisher.publish(&self.pod, &status);
         self.view.send_replace(View { pod: self.pod.clone(), status, observed: observed.clone() });
     }
 

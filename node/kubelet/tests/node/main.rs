@@ -516,3 +516,25 @@ async fn a_ready_node_is_found_when_it_exists_already() {
     shutdown.cancel();
     kubelet.await.unwrap().unwrap();
 }
+
+/// What the control plane does with the pods of a node that it has lost, and what must become of it when the node is back.
+#[tokio::test]
+async fn a_status_that_others_wrote_over_is_set_right() {
+    let fixture = Fixture::start().await;
+    fixture.create_pod("p", one("present"));
+    fixture.pod("p", "the pod is ready", |status| condition(status, "Ready") == "True").await;
+    fixture.api.change(&path("p"), |pod| {
+        pod["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": "Foreign", "status": "True"}));
+    });
+    for _ in 0..2 {
+        fixture.api.change(&path("p"), |pod| {
+            for condition in pod["status"]["conditions"].as_array_mut().unwrap() {
+                if condition["type"] == "Ready" {
+                    condition["status"] = json!("False");
+                }
+            }
+        });
+        let status = fixture.pod("p", "the pod is ready again", |status| condition(status, "Ready") == "True").await;
+        assert_eq!(condition(&status, "Foreign"), "True", "what is not the kubelet's stays");
+    }
+}
