@@ -121,5 +121,12 @@ spec: {{type: NodePort, selector: {{app: web}}, ports: [{{port: 80, nodePort: 30
     }
     assert_eq!(cluster.machine.fetch("fd89::1", "30080").as_deref(), Ok("six\n"));
     // The API server is a Service like any other, found by what every container is told.
-    cluster.kubectl(&["exec", "web", "--", "sh", "-c", "nc -w 5 -z $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT"]);
+    cluster.kubectl(&[
+        "exec",
+        "web",
+        "--",
+        "sh",
+        "-c",
+        "nc -w 5 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null",
+    ]);
 }

@@ -1,5 +1,6 @@
 //! What a Service costs the traffic through it: bytes and connections by a cluster address, beside the same without one,
-//! among ten thousand Services. Prints one `figure<TAB>value<TAB>unit` line each.
+//! by programs at sockets, and by rules of the shape that upstream's kube-proxy makes in its mode nftables, among ten
+//! thousand Services. Prints one `figure<TAB>value<TAB>unit` line each.
 //!
 //! Run by `cargo xtask bench`, as root: it works in a network namespace of its own. Client and server share the machine,
 //! so the figures say how the two ways compare, not what a network card could do.
@@ -7,13 +8,14 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use corten_api::Typed;
 use corten_network::namespace_node::{pin_new_namespace, unpin};
 use corten_network::{Config as NetworkConfig, Limits, PodNetwork, SetupRequest, enter};
 use corten_nftables::IpVersion;
-use corten_proxy::{Config, Proxier, Service, ServiceKey, Slice, SliceKey};
+use corten_proxy::{Config, Mode, Proxier, Service, ServiceKey, Slice, SliceKey};
 use k8s_openapi::api::core::v1::Service as ServiceObject;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nix::sched::{CloneFlags, unshare};
@@ -31,23 +33,126 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let pods = runtime.block_on(start_pods(directory.path()));
     let (client, (server, address)) = (&pods[0].0, &pods[1]);
-    let mut proxier = Proxier::new(Config::new("node", vec![(IpAddr::from([10, 244, 0, 0]), 16)]), IpVersion::V4)
-        .expect("a netlink socket");
-    for number in 0..SERVICES {
-        proxier.set_service(key(number), Service::from_object(&service(number), IpVersion::V4));
-        proxier.set_slice(slice_key(number), Slice::from_object(&slice(number, *address), IpVersion::V4));
-    }
-    proxier.sync().expect("the kernel takes the Services");
+    let config = Config::new("node", vec![(IpAddr::from([10, 244, 0, 0]), 16)]);
+    let rules = proxy(config.clone(), *address);
     serve(server);
 
     let direct = SocketAddr::new(*address, PORT);
     let through = SocketAddr::new(cluster_ip(SERVICES / 2), 80);
-    for (name, to) in [("pod to pod", direct), ("through a Service", through)] {
-        figure(&format!("{name}, connections"), enter(client, || connections(to)).expect("the pod is there"), "1/s");
-        figure(&format!("{name}, throughput"), enter(client, || throughput(to)).expect("the pod is there"), "Gbit/s");
+    measure("pod to pod", client, direct);
+    measure("through a Service", client, through);
+    drop(rules);
+    if let Some(group) = Group::enter() {
+        let programs = proxy(Config { mode: Mode::Ebpf, cgroup: Some(group.0.clone()), ..config.clone() }, *address);
+        measure("through a Service at the socket", client, through);
+        drop(programs);
+    }
+    corten_proxy::cleanup(&config).expect("the rules go");
+    match load(&kube_proxy(*address)) {
+        Ok(()) => measure("through a Service by kube-proxy's rules", client, through),
+        Err(error) => eprintln!("skipped: no rules of kube-proxy's shape: {error}"),
     }
     for (namespace, _) in &pods {
         unpin(namespace).expect("the namespace goes");
+    }
+}
+
+/// A proxy that knows every Service; all of them are served by one pod.
+fn proxy(config: Config, address: IpAddr) -> Proxier {
+    let mut proxier = Proxier::new(config, IpVersion::V4).expect("a netlink socket");
+    for number in 0..SERVICES {
+        proxier.set_service(key(number), Service::from_object(&service(number), IpVersion::V4));
+        proxier.set_slice(slice_key(number), Slice::from_object(&slice(number, address), IpVersion::V4));
+    }
+    proxier.sync().expect("the kernel takes the Services");
+    proxier
+}
+
+fn measure(name: &str, client: &Path, to: SocketAddr) {
+    figure(&format!("{name}, connections"), enter(client, || connections(to)).expect("the pod is there"), "1/s");
+    figure(&format!("{name}, throughput"), enter(client, || throughput(to)).expect("the pod is there"), "Gbit/s");
+}
+
+/// A control group that this process is in until the end, if the kernel takes programs at its sockets.
+struct Group(PathBuf);
+
+impl Group {
+    fn enter() -> Option<Group> {
+        corten_proxy::supports_sockets().ok()?;
+        let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+        let mount = mounts.lines().find_map(|line| line.split(' ').nth(1).filter(|_| line.contains(" cgroup2 ")))?;
+        let path = Path::new(mount).join(format!("corten-bench-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        std::fs::write(path.join("cgroup.procs"), "0").ok()?;
+        Some(Group(path))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let root = self.0.parent().map(|root| root.join("cgroup.procs"));
+        let left = root.map(|root| std::fs::write(root, "0")).and_then(|_| std::fs::remove_dir(&self.0).ok());
+        if left.is_none() {
+            eprintln!("{} is left behind", self.0.display());
+        }
+    }
+}
+
+/// The Services as upstream's kube-proxy tells them: verdict maps to a chain a Service and a chain an endpoint.
+fn kube_proxy(address: IpAddr) -> String {
+    let mut services = String::new();
+    let (mut verdicts, mut addresses) = (Vec::new(), Vec::new());
+    for number in 0..SERVICES {
+        let ip = cluster_ip(number);
+        services.push_str(&format!(
+            "chain endpoint-{number} {{ meta l4proto tcp dnat to {address}:{PORT}; }}
+            chain service-{number} {{ numgen random mod 1 vmap {{ 0 : goto endpoint-{number} }}; }}\n"
+        ));
+        verdicts.push(format!("{ip} . tcp . 80 : goto service-{number}"));
+        addresses.push(ip.to_string());
+    }
+    let key = "ip daddr . meta l4proto . th dport";
+    format!(
+        "table ip kube-proxy {{
+            {services}
+            set cluster-ips {{ type ipv4_addr; elements = {{ {} }}; }}
+            set hairpin {{ type ipv4_addr . ipv4_addr . inet_proto . inet_service; }}
+            map firewall-ips {{ type ipv4_addr . inet_proto . inet_service : verdict; }}
+            map no-endpoints {{ type ipv4_addr . inet_proto . inet_service : verdict; }}
+            map service-ips {{ type ipv4_addr . inet_proto . inet_service : verdict; elements = {{ {} }}; }}
+            chain firewall-check {{ {key} vmap @firewall-ips; }}
+            chain endpoints-check {{ {key} vmap @no-endpoints; }}
+            chain cluster-ips-check {{ ip daddr @cluster-ips reject; ip daddr 10.96.0.0/12 drop; }}
+            chain services {{
+                ip daddr @cluster-ips ip saddr != 10.244.0.0/16 meta mark set mark or 0x4000;
+                {key} vmap @service-ips;
+            }}
+            chain masquerading {{
+                meta mark and 0x4000 != 0 meta mark set mark xor 0x4000 masquerade fully-random;
+                ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin masquerade fully-random;
+            }}
+            chain pre-dnat {{ type filter hook prerouting priority -110; ct state new jump firewall-check; }}
+            chain forward {{
+                type filter hook forward priority 0;
+                ct state new jump endpoints-check;
+                ct state new jump cluster-ips-check;
+            }}
+            chain nat-prerouting {{ type nat hook prerouting priority -100; jump services; }}
+            chain nat-postrouting {{ type nat hook postrouting priority 100; jump masquerading; }}
+        }}",
+        addresses.join(", "),
+        verdicts.join(", ")
+    )
+}
+
+fn load(rules: &str) -> std::io::Result<()> {
+    let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn()?;
+    if let Some(mut stdin) = nft.stdin.take() {
+        stdin.write_all(rules.as_bytes())?;
+    }
+    match nft.wait()?.success() {
+        true => Ok(()),
+        false => Err(std::io::Error::other("nft refuses them")),
     }
 }
 
