@@ -3,7 +3,7 @@
 mod support;
 
 use corten_cri::v1;
-use support::{Node, cannot_run, container, namespaces, secured, shell};
+use support::{IMAGE, Node, cannot_run, container, namespaces, secured, shell};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_runs_logs_answers_exec_and_stops() {
@@ -132,6 +132,11 @@ async fn limits_users_and_namespaces_hold() {
     let declared = secured(shell("declared", "touch /declared/file"), |security| security.readonly_rootfs = true);
     let (status, output) = node.run_to_end(&sandbox, &declared).await;
     assert_eq!(status.exit_code, 0, "a volume of the image stays writable: {output}");
+    let mut reader = shell("reader", "cat /volume/etc/group && touch /volume/file");
+    let image = Some(v1::ImageSpec { image: IMAGE.into(), ..Default::default() });
+    reader.mounts = vec![v1::Mount { container_path: "/volume".into(), image, ..Default::default() }];
+    let (status, output) = node.run_to_end(&sandbox, &reader).await;
+    assert_eq!((status.exit_code, output.starts_with("root:x:0:\n")), (1, true), "an image of one layer: {output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -126,9 +126,8 @@ impl Daemon {
     fn volume_layers(&self, name: &str) -> Result<(std::path::PathBuf, Vec<String>), Error> {
         let image = self.images.find(name)?.ok_or_else(|| Error::NotFound { kind: "image", id: name.to_string() })?;
         let mut lower = layers(&image);
-        // overlayfs wants two layers where none is writable.
         if lower.len() == 1 {
-            lower.push(lower[0].clone());
+            lower.push(ImageStore::EMPTY_LAYER.to_owned());
         }
         Ok((self.images.layers_folder(), lower))
     }

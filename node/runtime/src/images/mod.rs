@@ -43,7 +43,7 @@ impl ImageStore {
     /// Opens the store, creating it if it is new.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let store = Self { root: root.into(), registries: std::sync::Arc::default() };
-        for folder in ["blobs/sha256", "layers", "leases", "tmp"] {
+        for folder in ["blobs/sha256", "layers", "leases", "tmp", "empty"] {
             let path = store.root.join(folder);
             fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
         }
@@ -159,6 +159,10 @@ impl ImageStore {
     pub(crate) fn layers_folder(&self) -> PathBuf {
         self.root.join("layers")
     }
+
+    /// A layer that holds nothing, by its name in overlay mounts: overlayfs wants two where none is writable, and not the
+    /// same one twice.
+    pub(crate) const EMPTY_LAYER: &str = "../empty";
 
     /// Where a layer's files are, relative to the folder of layers. Short, because the options of a
     /// mount hold 4096 bytes for as many as 127 layers.
