@@ -153,6 +153,17 @@ async fn check_dumps(server: &TestServer, inside: usize) {
         ]
     };
     assert!(requests.iter().all(|one| told(one) == ["tenant", "create", "v1", "secrets", "default", "narrow"]));
+    let metrics = server.get("/metrics").await.expect(200);
+    let line =
+        |start: &str| metrics.as_str().unwrap().lines().find_map(|line| line.strip_prefix(start)).map(str::to_owned);
+    let of_level = |name: &str, more: &str| {
+        let labels = format!(r#"{{flow_schema="narrow",priority_level="narrow"{more}}} "#);
+        line(&format!("apiserver_flowcontrol_{name}{labels}")).and_then(|number| number.parse::<usize>().ok())
+    };
+    assert_eq!(of_level("current_inqueue_requests", ""), Some(2));
+    assert_eq!(of_level("current_executing_requests", ""), Some(inside - 2));
+    assert_eq!(of_level("rejected_requests_total", r#",reason="queue-full""#), Some(number("RejectedRequests")));
+    assert!(line(r#"apiserver_flowcontrol_nominal_limit_seats{priority_level="narrow"} "#).is_some());
     server.get("/debug/api_priority_and_fairness/other").await.expect(404);
     call(&server.user("jane", &[]), "GET", "/debug/api_priority_and_fairness/dump_queues", None, "").await.expect(403);
 }

@@ -23,7 +23,11 @@ pub struct QueueDump {
 
 /// One level, as it is shown.
 pub struct LevelDump {
-    pub counts: Counts,
+    /// By schema.
+    pub counts: Vec<(String, Counts)>,
+    /// The seats of its share, the least and the most it may have, and those it has.
+    pub limits: [u32; 4],
+    /// None if who has no seat is refused.
     pub queues: Vec<QueueDump>,
     /// Who executes, and the queue that it came from.
     pub executing: Vec<(Option<usize>, Asked, jiff::Timestamp)>,
@@ -51,9 +55,10 @@ fn priority_levels(levels: &[(String, LevelDump)]) -> Vec<Vec<String>> {
     let row = |(name, level): &(String, LevelDump)| {
         let waiting: usize = level.queues.iter().map(|queue| queue.waiting.len()).sum();
         let active = level.queues.iter().filter(|queue| !queue.waiting.is_empty()).count();
-        let (executing, counts) = (level.executing.len(), &level.counts);
+        let executing = level.executing.len();
         let idle = waiting == 0 && executing == 0;
-        let numbers = [counts.dispatched, counts.rejected, counts.timed_out, counts.cancelled];
+        let sum = |number: fn(&Counts) -> u64| level.counts.iter().map(|(_, counts)| number(counts)).sum::<u64>();
+        let numbers = [sum(|c| c.dispatched), sum(|c| c.rejected), sum(|c| c.timed_out), sum(|c| c.cancelled)];
         let state = [name.clone(), active.to_string(), idle.to_string(), "false".to_owned()];
         let now = [waiting.to_string(), executing.to_string()];
         state.into_iter().chain(now).chain(numbers.map(|number| number.to_string())).collect()

@@ -103,7 +103,8 @@ struct State {
     queues: Queues<Ticket>,
     next_id: u64,
     running: HashMap<u64, Executing>,
-    counts: Counts,
+    /// By schema.
+    counts: Vec<(String, Counts)>,
 }
 
 impl State {
@@ -131,8 +132,17 @@ impl State {
         }
     }
 
+    fn counts(&mut self, schema: &str) -> &mut Counts {
+        // A schema is new once; the name is copied then and not at every request.
+        let at = self.counts.iter().position(|(name, _)| name == schema).unwrap_or_else(|| {
+            self.counts.push((schema.to_owned(), Counts::default()));
+            self.counts.len() - 1
+        });
+        &mut self.counts[at].1
+    }
+
     fn begin(&mut self, id: u64, asked: Asked, queue: Option<usize>) {
-        self.counts.dispatched += 1;
+        self.counts(&asked.schema).dispatched += 1;
         self.running.insert(id, Executing { asked, queue, started: jiff::Timestamp::now() });
     }
 }
@@ -154,7 +164,7 @@ impl Level {
             queues: Queues::new(queues, hand, length),
             next_id: 0,
             running: HashMap::new(),
-            counts: Counts::default(),
+            counts: Vec::new(),
         };
         Level { uid: RwLock::new(uid.to_owned()), state: Mutex::new(state) }
     }
@@ -191,7 +201,8 @@ impl Level {
     }
 
     /// Seats taken and requests waiting.
-    pub fn current(&self) -> (u32, usize) {
+    #[cfg(test)]
+    fn current(&self) -> (u32, usize) {
         let state = self.state();
         (state.executing, state.queues.waiting())
     }
@@ -224,14 +235,15 @@ impl Level {
                 return Some(Seat { level: Arc::clone(self), id, seats, queue: None, started: Instant::now() });
             }
             let (granted, receiver) = oneshot::channel();
+            let schema = asked.schema.clone();
             let waiting = Waiting { id, seats, ticket: Ticket { granted, asked } };
             if state.settings.queuing.is_none() || state.queues.push(flow, waiting).is_err() {
-                state.counts.rejected += 1;
+                state.counts(&schema).rejected += 1;
                 return None;
             }
             state.note_demand();
             state.dispatch();
-            Wait { level: Arc::clone(self), id, seats, receiver: Some(receiver) }
+            Wait { level: Arc::clone(self), id, seats, schema, receiver: Some(receiver) }
         };
         let granted = tokio::time::timeout(patience, wait.granted()).await;
         if granted.is_err() {
@@ -262,7 +274,9 @@ impl Level {
         });
         let executing = state.running.values().map(|one| (one.queue, one.asked.clone(), one.started));
         let queues = if state.settings.queuing.is_some() { queues.collect() } else { Vec::new() };
-        LevelDump { counts: state.counts.clone(), queues, executing: executing.collect() }
+        let Demand { nominal, least, most, .. } = state.settings.demand;
+        let limits = [nominal, least, most, state.limit];
+        LevelDump { counts: state.counts.clone(), limits, queues, executing: executing.collect() }
     }
 }
 
@@ -271,6 +285,7 @@ struct Wait {
     level: Arc<Level>,
     id: u64,
     seats: u32,
+    schema: String,
     receiver: Option<oneshot::Receiver<usize>>,
 }
 
@@ -288,7 +303,7 @@ impl Wait {
         let waited = {
             let mut state = self.level.state();
             let waited = state.queues.remove(self.id);
-            let counts = &mut state.counts;
+            let counts = state.counts(&self.schema);
             let count = if timed_out { &mut counts.timed_out } else { &mut counts.cancelled };
             *count += u64::from(waited);
             waited
@@ -408,6 +423,7 @@ mod tests {
         assert_eq!((dump.executing.len(), dump.queues.len()), (1, 8));
         drop(seat);
         let LevelDump { counts, executing, .. } = level.dump();
+        let counts = &counts[0].1;
         assert_eq!((counts.dispatched, counts.timed_out, counts.cancelled, executing.len()), (1, 1, 1, 0));
     }
 }

@@ -10,6 +10,7 @@
 mod allocation;
 mod debug;
 mod level;
+mod metrics;
 mod queues;
 mod schema;
 
@@ -25,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use debug::dump;
 pub use level::Seat;
+pub use metrics::render as render_metrics;
 
 use crate::bootstrap;
 use crate::pipeline::Context;
@@ -99,16 +101,6 @@ impl FlowControl {
     /// Each level with what waits and executes in it.
     fn dump(&self) -> Vec<(String, debug::LevelDump)> {
         self.table.load().levels.iter().map(|(name, level)| (name.clone(), level.dump())).collect()
-    }
-
-    /// How many requests execute and wait in each level, for metrics.
-    pub fn current(&self) -> Vec<(String, u32, usize)> {
-        let table = self.table.load();
-        let levels = table.levels.iter().map(|(name, level)| {
-            let (executing, waiting) = level.current();
-            (name.clone(), executing, waiting)
-        });
-        levels.collect()
     }
 
     /// Reads the objects anew, if they have changed.

@@ -99,17 +99,7 @@ impl Metrics {
         out.family(name, "gauge", "Requests that are being served, by kind.");
         out.sample(name, &[("request_kind", "mutating")], writing as f64);
         out.sample(name, &[("request_kind", "readOnly")], reading as f64);
-        let levels = server.flow_control.current();
-        let name = "apiserver_flowcontrol_current_executing_seats";
-        out.family(name, "gauge", "Seats that are taken, by priority level.");
-        for (level, seats, _) in &levels {
-            out.sample(name, &[("priority_level", level)], f64::from(*seats));
-        }
-        let name = "apiserver_flowcontrol_current_inqueue_requests";
-        out.family(name, "gauge", "Requests that wait, by priority level.");
-        for (level, _, requests) in &levels {
-            out.sample(name, &[("priority_level", level)], *requests as f64);
-        }
+        crate::flow_control::render_metrics(&mut out, &server.flow_control);
         let name = "apiserver_tls_handshake_errors_total";
         out.family(name, "counter", "TLS handshakes that failed.");
         out.sample(name, &[], self.tls_handshake_errors.load(Ordering::Relaxed) as f64);

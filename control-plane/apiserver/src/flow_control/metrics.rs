@@ -1,0 +1,66 @@
+//! Priority and fairness in numbers, under upstream's names: who was served, who was refused and why, and the seats.
+
+use std::collections::BTreeMap;
+
+use super::FlowControl;
+use super::debug::LevelDump;
+use super::level::{Asked, Counts};
+use crate::metrics::Exposition;
+
+/// Adds the families of all levels.
+pub fn render(out: &mut Exposition, control: &FlowControl) {
+    let levels = control.dump();
+    limits(out, &levels);
+    let mut family = |name: &str, kind: &str, help: &str, of: &dyn Fn(&LevelDump) -> Vec<Sample>| {
+        let name = format!("apiserver_flowcontrol_{name}");
+        out.family(&name, kind, help);
+        for (level, dump) in &levels {
+            for (schema, reason, value) in of(dump) {
+                let labels = [("flow_schema", schema.as_str()), ("priority_level", level.as_str()), ("reason", reason)];
+                out.sample(&name, if reason.is_empty() { &labels[..2] } else { &labels }, value);
+            }
+        }
+    };
+    family("dispatched_requests_total", "counter", "Requests that were given seats.", &|level| {
+        level.counts.iter().map(|(schema, counts)| (schema.clone(), "", counts.dispatched as f64)).collect()
+    });
+    family("rejected_requests_total", "counter", "Requests that were refused, by why.", &|level| {
+        let refused = |(schema, counts): &(String, Counts)| {
+            let why = if level.queues.is_empty() { "concurrency-limit" } else { "queue-full" };
+            [(why, counts.rejected), ("time-out", counts.timed_out), ("cancelled", counts.cancelled)]
+                .map(|(reason, number)| (schema.clone(), reason, number as f64))
+        };
+        level.counts.iter().flat_map(refused).filter(|(.., number)| *number > 0.0).collect()
+    });
+    let one = |_: &Asked| 1;
+    family("current_inqueue_requests", "gauge", "Requests that wait.", &|level| {
+        by_schema(level.queues.iter().flat_map(|queue| &queue.waiting), one)
+    });
+    family("current_executing_requests", "gauge", "Requests that execute.", &|level| {
+        by_schema(level.executing.iter().map(|(_, asked, _)| asked), one)
+    });
+    family("current_executing_seats", "gauge", "Seats that are taken.", &|level| {
+        by_schema(level.executing.iter().map(|(_, asked, _)| asked), |asked| asked.seats)
+    });
+}
+
+/// The schema, the reason if there are several, and the number.
+type Sample = (String, &'static str, f64);
+
+fn limits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
+    let names = ["nominal_limit_seats", "lower_limit_seats", "upper_limit_seats", "current_limit_seats"];
+    let helps = ["The seats of its share.", "The seats it never lends.", "The seats it may have.", "The seats it has."];
+    for (at, (name, help)) in names.into_iter().zip(helps).enumerate() {
+        let name = format!("apiserver_flowcontrol_{name}");
+        out.family(&name, "gauge", help);
+        for (level, dump) in levels {
+            out.sample(&name, &[("priority_level", level)], f64::from(dump.limits[at]));
+        }
+    }
+}
+
+fn by_schema<'a>(all: impl Iterator<Item = &'a Asked>, number: fn(&Asked) -> u32) -> Vec<Sample> {
+    let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
+    all.for_each(|asked| *sums.entry(&asked.schema).or_default() += number(asked));
+    sums.into_iter().map(|(schema, sum)| (schema.to_owned(), "", f64::from(sum))).collect()
+}
