@@ -44,7 +44,7 @@ fn nothing(_: usize, _: usize) -> Value {
 
 const WORKLOADS: [Workload; 10] = [
     Workload { name: "plain", nodes: 5000, before: (0, nothing), pods: (10_000, plain), kubelets: false },
-    Workload { name: "plain-100", nodes: 100, before: (0, nothing), pods: (10_000, plain), kubelets: false },
+    Workload { name: "plain-100", nodes: 100, before: (0, nothing), pods: (3_000, plain), kubelets: false },
     Workload { name: "plain-1000", nodes: 1000, before: (0, nothing), pods: (10_000, plain), kubelets: false },
     Workload { name: "plain-15000", nodes: 15_000, before: (0, nothing), pods: (10_000, plain), kubelets: false },
     Workload { name: "node-affinity", nodes: 5000, before: (0, nothing), pods: (10_000, affine), kubelets: false },
