@@ -6,6 +6,7 @@
 mod behaviour;
 mod definition;
 mod expressions;
+mod formats;
 mod marks;
 mod rules;
 mod schema;

@@ -8,6 +8,7 @@ use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
 use serde_json::Map;
 
+use super::formats;
 use super::rules::correlated;
 use super::schema::ALWAYS;
 
@@ -171,36 +172,10 @@ fn check_text(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<Field
         errors.push(FieldError::invalid(path, text, format!("{path} in body should match '{pattern}'")));
     }
     if let Some(format) = schema["format"].as_str()
-        && !has_format(format, text)
+        && matches!(schema["type"].as_str(), None | Some("" | "string"))
+        && !formats::has(format, text)
     {
         errors.push(FieldError::invalid(path, text, format!("{path} in body must be of type {format}: {text:?}")));
-    }
-}
-
-/// Whether a text has a format; formats that are not known are not checked.
-fn has_format(format: &str, text: &str) -> bool {
-    use base64::Engine;
-    match format {
-        "date-time" | "datetime" => corten_meta::time::parse(text).is_ok(),
-        "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
-        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
-        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
-        "cidr" => text.split_once('/').is_some_and(|(address, length)| {
-            let max = match address.parse::<std::net::IpAddr>() {
-                Ok(std::net::IpAddr::V4(_)) => 32,
-                Ok(std::net::IpAddr::V6(_)) => 128,
-                Err(_) => return false,
-            };
-            length.parse::<u8>().is_ok_and(|length| length <= max)
-        }),
-        "uuid" => uuid::Uuid::try_parse(text).is_ok() && text.len() >= 32,
-        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
-        "hostname" => text.len() <= 255 && corten_meta::names::dns1123_subdomain(&text.to_lowercase()).is_empty(),
-        "mac" => {
-            let parts: Vec<&str> = text.split([':', '-']).collect();
-            matches!(parts.len(), 6 | 8 | 20) && parts.iter().all(|p| p.len() == 2 && u8::from_str_radix(p, 16).is_ok())
-        }
-        _ => true,
     }
 }
 
