@@ -38,9 +38,9 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         deployment().await;
-        others().await;
         namespace().await;
         endpoints().await;
+        others().await;
     });
 }
 
@@ -115,10 +115,12 @@ async fn others() {
 
 /// Whether every pod of the app runs and its controller has told so.
 async fn settled(cluster: &Cluster, measured: &Measured, account: &str, name: &str) -> bool {
-    let pods = cluster.list::<Pod>("default").await;
+    if measured.decide(account, "default", name) == Duration::MAX {
+        return false;
+    }
     let runs =
         |pod: &&Pod| pod.name().starts_with(name) && pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some());
-    pods.iter().filter(runs).count() == REPLICAS && measured.decide(account, "default", name) < Duration::MAX
+    cluster.list::<Pod>("default").await.iter().filter(runs).count() == REPLICAS
 }
 
 fn deployment_of(name: &str, replicas: usize) -> Value {
