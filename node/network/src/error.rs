@@ -35,12 +35,12 @@ pub enum Error {
     HostPortInUse { port: u16, protocol: &'static str },
     #[error("{annotation}: {reason}")]
     Bandwidth { annotation: String, reason: String },
-    #[error("this kernel has no WireGuard (CONFIG_WIREGUARD): {0}")]
+    #[error("this kernel has no WireGuard (CONFIG_WIREGUARD)")]
     NoWireguard(#[source] io::Error),
     #[error("cannot speak with the kernel's WireGuard: {0}")]
-    Wireguard(#[source] io::Error),
+    Wireguard(io::Error),
     #[error("cannot publish the node's key: {0}")]
-    Publish(#[source] corten_client::Error),
+    Publish(corten_client::Error),
     #[error(transparent)]
     Cni(#[from] crate::cni::CniError),
     #[error(transparent)]
