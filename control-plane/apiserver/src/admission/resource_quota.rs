@@ -37,10 +37,14 @@ impl Plugin for ResourceQuota {
 
     fn charge<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.target.namespace.is_empty() || !takes_more(a) {
+            if a.target.namespace.is_empty() || !is_counted(a) {
                 return Ok(());
             }
-            for quota in quotas(a.target).await? {
+            let quotas = quotas(a.target).await?;
+            if quotas.is_empty() || !takes_more(a) {
+                return Ok(());
+            }
+            for quota in quotas {
                 if let Some(operation) = charge(a, &quota).await? {
                     a.companions.push(operation);
                 }
@@ -78,21 +82,24 @@ async fn quotas(target: &Target<'_>) -> Result<Vec<Arc<Object>>, Status> {
     Ok(target.server.cached_list("", "v1", "resourcequotas", target.namespace))
 }
 
-/// Whether the write can raise what is in use: every creation, and a change that makes its object bigger.
-fn takes_more(a: &Attributes<'_>) -> bool {
+/// Whether writes such as this one can raise what is in use: every creation, and changes of what is measured.
+fn is_counted(a: &Attributes<'_>) -> bool {
     let kind = &a.target.resource.kind;
-    match (a.operation, &a.old) {
-        (Operation::Create, _) => a.subresource().is_empty(),
-        (Operation::Update, Some(old)) => {
-            let measured = matches!(kind.plural.as_str(), "pods" | "services" | "persistentvolumeclaims");
-            kind.group.is_empty() && measured && {
-                let before = usage(&kind.group, &kind.plural, old);
-                let after = usage(&kind.group, &kind.plural, &a.object);
-                after.iter().any(|(name, amount)| before.get(name).is_none_or(|had| had < amount))
-            }
-        }
+    let is_measured = || matches!(kind.plural.as_str(), "pods" | "services" | "persistentvolumeclaims");
+    match a.operation {
+        Operation::Create => a.subresource().is_empty(),
+        Operation::Update => kind.group.is_empty() && is_measured(),
         _ => false,
     }
+}
+
+/// Whether this very write does: a change only if it makes its object bigger.
+fn takes_more(a: &Attributes<'_>) -> bool {
+    let kind = &a.target.resource.kind;
+    let Some(old) = &a.old else { return true };
+    let before = usage(&kind.group, &kind.plural, old);
+    let after = usage(&kind.group, &kind.plural, &a.object);
+    after.iter().any(|(name, amount)| before.get(name).is_none_or(|had| had < amount))
 }
 
 /// Checks the new object against a quota; the operation is the quota's new status.

@@ -125,8 +125,8 @@ enum Plan {
     Pending,
     /// It is marked, and stays until a kubelet or a finalizer is done.
     Mark(Value),
-    /// It goes at once; this is how it is shown to the one who asked.
-    Erase(Value),
+    /// It goes at once; this is how it is shown to the one who asked, if not as it stands.
+    Erase(Option<Value>),
 }
 
 /// The result of a deletion.
@@ -194,7 +194,7 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
         let served = target.resource.serve(&current).await?;
         let old = served.value();
         check_preconditions(target, options, &old)?;
-        admit(target, options, &old).await?;
+        let old = admitted(target, options, old).await?;
         match plan(target, options, &old) {
             Plan::Pending => return Ok(Deleted { object: served, gone: false }),
             Plan::Mark(new) => {
@@ -207,15 +207,19 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
                 }
             }
             Plan::Erase(last) => {
+                let shown = |revision: u64| match &last {
+                    Some(last) => shown(last, revision, true),
+                    None => Ok(Deleted { object: Arc::new(Object { revision, ..Object::clone(&served) }), gone: true }),
+                };
                 if options.dry_run {
-                    return shown(&last, served.revision, true);
+                    return shown(served.revision);
                 }
                 let companions = target.server.admission.released(target, &old).await?;
                 let erased = registry
                     .erase(target.resource, target.namespace, target.name, current.revision, companions)
                     .await?;
                 if let Some(revision) = erased {
-                    return shown(&last, revision, true);
+                    return shown(revision);
                 }
             }
         }
@@ -223,15 +227,17 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
     Err(create::server_busy(target))
 }
 
-/// Asks admission, unless the deletion is the end of an operation that was admitted as something else.
-async fn admit(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
+/// Asks admission, unless the deletion is the end of an operation that was admitted as something else. Gives the object
+/// back.
+async fn admitted(target: &Target<'_>, options: &DeleteOptions, old: Value) -> Result<Value, Status> {
     if options.admitted {
-        return Ok(());
+        return Ok(old);
     }
-    let mut attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old.clone()))
+    let mut attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old))
         .with_options(options.to_value(), options.dry_run);
     target.server.admission.admit(&mut attributes).await?;
-    target.server.admission.validate(&attributes).await
+    target.server.admission.validate(&attributes).await?;
+    Ok(attributes.old.unwrap_or_default())
 }
 
 /// The result of a deletion as an object at a revision.
@@ -276,7 +282,7 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
     set_dependents_finalizers(target, options, &mut new);
     let held = !corten_meta::finalizers(&new).is_empty() || spec_finalizers(target, &new) > 0;
     if !graceful && !held && !target.resource.kind.rules.graceful_delete {
-        return Plan::Erase(old.clone());
+        return Plan::Erase(None);
     }
     if !graceful {
         if corten_meta::deletion_timestamp(&new).is_none() {
@@ -291,7 +297,7 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
         corten_meta::set(&mut new, "/metadata/generation", generation.into());
     }
     if !graceful && !held {
-        return Plan::Erase(new);
+        return Plan::Erase(Some(new));
     }
     if spec_finalizers(target, &new) > 0 {
         corten_meta::set(&mut new, "/status/phase", "Terminating".into());

@@ -386,14 +386,11 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, old: &Value) {
     if !target.resource.kind.rules.generation {
         return;
     }
-    let wanted = |object: &Value| {
-        let mut fields = object.as_object().cloned().unwrap_or_default();
-        for field in ["metadata", "status", "apiVersion", "kind"] {
-            fields.remove(field);
-        }
-        fields
-    };
-    if wanted(new) != wanted(old) {
+    fn wanted(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+        let fields = object.as_object().into_iter().flatten();
+        fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+    }
+    if !wanted(new).eq(wanted(old)) {
         let generation = corten_meta::generation(old) + 1;
         corten_meta::set(new, "/metadata/generation", generation.into());
     }
