@@ -231,8 +231,12 @@ async fn kubelets(admin: Client) {
     let mut changes = caches.of::<Pod>().subscribe();
     while let Some(change) = changes.next().await {
         let Some(object) = change.new.filter(|object| object.header.deletion_timestamp.is_some()) else { continue };
-        let now = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::uid(&object.header.uid) };
-        let _ = admin.delete::<Pod>(&object.header.namespace, &object.header.name, &now).await;
+        let admin = admin.clone();
+        // Each node has a kubelet of its own: none waits for another.
+        tokio::spawn(async move {
+            let now = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::uid(&object.header.uid) };
+            let _ = admin.delete::<Pod>(&object.header.namespace, &object.header.name, &now).await;
+        });
     }
 }
 
