@@ -538,3 +538,29 @@ async fn a_status_that_others_wrote_over_is_set_right() {
         assert_eq!(condition(&status, "Foreign"), "True", "what is not the kubelet's stays");
     }
 }
+
+#[tokio::test]
+async fn a_flood_of_logs_is_rotated_and_bounded() {
+    use std::io::Write;
+    let fixture = Fixture::start_with(|config| {
+        (config.log_max_bytes, config.log_max_files) = (1000, 3);
+        config.log_monitor_interval = Duration::from_secs(1);
+    })
+    .await;
+    fixture.create_pod("p", one("present"));
+    fixture.pod("p", "the pod is ready", |status| condition(status, "Ready") == "True").await;
+    let directory = fixture.root.path().join("log/pods/ns_p_uid-p/main");
+    let mut seen = std::collections::BTreeSet::new();
+    for flood in 0..4 {
+        let current = std::fs::OpenOptions::new().create(true).append(true).open(directory.join("0.log"));
+        current.unwrap().write_all(&[b'x'; 5000]).unwrap();
+        let files = || -> Vec<String> {
+            let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "0.log").collect()
+        };
+        let fresh = || files().into_iter().find(|name| !seen.contains(name));
+        let fresh = eventually("the log is rotated", fresh, || format!("{flood}: {:?}", files())).await;
+        seen.insert(fresh);
+        eventually("the oldest is gone", || (files().len() <= 2).then_some(()), || format!("{:?}", files())).await;
+    }
+}
