@@ -98,8 +98,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         (runtime, runtime_name, metrics),
         (cpus, memory, topology),
         &host,
-        &caches,
-        own_node.clone(),
+        (&caches, own_node.clone()),
         &stop,
     );
     limit_pods(&services, &host);
@@ -166,8 +165,7 @@ fn services(
     (runtime, runtime_name, metrics): (Runtime, String, Arc<Metrics>),
     (cpus, memory, topology): (Cpus, Memory, Topology),
     host: &Host,
-    caches: &Caches,
-    own_node: Arc<corten_client::Cache>,
+    (caches, own_node): (&Caches, Arc<corten_client::Cache>),
     stop: &CancellationToken,
 ) -> Arc<Services> {
     let csi = Csi::new(&config.root_dir, &config.node_name, client.clone(), caches.of::<CSIDriver>(), own_node.clone());

@@ -158,14 +158,14 @@ fn is_isbn10(text: &str) -> bool {
         .filter_map(|(at, c)| if at == 9 && *c == 'X' { Some(10) } else { c.to_digit(10) })
         .collect();
     let sum: u32 = values.iter().zip(1..).map(|(value, weight): (&u32, u32)| value * weight).sum();
-    plain.len() == 10 && values.len() == 10 && sum % 11 == 0
+    plain.len() == 10 && values.len() == 10 && sum.is_multiple_of(11)
 }
 
 fn is_isbn13(text: &str) -> bool {
     let plain = text.chars().filter(|c| !matches!(c, '-' | ' ')).count();
     let values = digits(text);
     let sum: u32 = values.iter().enumerate().map(|(at, value)| value * if at % 2 == 0 { 1 } else { 3 }).sum();
-    plain == 13 && values.len() == 13 && sum % 10 == 0
+    plain == 13 && values.len() == 13 && sum.is_multiple_of(10)
 }
 
 fn is_credit_card(text: &str) -> bool {

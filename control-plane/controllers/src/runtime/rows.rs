@@ -200,7 +200,9 @@ impl Facts for NodeFacts {
 }
 
 /// The facts of the newest version of each object that was asked for, by uid.
-pub struct Rows<F>(Mutex<HashMap<Box<str>, (u64, Arc<F>)>>);
+pub struct Rows<F>(Mutex<Kept<F>>);
+
+type Kept<F> = HashMap<Box<str>, (u64, Arc<F>)>;
 
 impl<F> Default for Rows<F> {
     fn default() -> Rows<F> {
