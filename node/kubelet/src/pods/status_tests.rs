@@ -232,11 +232,15 @@ fn init_containers_hold_the_phase_at_pending() {
 
 #[test]
 fn a_deadline_fails_the_pod_with_its_reason() {
-    let mut case = case(ONE, observed(vec![instance("main", InstanceState::Running, 0)]));
-    let failed = Some(("DeadlineExceeded".to_owned(), "too long".to_owned()));
-    case.memory.termination = Some(Termination { since: now(), grace: 30, failed, ..Termination::default() });
-    let status = case.status();
-    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("DeadlineExceeded")));
+    for (state, phase, reason) in
+        [(InstanceState::Running, "Running", None), (InstanceState::Exited, "Failed", Some("DeadlineExceeded"))]
+    {
+        let mut case = case(ONE, observed(vec![instance("main", state, 0)]));
+        let failed = Some(("DeadlineExceeded".to_owned(), "too long".to_owned()));
+        case.memory.termination = Some(Termination { since: now(), grace: 30, failed, ..Termination::default() });
+        let status = case.status();
+        assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some(phase), reason));
+    }
 }
 
 #[test]

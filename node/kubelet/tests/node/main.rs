@@ -9,6 +9,7 @@ mod fake_cri;
 mod node_api;
 mod plugins;
 mod pressure;
+mod shutdown;
 mod static_pods;
 
 use std::path::{Path, PathBuf};

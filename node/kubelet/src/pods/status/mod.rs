@@ -102,7 +102,10 @@ fn set_addresses(facts: &Facts<'_>, old: &PodStatus, new: &mut PodStatus) {
 
 /// The phase, never leaving a terminal one, with the reason and message that belong to it.
 fn set_phase(facts: &Facts<'_>, old: &PodStatus, new: &mut PodStatus) {
+    // As long as something of it runs, it is not over for whoever would replace it.
+    let over = facts.observed.running().next().is_none();
     let failed = facts.memory.termination.as_ref().and_then(|termination| termination.failed.as_ref());
+    let failed = failed.filter(|_| over);
     let reported = old.phase.as_deref().filter(|phase| is_terminal(phase));
     let phase = match (reported, failed) {
         (Some(phase), _) => phase.to_owned(),
