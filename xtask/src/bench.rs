@@ -7,19 +7,20 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-const BENCHES: &[(&str, &str)] = &[
-    ("corten-store", "commit"),
-    ("corten-apiserver", "access"),
-    ("corten-scheduler", "placement"),
-    ("corten-scheduler", "rows"),
-    ("corten-controllers", "controllers"),
-    ("corten-proxy", "services"),
-    ("corten-proxy", "traffic"),
-    ("corten-network", "overlay"),
-    ("corten-dns", "answers"),
-    ("corten", "cluster"),
-    ("corten", "node"),
-    ("corten", "api"),
+/// By their names, which are unique in the workspace.
+const BENCHES: &[&str] = &[
+    "commit",
+    "access",
+    "placement",
+    "rows",
+    "controllers",
+    "services",
+    "traffic",
+    "overlay",
+    "answers",
+    "cluster",
+    "node",
+    "api",
 ];
 
 pub fn run(flags: &[&str]) -> Result<()> {
@@ -31,10 +32,11 @@ pub fn run(flags: &[&str]) -> Result<()> {
     ensure!(tools::is_root(), "the benchmarks run clusters: run them as root");
     tools::ensure_all(&root())?;
     let mut figures = Vec::new();
-    for (package, bench) in BENCHES.iter().copied() {
-        println!("$ cargo bench -p {package} --bench {bench}");
+    for bench in BENCHES.iter().copied() {
+        println!("$ cargo bench --workspace --bench {bench}");
+        // Selecting a package alone would give the dependencies other features, and build them anew for each.
         let output = Command::new("cargo")
-            .args(["bench", "--quiet", "-p", package, "--bench", bench])
+            .args(["bench", "--quiet", "--workspace", "--bench", bench])
             .current_dir(root())
             .output()
             .context("cargo cannot be run")?;
