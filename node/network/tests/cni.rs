@@ -101,8 +101,10 @@ fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
 }
 
 fn reaches(from: &SetupRequest, to: &SetupRequest, address: IpAddr) -> bool {
-    let listener = enter(&to.netns_path, || TcpListener::bind("[::]:80").unwrap()).unwrap();
-    let found = enter(&from.netns_path, || TcpStream::connect_timeout(&SocketAddr::new(address, 80), TIMEOUT).is_ok());
+    // A port of its own: a plugin that another test is just starting may still hold a listener of before.
+    let listener = enter(&to.netns_path, || TcpListener::bind("[::]:0").unwrap()).unwrap();
+    let address = SocketAddr::new(address, listener.local_addr().unwrap().port());
+    let found = enter(&from.netns_path, move || TcpStream::connect_timeout(&address, TIMEOUT).is_ok());
     drop(listener);
     found.unwrap()
 }

@@ -48,12 +48,12 @@ fn services() {
     stored.good["spec"]["ipFamilies"] = json!(["IPv4"]);
     stored.updates(&[
         ("/spec/clusterIPs", json!(["10.96.0.6"]), &[
-            "spec.clusterIPs: Invalid value: [\"10.96.0.6\"]: first value must match `clusterIP`",
             "spec.clusterIPs[0]: Invalid value: [\"10.96.0.6\"]: may not change once set",
+            "spec.clusterIPs: Invalid value: [\"10.96.0.6\"]: first value must match `clusterIP`",
         ]),
         ("/spec/ipFamilies", json!(["IPv6"]), &[
-            "spec.clusterIPs[0]: Invalid value: \"10.96.0.5\": expected an IPv6 value as indicated by `ipFamilies[0]`",
             "spec.ipFamilies[0]: Invalid value: [\"IPv6\"]: may not change once set",
+            "spec.clusterIPs[0]: Invalid value: \"10.96.0.5\": expected an IPv6 value as indicated by `ipFamilies[0]`",
         ]),
     ]);
     stored.status_updates(&[(

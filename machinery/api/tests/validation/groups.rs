@@ -354,8 +354,8 @@ fn signing_requests() {
         ("/spec/signerName", json!("x/y"), &[
             "spec.signerName: Invalid value: \"x\": should be a domain with at least two segments separated by dots",
         ]),
-        ("/spec/request", json!(""), &[
-            "spec.request: Invalid value: \"\": PEM block type must be CERTIFICATE REQUEST",
+        ("/spec/request", json!(null), &[
+            "spec.request: Invalid value: null: PEM block type must be CERTIFICATE REQUEST",
         ]),
     ]);
     subject.status_updates(&[
