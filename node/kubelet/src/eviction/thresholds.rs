@@ -232,7 +232,7 @@ pub fn parse_flag(text: &str, operator: char) -> Result<BTreeMap<String, String>
     let each = statements.map(|statement| {
         let (signal, amount) = statement
             .split_once(operator)
-            .ok_or_else(|| format!("{statement:?} is not of the form signal{operator}amount"))?;
+            .ok_or_else(|| format!("{statement:?} is not of the form name{operator}value"))?;
         Ok((signal.trim().to_owned(), amount.trim().to_owned()))
     });
     each.collect()
