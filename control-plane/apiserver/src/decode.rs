@@ -42,12 +42,13 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
     let (value, duplicates, is_json) = parse(context, bytes, expected)?;
     let value = if value.is_null() { serde_json::json!({}) } else { value };
     check_form(&value, bytes, expected)?;
-    let given = Given::of(&value, expected);
     let complaints = |unknown: Vec<String>| match (is_json, unknown.is_empty()) {
         (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
         _ => unknown.iter().map(|path| format!("unknown field {path:?}")).chain(duplicates).collect(),
     };
-    checked(context, value, expected, complaints, &|why| given.cannot_be_handled(expected, why))
+    checked(context, value, expected, complaints, &|value, why| {
+        Given::of(value, expected).cannot_be_handled(expected, why)
+    })
 }
 
 /// Decodes a body that may be absent, such as DeleteOptions.
@@ -166,28 +167,32 @@ fn summary(bytes: &[u8]) -> String {
 }
 
 /// Checks type and fields of a decoded object, and prunes it. Also the result of a patch comes through here.
-/// `complaints` makes what strict decoding objects to of the paths of unknown fields; `refuse` makes the answer.
+/// `complaints` makes what strict decoding objects to of the paths of unknown fields; `refuse` makes the answer for the
+/// value as it was given.
 pub fn checked(
     context: &Context,
     mut value: Value,
     expected: &Expected<'_>,
     complaints: impl FnOnce(Vec<String>) -> Vec<String>,
-    refuse: &dyn Fn(&str) -> Status,
+    refuse: &dyn Fn(&Value, &str) -> Status,
 ) -> Result<Value, Status> {
-    Given::of(&value, expected).check(expected, refuse)?;
-    let strict = |complaints: &str| refuse(&format!("strict decoding error: {complaints}"));
+    Given::of(&value, expected).check(expected, &|why| refuse(&value, why))?;
+    let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
     if !expected.schema.is_empty() {
         let report = corten_api::check_fields(expected.schema, &value);
         if let Some(error) = report.type_errors.first() {
-            return Err(refuse(error));
+            return Err(refuse(&value, error));
         }
+        let needs_pruning = report.needs_pruning();
         field_validation_complaints(context, complaints(report.unknown), strict)?;
-        corten_api::prune(expected.schema, &mut value);
+        if needs_pruning {
+            corten_api::prune(expected.schema, &mut value);
+        }
     } else if let Some(custom) = expected.custom {
         const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
         let report = corten_api::check_fields(OBJECT_META, &value["metadata"]);
         if let Some(error) = report.type_errors.first() {
-            return Err(refuse(error));
+            return Err(refuse(&value, error));
         }
         let in_metadata = report.unknown.iter().map(|path| format!("metadata.{path}"));
         let unknown = in_metadata.chain(unknown_fields(custom, &value)).collect();
@@ -223,15 +228,15 @@ pub fn field_validation_complaints(
 }
 
 /// What a body says it is; where it says nothing, it is what was expected.
-struct Given {
-    api_version: String,
-    kind: String,
+struct Given<'a> {
+    api_version: &'a str,
+    kind: &'a str,
 }
 
-impl Given {
-    fn of(value: &Value, expected: &Expected<'_>) -> Given {
-        let field = |key: &str, default: &str| {
-            value.get(key).and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or(default).to_owned()
+impl<'a> Given<'a> {
+    fn of(value: &'a Value, expected: &Expected<'a>) -> Given<'a> {
+        let field = |key: &str, default: &'a str| {
+            value.get(key).and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or(default)
         };
         Given { api_version: field("apiVersion", expected.api_version), kind: field("kind", expected.kind) }
     }
@@ -245,20 +250,20 @@ impl Given {
     }
 
     fn cannot_be_handled(&self, expected: &Expected<'_>, why: &str) -> Status {
-        let (kind, version) = (&self.kind, self.version());
+        let (kind, version) = (self.kind, self.version());
         Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {}: {why}", expected.kind))
     }
 
     /// Whether the body is what was expected.
     fn check(&self, expected: &Expected<'_>, refuse: &dyn Fn(&str) -> Status) -> Result<(), Status> {
         let is_kind = self.kind == expected.kind;
-        let is_version = self.api_version == expected.api_version || Some(self.api_version.as_str()) == expected.older;
+        let is_version = self.api_version == expected.api_version || Some(self.api_version) == expected.older;
         if is_kind && is_version {
             return Ok(());
         }
         let known = corten_api::schema().types().any(|t| {
             t.gvk.as_ref().is_some_and(|(group, version, kind)| {
-                group == self.group() && version == self.version() && *kind == self.kind
+                group == self.group() && version == self.version() && kind == self.kind
             })
         });
         let group = expected.api_version.split_once('/').map_or("", |(group, _)| group);
@@ -269,7 +274,7 @@ impl Given {
             )));
         }
         if !known {
-            let (kind, version) = (&self.kind, &self.api_version);
+            let (kind, version) = (self.kind, self.api_version);
             return Err(refuse(&format!(
                 "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
             )));

@@ -2,28 +2,28 @@
 //!
 //! Every reader takes odd or absent values for "not there": a row must never fail.
 
-use corten_meta::Value;
+use corten_meta::{Value, at};
 use jiff::Timestamp;
 use serde_json::json;
 
 /// The text at a JSON pointer, or empty.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    at(object, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The whole number at a JSON pointer, or 0.
 pub(crate) fn number(object: &Value, pointer: &str) -> i64 {
-    object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
+    at(object, pointer).and_then(Value::as_i64).unwrap_or_default()
 }
 
 /// The truth at a JSON pointer, or false.
 pub(crate) fn truth(object: &Value, pointer: &str) -> bool {
-    object.pointer(pointer).and_then(Value::as_bool).unwrap_or_default()
+    at(object, pointer).and_then(Value::as_bool).unwrap_or_default()
 }
 
 /// The list at a JSON pointer, or an empty one.
 pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
-    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    at(object, pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// The text, or `otherwise` when it is empty.

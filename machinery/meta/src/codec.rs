@@ -11,6 +11,7 @@ use serde_json::{Map, Number, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io::Write;
 
 /// A decoded document and what a strict reader objects to.
 #[derive(Debug, Clone, PartialEq)]
@@ -130,10 +131,10 @@ fn write_number(out: &mut Vec<u8>, number: &Number) {
         && float.fract() == 0.0
         && float.abs() < 1e15
     {
-        out.extend_from_slice((float as i64).to_string().as_bytes());
+        write!(out, "{}", float as i64).expect("writing a number to memory cannot fail");
         return;
     }
-    out.extend_from_slice(number.to_string().as_bytes());
+    write!(out, "{number}").expect("writing a number to memory cannot fail");
 }
 
 /// Decodes one JSON document. The last of duplicate fields wins; with `strict` their paths are reported too.
@@ -143,10 +144,14 @@ pub fn decode_json(bytes: &[u8], strict: bool) -> Result<Decoded, Error> {
         let value = serde_json::from_slice(bytes).map_err(|e| Error::Json(e.to_string()))?;
         return Ok(Decoded { value, duplicates: Vec::new() });
     }
+    // Where a field is, is worth knowing only if there is something to report of it.
     let mut strictness = Strictness::default();
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value = Seed(&mut strictness).deserialize(&mut deserializer).map_err(|e| Error::Json(e.to_string()))?;
-    deserializer.end().map_err(|e| Error::Json(e.to_string()))?;
+    let mut decoded = strictness.read(bytes);
+    if strictness.has_duplicates {
+        strictness = Strictness { follows: true, ..Strictness::default() };
+        decoded = strictness.read(bytes);
+    }
+    let value = decoded.map_err(|e| Error::Json(e.to_string()))?;
     Ok(Decoded { value, duplicates: strictness.duplicates })
 }
 
@@ -200,16 +205,19 @@ fn yaml_options() -> serde_saphyr::Options {
 /// What a strict reader objects to in a document that was read before, in the order of the document: the duplicate
 /// fields and, of the given paths, those that are there.
 pub fn strict_complaints(bytes: &[u8], unknown: &[String]) -> Vec<String> {
-    let mut strictness = Strictness { unknown: unknown.iter().map(String::as_str).collect(), ..Strictness::default() };
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let unknown = unknown.iter().map(String::as_str).collect();
+    let mut strictness = Strictness { follows: true, unknown, ..Strictness::default() };
     // It was read before, so it can be read again.
-    let _ = Seed(&mut strictness).deserialize(&mut deserializer);
+    let _ = strictness.read(bytes);
     strictness.complaints
 }
 
 /// Where the strict decoder is, and what it found.
 #[derive(Default)]
 struct Strictness<'u> {
+    /// Whether places are kept track of; else it is only found out that there are duplicates.
+    follows: bool,
+    has_duplicates: bool,
     path: String,
     duplicates: Vec<String>,
     unknown: BTreeSet<&'u str>,
@@ -217,6 +225,13 @@ struct Strictness<'u> {
 }
 
 impl Strictness<'_> {
+    fn read(&mut self, bytes: &[u8]) -> Result<Value, serde_json::Error> {
+        let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+        let value = Seed(self).deserialize(&mut deserializer)?;
+        deserializer.end()?;
+        Ok(value)
+    }
+
     fn report(&mut self, field: &str) {
         let path = if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
         if self.duplicates.len() < MAX_DUPLICATES && !self.duplicates.contains(&path) {
@@ -274,7 +289,9 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         let mut items = Vec::new();
         let length = self.0.path.len();
         loop {
-            self.0.path.push_str(&format!("[{}]", items.len()));
+            if self.0.follows {
+                self.0.path.push_str(&format!("[{}]", items.len()));
+            }
             let next = seq.next_element_seed(Seed(self.0))?;
             self.0.path.truncate(length);
             match next {
@@ -288,17 +305,19 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         let mut map = Map::new();
         let length = self.0.path.len();
         while let Some(key) = access.next_key::<String>()? {
-            if map.contains_key(&key) {
-                self.0.report(&key);
+            if self.0.follows {
+                if map.contains_key(&key) {
+                    self.0.report(&key);
+                }
+                if length > 0 {
+                    self.0.path.push('.');
+                }
+                self.0.path.push_str(&key);
+                self.0.enter();
             }
-            if length > 0 {
-                self.0.path.push('.');
-            }
-            self.0.path.push_str(&key);
-            self.0.enter();
             let value = access.next_value_seed(Seed(self.0)).map_err(A::Error::custom)?;
             self.0.path.truncate(length);
-            map.insert(key, value);
+            self.0.has_duplicates |= map.insert(key, value).is_some();
         }
         Ok(Value::Object(map))
     }

@@ -23,7 +23,7 @@ pub mod status;
 pub mod time;
 
 pub use accessor::{
-    annotations, at, deletion_timestamp, finalizers, generation, labels, name, namespace, owner_references,
+    annotations, at, at_mut, deletion_timestamp, finalizers, generation, labels, name, namespace, owner_references,
     resource_version, set, uid,
 };
 pub use codec::{Decoded, decode_json, decode_yaml, decode_yaml_leniently, encode_object};

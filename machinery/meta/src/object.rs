@@ -12,6 +12,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Write;
 
 /// Namespace and name. An empty namespace means cluster scoped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,7 +77,12 @@ impl Object {
 
     /// Encodes a value canonically; its `metadata.resourceVersion` is dropped in favour of `revision`.
     pub fn from_value(value: &Value, revision: u64) -> Result<Object, Error> {
-        Object::parse(codec::encode_object(value), revision)
+        let bytes = codec::encode_object(value);
+        match read_header(value) {
+            Some(header) => Ok(Object { bytes, revision, header }),
+            // Whoever reads the bytes says best what is wrong with them.
+            None => Object::parse(bytes, revision),
+        }
     }
 
     pub fn key(&self) -> Key {
@@ -133,7 +139,7 @@ impl Object {
         let (before, after) = self.bytes.split_at(position);
         out.extend_from_slice(&before[start..]);
         out.extend_from_slice(b"\"resourceVersion\":\"");
-        out.extend_from_slice(self.revision.to_string().as_bytes());
+        write!(out, "{}", self.revision).expect("writing a number to memory cannot fail");
         out.push(b'"');
         if after.first() != Some(&b'}') {
             out.push(b',');
@@ -162,6 +168,11 @@ const METADATA: &[u8] = b"\"metadata\":{";
 
 /// Where the fields of `metadata` begin. A quote inside a string is escaped, so the first match is the real one.
 fn metadata_start(bytes: &[u8]) -> Option<usize> {
+    // In canonical bytes that is the second brace: nothing but two texts comes before it.
+    let second = bytes.iter().skip(1).position(|byte| *byte == b'{').map(|at| at + 2);
+    if let Some(start) = second.filter(|start| bytes[..*start].ends_with(METADATA)) {
+        return Some(start);
+    }
     bytes.windows(METADATA.len()).position(|window| window == METADATA).map(|at| at + METADATA.len())
 }
 
@@ -249,6 +260,63 @@ fn parse_header(bytes: &[u8]) -> Result<Header, Error> {
         deletion_timestamp: metadata.deletion_timestamp.map(|t| crate::time::parse(&t)).transpose()?,
         creation_timestamp: metadata.creation_timestamp.map(|t| crate::time::parse(&t)).transpose()?,
         generation: metadata.generation.unwrap_or_default(),
+    })
+}
+
+/// The header of a decoded object: what [`parse_header`] reads of its bytes, without reading them again. `None` when
+/// something is not of the form it should have.
+fn read_header(value: &Value) -> Option<Header> {
+    let object = value.as_object()?;
+    let metadata = object.get("metadata")?.as_object()?;
+    let text = |field: &str| match metadata.get(field) {
+        None | Some(Value::Null) => Some(""),
+        Some(given) => given.as_str(),
+    };
+    let list = |field: &str| match metadata.get(field) {
+        None | Some(Value::Null) => Some([].as_slice()),
+        Some(given) => given.as_array().map(Vec::as_slice),
+    };
+    let time = |field: &str| match metadata.get(field) {
+        None | Some(Value::Null) => Some(None),
+        Some(given) => crate::time::parse(given.as_str()?).ok().map(Some),
+    };
+    let labels = match metadata.get("labels") {
+        None | Some(Value::Null) => BTreeMap::new(),
+        Some(given) => {
+            let label = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+            given.as_object()?.iter().map(label).collect::<Option<_>>()?
+        }
+    };
+    Some(Header {
+        namespace: text("namespace")?.to_owned(),
+        name: text("name")?.to_owned(),
+        uid: text("uid")?.to_owned(),
+        labels,
+        owners: list("ownerReferences")?.iter().map(read_owner).collect::<Option<_>>()?,
+        finalizers: list("finalizers")?.iter().map(|f| f.as_str().map(str::to_owned)).collect::<Option<_>>()?,
+        deletion_timestamp: time("deletionTimestamp")?,
+        creation_timestamp: time("creationTimestamp")?,
+        generation: match metadata.get("generation") {
+            None | Some(Value::Null) => 0,
+            Some(given) => given.as_i64()?,
+        },
+    })
+}
+
+fn read_owner(value: &Value) -> Option<Owner> {
+    let owner = value.as_object()?;
+    let text = |field: &str| owner.get(field).map_or(Some(""), Value::as_str).map(str::to_owned);
+    let flag = |field: &str| match owner.get(field) {
+        None | Some(Value::Null) => Some(false),
+        Some(given) => given.as_bool(),
+    };
+    Some(Owner {
+        api_version: text("apiVersion")?,
+        kind: text("kind")?,
+        name: text("name")?,
+        uid: text("uid")?,
+        controller: flag("controller")?,
+        block_owner_deletion: flag("blockOwnerDeletion")?,
     })
 }
 

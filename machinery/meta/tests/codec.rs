@@ -107,6 +107,27 @@ fn yaml_is_read_as_go_yaml_does() {
     assert_eq!(documents, [json!({"a": 1}), json!({"b": 2})]);
 }
 
+/// The fields of metadata that a header is made of, each of its form or of none.
+fn metadata() -> impl Strategy<Value = Value> {
+    let time = prop_oneof![Just(json!("2026-01-02T03:04:05Z")), Just(json!("soon")), Just(Value::Null)];
+    let text = prop_oneof![3 => "[a-z]{0,6}".prop_map(Value::from), 1 => value()];
+    let owner = prop_oneof![
+        3 => ("[a-z]{0,4}", any::<Option<bool>>()).prop_map(|(name, flag)| json!({"name": name, "controller": flag})),
+        1 => value(),
+    ];
+    let list = prop_oneof![3 => prop::collection::vec(text.clone(), 0..3).prop_map(Value::from), 1 => value()];
+    let owners = prop_oneof![3 => prop::collection::vec(owner, 0..3).prop_map(Value::from), 1 => value()];
+    let labels = prop::collection::btree_map("[a-z]{1,4}", text.clone(), 0..3)
+        .prop_map(|map| Value::Object(map.into_iter().collect()));
+    let number = prop_oneof![Just(json!(3)), Just(json!(3.0)), Just(json!(u64::MAX)), Just(Value::Null)];
+    (text, list, owners, labels, time, number).prop_map(|(text, list, owners, labels, time, number)| {
+        json!({
+            "name": text, "labels": labels, "ownerReferences": owners, "finalizers": list,
+            "creationTimestamp": time, "generation": number,
+        })
+    })
+}
+
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -158,6 +179,27 @@ proptest! {
             metadata.remove("resourceVersion");
         }
         prop_assert_eq!(decoded.value, expected);
+    }
+
+    #[test]
+    fn a_header_is_the_same_from_a_value_as_from_its_bytes(metadata in prop_oneof![3 => metadata(), 1 => value()]) {
+        let object = json!({"apiVersion": "v1", "kind": "Thing", "metadata": metadata});
+        let (read, parsed) = (Object::from_value(&object, 7), Object::parse(encode_object(&object), 7));
+        prop_assert_eq!(read.map_err(|e| e.to_string()), parsed.map_err(|e| e.to_string()));
+    }
+
+    #[test]
+    fn duplicates_are_found_wherever_they_are(at in 0usize..4) {
+        let texts = [
+            (r#"{"a":1,"a":2}"#, "a"),
+            (r#"{"a":[{"b":1},{"b":1,"b":2}]}"#, "a[1].b"),
+            (r#"{"a":{"b":{},"c":1,"b":{"d":1}}}"#, "a.b"),
+            (r#"{"a":{"b":{"d":1,"d":2}},"z":1}"#, "a.b.d"),
+        ];
+        let (text, path) = texts[at];
+        let decoded = decode_json(text.as_bytes(), true).unwrap();
+        prop_assert_eq!(decoded.duplicates, [path]);
+        prop_assert_eq!(decoded.value, serde_json::from_str::<Value>(text).unwrap());
     }
 
     #[test]

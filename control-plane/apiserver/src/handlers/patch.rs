@@ -115,11 +115,11 @@ impl Patch {
 
     /// The result of the patch, with its fields checked. What is wrong is wrong with the patch.
     pub fn checked(&self, target: &Target<'_>, new: Value, expected: &Expected<'_>) -> Result<Value, Status> {
-        let shown = match self {
-            Patch::Strategic(patch) => printed(patch),
-            Patch::Json(_) | Patch::Merge(_) => new.to_string(),
-        };
-        let refuse = |why: &str| {
+        let refuse = |new: &Value, why: &str| {
+            let shown = match self {
+                Patch::Strategic(patch) => printed(patch),
+                Patch::Json(_) | Patch::Merge(_) => new.to_string(),
+            };
             let error = FieldError::invalid(&Path::root("patch"), shown.as_str(), why);
             Status::invalid(&GroupKind::default(), "", vec![error])
         };

@@ -19,15 +19,21 @@ pub fn fill_defaults(type_name: &str, value: &mut Value) {
 
 fn fill_type(t: &Type, value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };
-    object.retain(|name, inner| t.field(name).is_none_or(|field| !vanishes(field, inner)));
-    for field in &t.fields {
-        if let Some(default) = field.default.as_ref().filter(|d| is_real(d))
-            && object.get(&field.name).is_none_or(Value::is_null)
-        {
-            object.insert(field.name.clone(), default.clone());
-        }
-        if let Some(inner) = object.get_mut(&field.name) {
+    object.retain(|name, inner| match t.field(name) {
+        Some(field) if vanishes(field, inner) => false,
+        Some(field) => {
             fill_value(&field.kind, inner);
+            true
+        }
+        None => true,
+    });
+    for field in t.defaults.iter().map(|at| &t.fields[*at]) {
+        if let Some(default) = &field.default
+            && !object.contains_key(&field.name)
+        {
+            let mut filled = default.clone();
+            fill_value(&field.kind, &mut filled);
+            object.insert(field.name.clone(), filled);
         }
     }
 }
@@ -176,17 +182,18 @@ fn fill_item(kind: &FieldType, item: &mut Value) {
 
 /// A quantity that cannot be parsed stays as it is, for validation to find.
 fn canonicalize(value: &mut Value) {
-    let text = match &*value {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
+    let parsed = match &*value {
+        Value::String(text) => Quantity::parse(text),
+        Value::Number(number) => Quantity::parse(&number.to_string()),
         _ => return,
     };
-    if let Ok(quantity) = Quantity::parse(&text) {
+    if let Ok(quantity) = parsed {
         *value = quantity.to_string().into();
     }
 }
 
-fn is_real(default: &Value) -> bool {
+/// Whether a default says more than nothing.
+pub(super) fn is_real(default: &Value) -> bool {
     match default {
         Value::String(s) => !s.is_empty(),
         Value::Number(n) => n.as_f64() != Some(0.0),

@@ -14,6 +14,15 @@ pub struct FieldReport {
     pub unknown: Vec<String>,
     /// Decoding errors, e.g. `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
     pub type_errors: Vec<String>,
+    /// Whether some field is null.
+    pub has_nulls: bool,
+}
+
+impl FieldReport {
+    /// Whether [`prune`] would find something to remove.
+    pub fn needs_pruning(&self) -> bool {
+        self.has_nulls || !self.unknown.is_empty()
+    }
 }
 
 /// Compares a value with a type of the table. A type that the table does not have accepts everything.
@@ -60,22 +69,29 @@ fn prune_value(kind: &FieldType, value: &mut Value) {
     }
 }
 
-/// The walk, with the two ways of naming the place it is at.
+/// A step of the way to a value.
+#[derive(Clone, Copy)]
+enum Step<'v> {
+    /// A field of a struct, and the struct it is inlined from.
+    Field(&'v str, Option<&'static str>),
+    /// A key of a map, which the decoder does not name.
+    Key(&'v str),
+    Item(usize),
+}
+
+/// The walk. Its place is written down as text only when there is something to report.
 #[derive(Default)]
-struct Check {
+struct Check<'v> {
     report: FieldReport,
-    /// `spec.containers[0].image`, as unknown fields are reported.
-    path: String,
-    /// `spec.containers.image`, as the decoder reports type errors.
-    go_path: String,
+    steps: Vec<Step<'v>>,
     /// The struct that holds the field the walk is at.
-    owner: String,
+    owner: &'static str,
     /// The name of the type of the field's values, where it is more than their shape.
     type_name: Option<&'static str>,
 }
 
-impl Check {
-    fn object(&mut self, t: &'static Type, value: &Value) {
+impl<'v> Check<'v> {
+    fn object(&mut self, t: &'static Type, value: &'v Value) {
         if let Some(scalar) = &t.scalar {
             // Raw JSON is whatever it is; the kind's rules judge it.
             if t.short_name() != "RawExtension" {
@@ -88,30 +104,49 @@ impl Check {
             Value::Null => return,
             other => return self.mismatch(other, &go_type_name(t)),
         };
-        let owner = std::mem::replace(&mut self.owner, t.short_name().to_string());
+        let owner = std::mem::replace(&mut self.owner, t.short_name());
         for (name, inner) in object {
-            let (path, go_path) = (self.path.len(), self.go_path.len());
             let field = t.field(name);
-            push_name(&mut self.path, name);
-            if let Some(inlined) = field.and_then(|field| field.inlined_from.as_deref()) {
-                push_name(&mut self.go_path, inlined);
-            }
-            push_name(&mut self.go_path, name);
+            self.steps.push(Step::Field(name, field.and_then(|field| field.inlined_from.as_deref())));
+            self.report.has_nulls |= inner.is_null();
             match field {
                 Some(field) => {
                     let outer = std::mem::replace(&mut self.type_name, field.type_name.as_deref());
                     self.value(&field.kind, inner);
                     self.type_name = outer;
                 }
-                None => self.report.unknown.push(self.path.clone()),
+                None => self.report.unknown.push(self.path()),
             }
-            self.path.truncate(path);
-            self.go_path.truncate(go_path);
+            self.steps.pop();
         }
         self.owner = owner;
     }
 
-    fn value(&mut self, kind: &FieldType, value: &Value) {
+    /// `spec.containers[0].image`, as unknown fields are reported.
+    fn path(&self) -> String {
+        let mut path = String::new();
+        for step in &self.steps {
+            match step {
+                Step::Field(name, _) | Step::Key(name) => push_name(&mut path, name),
+                Step::Item(at) => path.push_str(&format!("[{at}]")),
+            }
+        }
+        path
+    }
+
+    /// `spec.containers.image`, as the decoder reports type errors.
+    fn go_path(&self) -> String {
+        let mut path = String::new();
+        for step in &self.steps {
+            if let Step::Field(name, inlined_from) = step {
+                inlined_from.iter().for_each(|from| push_name(&mut path, from));
+                push_name(&mut path, name);
+            }
+        }
+        path
+    }
+
+    fn value(&mut self, kind: &'static FieldType, value: &'v Value) {
         if value.is_null() {
             return;
         }
@@ -120,20 +155,18 @@ impl Check {
             (FieldType::List(items), Value::Array(list)) => {
                 let outer = self.enter(|name| name.strip_prefix("[]"));
                 for (at, item) in list.iter().enumerate() {
-                    let length = self.path.len();
-                    self.path.push_str(&format!("[{at}]"));
+                    self.steps.push(Step::Item(at));
                     self.value(items, item);
-                    self.path.truncate(length);
+                    self.steps.pop();
                 }
                 self.type_name = outer;
             }
             (FieldType::Map(values), Value::Object(map)) => {
                 let outer = self.enter(|name| name.strip_prefix("map[").and_then(|rest| Some(rest.split_once(']')?.1)));
                 for (key, item) in map {
-                    let length = self.path.len();
-                    push_name(&mut self.path, key);
+                    self.steps.push(Step::Key(key));
                     self.value(values, item);
-                    self.path.truncate(length);
+                    self.steps.pop();
                 }
                 self.type_name = outer;
             }
@@ -165,11 +198,11 @@ impl Check {
     }
 
     fn quantity(&mut self, value: &Value) {
-        let text = match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+        let parsed = match value {
+            Value::String(text) => Quantity::parse(text),
+            other => Quantity::parse(&other.to_string()),
         };
-        if let Err(error) = Quantity::parse(&text) {
+        if let Err(error) = parsed {
             self.report.type_errors.push(error.to_string());
         }
     }
@@ -195,7 +228,8 @@ impl Check {
         } else {
             format!(
                 "json: cannot unmarshal {found} into Go struct field {}.{} of type {go_type}",
-                self.owner, self.go_path
+                self.owner,
+                self.go_path()
             )
         };
         self.report.type_errors.push(text);

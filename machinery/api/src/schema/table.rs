@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use corten_meta::Value;
 
-use super::defaults::written_zero;
-use super::{Field, FieldType, ListType, Presence, Schema, Type, TypeId};
+use super::defaults::{is_real, written_zero};
+use super::{Field, FieldType, ListType, Presence, Schema, Type, TypeId, beginning};
 
 const INVALID: &str = "the schema table is well formed";
 
@@ -26,6 +26,9 @@ pub(super) fn parse(table: &str) -> Schema {
     }
     for t in &mut types {
         t.declared = declared_order(&mut t.fields);
+        t.beginnings = t.fields.iter().map(|field| beginning(&field.name)).collect();
+        let has_default = |at: &usize| t.fields[*at].default.as_ref().is_some_and(is_real);
+        t.defaults = (0..t.fields.len()).filter(has_default).collect();
     }
     mark_zeros(&mut types);
     Schema { types, by_name }
@@ -89,12 +92,14 @@ fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
     let mut parsed = Type {
         name: full(name),
         fields: Vec::new(),
+        beginnings: Vec::new(),
         declared: Vec::new(),
         scalar: None,
         atomic: false,
         gvk: None,
         unions: None,
         zeros: Vec::new(),
+        defaults: Vec::new(),
     };
     for mark in marks.split(' ').filter(|m| !m.is_empty()) {
         match mark.split_once('=') {
@@ -243,6 +248,11 @@ mod tests {
     fn fields_are_sorted_so_that_they_can_be_found() {
         for t in schema().types() {
             assert!(t.fields.is_sorted_by(|a, b| a.name < b.name), "{}", t.name);
+            for field in &t.fields {
+                assert_eq!(t.field(&field.name).map(|found| &found.name), Some(&field.name), "{}", t.name);
+                assert!(t.field(&format!("{}\0", field.name)).is_none(), "{}", t.name);
+            }
+            assert!(t.field("").is_none() && t.field("\0").is_none() && t.field("zzzzzzzzz").is_none(), "{}", t.name);
         }
     }
 }
