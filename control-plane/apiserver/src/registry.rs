@@ -4,8 +4,8 @@
 //! encoded canonically and sealed here; nothing above sees bytes of the store, and no kind is named.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -15,11 +15,12 @@ use corten_meta::{GroupKind, GroupResource, Object, Status, Value};
 use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision, Store};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Caches, ResourceCache};
+use crate::cache::{Caches, Left, ResourceCache};
 use crate::config::Config;
 use crate::conversion::ConversionWebhook;
 use crate::encryption::Transformer;
 use crate::error::Error;
+use crate::fields::before_first;
 use crate::metrics::StorageOperation;
 use crate::outbound::Outbound;
 
@@ -33,6 +34,7 @@ pub struct Resource {
     pub versions: Vec<Arc<Kind>>,
     /// Who converts between the versions, if it is not the kind itself.
     pub webhook: Option<Arc<ConversionWebhook>>,
+    first: OnceLock<Value>,
 }
 
 /// The storage of a resource.
@@ -52,6 +54,11 @@ impl Resource {
     pub fn group_kind(&self) -> GroupKind {
         let kind = self.stored.as_ref().map_or(&self.kind, |stored| &stored.hub);
         GroupKind { group: kind.group.clone(), kind: kind.kind.clone() }
+    }
+
+    /// What an object is compared with that was not there before.
+    pub fn first(&self) -> &Value {
+        self.first.get_or_init(|| before_first(&self.kind))
     }
 
     /// The storage, for resources that are known to have one.
@@ -175,9 +182,11 @@ impl Registry {
         let key = Self::key(stored, namespace, name);
         let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
         stored.cache.storage.observe(StorageOperation::Get, began);
-        match entry {
-            Some(entry) => self.decode(&stored.hub, &entry).await.map(|object| Some(Arc::new(object))),
-            None => Ok(None),
+        let Some(entry) = entry else { return Ok(None) };
+        // Behind as they may be, they nearly always have this very object.
+        match stored.cache.get(namespace, name).filter(|cached| cached.revision == entry.mod_revision) {
+            Some(cached) => Ok(Some(cached)),
+            None => self.decode(&stored.hub, &entry).await.map(|object| Some(Arc::new(object))),
         }
     }
 
@@ -285,14 +294,11 @@ impl Registry {
         expect: Expect,
         companions: Vec<Op>,
     ) -> Result<Written, Status> {
-        let (op, bytes) = self.put(resource, value, expect).await?;
-        match self.commit_put(resource, op, expect, companions).await? {
-            Err(conflict) => Ok(conflict),
-            Ok(revision) => {
-                let object = Object::parse(bytes, revision).map_err(|e| Status::internal(e.to_string()))?;
-                Ok(Written::Done(resource.serve(&Arc::new(object)).await?))
-            }
-        }
+        let object = match resource.is_converted() {
+            true => self.stored_object(resource, value).await?,
+            false => object_of(value)?,
+        };
+        self.write_object(resource, object, expect, companions).await
     }
 
     /// As [`Registry::write`], with the value as it is encoded in the served version: nothing is encoded twice.
@@ -300,18 +306,36 @@ impl Registry {
         &self,
         resource: &Resource,
         value: &Value,
+        object: Object,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Written, Status> {
+        let object = if resource.is_converted() { self.stored_object(resource, value).await? } else { object };
+        self.write_object(resource, object, expect, companions).await
+    }
+
+    /// An object of the served version as it is stored.
+    async fn stored_object(&self, resource: &Resource, value: &Value) -> Result<Object, Status> {
+        object_of(&resource.to_stored(value.clone(), &resource.storage()?.hub).await?)
+    }
+
+    async fn write_object(
+        &self,
+        resource: &Resource,
         mut object: Object,
         expect: Expect,
         companions: Vec<Op>,
     ) -> Result<Written, Status> {
-        if resource.is_converted() {
-            return self.write(resource, value, expect, companions).await;
-        }
+        let stored = resource.storage()?;
         let at = (object.header.namespace.as_str(), object.header.name.as_str());
-        let (op, _) = self.put_bytes(resource.storage()?, at, object.bytes.clone(), expect).await?;
+        let (op, _) = self.put_bytes(stored, at, object.bytes.clone(), expect).await?;
+        // What is sealed comes back as other bytes.
+        let is_open = !self.transformer.seals(&stored.hub);
+        let left = is_open.then(|| self.caches.handover.leave(&object.bytes, &object.header));
         match self.commit_put(resource, op, expect, companions).await? {
             Err(conflict) => Ok(conflict),
             Ok(revision) => {
+                left.into_iter().for_each(Left::written);
                 object.revision = revision;
                 Ok(Written::Done(resource.serve(&Arc::new(object)).await?))
             }
@@ -409,13 +433,17 @@ fn table(
         };
         let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();
         let webhook = ConversionWebhook::of(kind, outbound).filter(|_| versions.len() > 1);
-        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored, versions, webhook }));
+        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored, versions, webhook, first: OnceLock::new() }));
     }
     let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
     for resource in &ordered {
         by_plural.entry(resource.kind.plural.clone()).or_default().push(Arc::clone(resource));
     }
     Ok(Resources { by_plural, ordered })
+}
+
+fn object_of(value: &Value) -> Result<Object, Status> {
+    Object::from_value(value, 0).map_err(|e| Status::internal(e.to_string()))
 }
 
 /// The answer for a store that cannot.

@@ -20,7 +20,7 @@ impl Plugin for CustomResourceRules {
             if !writes || !a.is("apiextensions.k8s.io", "customresourcedefinitions", "") {
                 return Ok(());
             }
-            let errors = custom_resources::validate_expressions(&a.object, a.old.as_ref());
+            let errors = custom_resources::validate_expressions(&a.object, a.old.as_deref());
             if errors.is_empty() {
                 return Ok(());
             }

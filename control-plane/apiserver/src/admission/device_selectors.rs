@@ -22,7 +22,7 @@ impl Plugin for DeviceSelectors {
             if !writes || !KINDS.iter().any(|plural| a.is("resource.k8s.io", plural, "")) {
                 return Ok(());
             }
-            let errors = errors(&a.object["spec"], a.old.as_ref().map(|old| &old["spec"]));
+            let errors = errors(&a.object["spec"], a.old.as_deref().map(|old| &old["spec"]));
             if errors.is_empty() {
                 return Ok(());
             }

@@ -36,6 +36,7 @@ mod webhook;
 pub use policy::follow_policies;
 pub use service_allocation::ip_address as service_allocation_ip_address;
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -76,7 +77,7 @@ pub struct Attributes<'a> {
     /// The object to be; null for a deletion.
     pub object: Touched,
     /// The object as it stands; none for a creation.
-    pub old: Option<Value>,
+    pub old: Option<Cow<'a, Value>>,
     /// Operations that must be committed together with the object.
     pub companions: Vec<Op>,
     pub dry_run: bool,
@@ -86,7 +87,12 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    pub fn new(target: &'a Target<'a>, operation: Operation, object: Value, old: Option<Value>) -> Attributes<'a> {
+    pub fn new(
+        target: &'a Target<'a>,
+        operation: Operation,
+        object: Value,
+        old: Option<Cow<'a, Value>>,
+    ) -> Attributes<'a> {
         Attributes {
             target,
             operation,

@@ -82,7 +82,7 @@ fn check_node(a: &Attributes<'_>, node: &str) -> Checked {
         return Ok(());
     }
     let empty = Value::Null;
-    let old = a.old.as_ref().unwrap_or(&empty);
+    let old = a.old.as_deref().unwrap_or(&empty);
     if a.operation == Operation::Update {
         let why = |what: &str| format!("node {node:?} is not allowed to modify {what}");
         only(same(old, &a.object, "/spec/taints"), || why("taints"))?;
@@ -126,7 +126,7 @@ fn check_pod(a: &Attributes<'_>, node: &str) -> Checked {
     match a.operation {
         Operation::Create => check_mirror(a, node),
         Operation::Delete => {
-            let pod = a.old.as_ref().unwrap_or(&a.object);
+            let pod = a.old.as_deref().unwrap_or(&a.object);
             let why = || format!("node {node:?} can only delete pods with spec.nodeName set to itself");
             only(text(pod, "/spec/nodeName") == node, why)
         }
@@ -214,7 +214,7 @@ fn reference(spec: &Value) -> Option<&'static str> {
 }
 
 fn check_pod_status(a: &Attributes<'_>, node: &str) -> Checked {
-    let Some(old) = a.old.as_ref() else { return Err(format!("unexpected operation {:?}", a.operation.word())) };
+    let Some(old) = a.old.as_deref() else { return Err(format!("unexpected operation {:?}", a.operation.word())) };
     only(text(old, "/spec/nodeName") == node, || {
         format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself")
     })?;
@@ -247,7 +247,7 @@ fn check_claim_status(a: &Attributes<'_>, node: &str) -> Checked {
         }
         claim
     };
-    let unchanged = a.old.as_ref().is_some_and(|old| stripped(old) == stripped(&a.object));
+    let unchanged = a.old.as_deref().is_some_and(|old| stripped(old) == stripped(&a.object));
     only(unchanged, || {
         format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions")
     })
@@ -325,7 +325,7 @@ fn check_named(a: &Attributes<'_>, node: &str, what: &str) -> Checked {
 }
 
 fn check_slice(a: &Attributes<'_>, node: &str) -> Checked {
-    let slice = if a.operation == Operation::Delete { a.old.as_ref().unwrap_or(&a.object) } else { &a.object };
+    let slice = if a.operation == Operation::Delete { a.old.as_deref().unwrap_or(&a.object) } else { &a.object };
     only(text(slice, "/spec/nodeName") == node, || {
         "can only create ResourceSlice with the same NodeName as the requesting node".to_owned()
     })

@@ -14,7 +14,7 @@ impl Plugin for PersistentVolumeClaimResize {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let old = match &a.old {
+            let old = match a.old.as_deref() {
                 Some(old) if a.operation == Operation::Update && a.is("", "persistentvolumeclaims", "") => old,
                 _ => return Ok(()),
             };

@@ -39,7 +39,7 @@ impl Plugin for Priority {
             if !a.is(GROUP, "priorityclasses", "") {
                 return Ok(());
             }
-            let old_name = a.old.as_ref().map(corten_meta::name).unwrap_or_default();
+            let old_name = a.old.as_deref().map(corten_meta::name).unwrap_or_default();
             if a.operation == Operation::Delete && old_name.starts_with(SYSTEM_PREFIX) {
                 return Err(a.forbidden("this is a system priority class and cannot be deleted"));
             }
@@ -102,7 +102,7 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
 
 /// Who writes a pod as it was first written does not know what was filled in here, and does not mean to change it.
 fn keep(a: &mut Attributes<'_>) {
-    let old = a.old.as_ref();
+    let old = a.old.as_deref();
     let kept = ["/spec/priority", "/spec/preemptionPolicy"].map(|field| {
         let given = a.object.pointer(field).is_some_and(|value| !value.is_null());
         (field, old.filter(|_| !given).and_then(|old| old.pointer(field)).filter(|value| !value.is_null()).cloned())

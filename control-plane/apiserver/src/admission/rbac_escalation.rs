@@ -32,7 +32,7 @@ impl Plugin for RbacEscalation {
 }
 
 async fn check_role(a: &Attributes<'_>) -> Result<(), Status> {
-    let unchanged = a.old.as_ref().is_some_and(|old| {
+    let unchanged = a.old.as_deref().is_some_and(|old| {
         old["rules"] == a.object["rules"] && old.get("aggregationRule") == a.object.get("aggregationRule")
     });
     if unchanged || may(a, "escalate", &a.target.resource.kind.plural, corten_meta::name(&a.object)).await {
@@ -50,7 +50,7 @@ async fn check_role(a: &Attributes<'_>) -> Result<(), Status> {
 async fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
     let unchanged = a
         .old
-        .as_ref()
+        .as_deref()
         .is_some_and(|old| old["roleRef"] == a.object["roleRef"] && old["subjects"] == a.object["subjects"]);
     let text = |key: &str| a.object["roleRef"][key].as_str().unwrap_or_default();
     let (kind, name) = (text("kind"), text("name"));

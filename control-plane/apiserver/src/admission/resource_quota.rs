@@ -96,7 +96,7 @@ fn is_counted(a: &Attributes<'_>) -> bool {
 /// Whether this very write does: a change only if it makes its object bigger.
 fn takes_more(a: &Attributes<'_>) -> bool {
     let kind = &a.target.resource.kind;
-    let Some(old) = &a.old else { return true };
+    let Some(old) = a.old.as_deref() else { return true };
     let before = usage(&kind.group, &kind.plural, old);
     let after = usage(&kind.group, &kind.plural, &a.object);
     after.iter().any(|(name, amount)| before.get(name).is_none_or(|had| had < amount))
@@ -120,7 +120,7 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
         return Ok(None);
     }
     // An object that changes is counted as it was until now, and then as it is to be.
-    let had = a.old.as_ref().filter(|old| is_in_scope(&value, &kind.plural, old)).map(limited).unwrap_or_default();
+    let had = a.old.as_deref().filter(|old| is_in_scope(&value, &kind.plural, old)).map(limited).unwrap_or_default();
     let before = used_now(a.target, &value, None).await?;
     let others = if had.is_empty() { before.clone() } else { used_now(a.target, &value, Some(a.target.name)).await? };
     let mut used = others;

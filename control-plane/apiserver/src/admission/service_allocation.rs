@@ -110,7 +110,7 @@ fn invalid(a: &Attributes<'_>, error: FieldError) -> Status {
 }
 
 async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
-    let held = a.old.as_ref().map(addresses_of).unwrap_or_default();
+    let held = a.old.as_deref().map(addresses_of).unwrap_or_default();
     if !needs_address(&a.object) {
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
             if let Some(spec) = a.object["spec"].as_object_mut() {
@@ -128,7 +128,7 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
     if !one.is_empty() && texts(&a.object, "clusterIPs").is_empty() {
         a.object["spec"]["clusterIPs"] = json!([one]);
     }
-    if let Err(errors) = service_families::complete(&mut a.object, a.old.as_ref(), &configured) {
+    if let Err(errors) = service_families::complete(&mut a.object, a.old.as_deref(), &configured) {
         return Err(Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), errors));
     }
     let asked = texts(&a.object, "clusterIPs");
@@ -277,7 +277,7 @@ fn release_port(port: u16) -> Op {
 }
 
 async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
-    let held = a.old.as_ref().map(node_ports_of).unwrap_or_default();
+    let held = a.old.as_deref().map(node_ports_of).unwrap_or_default();
     if needs_ports(&a.object) {
         let mut used = ports_in_use(a);
         let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -316,7 +316,7 @@ fn allocate_health_port(a: &mut Attributes<'_>) -> Result<(), Status> {
     let needed =
         text(&a.object, "/spec/type") == "LoadBalancer" && text(&a.object, "/spec/externalTrafficPolicy") == "Local";
     let port_of = |service: &Value| service.pointer("/spec/healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
-    let (present, kept) = (port_of(&a.object), a.old.as_ref().map_or(0, port_of));
+    let (present, kept) = (port_of(&a.object), a.old.as_deref().map_or(0, port_of));
     if needed && present == 0 {
         let used = ports_in_use(a);
         let chosen = if kept != 0 {

@@ -39,7 +39,7 @@ impl Plugin for SigningRequest {
             if a.operation != Operation::Update || !a.is(GROUP, PLURAL, "status") {
                 return Ok(());
             }
-            let old = a.old.as_ref().and_then(|o| o.pointer("/status/certificate"));
+            let old = a.old.as_deref().and_then(|o| o.pointer("/status/certificate"));
             if old != a.object.pointer("/status/certificate") {
                 let signer = a.object.pointer("/spec/signerName").and_then(|s| s.as_str()).unwrap_or_default();
                 check_signer(a.target, "sign", signer).await?;

@@ -7,6 +7,7 @@
 //! after every resource holds the changes of that revision. The cache never writes.
 
 mod groups;
+mod handover;
 mod pacer;
 mod resource;
 mod watcher;
@@ -16,12 +17,13 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use corten_api::Kind;
-use corten_meta::{Object, Status};
+use corten_meta::{Header, Object, Status};
 use corten_store::{Entry, EventKind, Range, Revision, Store};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use handover::{Handover, Left};
 use pacer::Pacer;
 pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window};
 pub use watcher::{Watcher, WatcherOptions, transition};
@@ -45,6 +47,8 @@ pub struct Caches {
     progress: watch::Sender<Revision>,
     store: Arc<dyn Store>,
     transformer: Arc<Transformer>,
+    /// What writers leave for the feed.
+    pub handover: Handover,
     /// Entries that could not be read, by their keys.
     unread: Mutex<BTreeMap<Vec<u8>, Error>>,
 }
@@ -68,7 +72,8 @@ impl Caches {
         let (additions, receiver) = mpsc::channel(16);
         let by_prefix = RwLock::new(by_prefix);
         let (progress, unread) = (watch::Sender::new(0), Mutex::default());
-        let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, unread });
+        let handover = Handover::default();
+        let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, handover, unread });
         let revision = caches.load().await?;
         tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown.clone()));
         caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
@@ -255,6 +260,7 @@ impl Caches {
 
     /// The history between the feed and the store is gone: start over, and end every watch.
     async fn reload(&self, revision: Revision) -> Revision {
+        self.handover.clear();
         for cache in self.map().values() {
             cache.clear();
         }
@@ -269,10 +275,11 @@ impl Caches {
 
     /// Applies one change to the cache it belongs to, and returns that.
     async fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) -> Option<Arc<ResourceCache>> {
+        let left = self.handover.take(&entry.value);
         let (cache, name) = self.route(&entry.key)?;
         let item = match kind {
             EventKind::Delete => None,
-            EventKind::Put => match self.decode(&cache.kind, entry).await {
+            EventKind::Put => match self.read(&cache.kind, entry, left).await {
                 Ok(object) => Some(Arc::new(Item::new(object))),
                 Err(e) => {
                     tracing::error!(error = %e, "a stored object cannot be read; it is left out");
@@ -296,6 +303,14 @@ impl Caches {
     fn sealed(&self) -> Option<Error> {
         let all = std::mem::take(&mut *self.unread());
         all.into_values().find(|e| matches!(e, Error::Sealed { .. }))
+    }
+
+    /// The object of an entry of the feed, whose header its writer may have left.
+    async fn read(&self, kind: &Kind, entry: &Entry, left: Option<Header>) -> Result<Object, Error> {
+        match left {
+            Some(header) => Ok(Object { bytes: entry.value.clone(), revision: entry.mod_revision, header }),
+            None => self.decode(kind, entry).await,
+        }
     }
 
     /// The object of an entry.

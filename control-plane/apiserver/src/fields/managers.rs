@@ -87,21 +87,32 @@ impl Fields {
             Fields::Decoded(_) => true,
         };
         if touched {
-            *self = Fields::Decoded(self.set().difference(lost));
+            self.decoded().subtract(lost);
         }
     }
 
     /// Adds the paths of the set.
     pub fn extend(&mut self, gained: &Set) {
         if !self.contains_all(gained) {
-            *self = Fields::Decoded(self.set().union(gained));
+            self.decoded().extend(gained);
+        }
+    }
+
+    /// The paths, to change.
+    fn decoded(&mut self) -> &mut Set {
+        if let Fields::Stored(fields) = self {
+            *self = Fields::Decoded(Set::decode(fields).unwrap_or_default());
+        }
+        match self {
+            Fields::Decoded(set) => set,
+            Fields::Stored(_) => unreachable!("it was decoded above"),
         }
     }
 
     pub fn contains_all(&self, paths: &Set) -> bool {
         match self {
             Fields::Stored(fields) => Encoded(fields).contains_all(paths),
-            Fields::Decoded(set) => paths.difference(set).is_empty(),
+            Fields::Decoded(set) => set.contains_all(paths),
         }
     }
 
@@ -128,12 +139,12 @@ pub struct Managers {
 
 impl Managers {
     /// Reads `metadata.managedFields` that this server wrote; its paths stay as they are until they are needed.
-    pub fn stored(managed_fields: Option<&Value>) -> Managers {
-        let list = managed_fields.and_then(Value::as_array);
-        let entries = list.into_iter().flatten().enumerate().filter_map(|(index, entry)| {
-            let (identity, time) = decode_identity(entry, index).ok()?;
-            let fields = entry.get("fieldsV1").filter(|fields| fields.is_object())?;
-            Some(Entry { identity, time, fields: Fields::Stored(fields.clone()) })
+    pub fn stored(managed_fields: Option<Value>) -> Managers {
+        let Some(Value::Array(list)) = managed_fields else { return Managers::default() };
+        let entries = list.into_iter().enumerate().filter_map(|(index, mut entry)| {
+            let (identity, time) = decode_identity(&entry, index).ok()?;
+            let fields = entry.get_mut("fieldsV1").filter(|fields| fields.is_object())?.take();
+            Some(Entry { identity, time, fields: Fields::Stored(fields) })
         });
         Managers { entries: entries.collect() }
     }
@@ -175,8 +186,8 @@ impl Managers {
 }
 
 fn decode_identity(entry: &Value, index: usize) -> Result<(Identity, Option<String>), String> {
-    let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
-    let operation = match text("operation").as_str() {
+    let text = |field: &str| entry[field].as_str().unwrap_or_default();
+    let operation = match text("operation") {
         "Apply" => Operation::Apply,
         "Update" => Operation::Update,
         _ => return Err("operation must be `Apply` or `Update`".to_owned()),
@@ -185,12 +196,13 @@ fn decode_identity(entry: &Value, index: usize) -> Result<(Identity, Option<Stri
     if api_version.is_empty() {
         return Err("apiVersion must not be empty".to_owned());
     }
-    match text("fieldsType").as_str() {
+    match text("fieldsType") {
         "FieldsV1" => {}
         "" => return Err(format!("missing fieldsType in managed fields entry {index}")),
         other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
     }
-    let identity = Identity { manager: text("manager"), operation, api_version, subresource: text("subresource") };
+    let (manager, subresource) = (text("manager").to_owned(), text("subresource").to_owned());
+    let identity = Identity { manager, operation, api_version: api_version.to_owned(), subresource };
     Ok((identity, entry["time"].as_str().map(str::to_owned)))
 }
 

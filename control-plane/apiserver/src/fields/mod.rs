@@ -25,7 +25,7 @@ pub use managers::{Entry, Fields, Identity, Managers, Operation, is_reset};
 pub use merge::merge;
 pub use ownership::{Versions, apply, update};
 pub use set::{Element, Filter, Set};
-pub use types::{Type, zero};
+pub use types::{Type, before_first, zero};
 
 #[cfg(test)]
 mod tests;

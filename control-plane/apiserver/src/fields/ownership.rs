@@ -5,6 +5,7 @@
 //! somebody else owns it too.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use corten_meta::Value;
 
@@ -64,6 +65,11 @@ impl<'a> Change<'a> {
         }
         self.known.get(version).and_then(Option::as_ref)
     }
+
+    /// What was written, in a version that was compared.
+    fn written(mut self, version: &str) -> Set {
+        self.known.remove(version).flatten().map(|comparison| comparison.written).unwrap_or_default()
+    }
 }
 
 /// Ownership after an update of `live` to `new` by a manager, at a time.
@@ -77,16 +83,16 @@ pub fn update(
 ) -> Managers {
     let mut change = Change::new(versions, live, new);
     let own = change.in_version(&by.api_version, &by.api_version);
-    let written = own.map(|own| without_machinery(&own.written)).unwrap_or_default();
     // What the writer has and writes again it would lose and gain: it only loses what is gone.
     let previous = managers.take(by).map(|mut entry| {
         if let Some(own) = own {
             entry.fields.subtract(&own.removed);
-            entry.fields.subtract(&own.written.difference(&written));
+            entry.fields.subtract(&MACHINERY.intersection(&own.written));
         }
         entry
     });
     take_from_others(&mut change, &mut managers, by, None);
+    let written = without_machinery(change.written(&by.api_version));
     if written.is_empty() {
         managers.entries.extend(previous.filter(|entry| !entry.fields.is_empty()));
     } else {
@@ -156,7 +162,7 @@ pub fn apply(
     // The name belongs to nobody in the end, but what the configuration says must not be pruned.
     let merged = prune(versions, merged, &managers, by, last.as_ref());
     if let Some(entry) = managers.entries.iter_mut().find(|entry| entry.identity.is(by)) {
-        entry.fields = Fields::Decoded(without_machinery(&fields));
+        entry.fields = Fields::Decoded(without_machinery(fields));
     }
 
     let mut change = Change::new(versions, live, &merged);
@@ -238,27 +244,28 @@ fn keep_owned(of: Type<'_>, merged: &Value, pruned: &Value, owned: &Set) -> Valu
     remove(of, merged, &before.difference(&kept)).unwrap_or_default()
 }
 
-/// Without the fields that belong to the machinery and to nobody.
-fn without_machinery(set: &Set) -> Set {
-    use std::sync::LazyLock;
-    static MACHINERY: LazyLock<Set> = LazyLock::new(|| {
-        let mut set = Set::of_fields(&[&["apiVersion"], &["kind"], &["metadata"]]);
-        for field in [
-            "name",
-            "namespace",
-            "creationTimestamp",
-            "selfLink",
-            "uid",
-            "clusterName",
-            "generation",
-            "managedFields",
-            "resourceVersion",
-        ] {
-            set.insert_fields(&["metadata", field]);
-        }
-        set
-    });
-    set.difference(&MACHINERY)
+/// The fields that belong to the machinery and to nobody.
+static MACHINERY: LazyLock<Set> = LazyLock::new(|| {
+    let mut set = Set::of_fields(&[&["apiVersion"], &["kind"], &["metadata"]]);
+    for field in [
+        "name",
+        "namespace",
+        "creationTimestamp",
+        "selfLink",
+        "uid",
+        "clusterName",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+    ] {
+        set.insert_fields(&["metadata", field]);
+    }
+    set
+});
+
+fn without_machinery(mut set: Set) -> Set {
+    set.subtract(&MACHINERY);
+    set
 }
 
 /// Joins the oldest updaters, version by version, until there are few enough.

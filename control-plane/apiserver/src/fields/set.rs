@@ -177,9 +177,28 @@ impl Set {
 
     /// Everything of this that is not in the other.
     pub fn difference(&self, other: &Set) -> Set {
-        self.filtered(|element, node| match other.nodes.get(element) {
-            None => node.clone(),
-            Some(theirs) => Node { member: node.member && !theirs.member, below: node.below.difference(&theirs.below) },
+        let mut difference = self.clone();
+        difference.subtract(other);
+        difference
+    }
+
+    /// Takes out everything that is in the other.
+    pub fn subtract(&mut self, other: &Set) {
+        for (element, theirs) in &other.nodes {
+            let Some(node) = self.nodes.get_mut(element) else { continue };
+            node.member &= !theirs.member;
+            node.below.subtract(&theirs.below);
+            if node.is_empty() {
+                self.nodes.remove(element);
+            }
+        }
+    }
+
+    /// Whether everything of the other is in here.
+    pub fn contains_all(&self, other: &Set) -> bool {
+        other.nodes.iter().all(|(element, theirs)| match self.nodes.get(element) {
+            Some(node) => (node.member || !theirs.member) && node.below.contains_all(&theirs.below),
+            None => false,
         })
     }
 

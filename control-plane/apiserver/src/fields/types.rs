@@ -3,6 +3,7 @@
 //! One view over the table of built-in types and over the structural schemas of custom resources. A type without
 //! a schema is judged by the value: objects by field, lists as one.
 
+use corten_api::Kind;
 use corten_api::schema::{Field, FieldType, ListType, Type as TableType, schema};
 use corten_meta::Value;
 
@@ -230,6 +231,14 @@ pub fn zero(of: &'static TableType) -> Value {
     let mut object = structs(of);
     corten_api::schema::fill_zeros(&of.name, &mut object);
     object
+}
+
+/// What an object of a kind is compared with that was not there before.
+pub fn before_first(kind: &Kind) -> Value {
+    match Type::table(&kind.schema) {
+        Some(Type::Struct(of)) => zero(of),
+        _ => serde_json::json!({ "apiVersion": kind.api_version(), "kind": kind.kind }),
+    }
 }
 
 fn structs(of: &'static TableType) -> Value {

@@ -39,7 +39,7 @@ pub async fn apply(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
 /// The result of an apply, with its fields checked.
 pub fn checked_result(target: &Target<'_>, object: Value, expected: &Expected<'_>) -> Result<Value, Status> {
     let unknown = |paths: Vec<String>| paths.iter().map(|path| format!("unknown field {path:?}")).collect();
-    checked(target.context, object, expected, unknown, &|why| Status::bad_request(why))
+    checked(target.context, object, expected, unknown, &|_, why| Status::bad_request(why))
 }
 
 impl Apply {
@@ -91,7 +91,7 @@ impl Apply {
     pub fn transform(&self, target: &Target<'_>, part: Part, live: &Value) -> Result<Value, Status> {
         super::patch::check_uid(target, &self.config, live)?;
         let versions = ResourceVersions::new(target, part);
-        let object = self.apply_to(&versions, live, &ownership::first(&target.resource.kind), target)?;
+        let object = self.apply_to(&versions, live, target.resource.first(), target)?;
         self.checked(target, object)
     }
 

@@ -44,7 +44,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             // A webhook may have written anything; where the object goes is not its to say.
             check_namespace(target, &mut attributes.object)?;
         }
-        finish(target, &mut attributes.object);
+        finish(target, &mut attributes.object, true);
         validate(target, &attributes.object)?;
         target.server.admission.validate(&attributes).await?;
         target.server.admission.charge(&mut attributes).await?;
@@ -178,10 +178,10 @@ pub fn drop_empty(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Admission may have added what needs defaults of its own, and a kind with a status has begun one.
-pub fn finish(target: &Target<'_>, object: &mut Touched) {
+/// Admission may have added what needs defaults of its own, and a kind with a status may have begun one.
+pub fn finish(target: &Target<'_>, object: &mut Touched, has_begun: bool) {
     let kind = &target.resource.kind;
-    if object.is_touched() || kind.rules.has_status || kind.is_custom() {
+    if object.is_touched() || (kind.rules.has_status && has_begun) || kind.is_custom() {
         kind.default(object);
     }
 }

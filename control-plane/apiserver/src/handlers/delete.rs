@@ -3,6 +3,7 @@
 //! `plan` decides purely what a deletion means for an object as it stands; the rest carries it out and begins
 //! again when the object changed meanwhile.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use corten_meta::{FieldError, GroupResource, Object, Path, Status, Value};
@@ -233,11 +234,11 @@ async fn admitted(target: &Target<'_>, options: &DeleteOptions, old: Value) -> R
     if options.admitted {
         return Ok(old);
     }
-    let mut attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(old))
+    let mut attributes = Attributes::new(target, Operation::Delete, Value::Null, Some(Cow::Owned(old)))
         .with_options(options.to_value(), options.dry_run);
     target.server.admission.admit(&mut attributes).await?;
     target.server.admission.validate(&attributes).await?;
-    Ok(attributes.old.unwrap_or_default())
+    Ok(attributes.old.map(Cow::into_owned).unwrap_or_default())
 }
 
 /// The result of a deletion as an object at a revision.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use corten_api::{Kind, Role};
 use corten_meta::Value;
-use serde_json::{Map, json};
+use serde_json::Map;
 
 use super::Target;
 use super::options::MAX_MANAGER;
@@ -63,9 +63,13 @@ fn managed_fields(object: &Value) -> Option<&Value> {
     object.get("metadata").and_then(|metadata| metadata.get("managedFields"))
 }
 
+fn take_managed_fields(object: &mut Value) -> Option<Value> {
+    object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
+}
+
 /// The managers of a stored object; ones that cannot be read are as good as none.
 pub fn managers_of(object: &Value) -> Managers {
-    Managers::stored(managed_fields(object))
+    Managers::stored(managed_fields(object).cloned())
 }
 
 /// Whether what an object says of its managers can be read.
@@ -89,7 +93,7 @@ pub fn track_create(target: &Target<'_>, object: &mut Value) {
     let versions = ResourceVersions::new(target, Part::Main);
     let time = corten_meta::time::rfc3339(target.context.now);
     let by = identity(target, Operation::Update);
-    let managers = update(&versions, &first(&target.resource.kind), object, managers, &by, &time);
+    let managers = update(&versions, target.resource.first(), object, managers, &by, &time);
     set_managers(object, managers);
 }
 
@@ -107,7 +111,7 @@ pub fn own_created(resource: &Resource, object: &mut Value, now: jiff::Timestamp
     };
     let versions = OneVersion { api_version: &by.api_version, schema: &resource.kind.schema, filter };
     let time = corten_meta::time::rfc3339(now);
-    let managers = update(&versions, &first(&resource.kind), object, Managers::default(), &by, &time);
+    let managers = update(&versions, resource.first(), object, Managers::default(), &by, &time);
     set_managers(object, managers);
 }
 
@@ -151,9 +155,12 @@ impl Versions for OneVersion<'_> {
 /// was before, and nothing at all means that ownership is to be forgotten.
 pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
     let is_main = target.context.info.subresource.is_empty();
+    let is_same = managed_fields(new) == managed_fields(old);
     let managers = match managed_fields(new) {
         given if is_main && is_reset(given) => Managers::default(),
-        given if is_main && given != managed_fields(old) => match Managers::decode(given) {
+        // Nearly always, and then they need not be copied.
+        _ if is_same => Managers::stored(take_managed_fields(new)),
+        given if is_main => match Managers::decode(given) {
             Ok(managers) if !managers.is_empty() => managers,
             _ => managers_of(old),
         },
@@ -206,14 +213,6 @@ fn same_but_managers(new: &Value, old: &Value) -> bool {
     new.len() == old.len()
         && new.iter().all(|(name, value)| name == "metadata" || old.get(name) == Some(value))
         && metadata(new).eq(metadata(old))
-}
-
-/// What an object is compared with that was not there before.
-pub fn first(kind: &Kind) -> Value {
-    match Type::table(&kind.schema) {
-        Some(Type::Struct(of)) => zero(of),
-        _ => json!({ "apiVersion": kind.api_version(), "kind": kind.kind }),
-    }
 }
 
 /// The paths that a request for this part of an object can own.

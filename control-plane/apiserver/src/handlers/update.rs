@@ -3,6 +3,7 @@
 //! Read, transform, prepare, admit, validate, write if nobody else wrote in between, else begin again. A change
 //! whose author named a resourceVersion is not repeated: it fails with a conflict.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use corten_meta::{Object, Status, Value};
@@ -247,14 +248,15 @@ async fn admitted(
     if let Some(view) = change.view {
         return admitted_as(target, change, view, new, old).await;
     }
-    let mut attributes = Attributes::new(target, Operation::Update, new, Some(old.clone()));
+    let mut attributes = Attributes::new(target, Operation::Update, new, Some(Cow::Borrowed(old)));
     admission.admit(&mut attributes).await?;
     if attributes.object.is_touched() {
         // A webhook may have written anything; which object this is, is not its to say.
         check_name(target, &attributes.object)?;
         create::check_namespace(target, &mut attributes.object)?;
     }
-    create::finish(target, &mut attributes.object);
+    // A status that is written is complete, as it was completed when the write was prepared.
+    create::finish(target, &mut attributes.object, part != Part::Status);
     bump_generation(target, &mut attributes.object, old);
     validate(target, part, &attributes.object, old)?;
     admission.validate(&attributes).await?;
@@ -272,7 +274,7 @@ async fn admitted_as(
 ) -> Result<(Value, Vec<Op>), Status> {
     let admission = &target.server.admission;
     let shown = view.show(&new);
-    let mut attributes = Attributes::new(target, Operation::Update, shown.clone(), Some(view.show(old)));
+    let mut attributes = Attributes::new(target, Operation::Update, shown.clone(), Some(Cow::Owned(view.show(old))));
     admission.admit(&mut attributes).await?;
     let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
     target.resource.kind.default(&mut new);
@@ -322,10 +324,12 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
             "generation",
             "generateName",
         ] {
-            match old["metadata"].get(field) {
-                Some(value) => metadata.insert(field.to_owned(), value.clone()),
-                None => metadata.remove(field),
-            };
+            match old.get("metadata").and_then(Value::as_object) {
+                Some(before) => restore(metadata, before, field),
+                None => {
+                    metadata.remove(field);
+                }
+            }
         }
         metadata.remove("selfLink");
         create::drop_empty(metadata);
@@ -341,8 +345,9 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
             if kind.is_custom() || kind.rules.status_keeps_metadata {
                 restore_metadata(new_fields, old_fields);
             }
-            let others: Vec<String> = new_fields.keys().chain(old_fields.keys()).cloned().collect();
-            for field in others.iter().filter(|f| *f != "status" && *f != "metadata") {
+            let is_other = |field: &str| field != "status" && field != "metadata";
+            new_fields.retain(|field, _| !is_other(field) || old_fields.contains_key(field));
+            for field in old_fields.keys().filter(|field| is_other(field)) {
                 restore(new_fields, old_fields, field);
             }
         }
@@ -375,10 +380,17 @@ fn restore_metadata(new: &mut serde_json::Map<String, Value>, old: &serde_json::
 }
 
 fn restore(new: &mut serde_json::Map<String, Value>, old: &serde_json::Map<String, Value>, field: &str) {
-    match old.get(field) {
-        Some(value) => new.insert(field.to_owned(), value.clone()),
-        None => new.remove(field),
-    };
+    match (old.get(field), new.get_mut(field)) {
+        // To compare takes less than to copy, and most requests leave alone what they may not change.
+        (Some(value), Some(here)) if here == value => {}
+        (Some(value), Some(here)) => *here = value.clone(),
+        (Some(value), None) => {
+            new.insert(field.to_owned(), value.clone());
+        }
+        (None, _) => {
+            new.remove(field);
+        }
+    }
 }
 
 /// The generation counts changes of what is wanted: anything but metadata and status.

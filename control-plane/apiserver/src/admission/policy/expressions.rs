@@ -23,7 +23,7 @@ impl Plugin for Expressions {
                 return Ok(());
             }
             // What is stored stays good when it does not change.
-            if a.old.as_ref().is_some_and(|old| old["spec"] == a.object["spec"]) {
+            if a.old.as_deref().is_some_and(|old| old["spec"] == a.object["spec"]) {
                 return Ok(());
             }
             let errors = match kind.plural.as_str() {

@@ -30,7 +30,7 @@ pub async fn matches(constraints: &MatchResources, a: &Attributes<'_>) -> Result
 pub async fn input(a: &Attributes<'_>, resource: &Arc<Resource>) -> Result<Input, Status> {
     let own = a.target.resource;
     let converted = resource.kind.api_version() != own.kind.api_version() && a.is_about_the_object();
-    let old = a.old.clone().unwrap_or_default();
+    let old = a.old.as_deref().cloned().unwrap_or_default();
     if !converted {
         return Ok(Input::new(a, resource, a.object.clone(), old));
     }

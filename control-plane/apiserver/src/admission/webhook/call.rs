@@ -39,7 +39,7 @@ pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: boo
     let client = hook.client.as_ref().map_err(|e| Failure::Call(format!("could not get REST client: {e}")))?;
     let uid = uuid::Uuid::new_v4().to_string();
     let object = invocation.show(a, &a.object).await?;
-    let old = invocation.show(a, a.old.as_ref().unwrap_or(&Value::Null)).await?;
+    let old = invocation.show(a, a.old.as_deref().unwrap_or(&Value::Null)).await?;
     let request = review::request(a, invocation, object, old, &uid);
     let body =
         json!({ "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": request });

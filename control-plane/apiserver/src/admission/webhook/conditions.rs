@@ -24,7 +24,7 @@ pub fn read(webhook: &Value) -> Vec<Condition> {
 /// Whether all conditions hold. If one cannot be evaluated and none is false, the failure policy decides.
 pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>) -> Result<bool, Status> {
     let object = invocation.show(a, &a.object).await?;
-    let old = invocation.show(a, a.old.as_ref().unwrap_or(&Value::Null)).await?;
+    let old = invocation.show(a, a.old.as_deref().unwrap_or(&Value::Null)).await?;
     let mut request = review::request(a, invocation, Value::Null, Value::Null, "");
     if let Some(request) = request.as_object_mut() {
         // The objects are variables of their own, and the uid is the review's.
@@ -62,7 +62,7 @@ pub fn check_configuration(a: &Attributes<'_>) -> Result<(), Status> {
         let conditions = webhooks.iter().flat_map(|w| w["matchConditions"].as_array().cloned().unwrap_or_default());
         conditions.filter_map(|c| c["expression"].as_str().map(str::to_owned)).collect()
     };
-    let before = a.old.as_ref().map(expressions).unwrap_or_default();
+    let before = a.old.as_deref().map(expressions).unwrap_or_default();
     let mut errors = Vec::new();
     for (at, webhook) in a.object["webhooks"].as_array().into_iter().flatten().enumerate() {
         for (index, condition) in webhook["matchConditions"].as_array().into_iter().flatten().enumerate() {

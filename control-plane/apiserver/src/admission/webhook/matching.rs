@@ -142,5 +142,5 @@ pub fn matches_object(selector: &Result<Selector, String>, a: &Attributes<'_>) -
         return Ok(true);
     }
     let matches = |object: &Value| object.is_object() && selector.matches(&corten_meta::labels(object));
-    Ok(matches(&a.object) || a.old.as_ref().is_some_and(matches))
+    Ok(matches(&a.object) || a.old.as_deref().is_some_and(matches))
 }
