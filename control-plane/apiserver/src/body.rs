@@ -13,7 +13,7 @@ use futures::stream::{BoxStream, StreamExt};
 use http_body_util::BodyExt;
 
 use crate::audit::End;
-use crate::cache::{Change, ResourceCache};
+use crate::cache::{Change, ResourceCache, Watcher};
 use crate::metrics::LongRunning;
 
 /// How long the whole body of a request may take to arrive.
@@ -23,7 +23,7 @@ const DRAIN_BYTES: usize = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pieces that a list is joined in: few enough to send, small enough to stay in the processor's cache.
 pub const LIST_CHUNK: usize = 64 * 1024;
-/// The most events of a watch that leave in one piece.
+/// The most events that leave in one piece, of a watch whose events are converted.
 const WATCH_CHUNK: usize = 64;
 
 /// The response of the pipeline.
@@ -105,9 +105,17 @@ impl From<WatchEvent> for Delivery {
 /// Turns one event into its frame, newline included.
 pub type EventEncoder = Arc<dyn Fn(&Delivery) -> Bytes + Send + Sync>;
 
+/// Where the events of a watch come from.
+pub enum Source {
+    /// The cache, as they happened.
+    Cache(Box<Watcher>),
+    /// A conversion on their way.
+    Converted(BoxStream<'static, Delivery>),
+}
+
 /// A running watch.
 pub struct Watch {
-    pub(crate) deliveries: BoxStream<'static, Delivery>,
+    pub(crate) source: Source,
     pub(crate) encode: EventEncoder,
     /// Where the events that leave the process are counted.
     pub(crate) cache: Arc<ResourceCache>,
@@ -125,19 +133,32 @@ impl Watch {
             let _lasting = &lasting;
             delivery.event
         };
-        self.deliveries.map(event).boxed()
+        match self.source {
+            Source::Cache(watcher) => watcher.deliveries().map(event).boxed(),
+            Source::Converted(deliveries) => deliveries.map(event).boxed(),
+        }
     }
 
     /// The events as text. Those that are ready together leave in one piece: fewer, fuller packets.
-    fn frames(self) -> impl futures::Stream<Item = Bytes> + Send + 'static {
-        let Watch { deliveries, encode, cache, under_way, audited } = self;
+    fn frames(self) -> BoxStream<'static, Bytes> {
+        let Watch { source, encode, cache, under_way, audited } = self;
         let lasting = (under_way, audited);
-        deliveries.ready_chunks(WATCH_CHUNK).map(move |deliveries| {
-            let _lasting = &lasting;
-            let mut frames: Vec<Bytes> = deliveries.iter().map(|delivery| encode(delivery)).collect();
-            cache.storage.watches.observe(frames.iter().map(Bytes::len));
-            if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat().into() }
-        })
+        match source {
+            Source::Cache(watcher) => futures::stream::unfold((watcher, encode, lasting), |mut all| async move {
+                let frames = all.0.frames(&all.1).await;
+                frames.map(|frames| (frames, all))
+            })
+            .boxed(),
+            Source::Converted(deliveries) => {
+                let join = move |deliveries: Vec<Delivery>| {
+                    let _lasting = &lasting;
+                    let mut frames: Vec<Bytes> = deliveries.iter().map(|delivery| encode(delivery)).collect();
+                    cache.storage.watches.observe(frames.iter().map(Bytes::len));
+                    if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat().into() }
+                };
+                deliveries.ready_chunks(WATCH_CHUNK).map(join).boxed()
+            }
+        }
     }
 }
 

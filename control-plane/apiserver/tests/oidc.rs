@@ -109,7 +109,7 @@ async fn a_token_is_reviewed() {
 /// The code of a request without a credential.
 async fn anonymously(server: &TestServer, path: &str) -> u16 {
     let request = http::Request::get(path).body(corten_apiserver::RequestBody::Full(Default::default())).unwrap();
-    server.server.handle(request, corten_apiserver::Peer::default()).await.status().as_u16()
+    server.server.handle(request, &corten_apiserver::Peer::default()).await.status().as_u16()
 }
 
 #[tokio::test]

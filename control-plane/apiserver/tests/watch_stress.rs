@@ -62,6 +62,70 @@ async fn replay(server: &TestServer, mut last: tokio::sync::watch::Receiver<u64>
     }
 }
 
+/// More watchers than are woken one by one.
+const MANY: usize = 60;
+
+/// Reads a watch as text until an object called `end` comes: each event as type, name and revision.
+async fn read_text(mut body: corten_apiserver::HttpBody) -> Vec<(String, String, u64)> {
+    use http_body_util::BodyExt;
+    let (mut rest, mut events) = (Vec::new(), Vec::new());
+    loop {
+        let frame = body.frame().await.expect("the watch goes on").unwrap();
+        rest.extend_from_slice(frame.data_ref().unwrap());
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = rest.drain(..=end).collect();
+            let event: serde_json::Value = serde_json::from_slice(&line).unwrap();
+            let metadata = &event["object"]["metadata"];
+            let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+            events.push((
+                text(&event["type"]),
+                text(&metadata["name"]),
+                text(&metadata["resourceVersion"]).parse().unwrap(),
+            ));
+            if metadata["name"] == "end" {
+                assert!(rest.is_empty());
+                return events;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_watchers_are_all_told_the_same() {
+    let server = TestServer::start().await;
+    let list = server.get(MAPS).await.expect(200);
+    let revision = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let mut readers = Vec::new();
+    for number in 0..MANY {
+        // Some select everything by a label that nobody has, and some watch all namespaces.
+        let path = match number % 6 {
+            0 => format!("{MAPS}?watch=1&resourceVersion={revision}&labelSelector=!none"),
+            1 => format!("/api/v1/configmaps?watch=1&resourceVersion={revision}&allowWatchBookmarks=true"),
+            _ => format!("{MAPS}?watch=1&resourceVersion={revision}"),
+        };
+        let body = server.watch_text(&path).await;
+        readers.push(tokio::spawn(read_text(body)));
+    }
+    let writers = (0..WRITERS).map(|writer| tokio::spawn(write(server.user("w", &["system:masters"]), writer)));
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    server.post(MAPS, json!({ "metadata": { "name": "end" } })).await.expect(201);
+    let all = futures::future::join_all(readers);
+    let all = tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("all watches see the end");
+    let all: Vec<Vec<(String, String, u64)>> = all.into_iter().map(Result::unwrap).collect();
+    let own = |events: &[(String, String, u64)]| -> Vec<(String, String, u64)> {
+        let own = |(_, name, _): &&(String, String, u64)| name.starts_with('w') || name == "end";
+        events.iter().filter(own).cloned().collect()
+    };
+    let first = own(&all[2]);
+    assert!(first.is_sorted_by(|a, b| a.2 < b.2), "in order, and none twice");
+    assert!(first.len() > WRITERS * ROUNDS / 2);
+    for (number, events) in all.iter().enumerate() {
+        assert_eq!(own(events), first, "watcher {number}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_replay_ends_in_the_stored_state() {
     let server = TestServer::start().await;

@@ -355,7 +355,7 @@ impl Rbac {
                 continue;
             }
             let known = current.followed[at].filter(|(generation, _)| Some(*generation) == now[at].map(|now| now.0));
-            match known.map(|(_, revision)| cache.since(revision)) {
+            match known.map(|(_, revision)| cache.since(revision, u64::MAX)) {
                 Some(Window::Changes(changes)) => changed.extend(changes.into_iter().map(|change| (at, change))),
                 _ => return self.read(current, now),
             }

@@ -18,7 +18,7 @@ use super::ResourceCache;
 use super::groups::GROUPS;
 
 /// So few watchers are woken at once, always.
-const FEW: usize = 32;
+pub const FEW: usize = 32;
 /// The pause for each watcher: so that waking all of them keeps less than half a processor busy.
 const PAUSE_EACH: Duration = Duration::from_micros(25);
 /// The longest pause, which bounds how late an event can be by this.

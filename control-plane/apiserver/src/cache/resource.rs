@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use bytes::Bytes;
 use corten_api::Kind;
@@ -16,6 +16,7 @@ use imbl::OrdMap;
 use tokio::sync::watch;
 
 use super::groups::Groups;
+use super::pacer::FEW;
 use crate::metrics::StorageSeries;
 
 /// The most changes a window holds.
@@ -178,19 +179,46 @@ pub enum Window {
     },
 }
 
+/// The changes of a span of revisions as text, for all who want everything of a namespace.
+pub struct Chunk {
+    pub namespace: String,
+    pub after: Revision,
+    pub upto: Revision,
+    pub frames: Bytes,
+    /// The size of each frame.
+    pub sizes: Vec<usize>,
+}
+
 /// One resource.
 pub struct ResourceCache {
     /// The kind as it is stored.
     pub kind: Arc<Kind>,
     state: RwLock<State>,
     pub(super) groups: Groups,
+    /// What was last written down for many watchers.
+    chunk: Mutex<Option<Chunk>>,
     /// What is counted for this resource.
     pub storage: StorageSeries,
 }
 
 impl ResourceCache {
     pub fn new(kind: Arc<Kind>) -> ResourceCache {
-        ResourceCache { kind, state: RwLock::default(), groups: Groups::default(), storage: StorageSeries::default() }
+        ResourceCache {
+            kind,
+            state: RwLock::default(),
+            groups: Groups::default(),
+            chunk: Mutex::default(),
+            storage: StorageSeries::default(),
+        }
+    }
+
+    /// Whether it has so many watchers that they share what they are sent.
+    pub(super) fn is_watched_by_many(&self) -> bool {
+        self.groups.watchers() > FEW
+    }
+
+    pub(super) fn chunk(&self) -> MutexGuard<'_, Option<Chunk>> {
+        self.chunk.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The key of an object inside this resource.
@@ -247,14 +275,15 @@ impl ResourceCache {
         self.groups.join()
     }
 
-    /// The changes after `revision`.
-    pub fn since(&self, revision: Revision) -> Window {
+    /// The changes after `revision`, up to another.
+    pub fn since(&self, revision: Revision, upto: Revision) -> Window {
         let state = self.read();
         if revision < state.window_from {
             return Window::TooOld { oldest: state.window_from };
         }
         let first = state.window.partition_point(|change| change.revision <= revision);
-        Window::Changes(state.window.range(first..).cloned().collect())
+        let wanted = state.window.range(first..).take_while(|change| change.revision <= upto);
+        Window::Changes(wanted.cloned().collect())
     }
 
     /// Applies one change of the feed. Only the feed calls this, in order of revision.

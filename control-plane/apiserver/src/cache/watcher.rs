@@ -3,6 +3,9 @@
 //! Invariant: the events of a watcher are the changes of its resource after its start revision, in order,
 //! none missing and none twice, as far as they touch what its filter selects. An object that enters the
 //! selection is ADDED, one that leaves it is DELETED. A watcher that cannot keep up ends.
+//!
+//! A watcher takes what it was woken for, and leaves what came since to its next waking: so those that are woken
+//! together take the same, and of many that want everything one writes it down for all.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -10,19 +13,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use corten_meta::{Object, Status};
 use corten_store::Revision;
 use futures::stream::{BoxStream, StreamExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::resource::Window;
+use super::resource::{Chunk, Window};
 use super::{Caches, Change, ChangeKind, Filter, ResourceCache};
-use crate::body::{Delivery, WatchEvent};
+use crate::body::{Delivery, EventEncoder, WatchEvent};
 
 /// How often a quiet watcher that asked for bookmarks gets one.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// The most events of a watch that leave in one piece.
+const CHUNK_EVENTS: usize = 64;
+/// The biggest piece that is kept for other watchers.
+const SHARED_BYTES: usize = 256 * 1024;
 
 /// How a watch begins and ends.
 pub struct WatcherOptions {
@@ -34,6 +42,8 @@ pub struct WatcherOptions {
     pub mark_initial_end: bool,
     pub bookmarks: bool,
     pub timeout: Duration,
+    /// Whether its events are shown as they are, so that watchers can share how they are written.
+    pub plain: bool,
 }
 
 /// The state of a watch.
@@ -44,13 +54,17 @@ pub struct Watcher {
     after: Revision,
     generation: u64,
     changed: watch::Receiver<Revision>,
+    /// Whether it can share what it is sent with others.
+    shares: bool,
+    /// Whether what was there at the beginning was looked through, which nobody wakes it for.
+    has_begun: bool,
     pending: VecDeque<Delivery>,
     bookmarks: bool,
     next_bookmark: Instant,
     deadline: Instant,
     /// Set to whatever comes first: the next bookmark or the end.
     timer: Pin<Box<Sleep>>,
-    shutdown: CancellationToken,
+    shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
     ended: bool,
 }
 
@@ -62,9 +76,9 @@ impl Watcher {
         filter: Filter,
         options: WatcherOptions,
         shutdown: CancellationToken,
-    ) -> Result<BoxStream<'static, Delivery>, Status> {
+    ) -> Result<Box<Watcher>, Status> {
         let changed = cache.changes();
-        if let Window::TooOld { oldest } = cache.since(options.after) {
+        if let Window::TooOld { oldest } = cache.since(options.after, options.after) {
             return Err(too_old(options.after, oldest));
         }
         let initial = options.initial.into_iter().flatten();
@@ -74,23 +88,30 @@ impl Watcher {
             pending.push_back(end.into());
         }
         let now = Instant::now();
-        let mut watcher = Watcher {
+        let mut watcher = Box::new(Watcher {
             generation: cache.generation(),
             caches,
             cache,
+            shares: options.plain && filter.is_everything(),
             filter,
             after: options.after,
             changed,
+            has_begun: false,
             pending,
             bookmarks: options.bookmarks,
             next_bookmark: now + BOOKMARK_PERIOD,
             deadline: now + options.timeout,
             timer: Box::pin(tokio::time::sleep_until(now)),
-            shutdown,
+            shutdown: Box::pin(shutdown.cancelled_owned()),
             ended: false,
-        };
+        });
         watcher.set_timer();
-        Ok(futures::stream::unfold(watcher, |mut w| async move { w.next().await.map(|event| (event, w)) }).boxed())
+        Ok(watcher)
+    }
+
+    /// The events one by one.
+    pub fn deliveries(self: Box<Self>) -> BoxStream<'static, Delivery> {
+        futures::stream::unfold(self, |mut w| async move { w.next().await.map(|event| (event, w)) }).boxed()
     }
 
     fn set_timer(&mut self) {
@@ -103,19 +124,86 @@ impl Watcher {
             if let Some(delivery) = self.pending.pop_front() {
                 return Some(delivery);
             }
-            if self.ended {
+            let upto = self.woken();
+            if !self.collect(upto) {
+                self.wait().await;
+            }
+            if self.ended && self.pending.is_empty() {
                 return None;
             }
-            self.changed.mark_unchanged();
-            if self.collect() {
-                continue;
+        }
+    }
+
+    /// The events that are ready, as text in one piece: fewer, fuller packets.
+    pub async fn frames(&mut self, encode: &EventEncoder) -> Option<Bytes> {
+        loop {
+            if !self.pending.is_empty() {
+                return Some(self.encoded(encode).frames);
             }
-            tokio::select! {
-                changed = self.changed.changed() => if changed.is_err() { return None },
-                () = self.timer.as_mut() => self.on_timer(),
-                () = self.shutdown.cancelled() => return None,
+            let upto = self.woken();
+            if let Some(frames) = self.shared(upto, encode) {
+                return Some(frames);
+            }
+            if !self.collect(upto) {
+                self.wait().await;
+            }
+            if self.ended && self.pending.is_empty() {
+                return None;
             }
         }
+    }
+
+    /// The revision that it was last woken for; everything, at first.
+    fn woken(&mut self) -> Revision {
+        let woken = *self.changed.borrow_and_update();
+        if std::mem::replace(&mut self.has_begun, true) { woken } else { Revision::MAX }
+    }
+
+    /// Sleeps until there may be something to tell.
+    async fn wait(&mut self) {
+        tokio::select! {
+            changed = self.changed.changed() => self.ended |= changed.is_err(),
+            () = self.timer.as_mut() => self.on_timer(),
+            () = self.shutdown.as_mut() => self.ended = true,
+        }
+    }
+
+    /// Writes down what is pending, as much as leaves together.
+    fn encoded(&mut self, encode: &EventEncoder) -> Chunk {
+        let count = self.pending.len().min(CHUNK_EVENTS);
+        let mut frames: Vec<Bytes> = self.pending.drain(..count).map(|delivery| encode(&delivery)).collect();
+        let sizes: Vec<usize> = frames.iter().map(Bytes::len).collect();
+        self.cache.storage.watches.observe(sizes.iter().copied());
+        let frames = if count == 1 { frames.swap_remove(0) } else { frames.concat().into() };
+        Chunk { namespace: String::new(), after: 0, upto: 0, frames, sizes }
+    }
+
+    /// What another watcher that wanted the same has written down, or what this one writes down for others. `None` when
+    /// it wants something of its own, or there is nothing.
+    fn shared(&mut self, upto: Revision, encode: &EventEncoder) -> Option<Bytes> {
+        let is_span = upto > self.after && upto < Revision::MAX && self.cache.generation() == self.generation;
+        if !self.shares || !is_span || !self.cache.is_watched_by_many() {
+            return None;
+        }
+        let cache = Arc::clone(&self.cache);
+        let mut last = cache.chunk();
+        let is_it = |chunk: &&Chunk| {
+            (chunk.after, chunk.upto) == (self.after, upto) && chunk.namespace == self.filter.namespace
+        };
+        if let Some(chunk) = last.as_ref().filter(is_it) {
+            self.after = upto;
+            cache.storage.watches.observe(chunk.sizes.iter().copied());
+            return Some(chunk.frames.clone());
+        }
+        let after = self.after;
+        self.collect(upto);
+        if self.ended || self.pending.is_empty() || self.pending.len() > CHUNK_EVENTS {
+            return None;
+        }
+        let chunk = Chunk { namespace: self.filter.namespace.clone(), after, upto, ..self.encoded(encode) };
+        let frames = chunk.frames.clone();
+        *last = Some(chunk).filter(|chunk| chunk.frames.len() <= SHARED_BYTES);
+        Some(frames)
     }
 
     fn on_timer(&mut self) {
@@ -127,14 +215,14 @@ impl Watcher {
         }
     }
 
-    /// Takes what is new in the window. Returns whether there is something to send or the watch ended.
-    fn collect(&mut self) -> bool {
+    /// Takes what is new in the window, up to a revision. Returns whether there is something to send or the watch ended.
+    fn collect(&mut self, upto: Revision) -> bool {
         if self.cache.generation() != self.generation {
             self.pending.push_back(WatchEvent::Error(too_old(self.after, self.caches.revision())).into());
             self.ended = true;
             return true;
         }
-        match self.cache.since(self.after) {
+        match self.cache.since(self.after, upto) {
             Window::TooOld { oldest } => {
                 self.cache.storage.terminated_watchers.fetch_add(1, Ordering::Relaxed);
                 self.pending.push_back(WatchEvent::Error(too_old(self.after, oldest)).into());
@@ -158,7 +246,7 @@ impl Watcher {
         if revision < self.after {
             return;
         }
-        self.collect();
+        self.collect(Revision::MAX);
         if self.ended {
             return;
         }

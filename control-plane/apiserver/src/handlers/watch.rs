@@ -10,8 +10,9 @@ use http::{HeaderValue, header};
 use super::Target;
 use super::list::{self, filter, number, revision};
 use super::options::check_list_options;
-use crate::body::{Body, Delivery, Reply, Watch, WatchEvent};
+use crate::body::{Body, Delivery, Reply, Source, Watch, WatchEvent};
 use crate::cache::{ChangeKind, Filter, Item, Watcher, WatcherOptions, transition};
+use crate::negotiation::View;
 use crate::registry::Resource;
 use crate::response;
 
@@ -49,21 +50,22 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
         mark_initial_end: streaming_list == Some(true),
         bookmarks: query.flag("allowWatchBookmarks"),
         timeout: timeout(number(query, "timeoutSeconds")?),
+        plain: context.accept.view == View::Plain,
     };
     let resource = Arc::clone(target.resource);
     let told = if resource.is_selected_as_served() { filter.by_name() } else { filter.clone() };
     let shutdown = target.server.shutdown.clone();
-    let deliveries = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), told, options, shutdown)?;
-    let deliveries = if resource.is_selected_as_served() {
+    let watcher = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), told, options, shutdown)?;
+    let source = if resource.is_selected_as_served() {
         let (resource, filter) = (Arc::clone(&resource), Arc::new(filter));
         let serve = move |delivery: Delivery| served(Arc::clone(&resource), Arc::clone(&filter), delivery);
-        deliveries.filter_map(serve).boxed()
+        Source::Converted(watcher.deliveries().filter_map(serve).boxed())
     } else {
-        deliveries
+        Source::Cache(watcher)
     };
     let encode = response::event_encoder(context.accept, context.include_object(), resource);
     let cache = Arc::clone(&stored.cache);
-    let mut reply = Reply::new(Body::Watch(Watch { deliveries, encode, cache, under_way: None, audited: None }));
+    let mut reply = Reply::new(Body::Watch(Watch { source, encode, cache, under_way: None, audited: None }));
     let content_type = "application/json";
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(reply)

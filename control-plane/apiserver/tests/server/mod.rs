@@ -158,6 +158,14 @@ impl TestServer {
         self.try_watch(path).await.expect("the history is there")
     }
 
+    /// A watch as the network would carry it.
+    pub async fn watch_text(&self, path: &str) -> corten_apiserver::HttpBody {
+        let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
+        let reply = self.admin.call(request).await;
+        assert_eq!(reply.status(), 200);
+        reply.into_body().into_http()
+    }
+
     /// The same, or nothing if the history that it needs is gone.
     pub async fn try_watch(&self, path: &str) -> Option<futures::stream::BoxStream<'static, WatchEvent>> {
         let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
