@@ -33,7 +33,7 @@ impl ControlPlane {
     pub fn client(&self, name: &str, groups: &[&str]) -> Client {
         let groups = groups.iter().chain(&["system:authenticated"]).map(|group| (*group).to_owned()).collect();
         let user = User { name: name.to_owned(), groups, ..User::default() };
-        Client::new(Arc::new(InProcess { server: self.server.clone(), user }))
+        Client::new(Arc::new(InProcess(self.server.in_process(user))))
     }
 
     pub fn admin(&self) -> Client {
@@ -41,17 +41,14 @@ impl ControlPlane {
     }
 }
 
-struct InProcess {
-    server: Arc<Server>,
-    user: User,
-}
+struct InProcess(corten_apiserver::InProcess);
 
 impl Transport for InProcess {
     fn send(
         &self,
         request: http::Request<Bytes>,
     ) -> BoxFuture<'static, Result<http::Response<corten_client::Body>, corten_client::Error>> {
-        let call = self.server.in_process(self.user.clone());
+        let call = self.0.clone();
         async move { Ok(call.call(request).await.map(body)) }.boxed()
     }
 }

@@ -32,7 +32,7 @@ impl ApiServer {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         groups.push("system:authenticated".into());
         let user = User { name: name.into(), groups, ..User::default() };
-        Client::new(Arc::new(InProcess { server: self.server.clone(), user })).with_user_agent(&user_agent(name))
+        Client::new(Arc::new(InProcess(self.server.in_process(user)))).with_user_agent(&user_agent(name))
     }
 }
 
@@ -173,17 +173,14 @@ fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
 }
 
 /// The client's way to an API server of the same process.
-struct InProcess {
-    server: Arc<Server>,
-    user: User,
-}
+struct InProcess(corten_apiserver::InProcess);
 
 impl Transport for InProcess {
     fn send(
         &self,
         request: http::Request<Bytes>,
     ) -> BoxFuture<'static, Result<http::Response<corten_client::Body>, corten_client::Error>> {
-        let call = self.server.in_process(self.user.clone());
+        let call = self.0.clone();
         async move { Ok(call.call(request).await.map(body)) }.boxed()
     }
 }

@@ -75,7 +75,7 @@ impl Context {
 
 impl Server {
     /// Answers one request. It never fails and never panics: both are answers.
-    pub async fn handle(&self, request: Request<RequestBody>, peer: Peer) -> Reply {
+    pub async fn handle(&self, request: Request<RequestBody>, peer: &Peer) -> Reply {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
@@ -90,7 +90,7 @@ impl Server {
             accept: negotiated.clone().unwrap_or_default(),
             now: jiff::Timestamp::now(),
             warnings: Mutex::default(),
-            audit: Record::new(&parts.headers, &peer),
+            audit: Record::new(&parts.headers, peer),
             annotations: Mutex::default(),
             classified: None,
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
@@ -104,7 +104,7 @@ impl Server {
         let accept = context.accept;
         let is_resource = context.info.is_resource;
         let refused = negotiated.err().filter(|_| is_resource);
-        let answered = AssertUnwindSafe(self.answer(&mut context, refused, body, &peer)).catch_unwind().await;
+        let answered = AssertUnwindSafe(self.answer(&mut context, refused, body, peer)).catch_unwind().await;
         let panicked = answered.is_err();
         let mut reply = match answered {
             Ok(Ok(reply)) => reply,
@@ -135,9 +135,11 @@ impl Server {
         let authenticated = authenticate(self, &context.info.path, &context.headers, peer).await;
         self.metrics.authenticated.count(authenticated.is_ok());
         context.user = authenticated?;
-        let acting = impersonate(self, context.user.clone(), &context.headers).await?;
-        if acting != context.user {
-            context.audit.impersonator = Some(std::mem::replace(&mut context.user, acting));
+        if context.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+            let acting = impersonate(self, context.user.clone(), &context.headers).await?;
+            if acting != context.user {
+                context.audit.impersonator = Some(std::mem::replace(&mut context.user, acting));
+            }
         }
         self.audit.begin(context).await;
         if let Err(status) = self.authorize(context).await {

@@ -52,6 +52,9 @@ impl Query {
 /// Undoes percent encoding; invalid sequences stay as they are.
 pub fn percent_decode(text: &str, plus_is_space: bool) -> String {
     let bytes = text.as_bytes();
+    if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return text.to_owned();
+    }
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {

@@ -108,11 +108,11 @@ impl Server {
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let identity = self.client_certificates.identify(chain);
-        let peer = Peer { identity, address };
+        let peer = Arc::new(Peer { identity, address });
         let server = Arc::clone(&self);
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-            let (server, peer) = (Arc::clone(&server), peer.clone());
-            async move { Ok::<_, Infallible>(server.respond(request, peer).await) }
+            let (server, peer) = (Arc::clone(&server), Arc::clone(&peer));
+            async move { Ok::<_, Infallible>(server.respond(request, &peer).await) }
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -132,7 +132,7 @@ impl Server {
         }
     }
 
-    async fn respond(&self, request: http::Request<Incoming>, peer: Peer) -> http::Response<HttpBody> {
+    async fn respond(&self, request: http::Request<Incoming>, peer: &Peer) -> http::Response<HttpBody> {
         let gzip = accepts_gzip(request.headers());
         let reply = self.handle(request.map(RequestBody::Incoming), peer).await;
         let (mut parts, body) = reply.into_parts();

@@ -136,7 +136,8 @@ impl Server {
 
     /// A way to call this server as `user`, without a socket and through the same pipeline.
     pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
-        InProcess { server: Arc::clone(self), user: user.authenticated() }
+        let identity = Identity::InProcess(user.authenticated());
+        InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, address: None }) }
     }
 
     /// Makes the discovery documents anew, of what is served here and elsewhere.
@@ -196,13 +197,12 @@ fn rbac_caches(registry: &Registry) -> Result<[Arc<crate::cache::ResourceCache>;
 #[derive(Clone)]
 pub struct InProcess {
     server: Arc<Server>,
-    user: User,
+    peer: Arc<Peer>,
 }
 
 impl InProcess {
     /// Sends one request through the pipeline.
     pub async fn call(&self, request: http::Request<Bytes>) -> Reply {
-        let peer = Peer { identity: Identity::InProcess(self.user.clone()), address: None };
-        self.server.handle(request.map(RequestBody::Full), peer).await.map(Body::joined)
+        self.server.handle(request.map(RequestBody::Full), &self.peer).await.map(Body::joined)
     }
 }

@@ -1,12 +1,13 @@
 //! An audit event: one stage of one request, as audit.k8s.io/v1 writes it. Pure.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use corten_meta::{Status, Value};
 use http::HeaderMap;
 use serde_json::json;
 
 use super::policy::Level;
-use crate::authentication::Peer;
 use crate::body::{Body, Reply};
 use crate::pipeline::Context;
 
@@ -14,12 +15,12 @@ use crate::pipeline::Context;
 const MAX_OBJECT: usize = 1024 * 1024;
 
 /// The addresses that a request came over, the client's first.
-pub fn source(headers: &HeaderMap, peer: &Peer) -> Vec<String> {
+pub fn source(headers: &HeaderMap, address: Option<SocketAddr>) -> Vec<String> {
     let of = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
     let forwarded = of("x-forwarded-for");
     let named = forwarded.split(',').map(|a| a.trim().to_owned()).chain([of("x-real-ip")]);
     let mut source: Vec<String> = named.filter(|a| a.parse::<std::net::IpAddr>().is_ok()).collect();
-    let own = peer.address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.ip().to_string());
+    let own = address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.ip().to_string());
     if !source.contains(&own) {
         source.push(own);
     }
@@ -40,7 +41,7 @@ pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
         "requestURI": format!("{}{query}", context.raw_path),
         "verb": info.verb,
         "user": user.to_value(),
-        "sourceIPs": record.source,
+        "sourceIPs": source(&context.headers, record.address),
         "requestReceivedTimestamp": corten_meta::time::rfc3339_micro(context.now),
         "stageTimestamp": corten_meta::time::rfc3339_micro(jiff::Timestamp::now()),
     });
@@ -171,7 +172,7 @@ mod tests {
     fn the_client_comes_first() {
         let mut headers = HeaderMap::new();
         headers.insert("x-forwarded-for", "192.0.2.1, nonsense".parse().unwrap());
-        let peer = Peer { address: Some("198.51.100.2:5".parse().unwrap()), ..Peer::default() };
-        assert_eq!(source(&headers, &peer), ["192.0.2.1", "198.51.100.2"]);
+        let peer = Some("198.51.100.2:5".parse().unwrap());
+        assert_eq!(source(&headers, peer), ["192.0.2.1", "198.51.100.2"]);
     }
 }

@@ -8,6 +8,7 @@ mod event;
 mod policy;
 mod sink;
 
+use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -35,7 +36,8 @@ pub struct Record {
     level: Level,
     omit_stages: Vec<String>,
     omit_managed_fields: bool,
-    source: Vec<String>,
+    /// Where the request came from.
+    address: Option<SocketAddr>,
     /// The body of the request, if the policy wants it.
     request: Mutex<Option<Bytes>>,
     /// Who asked, when that is not in whose name: the user before impersonation.
@@ -47,7 +49,7 @@ impl Record {
     pub fn new(headers: &http::HeaderMap, peer: &Peer) -> Record {
         let given = headers.get("audit-id").and_then(|v| v.to_str().ok()).filter(|id| !id.is_empty() && id.len() <= 64);
         let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
-        Record { id, source: event::source(headers, peer), ..Record::default() }
+        Record { id, address: peer.address, ..Record::default() }
     }
 
     /// Keeps the body, if it will be written.

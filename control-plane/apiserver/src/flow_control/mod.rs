@@ -15,7 +15,7 @@ mod queues;
 mod schema;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -86,8 +86,8 @@ impl FlowControl {
             .schemas
             .iter()
             .find(|schema| table.levels.contains_key(&schema.level) && schema.matches(&context.user, info));
-        let fallback = FlowSchema::catch_all();
-        let schema = found.unwrap_or(&fallback);
+        static FALLBACK: LazyLock<FlowSchema> = LazyLock::new(FlowSchema::catch_all);
+        let schema = found.unwrap_or_else(|| &FALLBACK);
         let level = table.levels.get(&schema.level).or_else(|| table.levels.get(CATCH_ALL));
         let uid = |uid: &str| HeaderValue::from_str(uid).unwrap_or(HeaderValue::from_static(""));
         let level_uid = level.map(|level| level.uid()).unwrap_or_default();

@@ -54,6 +54,15 @@ struct Waiting {
     closed: bool,
 }
 
+impl Waiting {
+    /// Queues a request, and tells whether it is the first: only then can the committer be asleep, and waking it is a
+    /// call to the system also when it is awake.
+    fn add(&mut self, request: Request) -> bool {
+        self.requests.push(request);
+        self.requests.len() == 1
+    }
+}
+
 /// What the committer takes at once.
 #[derive(Debug)]
 pub struct Taken {
@@ -74,18 +83,22 @@ impl Queue {
         if waiting.closed {
             return Err(Error::Closed);
         }
-        waiting.requests.push(request);
+        let was_idle = waiting.add(request);
         drop(waiting);
         // The place is given back when the request is taken.
         place.forget();
-        self.changed.notify_one();
+        if was_idle {
+            self.changed.notify_one();
+        }
         Ok(())
     }
 
     /// Queues a word from the store's own threads, of which there are few.
     pub fn notify(&self, request: Request) {
-        self.lock().requests.push(request);
-        self.changed.notify_one();
+        let was_idle = self.lock().add(request);
+        if was_idle {
+            self.changed.notify_one();
+        }
     }
 
     /// Takes everything there is; waits for something to come, at most for `patience`.
