@@ -152,6 +152,17 @@ impl Client {
         self.of::<K>().create_subresource(namespace, name, subresource, body).await
     }
 
+    /// As [`Client::create_subresource`] for those who do not want to know what became of it: the answer is not decoded.
+    pub async fn post_subresource<K: Typed>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<(), Error> {
+        self.of::<K>().post_subresource(namespace, name, subresource, body).await
+    }
+
     /// Reads a subresource such as `scale`.
     pub async fn get_subresource<K: Typed>(
         &self,

@@ -46,6 +46,11 @@ impl Dynamic {
         decode(&self.create_bytes(namespace, encode(object)).await?)
     }
 
+    /// As [`Dynamic::create`] for those who do not want to know what became of it: the answer is not decoded.
+    pub async fn post(&self, namespace: &str, object: &Value) -> Result<(), Error> {
+        self.create_bytes(namespace, encode(object)).await.map(drop)
+    }
+
     pub async fn update(&self, object: &Value) -> Result<Value, Error> {
         let (namespace, name) = (corten_meta::namespace(object), corten_meta::name(object));
         decode(&self.update_bytes(namespace, name, None, encode(object)).await?)
@@ -64,6 +69,11 @@ impl Dynamic {
         subresource: Option<&str>,
     ) -> Result<Value, Error> {
         decode(&self.patch_bytes(namespace, name, patch, subresource).await?)
+    }
+
+    /// As [`Dynamic::patch`], likewise.
+    pub async fn send_patch(&self, namespace: &str, name: &str, patch: &Patch) -> Result<(), Error> {
+        self.patch_bytes(namespace, name, patch, None).await.map(drop)
     }
 
     pub async fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<(), Error> {
@@ -89,8 +99,28 @@ impl Dynamic {
         subresource: &str,
         body: &Value,
     ) -> Result<Value, Error> {
+        decode(&self.create_subresource_bytes(namespace, name, subresource, body).await?)
+    }
+
+    pub(crate) async fn post_subresource(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<(), Error> {
+        self.create_subresource_bytes(namespace, name, subresource, body).await.map(drop)
+    }
+
+    async fn create_subresource_bytes(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<Bytes, Error> {
         let path = self.resource.object_path(namespace, name, Some(subresource));
-        decode(&self.client.exchange(Method::POST, &path, JSON, encode(body)).await?)
+        self.client.exchange(Method::POST, &path, JSON, encode(body)).await
     }
 
     pub async fn get_subresource(&self, namespace: &str, name: &str, subresource: &str) -> Result<Value, Error> {

@@ -25,6 +25,7 @@ pub use cache::{Cache, Caches, Change, Subscription};
 pub use client::{Client, List};
 pub use dynamic::Dynamic;
 pub use error::Error;
+pub use events::series::{Occurrence, SeriesRecorder};
 pub use events::{EventRecorder, EventType, ObjectRef};
 pub use https::{HttpsConfig, Pem};
 pub use kubeconfig::Kubeconfig;

@@ -18,7 +18,7 @@ use corten_meta::{Key, Object, Selector};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::Store;
 use subscription::Subscribers;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// The objects of one kind (or of a selection of it).
 pub struct Cache {
@@ -100,9 +100,15 @@ impl Cache {
 
     /// Everything in the cache, and every change from here on.
     pub fn subscribe(&self) -> Subscription {
+        self.subscribe_with(&Arc::default())
+    }
+
+    /// As [`Cache::subscribe`] for somebody with several subscriptions who is told by one bell that one of them has
+    /// something. Only one may wait for the bell, and then asks each by [`Subscription::try_next`].
+    pub fn subscribe_with(&self, bell: &Arc<Notify>) -> Subscription {
         // Under the lock that every change takes, so that none is missed and none told twice.
         let store = self.read();
-        self.subscribers.subscribe(store.all())
+        self.subscribers.subscribe(store.all(), bell)
     }
 
     /// One event of a watch: an addition, a modification, or (with `deleted`) a deletion.

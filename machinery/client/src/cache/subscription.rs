@@ -53,10 +53,10 @@ impl Subscription {
 }
 
 /// Changes that wait for one subscriber: at most one an object.
-#[derive(Default)]
 struct Mailbox {
     pending: Mutex<Pending>,
-    arrived: Notify,
+    /// Rung when a change arrives; one bell may serve several subscriptions.
+    arrived: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -114,8 +114,8 @@ struct Audience {
 
 impl Subscribers {
     /// A new subscriber, who hears of `objects` first.
-    pub(super) fn subscribe(&self, objects: Vec<Arc<Object>>) -> Subscription {
-        let mailbox = Arc::new(Mailbox::default());
+    pub(super) fn subscribe(&self, objects: Vec<Arc<Object>>, bell: &Arc<Notify>) -> Subscription {
+        let mailbox = Arc::new(Mailbox { pending: Mutex::default(), arrived: bell.clone() });
         let mut audience = self.lock();
         {
             let mut pending = mailbox.lock();
@@ -124,6 +124,7 @@ impl Subscribers {
             }
             pending.closed = audience.closed;
         }
+        bell.notify_one();
         audience.mailboxes.push(Arc::downgrade(&mailbox));
         Subscription { mailbox }
     }

@@ -5,6 +5,7 @@
 //! last recorder is dropped and the queue is empty.
 
 pub mod correlator;
+pub mod series;
 
 use crate::backoff::jitter;
 use crate::{Client, Error, Patch};
