@@ -140,6 +140,9 @@ pub struct Server {
     /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) for the scheduler.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+    /// Run no scheduler: another, under the Lease kube-system/kube-scheduler, places the pods.
+    #[arg(long)]
+    pub disable_scheduler: bool,
     #[command(flatten)]
     pub access: AccessOptions,
     #[command(flatten)]

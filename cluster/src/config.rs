@@ -127,7 +127,8 @@ pub struct Cluster {
     /// The first address of the Service range: the API server's own Service.
     pub kubernetes_service: IpAddr,
     pub extra_names: Vec<String>,
-    pub scheduler: corten_scheduler::Config,
+    /// None where another scheduler places the pods.
+    pub scheduler: Option<corten_scheduler::Config>,
     /// Where Services of type LoadBalancer get their addresses.
     pub load_balancer: Option<LoadBalancerAddresses>,
     pub access: AccessOptions,
@@ -166,7 +167,7 @@ impl Cluster {
             bind: SocketAddr::new(every_address(flags.bind_address, &flags.cluster_cidr), flags.port),
             kubernetes_service: in_ranges(&flags.service_cidr, 1)?[0],
             extra_names: flags.tls_san.clone(),
-            scheduler: scheduler(flags.scheduler_config.as_deref())?,
+            scheduler: elected_scheduler(flags)?,
             load_balancer: load_balancer(flags)?,
             access: flags.access.clone(),
             audit: flags.audit.clone(),
@@ -253,6 +254,17 @@ impl Node {
             },
         })
     }
+}
+
+/// The scheduler of a server stands for election, so that another, upstream's for one, may take its place and give it
+/// back. Its name among the candidates is the same after a restart: it need not wait for itself.
+fn elected_scheduler(flags: &cli::Server) -> Result<Option<corten_scheduler::Config>> {
+    let mut config = scheduler(flags.scheduler_config.as_deref())?;
+    config.identity = format!("{}_corten", node_name(flags.node_name.as_deref())?);
+    if flags.scheduler_config.is_none() {
+        config.leader_election = Some(corten_scheduler::Election::default());
+    }
+    Ok(Some(config).filter(|_| !flags.disable_scheduler))
 }
 
 /// The scheduler's configuration: what the file says, else the default.

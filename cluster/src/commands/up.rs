@@ -178,6 +178,9 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     flag("--audit-log-maxsize", audit.audit_log_maxsize.to_string().into());
     flag("--audit-log-maxbackup", audit.audit_log_maxbackup.to_string().into());
     flag("--audit-log-maxage", audit.audit_log_maxage.to_string().into());
+    if flags.disable_scheduler {
+        list.push("--disable-scheduler".into());
+    }
     list.extend(flags.access.arguments());
     list.extend(flags.kubelet.arguments());
     list

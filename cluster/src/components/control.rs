@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use corten_client::{Client, Metrics};
 use corten_controllers::{Clients, MANAGER};
+use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
 use super::endpoint::{self, Endpoint};
@@ -40,14 +41,28 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
     let manager = clients(MANAGER);
     tasks.spawn("controller-manager", corten_controllers::run(config, clients, tasks.shutdown()));
     show(pki, (MANAGER, MANAGER_PORT), manager, endpoint::page(metrics), tasks)?;
-    let scheduler = api.client("system:kube-scheduler", &[]);
-    // There is one process: nobody to be elected among.
-    let config = corten_scheduler::Config { leader_election: None, ..cluster.scheduler.clone() };
-    let counted = config.metrics.clone();
-    let page = Box::new(move || counted.render());
-    show(pki, ("kube-scheduler", SCHEDULER_PORT), scheduler.clone(), page, tasks)?;
-    tasks.spawn("scheduler", corten_scheduler::run(config, scheduler, tasks.shutdown()));
+    if let Some(config) = &cluster.scheduler {
+        let scheduler = api.client("system:kube-scheduler", &[]);
+        let counted = config.metrics.clone();
+        let page = Box::new(move || counted.render());
+        show(pki, ("kube-scheduler", SCHEDULER_PORT), scheduler.clone(), page, tasks)?;
+        tasks.spawn("scheduler", schedule(config.clone(), scheduler, tasks.shutdown()));
+    }
     Ok(())
+}
+
+/// Schedules whenever this process holds the Lease. Another that took it does not end the cluster: it is waited for.
+async fn schedule(
+    config: corten_scheduler::Config,
+    client: Client,
+    shutdown: CancellationToken,
+) -> Result<(), corten_scheduler::Error> {
+    loop {
+        match corten_scheduler::run(config.clone(), client.clone(), shutdown.clone()).await {
+            Err(corten_scheduler::Error::LostLease) => {}
+            ended => return ended,
+        }
+    }
 }
 
 /// Serves a component's health and metrics to this machine, where upstream's own is looked for. A port that is taken,

@@ -10,6 +10,7 @@ use crate::framework::{Effect, Plugin, Point, PreFilter, PreScore, State, Verdic
 use crate::metrics::ProfileSeries;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
+use crate::refused::Refused;
 use crate::rows::demand::Demand;
 use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeRow, PodRow, Snapshot};
@@ -24,7 +25,7 @@ pub struct Rejection {
     pub effects: Vec<Effect>,
     pub plugins: Vec<&'static str>,
     /// Where room could be made.
-    pub candidates: Vec<Preemption>,
+    pub candidates: Vec<Arc<Preemption>>,
     /// The nomination that the pod has is not worth waiting for.
     pub clears_nomination: bool,
 }
@@ -59,6 +60,7 @@ pub struct Rotation {
     seed: u64,
     /// What dry runs for pods like the last one found.
     pub dry_runs: preemption::Memory,
+    refused: Refused,
     scores: Scores,
 }
 
@@ -137,16 +139,31 @@ pub struct Search {
     pub nominated: bool,
     /// How many nodes each plugin refused.
     refusals: Vec<(&'static str, usize)>,
+    /// Every node was looked at, and what was found hangs on nothing but the nodes' own rows.
+    repeatable: bool,
 }
 
 impl Search {
     fn reject(&mut self, slot: usize, plugin: &'static str, verdict: Verdict) {
+        self.count(plugin);
+        self.rejected.push(Rejected { slot, plugin, verdict });
+    }
+
+    fn count(&mut self, plugin: &'static str) {
         // A plugin's name is one text in memory: comparing addresses is enough, and this is done for every node.
         match self.refusals.iter_mut().find(|(name, _)| std::ptr::eq(*name, plugin)) {
             Some((_, count)) => *count += 1,
             None => self.refusals.push((plugin, 1)),
         }
-        self.rejected.push(Rejected { slot, plugin, verdict });
+    }
+
+    /// A rejected node is rejected otherwise.
+    pub fn replace(&mut self, number: usize, plugin: &'static str, verdict: Verdict) {
+        let before = std::mem::replace(&mut self.rejected[number].plugin, plugin);
+        self.rejected[number].verdict = verdict;
+        self.refusals.iter_mut().filter(|(name, _)| *name == before).for_each(|(_, count)| *count -= 1);
+        self.count(plugin);
+        self.refusals.retain(|(_, count)| *count > 0);
     }
 
     /// The plugin that refused before any node was looked at, and its words.
@@ -180,8 +197,13 @@ fn searched(
     series.point(Point::PreFilter, "Success", began);
     filters.timed = series.sample().then_some(series);
     let began = Instant::now();
-    let list = if thorough { Shortlist::default() } else { filters.shortlist(snapshot) };
-    let search = find_feasible(snapshot, profile, pod, &filters, rotation, &list);
+    let again = if thorough { None } else { rotation.refused.take(profile, pod, &filters, snapshot) };
+    let search = again.unwrap_or_else(|| {
+        let list = if thorough { Shortlist::default() } else { filters.shortlist(snapshot) };
+        let mut search = find_feasible(snapshot, profile, pod, &filters, rotation, &list);
+        search.repeatable = !thorough && filters.only.is_none() && filters.are_local();
+        search
+    });
     series.point(Point::Filter, "Success", began);
     count_filters(&filters, &search, series);
     search
@@ -319,10 +341,12 @@ fn find_feasible(
     };
     let nodes = only.map_or(total, Vec::len);
     let enough = profile.feasible_to_find(nodes);
-    let mut looked_at = 0;
+    let (mut looked_at, mut next) = (0, start);
     while looked_at < nodes && search.feasible.len() < enough {
-        let slot = only.map_or_else(|| snapshot.order()[(start + looked_at) % nodes], |slots| slots[looked_at]);
-        looked_at += 1;
+        // The set of nodes may have shrunk since the last search ended there.
+        next = if next < nodes { next } else { next % nodes };
+        let slot = only.map_or_else(|| snapshot.order()[next], |slots| slots[next]);
+        (looked_at, next) = (looked_at + 1, next + 1);
         if !list.contains(slot) {
             continue;
         }
@@ -501,7 +525,13 @@ pub fn schedule(
         }
     };
     profile.series.decided(began);
-    chosen.ok_or_else(|| Box::new(post_filter(snapshot, profile, pod, &search, rotation)))
+    chosen.ok_or_else(|| {
+        let rejection = Box::new(post_filter(snapshot, profile, pod, &search, rotation));
+        if search.repeatable {
+            rotation.refused.keep(profile, pod, search, snapshot);
+        }
+        rejection
+    })
 }
 
 pub fn no_nodes() -> Rejection {

@@ -45,7 +45,7 @@ impl Cluster {
 
     fn room(&mut self, spec: Value) -> (String, Vec<String>) {
         let room = preemption::best(self.try_place("p", spec).unwrap_err().candidates).expect("room can be made");
-        (room.node, room.victims.iter().map(|victim| victim.name.clone()).collect())
+        (room.node.clone(), room.victims.iter().map(|victim| victim.name.clone()).collect())
     }
 }
 
@@ -313,7 +313,7 @@ proptest! {
                 let row = cluster.snapshot.row(typed_pod("p", cpu("3", json!({"priority": 10}))));
                 let rejection = schedule(&mut cluster.snapshot, &cluster.profile, &row, rotation).err()?;
                 let room = preemption::best(rejection.candidates)?;
-                Some((room.node, room.victims.iter().map(|victim| victim.name.clone()).collect::<Vec<_>>()))
+                Some((room.node.clone(), room.victims.iter().map(|victim| victim.name.clone()).collect::<Vec<_>>()))
             };
             prop_assert_eq!(made(&mut rotation), made(&mut Rotation::new(7)));
             let row = cluster.snapshot.row(typed_pod("r", cpu("1", json!({}))));
@@ -321,6 +321,51 @@ proptest! {
             let mut given =
                 |rotation: &mut Rotation| scores(&mut cluster.snapshot, &cluster.profile, &row, &slots, rotation);
             prop_assert_eq!(given(&mut rotation), given(&mut Rotation::new(7)));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_search_that_is_kept_is_what_a_new_one_finds(
+        steps in prop::collection::vec((0usize..3, 1u8..4, 0i32..20, 0u8..6), 1..40),
+    ) {
+        let names = ["a", "b", "c"];
+        let mut cluster = Cluster::new(names.map(|name| node(name, "2", json!({}))).into());
+        let mut rotation = Rotation::new(7);
+        let said = |search: Search| {
+            let mut all: Vec<_> =
+                search.rejected.into_iter().map(|one| (one.slot, one.plugin, format!("{:?}", one.verdict))).collect();
+            all.sort();
+            (search.feasible.is_empty(), all)
+        };
+        for (number, (at, amount, priority, step)) in steps.into_iter().enumerate() {
+            let spec = cpu(&amount.to_string(), json!({"priority": priority}));
+            let name = format!("q{}", number / 2);
+            match step {
+                0 => drop(cluster.snapshot.remove_pod(&name)),
+                1 | 2 => cluster.put(&name, spec, names[at]),
+                3 => {
+                    let mut row = cluster.snapshot.row(typed_pod(&name, spec));
+                    row.nominated = names[at].to_owned();
+                    cluster.snapshot.nominated.add(Arc::new(row));
+                }
+                4 => cluster.snapshot.nominated.remove(&name),
+                _ => {
+                    let unschedulable = json!({"spec": {"unschedulable": amount == 1}});
+                    cluster.snapshot.set_node(node(names[at], &amount.to_string(), unschedulable));
+                }
+            }
+            let mut row = cluster.snapshot.row(typed_pod("p", cpu("3", json!({"priority": 10}))));
+            row.nominated = if priority % 3 == 0 { names[at].to_owned() } else { String::new() };
+            let (snapshot, profile) = (&mut cluster.snapshot, &cluster.profile);
+            let kept = searched(snapshot, profile, &row, &mut rotation, false);
+            let new = search(snapshot, profile, &row, &mut Rotation::new(7));
+            match new.feasible.is_empty() {
+                true => prop_assert_eq!(said(kept), said(new)),
+                false => prop_assert!(!said(kept).0),
+            }
+            let _ = schedule(snapshot, profile, &row, &mut rotation);
         }
     }
 }

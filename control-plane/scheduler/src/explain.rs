@@ -58,7 +58,8 @@ pub async fn explain(config: &Config, client: Client, key: &Key) -> Result<Expla
         if change.key == *key {
             asked = Some(pod.clone());
         }
-        scheduler.pod_changed(pod, now);
+        let row = scheduler.snapshot.row(pod);
+        scheduler.pod_changed(row, now);
     }
     ending.cancel();
     caches.ended().await;

@@ -114,7 +114,7 @@ impl Extenders {
         &self,
         asked: &Consulted<'_>,
         snapshot: &Snapshot,
-        candidates: &mut Vec<Preemption>,
+        candidates: &mut Vec<Arc<Preemption>>,
     ) -> Result<(), Error> {
         for extender in self.interested(asked.row).filter(|extender| !extender.spec.preempt_verb.is_empty()) {
             if candidates.is_empty() {
@@ -248,8 +248,8 @@ impl Extender {
         &self,
         asked: &Consulted<'_>,
         snapshot: &Snapshot,
-        candidates: &[Preemption],
-    ) -> Result<Vec<Preemption>, Error> {
+        candidates: &[Arc<Preemption>],
+    ) -> Result<Vec<Arc<Preemption>>, Error> {
         let answer = self.post(&self.spec.preempt_verb, self.preemption_arguments(asked, candidates)).await?;
         let left = field(&answer, "NodeNameToMetaVictims").and_then(Value::as_object);
         let mut rooms = Vec::new();
@@ -269,13 +269,13 @@ impl Extender {
             }
             victims.sort_by(|a, b| importance(a).cmp(&importance(b)));
             let violations = field(given, "NumPDBViolations").and_then(Value::as_u64).unwrap_or(0);
-            rooms.push(Preemption { node: name.clone(), victims, violations: violations as usize });
+            rooms.push(Arc::new(Preemption::new(name.clone(), victims, violations as usize)));
         }
         Ok(rooms)
     }
 
     /// The pod and every place where room could be made: victims by UID for one that knows them, whole for others.
-    fn preemption_arguments(&self, asked: &Consulted<'_>, candidates: &[Preemption]) -> Vec<u8> {
+    fn preemption_arguments(&self, asked: &Consulted<'_>, candidates: &[Arc<Preemption>]) -> Vec<u8> {
         let by_uid = self.spec.node_cache_capable;
         let (given, other) = match by_uid {
             true => ("NodeNameToMetaVictims", "NodeNameToVictims"),

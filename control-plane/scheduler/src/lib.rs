@@ -15,6 +15,7 @@ mod plugins;
 mod preemption;
 mod profile;
 mod queue;
+mod refused;
 mod resources;
 mod rows;
 mod scheduler;

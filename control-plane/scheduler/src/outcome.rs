@@ -7,10 +7,12 @@ use std::sync::Arc;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use corten_api::k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
-use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ObjectRef, Patch};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_client::{Client, DeleteOptions, Error, EventType, ObjectRef, Occurrence, Patch, SeriesRecorder};
 use corten_meta::Value;
 use jiff::Timestamp;
 use serde_json::json;
+use tokio::sync::watch;
 
 use crate::framework::Effect;
 use crate::preemption::Preemption;
@@ -25,13 +27,15 @@ const MAX_NOTE: usize = 1024;
 
 pub struct Outcomes {
     client: Client,
-    recorder: EventRecorder,
+    recorder: SeriesRecorder,
     component: String,
 }
 
 impl Outcomes {
-    pub fn new(client: Client, component: &str) -> Outcomes {
-        let recorder = EventRecorder::new(client.clone(), component, "");
+    /// Events are written when the scheduler is not `busy`, for bindings come first.
+    pub fn new(client: Client, component: &str, identity: &str, busy: watch::Receiver<bool>) -> Outcomes {
+        let host = identity.split('_').next().unwrap_or_default();
+        let recorder = SeriesRecorder::new(&client, component, format!("{component}-{host}"), busy);
         Outcomes { client, recorder, component: component.to_owned() }
     }
 
@@ -42,12 +46,24 @@ impl Outcomes {
             "metadata": {"namespace": pod.namespace(), "name": pod.name, "uid": &*pod.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": pod.node_name},
         });
-        self.client.create_subresource::<Pod>(pod.namespace(), &pod.name, "binding", &binding).await.map(drop)
+        self.client.post_subresource::<Pod>(pod.namespace(), &pod.name, "binding", &binding).await
     }
 
     pub fn scheduled(&self, pod: &PodRow) {
         let message = format!("Successfully assigned {}/{} to {}", pod.namespace(), pod.name, pod.node_name);
-        self.recorder.event(&about(pod), EventType::Normal, "Scheduled", message);
+        self.record(pod, None, EventType::Normal, ("Scheduled", "Binding"), message);
+    }
+
+    fn record(
+        &self,
+        pod: &PodRow,
+        related: Option<&PodRow>,
+        kind: EventType,
+        (reason, action): (&'static str, &'static str),
+        note: String,
+    ) {
+        let (regarding, related) = (about(pod), related.map(about));
+        self.recorder.record(Occurrence { regarding, related, kind, reason, action, note });
     }
 
     /// Says that a pod which had a node could not be bound. A pod that is gone or bound by others needs no words.
@@ -105,6 +121,9 @@ impl Outcomes {
         let status = claim.status.get_or_insert_default();
         if status.allocation.is_none() {
             status.allocation = allocation.cloned();
+        }
+        if let Some(given) = &mut status.allocation {
+            given.allocation_timestamp.get_or_insert_with(|| Time(corten_meta::time::now()));
         }
         let consumers = status.reserved_for.get_or_insert_default();
         if !consumers.iter().any(|consumer| *consumer.uid == *pod.uid) {
@@ -164,7 +183,7 @@ impl Outcomes {
         } else {
             message.to_owned()
         };
-        self.recorder.event(&about(pod), EventType::Warning, "FailedScheduling", note);
+        self.record(pod, None, EventType::Warning, ("FailedScheduling", "Scheduling"), note);
         self.set_condition(pod, reason, message, nominated).await;
     }
 
@@ -222,7 +241,7 @@ impl Outcomes {
         match self.client.delete::<Pod>(victim.namespace(), &victim.name, &options).await {
             Ok(()) => {
                 let message = format!("Preempted by pod {} on node {node}", pod.uid);
-                self.recorder.event(&about(victim), EventType::Normal, "Preempted", message);
+                self.record(victim, Some(pod), EventType::Normal, ("Preempted", "Preempting"), message);
                 Ok(())
             }
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),

@@ -25,12 +25,28 @@ pub struct Preemption {
     pub victims: Vec<Arc<PodRow>>,
     /// How many victims go although a budget protects them.
     pub violations: usize,
+    harm: Harm,
+}
+
+/// Fewest violations first, then least important victims, the least of them, the fewest, the youngest.
+type Harm = (usize, i32, i64, usize, Reverse<Timestamp>);
+
+impl Preemption {
+    pub fn new(node: String, victims: Vec<Arc<PodRow>>, violations: usize) -> Preemption {
+        let highest = victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
+        // Priorities may be negative: shifted, so that more victims always weigh more.
+        let sum = victims.iter().map(|victim| i64::from(victim.priority) + i64::from(i32::MAX) + 1).sum();
+        let of_highest = victims.iter().filter(|victim| victim.priority == highest);
+        let youngest = of_highest.filter_map(|victim| victim.started).min().unwrap_or(Timestamp::MAX);
+        let harm = (violations, highest, sum, victims.len(), Reverse(youngest));
+        Preemption { node, victims, violations, harm }
+    }
 }
 
 /// Where room could be made, or why nowhere.
 #[derive(Default)]
 pub struct Sought {
-    pub candidates: Vec<Preemption>,
+    pub candidates: Vec<Arc<Preemption>>,
     pub why_not: String,
     /// Nowhere can room be made: an earlier nomination is void.
     pub clears_nomination: bool,
@@ -61,9 +77,9 @@ pub fn find(
     Sought { why_not, clears_nomination: true, candidates: Vec::new() }
 }
 
-/// The place where making room does the least harm.
-pub fn best(candidates: Vec<Preemption>) -> Option<Preemption> {
-    candidates.into_iter().min_by_key(cost)
+/// The place where making room does the least harm; the name settles the rest.
+pub fn best(candidates: Vec<Arc<Preemption>>) -> Option<Arc<Preemption>> {
+    candidates.into_iter().min_by(|a, b| a.harm.cmp(&b.harm).then_with(|| a.node.cmp(&b.node)))
 }
 
 fn not_eligible(snapshot: &Snapshot, pod: &PodRow, search: &Search) -> Option<&'static str> {
@@ -96,7 +112,7 @@ pub struct Memory {
     nodes: Vec<Option<(u64, Found)>>,
 }
 
-type Found = Result<Preemption, Verdict>;
+type Found = Result<Arc<Preemption>, Verdict>;
 
 impl Memory {
     /// Forgets what was found for others.
@@ -125,7 +141,7 @@ impl Memory {
 
 #[derive(Default)]
 struct DryRun {
-    candidates: Vec<Preemption>,
+    candidates: Vec<Arc<Preemption>>,
     refused: Vec<Verdict>,
 }
 
@@ -182,12 +198,7 @@ fn remembered(snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filt
 
 /// The fewest pods that must leave the node: all of lesser priority at first, then back with those that still fit,
 /// those that a budget protects before others.
-fn victims_on(
-    snapshot: &mut Snapshot,
-    pod: &PodRow,
-    slot: usize,
-    filters: &Filters<'_>,
-) -> Result<Preemption, Verdict> {
+fn victims_on(snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filters<'_>) -> Found {
     let row = snapshot.node(slot);
     let name = row.name.clone();
     let mut lesser: Vec<Arc<PodRow>> = row.pods.iter().filter(|other| other.priority < pod.priority).cloned().collect();
@@ -209,7 +220,7 @@ fn victims_on(
         return Err(Verdict::unresolvable(NO_VICTIMS));
     }
     victims.sort_by(|a, b| importance(a).cmp(&importance(b)));
-    Ok(Preemption { node: name, victims, violations })
+    Ok(Arc::new(Preemption::new(name, victims, violations)))
 }
 
 /// The most important first: by priority, then by how long it has been running.
@@ -259,15 +270,4 @@ fn by_budget<'a>(
         }
         violated
     })
-}
-
-/// Fewest violations first, then least important victims, the least of them, the fewest, the youngest; the name
-/// settles the rest.
-fn cost(candidate: &Preemption) -> (usize, i32, i64, usize, Reverse<Timestamp>, String) {
-    let highest = candidate.victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
-    // Priorities may be negative: shifted, so that more victims always weigh more.
-    let sum = candidate.victims.iter().map(|victim| i64::from(victim.priority) + i64::from(i32::MAX) + 1).sum();
-    let of_highest = candidate.victims.iter().filter(|victim| victim.priority == highest);
-    let youngest = of_highest.filter_map(|victim| victim.started).min().unwrap_or(Timestamp::MAX);
-    (candidate.violations, highest, sum, candidate.victims.len(), Reverse(youngest), candidate.node.clone())
 }

@@ -129,6 +129,18 @@ impl Queue {
         self.places.contains_key(uid)
     }
 
+    /// A pod, wherever it waits.
+    pub fn get(&self, uid: &str) -> Option<&Arc<PodRow>> {
+        let (uid, place) = self.places.get_key_value(uid)?;
+        let entry = match place {
+            Place::Active(rank) => self.active.get(rank),
+            Place::Backoff(until) => self.backoff.get(&(*until, uid.clone())),
+            Place::Gated => self.gated.get(uid),
+            Place::Unschedulable(alike) => self.unschedulable.get(alike)?.get(uid),
+        };
+        entry.map(|entry| &entry.pod)
+    }
+
     fn profile(&self, pod: &PodRow) -> Option<&Profile> {
         self.profiles.get(&pod.demand.scheduler_name).map(|profile| &**profile)
     }

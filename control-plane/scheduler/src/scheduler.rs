@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
+use corten_api::k8s_openapi::api::core::v1::Node;
 use jiff::Timestamp;
 
 use crate::config::Config;
 use crate::cycle::{self, Rejection, Rotation, Search};
 use crate::framework::{ClusterEvent, Effect, Point};
 use crate::metrics::{Attempt, Metrics};
+use crate::plugins::dynamic_resources::is_ready;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
 use crate::queue::{Entry, Profiles, Queue};
@@ -35,7 +36,7 @@ pub struct Placed {
 pub struct Unplaced {
     pub pod: Arc<PodRow>,
     pub message: String,
-    pub preemption: Option<Preemption>,
+    pub preemption: Option<Arc<Preemption>>,
     /// Pods of lesser priority that lose their claim to the node that is made free.
     pub displaced: Vec<Arc<PodRow>>,
     pub clears_nomination: bool,
@@ -96,6 +97,11 @@ impl Scheduler {
         self.metrics.note_sizes(self.queue.lengths(), known, binding);
     }
 
+    /// A pod that waits, as it is known.
+    pub fn queued(&self, uid: &str) -> Option<&Arc<PodRow>> {
+        self.queue.get(uid)
+    }
+
     #[cfg(test)]
     pub fn is_queued(&self, uid: &str) -> bool {
         self.queue.contains(uid)
@@ -118,8 +124,7 @@ impl Scheduler {
     }
 
     /// A pod that is new or changed. Given back if a gate keeps it out, so that this can be said.
-    pub fn pod_changed(&mut self, pod: Pod, now: Timestamp) -> Option<Arc<PodRow>> {
-        let mut row = self.snapshot.row(pod);
+    pub fn pod_changed(&mut self, mut row: PodRow, now: Timestamp) -> Option<Arc<PodRow>> {
         if row.terminal {
             self.pod_gone(&row.uid, now);
             return None;
@@ -170,6 +175,13 @@ impl Scheduler {
         self.snapshot.nominated.remove(&row.uid);
         self.unconfirmed.remove(&row.uid);
         let old = self.snapshot.pod(&row.uid).cloned();
+        let row = match &old {
+            // A victim of ours that the cache does not show as going yet.
+            Some(old) if old.preempted && old.terminating && !row.terminating => {
+                Arc::new(PodRow { preempted: true, terminating: true, ..(*row).clone() })
+            }
+            _ => row,
+        };
         self.snapshot.add_pod(row.clone());
         match old {
             None => self.queue.wake(&ClusterEvent::PodPlaced(&row), &self.snapshot, now),
@@ -366,9 +378,7 @@ impl Scheduler {
                 // Until the cache shows it, only the promise keeps the devices from others.
                 Effect::AllocateClaim { claim, .. } => match self.snapshot.devices.claim(claim) {
                     None => return Err(format!("resourceclaim {:?} does not exist any more", claim.name)),
-                    Some(object) if object.status.as_ref().is_none_or(|status| status.allocation.is_none()) => {
-                        return Ok(false);
-                    }
+                    Some(object) if !is_ready(object)? => return Ok(false),
                     Some(_) => continue,
                 },
                 Effect::DeallocateClaim { .. } => continue,

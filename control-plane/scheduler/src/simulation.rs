@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::rows::tests::{node, typed_pod};
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,7 +153,10 @@ impl World {
                     self.scheduler.node_changed(&name, stored, self.now);
                 }
                 true => match self.pod(&name) {
-                    Some(pod) => drop(self.scheduler.pod_changed(pod, self.now)),
+                    Some(pod) => {
+                        let row = self.scheduler.snapshot.row(pod);
+                        self.scheduler.pod_changed(row, self.now);
+                    }
                     None => self.scheduler.pod_gone(&name, self.now),
                 },
             }

@@ -27,7 +27,7 @@ pub struct Config {
     pub extenders: Vec<ExtenderSpec>,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
-    /// Who this process is among the candidates for leadership.
+    /// Who this process is among the candidates for leadership: its host, `_`, and what tells it from others there.
     pub identity: String,
     /// Stand for election before doing anything. Off where there is only one process.
     pub leader_election: Option<Election>,

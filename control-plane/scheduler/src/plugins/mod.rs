@@ -2,7 +2,7 @@
 
 mod default_binder;
 mod default_preemption;
-mod dynamic_resources;
+pub mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;

@@ -107,15 +107,16 @@ impl Plugin for NodeResourcesFit {
     fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
         let (wanted, total, used) = (&pod.demand.requests, &node.allocatable, &node.requested);
         // Nearly every node passes or fails by the common resources; only failures are looked at closely.
-        let common = (node.pods.len() as i64) < total.pods
-            && (wanted.milli_cpu == 0 || wanted.milli_cpu <= total.milli_cpu - used.milli_cpu)
-            && (wanted.memory == 0 || wanted.memory <= total.memory - used.memory)
-            && (wanted.ephemeral_storage == 0
-                || wanted.ephemeral_storage <= total.ephemeral_storage - used.ephemeral_storage);
-        if common && wanted.scalar.is_empty() {
-            return Verdict::Fits;
+        let pods = (node.pods.len() as i64) < total.pods;
+        let cpu = wanted.milli_cpu == 0 || wanted.milli_cpu <= total.milli_cpu - used.milli_cpu;
+        let memory = wanted.memory == 0 || wanted.memory <= total.memory - used.memory;
+        let storage = wanted.ephemeral_storage == 0
+            || wanted.ephemeral_storage <= total.ephemeral_storage - used.ephemeral_storage;
+        match wanted.scalar.is_empty() && pods && memory && storage {
+            true if cpu => Verdict::Fits,
+            true if wanted.milli_cpu <= total.milli_cpu => Verdict::Unschedulable(Shortage::Cpu.reasons()),
+            _ => self.shortages(pod, node),
         }
-        self.shortages(pod, node)
     }
 
     fn pre_score(&self, _: &PodRow, _: &mut Snapshot, _: &[usize]) -> PreScore {

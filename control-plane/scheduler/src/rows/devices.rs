@@ -34,6 +34,19 @@ pub struct Offered<'a> {
     pub consumes: &'a [(usize, i128)],
 }
 
+impl Offered<'_> {
+    /// Whether several claims can have parts of it.
+    pub fn is_shared(&self) -> bool {
+        self.device.allow_multiple_allocations == Some(true)
+    }
+
+    /// All that it has of a capacity.
+    pub fn capacity(&self, name: &str) -> i128 {
+        let capacity = self.device.capacity.as_ref().and_then(|capacity| capacity.get(name));
+        capacity.map_or(0, |capacity| amount(&capacity.value.0))
+    }
+}
+
 /// A device of the inventory.
 struct Listed {
     slice: Arc<ResourceSliceSpec>,
@@ -56,6 +69,8 @@ struct Inventory {
     busy: Vec<u32>,
     /// What is left of each counter.
     left: Vec<i128>,
+    /// What parts of devices have of their capacities, by device and name.
+    shared: HashMap<(usize, String), i128>,
     /// Devices of one node, by its name; and all others.
     by_node: HashMap<String, Vec<usize>>,
     elsewhere: Vec<usize>,
@@ -140,6 +155,12 @@ impl Devices {
         self.inventory.as_ref().is_some_and(|inventory| inventory.busy.get(number) == Some(&0))
     }
 
+    /// What parts of a device have of a capacity.
+    pub fn shared(&self, number: usize, name: &str) -> i128 {
+        let shared = self.inventory.as_ref().map(|inventory| &inventory.shared).filter(|shared| !shared.is_empty());
+        shared.and_then(|shared| shared.get(&(number, name.to_owned())).copied()).unwrap_or(0)
+    }
+
     /// What is left of a counter.
     pub fn left(&self, counter: usize) -> i128 {
         self.inventory.as_ref().and_then(|inventory| inventory.left.get(counter).copied()).unwrap_or(0)
@@ -221,6 +242,15 @@ impl Inventory {
         for result in results.filter(|result| result.admin_access != Some(true)) {
             let id = (result.driver.clone(), result.pool.clone(), result.device.clone());
             let Some(number) = self.numbers.get(&id).copied() else { continue };
+            for (name, quantity) in result.consumed_capacity.iter().flatten() {
+                let by = if taken { amount(&quantity.0) } else { -amount(&quantity.0) };
+                let key = (number, name.clone());
+                let used = self.shared.get(&key).copied().unwrap_or(0) + by;
+                match used {
+                    0 => drop(self.shared.remove(&key)),
+                    _ => drop(self.shared.insert(key, used)),
+                }
+            }
             let before = self.busy[number];
             self.busy[number] = if taken { before + 1 } else { before.saturating_sub(1) };
             // Counters are used once, by whoever has the device first.
@@ -247,13 +277,9 @@ fn amount(quantity: &str) -> i128 {
     Quantity::parse(quantity).map_or(0, |quantity| quantity.as_milli())
 }
 
-/// A device if the node can use it. Devices that several claims can have parts of are not offered: what is left of
-/// such cannot be told.
+/// A device if the node can use it.
 fn offer<'a>(number: usize, listed: &'a Listed, node: &NodeRow) -> Option<Offered<'a>> {
     let (slice, device) = (&listed.slice, listed.device()?);
-    if device.allow_multiple_allocations == Some(true) {
-        return None;
-    }
     let (name, selector, all) = match slice.per_device_node_selection {
         Some(true) => (&device.node_name, &device.node_selector, device.all_nodes),
         _ => (&slice.node_name, &slice.node_selector, slice.all_nodes),
@@ -299,7 +325,8 @@ mod tests {
 
     fn allocation(pool: usize, device: usize) -> Value {
         let device = if device == 4 { "whole".to_owned() } else { format!("part-{device}") };
-        json!({"devices": {"results": [{"request": "r", "driver": "d", "pool": format!("p{pool}"), "device": device}]}})
+        json!({"devices": {"results": [{"request": "r", "driver": "d", "pool": format!("p{pool}"), "device": device,
+            "consumedCapacity": {"memory": format!("{pool}Gi")}}]}})
     }
 
     fn claim(status: Value) -> ResourceClaim {
@@ -350,12 +377,14 @@ mod tests {
                     Step::Release(number) => devices.release(&HashSet::from([key(number)])),
                     Step::Refresh => devices.refresh(),
                 }
-                let counted = devices.inventory.as_ref().map(|now| (now.busy.clone(), now.left.clone()));
+                let all = |devices: &Devices| {
+                    devices.inventory.as_ref().map(|now| (now.busy.clone(), now.left.clone(), now.shared.clone()))
+                };
+                let counted = all(&devices);
                 if let Some(counted) = counted {
                     devices.inventory = None;
                     devices.refresh();
-                    let anew = devices.inventory.as_ref().map(|now| (now.busy.clone(), now.left.clone()));
-                    prop_assert_eq!(Some(counted), anew);
+                    prop_assert_eq!(Some(counted), all(&devices));
                 }
             }
         }

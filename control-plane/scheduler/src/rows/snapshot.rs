@@ -27,11 +27,16 @@ pub struct Budget {
     pub disrupted: Vec<String>,
 }
 
+/// Who wants to know which nodes changed begins anew after so many changes.
+const MOST_TOUCHED: usize = 4096;
+
 /// Pods that a preemption made room for, by node, until they are placed.
 #[derive(Default)]
 pub struct Nominated {
     by_node: HashMap<String, Vec<Arc<PodRow>>>,
     by_pod: HashMap<Arc<str>, String>,
+    /// The nodes whose nominations changed, while somebody wants to know.
+    touched: Option<Vec<String>>,
 }
 
 impl Nominated {
@@ -39,6 +44,7 @@ impl Nominated {
     pub fn add(&mut self, pod: Arc<PodRow>) {
         self.remove(&pod.uid);
         if !pod.nominated.is_empty() {
+            self.touch(&pod.nominated);
             self.by_pod.insert(pod.uid.clone(), pod.nominated.clone());
             self.by_node.entry(pod.nominated.clone()).or_default().push(pod);
         }
@@ -52,6 +58,12 @@ impl Nominated {
                 self.by_node.remove(&node);
             }
         }
+        self.touch(&node);
+    }
+
+    fn touch(&mut self, node: &str) {
+        self.touched.take_if(|touched| touched.len() >= MOST_TOUCHED);
+        self.touched.iter_mut().for_each(|touched| touched.push(node.to_owned()));
     }
 
     pub fn on(&self, node: &str) -> &[Arc<PodRow>] {
@@ -77,6 +89,9 @@ pub struct Snapshot {
     order_stale: bool,
     /// Where each placed pod is.
     placed: HashMap<Arc<str>, usize>,
+    /// The rows that changed, while somebody wants to know.
+    touched: Option<Vec<usize>>,
+    noting: u64,
     interner: Interner,
     topology: Topology,
     sets: NodeSets,
@@ -126,6 +141,32 @@ impl Snapshot {
 
     pub fn softly_tainted(&self) -> usize {
         self.softly_tainted
+    }
+
+    /// Begins to note which nodes change, for who holds the number; the one before learns nothing any more.
+    pub fn begin_noting(&mut self) -> u64 {
+        self.noting += 1;
+        self.touched = Some(Vec::new());
+        self.nominated.touched = Some(Vec::new());
+        self.noting
+    }
+
+    /// Ends that, and says which nodes changed since, nominations to them included, unless they were too many.
+    pub fn touched_since(&mut self, noting: u64) -> Option<Vec<usize>> {
+        if noting != self.noting {
+            return None;
+        }
+        let names = self.nominated.touched.take();
+        let (mut slots, names) = (self.touched.take()?, names?);
+        slots.extend(names.iter().filter_map(|name| self.index.get(name)));
+        slots.sort_unstable();
+        slots.dedup();
+        Some(slots)
+    }
+
+    pub fn touch(&mut self, slot: usize) {
+        self.touched.take_if(|touched| touched.len() >= MOST_TOUCHED);
+        self.touched.iter_mut().for_each(|touched| touched.push(slot));
     }
 
     pub fn pod(&self, uid: &str) -> Option<&Arc<PodRow>> {
@@ -209,6 +250,7 @@ impl Snapshot {
             self.topology.detach(&self.nodes[slot], &self.namespaces);
         }
         self.count_node(slot, -1);
+        self.touch(slot);
         let status = self.nodes[slot].describe(node, allocatable);
         self.count_node(slot, 1);
         self.set_images(slot, status.images.unwrap_or_default());
@@ -271,6 +313,7 @@ impl Snapshot {
         self.set_images(slot, Vec::new());
         self.count_node(slot, -1);
         self.nodes[slot].known = false;
+        self.touch(slot);
         self.topology.attach(&self.nodes[slot], &self.namespaces);
         self.sets.node_changed(&self.nodes[slot]);
         self.order_stale = true;
@@ -308,6 +351,7 @@ impl Snapshot {
         self.topology.pod_added(&pod, slot, &self.nodes, &self.namespaces);
         self.count_users(&pod, 1);
         self.nodes[slot].add(pod);
+        self.touch(slot);
     }
 
     /// Takes a pod off a node without forgetting that it is there: for a dry run.
@@ -315,6 +359,7 @@ impl Snapshot {
         let pod = self.nodes[slot].remove(uid)?;
         self.topology.pod_removed(&pod, slot, &self.nodes, &self.namespaces);
         self.count_users(&pod, -1);
+        self.touch(slot);
         Some(pod)
     }
 

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corten_api::decode_object;
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_client::{Caches, Change, Client, Error};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -29,15 +29,22 @@ use watches::{Watched, Watches};
 
 /// The most requests to the API under way at once.
 const MAX_IN_FLIGHT: usize = 256;
+/// Once there are so many, no pod is placed before there are only these: bindings go out in groups.
+const FEW_IN_FLIGHT: usize = 192;
+/// As many pods are placed before others get their turn: bindings that go out together are made durable together.
+const RUN: usize = 16;
+/// As many objects are decoded at once at the beginning: typed objects are large.
+const BLOCK: usize = 4096;
 
 pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
     let caches = Caches::new(client.clone(), shutdown.clone());
     config.metrics.catch_up(true);
     let watches = Watches::start(&caches).await;
     config.metrics.catch_up(false);
+    let (busy, told) = watch::channel(false);
     let outcomes = config.profiles.iter().map(|profile| {
         let name = &profile.scheduler_name;
-        (name.clone(), Arc::new(Outcomes::new(client.clone(), name)))
+        (name.clone(), Arc::new(Outcomes::new(client.clone(), name, &config.identity, told.clone())))
     });
     let task = Task {
         outcomes: outcomes.collect(),
@@ -46,6 +53,7 @@ pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
         scheduler: Scheduler::new(config),
         waiting: HashMap::new(),
         in_flight: JoinSet::new(),
+        busy,
     };
     task.run(shutdown).await;
     caches.ended().await;
@@ -78,24 +86,35 @@ struct Task {
     /// Placed pods whose volumes are being bound, and until when.
     waiting: HashMap<Arc<str>, (Placed, Timestamp)>,
     in_flight: JoinSet<Finished>,
+    /// Whether pods are being placed or bound; events wait for the end of that.
+    busy: watch::Sender<bool>,
 }
 
 impl Task {
     async fn run(mut self, shutdown: CancellationToken) {
+        self.catch_up();
+        let (mut placed, mut most) = (0, MAX_IN_FLIGHT);
         while !shutdown.is_cancelled() {
             self.hear_all();
             self.scheduler.note_sizes(self.in_flight.len());
             let now = corten_meta::time::now();
             self.bind_what_is_ready(now);
-            if self.in_flight.len() < MAX_IN_FLIGHT
+            most = if self.in_flight.len() < most { MAX_IN_FLIGHT } else { FEW_IN_FLIGHT };
+            if most == MAX_IN_FLIGHT
                 && let Some(entry) = self.scheduler.next(now)
             {
+                self.is_busy(true);
                 self.schedule_one(entry, now).await;
-                // Give way, so that a long queue does not keep the bindings waiting.
-                tokio::task::yield_now().await;
+                placed += 1;
+                if placed % RUN == 0 {
+                    // Give way, so that a long queue does not keep the bindings waiting.
+                    tokio::task::yield_now().await;
+                }
                 continue;
             }
-            let wait = self.until_deadline(now);
+            self.is_busy(!self.in_flight.is_empty());
+            // What is due has to wait for the requests under way.
+            let wait = if most == MAX_IN_FLIGHT { self.until_deadline(now) } else { Duration::from_secs(1) };
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 (kind, change) = self.watches.next() => self.hear(kind, &change),
@@ -104,6 +123,10 @@ impl Task {
             }
         }
         while self.in_flight.join_next().await.is_some() {}
+    }
+
+    fn is_busy(&self, is: bool) {
+        self.busy.send_if_modified(|busy| std::mem::replace(busy, is) != is);
     }
 
     /// Starts something beside the task. Boxed, so that the runtime's code around it is there once.
@@ -117,6 +140,26 @@ impl Task {
         let deadline = self.scheduler.next_deadline().into_iter().chain(bindings).min();
         let left = deadline.map(|at| at.duration_since(now).try_into().unwrap_or(Duration::ZERO));
         left.unwrap_or(Duration::from_secs(3600))
+    }
+
+    /// The first look at the cluster, which may be large: nodes and pods are decoded by all processors.
+    fn catch_up(&mut self) {
+        let now = corten_meta::time::now();
+        for (kind, changes) in self.watches.known() {
+            for block in changes.chunks(BLOCK) {
+                match kind {
+                    Watched::Node => {
+                        let read = block.iter().zip(glance::all::<Node>(block));
+                        read.for_each(|(change, node)| self.scheduler.node_changed(&change.key.name, node, now));
+                    }
+                    Watched::Pod => {
+                        let read = glance::all::<Pod>(block).into_iter().flatten();
+                        read.for_each(|pod| self.pod_read(pod, now));
+                    }
+                    _ => block.iter().for_each(|change| self.hear(kind, change)),
+                }
+            }
+        }
     }
 
     /// Everything that is known by now counts before the next pod is placed.
@@ -148,8 +191,20 @@ impl Task {
         if known.is_some_and(|known| glance::unchanged(known, object)) {
             return self.scheduler.confirmed(&object.header.uid, now);
         }
-        let Ok(pod) = decode_object::<Pod>(object) else { return };
-        if let Some(gated) = self.scheduler.pod_changed(pod, now)
+        let restated = self.scheduler.queued(&object.header.uid).and_then(|known| glance::restated(known, object));
+        match restated {
+            Some(row) => self.row_changed(row, now),
+            None => glance::whole::<Pod>(object).into_iter().for_each(|pod| self.pod_read(pod, now)),
+        }
+    }
+
+    fn pod_read(&mut self, pod: Pod, now: Timestamp) {
+        let row = self.scheduler.snapshot.row(pod);
+        self.row_changed(row, now);
+    }
+
+    fn row_changed(&mut self, row: PodRow, now: Timestamp) {
+        if let Some(gated) = self.scheduler.pod_changed(row, now)
             && let Some(outcomes) = self.outcomes.get(&gated.demand.scheduler_name).cloned()
         {
             self.launch(async move {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use corten_api::k8s_openapi::api::core::v1::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
@@ -11,11 +12,12 @@ use corten_api::k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, Res
 use corten_api::k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
-use corten_api::{Typed, decode_object};
 use corten_client::{Cache, Caches, Change, Subscription};
 use corten_meta::Selector;
 use jiff::Timestamp;
+use tokio::sync::Notify;
 
+use super::glance::whole;
 use crate::framework::ClusterEvent;
 use crate::rows::demand::selector;
 use crate::rows::storage::{CapacityRow, ClaimRow, ClassRow, DriverRow, VolumeRow, attachment, limits};
@@ -47,6 +49,8 @@ pub enum Watched {
 
 pub struct Watches {
     subscriptions: Vec<(Watched, Subscription)>,
+    /// Rings when one of them has something.
+    bell: Arc<Notify>,
     /// The objects themselves, for those who must see them whole.
     pub nodes: Arc<Cache>,
     pub pods: Arc<Cache>,
@@ -76,11 +80,19 @@ impl Watches {
             (Watched::Pod, caches.of::<Pod>()),
         ];
         caches.synced().await;
+        let bell = Arc::new(Notify::new());
         Watches {
-            subscriptions: of.into_iter().map(|(kind, cache)| (kind, cache.subscribe())).collect(),
+            subscriptions: of.into_iter().map(|(kind, cache)| (kind, cache.subscribe_with(&bell))).collect(),
+            bell,
             nodes: caches.of::<Node>(),
             pods: caches.of::<Pod>(),
         }
+    }
+
+    /// Everything that is already known, kind by kind.
+    pub fn known(&mut self) -> Vec<(Watched, Vec<Change>)> {
+        let all = |changes: &mut Subscription| std::iter::from_fn(|| changes.try_next()).collect();
+        self.subscriptions.iter_mut().map(|(kind, changes)| (*kind, all(changes))).collect()
     }
 
     /// A change that is already known.
@@ -90,25 +102,18 @@ impl Watches {
 
     /// The next change of any kind; never, after the caches have ended.
     pub async fn next(&mut self) -> (Watched, Change) {
-        let mut all: futures::stream::FuturesUnordered<_> = self
-            .subscriptions
-            .iter_mut()
-            .map(|(kind, changes)| {
-                let kind = *kind;
-                async move { changes.next().await.map(|change| (kind, change)) }
-            })
-            .collect();
-        while let Some(next) = futures::StreamExt::next(&mut all).await {
-            if let Some(heard) = next {
+        loop {
+            let rung = self.bell.clone();
+            if let Some(heard) = self.try_next() {
                 return heard;
             }
+            rung.notified().await;
         }
-        std::future::pending().await
     }
 }
 
 fn typed<K: Typed>(change: &Change) -> Option<K> {
-    change.new.as_ref().and_then(|object| decode_object::<K>(object).ok())
+    change.new.as_ref().and_then(|object| whole::<K>(object))
 }
 
 /// Takes over a change of anything but pods.

@@ -1,13 +1,15 @@
 //! Which devices a node's pools can give to the claims of a pod: a search that goes back where a choice leads nowhere.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use corten_api::k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use corten_api::k8s_openapi::api::resource::v1::{
-    AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceAttribute, DeviceConstraint,
-    DeviceRequestAllocationResult, DeviceSelector, DeviceTaint, DeviceToleration, ResourceClaim,
+    AllocationResult, CapacityRequirements, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceAttribute,
+    DeviceConstraint, DeviceRequestAllocationResult, DeviceSelector, DeviceTaint, DeviceToleration, ResourceClaim,
 };
+use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::capacity::{self, Taken};
 use super::select::Selectors;
 use crate::rows::devices::{Devices, Offered};
 
@@ -26,6 +28,8 @@ struct Wanted<'a> {
     count: Option<usize>,
     admin: bool,
     tolerations: &'a [DeviceToleration],
+    /// How much of a device's capacities.
+    capacity: Option<&'a CapacityRequirements>,
 }
 
 /// A request is satisfied by the first of its ways that works.
@@ -39,6 +43,8 @@ struct Search<'a> {
     /// Numbers of the devices that were chosen, and what they use of counters.
     taken: HashSet<usize>,
     used: HashMap<usize, i128>,
+    /// Of devices that several can have parts of, by number: how many parts were chosen, and what they take.
+    parts: HashMap<usize, (usize, HashMap<String, i128>)>,
     chosen: Vec<(Wanted<'a>, Offered<'a>)>,
     tries: usize,
     selectors: &'a Selectors,
@@ -64,6 +70,7 @@ pub fn allocate<'a>(
         offered,
         taken: HashSet::new(),
         used: HashMap::new(),
+        parts: HashMap::new(),
         chosen: Vec::new(),
         tries: 0,
         selectors,
@@ -97,6 +104,7 @@ fn ways<'a>(number: usize, claim: &'a ResourceClaim, devices: &'a Devices) -> Ve
                 count: count(exactly.allocation_mode.as_deref(), exactly.count),
                 admin: exactly.admin_access == Some(true),
                 tolerations: exactly.tolerations.as_deref().unwrap_or_default(),
+                capacity: exactly.capacity.as_ref(),
             }]);
             continue;
         }
@@ -110,6 +118,7 @@ fn ways<'a>(number: usize, claim: &'a ResourceClaim, devices: &'a Devices) -> Ve
                 count: count(sub.allocation_mode.as_deref(), sub.count),
                 admin: false,
                 tolerations: sub.tolerations.as_deref().unwrap_or_default(),
+                capacity: sub.capacity.as_ref(),
             }
         });
         requests.push(sub.collect());
@@ -156,16 +165,56 @@ impl<'a> Search<'a> {
         let enough = |(counter, amount): &(usize, i128)| {
             self.used.get(counter).copied().unwrap_or(0) + amount <= self.devices.left(*counter)
         };
-        let free = self.devices.is_free(offered.number) && !self.taken.contains(&offered.number);
-        wanted.admin || (free && offered.consumes.iter().all(enough))
+        let has_room = match (&offered.device.capacity, wanted.capacity) {
+            (None, None) => true,
+            _ => taken_of(wanted, offered).is_some_and(|taken| self.has_room(offered, &taken)),
+        };
+        let untouched = self.devices.is_free(offered.number);
+        let free = match offered.is_shared() {
+            // Counters are used once, by whoever has the first part.
+            true if !untouched || self.parts.contains_key(&offered.number) => return has_room,
+            true => true,
+            false => untouched && !self.taken.contains(&offered.number),
+        };
+        has_room && (wanted.admin || (free && offered.consumes.iter().all(enough)))
+    }
+
+    /// Whether what others have of the device leaves as much.
+    fn has_room(&self, offered: &Offered<'a>, taken: &Taken) -> bool {
+        let chosen = |name: &String| self.parts.get(&offered.number).and_then(|(_, of)| of.get(name)).copied();
+        taken.iter().all(|(name, amount)| {
+            let others = self.devices.shared(offered.number, name) + chosen(name).unwrap_or(0);
+            others + amount.as_milli() <= offered.capacity(name)
+        })
+    }
+
+    /// Takes a part of a device, or gives it back; says whether that takes, or gives back, the device's counters.
+    fn account_part(&mut self, wanted: &Wanted<'a>, offered: &Offered<'a>, taken: bool) -> bool {
+        let by = if taken { 1 } else { -1 };
+        let (parts, of) = self.parts.entry(offered.number).or_default();
+        let before = *parts;
+        *parts = parts.saturating_add_signed(by as isize);
+        for (name, amount) in taken_of(wanted, offered).unwrap_or_default() {
+            *of.entry(name).or_default() += by * amount.as_milli();
+        }
+        let ends = before.max(*parts) == 1;
+        if *parts == 0 {
+            self.parts.remove(&offered.number);
+        }
+        ends && self.devices.is_free(offered.number)
     }
 
     /// Takes a device and its counters, or gives them back.
-    fn account(&mut self, offered: &Offered<'a>, taken: bool) {
-        match taken {
-            true => self.taken.insert(offered.number),
-            false => self.taken.remove(&offered.number),
-        };
+    fn account(&mut self, wanted: &Wanted<'a>, offered: &Offered<'a>, taken: bool) {
+        match (offered.is_shared(), taken) {
+            (true, _) => {
+                if !self.account_part(wanted, offered, taken) {
+                    return;
+                }
+            }
+            (false, true) => drop(self.taken.insert(offered.number)),
+            (false, false) => drop(self.taken.remove(&offered.number)),
+        }
         for (counter, amount) in offered.consumes {
             *self.used.entry(*counter).or_default() += if taken { *amount } else { -amount };
         }
@@ -201,7 +250,9 @@ impl<'a> Search<'a> {
             if !self.is_free(wanted, suiting[at]) || !self.choose(wanted, suiting[at]) {
                 continue;
             }
-            if self.take(wanted, suiting, at + 1, count - 1, request)? {
+            // Of a device that several can have parts of, one request may have two.
+            let next = if self.offered[suiting[at]].is_shared() { at } else { at + 1 };
+            if self.take(wanted, suiting, next, count - 1, request)? {
                 return Ok(true);
             }
             self.give_back(before);
@@ -218,7 +269,7 @@ impl<'a> Search<'a> {
             return false;
         }
         if !wanted.admin {
-            self.account(&offered, true);
+            self.account(wanted, &offered, true);
         }
         self.chosen.push((wanted.clone(), offered));
         true
@@ -233,20 +284,28 @@ impl<'a> Search<'a> {
         if !concerns(&wanted.name) {
             return true;
         }
-        let Some(attribute) = &constraint.match_attribute else { return false };
+        let (attribute, same) = match (&constraint.match_attribute, &constraint.distinct_attribute) {
+            (Some(attribute), _) => (attribute, true),
+            (None, Some(attribute)) => (attribute, false),
+            (None, None) => return false,
+        };
         let Some(value) = attribute_of(offered, attribute) else { return false };
         let others = self.chosen.iter().filter(|(other, _)| other.claim == wanted.claim && concerns(&other.name));
-        others.into_iter().all(|(_, device)| attribute_of(device, attribute) == Some(value))
+        others.into_iter().all(|(_, device)| (attribute_of(device, attribute) == Some(value)) == same)
     }
 
     fn give_back(&mut self, to: usize) {
         while self.chosen.len() > to {
             let Some((wanted, offered)) = self.chosen.pop() else { return };
             if !wanted.admin {
-                self.account(&offered, false);
+                self.account(&wanted, &offered, false);
             }
         }
     }
+}
+
+fn taken_of(wanted: &Wanted<'_>, offered: &Offered<'_>) -> Option<Taken> {
+    capacity::taken(offered.device, wanted.capacity)
 }
 
 /// An attribute by its whole name; one without a domain has the driver's.
@@ -285,7 +344,10 @@ fn allocation(
         device: offered.device.name.clone(),
         admin_access: wanted.admin.then_some(true),
         tolerations: Some(wanted.tolerations.to_vec()).filter(|list| !list.is_empty()),
-        ..DeviceRequestAllocationResult::default()
+        share_id: offered.is_shared().then(|| uuid::Uuid::new_v4().to_string()),
+        consumed_capacity: consumed(wanted, offered),
+        binding_conditions: offered.device.binding_conditions.clone(),
+        binding_failure_conditions: offered.device.binding_failure_conditions.clone(),
     };
     let results: Vec<DeviceRequestAllocationResult> = own.iter().map(result).collect();
     let config = config(claim, &own, devices);
@@ -297,6 +359,12 @@ fn allocation(
         node_selector: nodes_of(&own, node),
         allocation_timestamp: None,
     }
+}
+
+/// What a part of a device has of its capacities.
+fn consumed(wanted: &Wanted<'_>, offered: &Offered<'_>) -> Option<BTreeMap<String, Quantity>> {
+    let taken = taken_of(wanted, offered).filter(|taken| offered.is_shared() && !taken.is_empty())?;
+    Some(taken.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect())
 }
 
 /// What drivers are told: the class's words for each request, then the claim's own for the requests they are about.

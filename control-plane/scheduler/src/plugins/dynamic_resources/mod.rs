@@ -2,6 +2,7 @@
 //! claims before the pod is bound.
 
 mod allocate;
+mod capacity;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -68,8 +69,9 @@ impl Plugin for DynamicResources {
     fn filter(&self, claims: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
         let Some(claims) = state::<Claims>(claims) else { return Verdict::Fits };
         for key in &claims.allocated {
-            let allocation = snapshot.devices.claim(key).and_then(allocation_of);
-            if !allocation.is_none_or(|allocation| usable(allocation, node)) {
+            let claim = snapshot.devices.claim(key);
+            let failed = claim.is_some_and(|claim| is_ready(claim).is_err());
+            if failed || !claim.and_then(allocation_of).is_none_or(|allocation| usable(allocation, node)) {
                 return Verdict::unresolvable("resourceclaim not available on the node");
             }
         }
@@ -197,6 +199,34 @@ fn is_reserved_for(claim: &ResourceClaim, pod: &PodRow) -> bool {
     reserved.iter().any(|consumer| *consumer.uid == *pod.uid)
 }
 
+/// Whether all devices of a claim are as they must be before a pod is bound; or why they never will be.
+pub fn is_ready(claim: &ResourceClaim) -> Result<bool, String> {
+    let Some(allocation) = allocation_of(claim) else { return Ok(false) };
+    let told = claim.status.as_ref().and_then(|status| status.devices.as_deref()).unwrap_or_default();
+    let mut ready = true;
+    for result in allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten()) {
+        let conditions = result.binding_conditions.as_deref().unwrap_or_default();
+        if conditions.is_empty() {
+            continue;
+        }
+        let of = told.iter().find(|one| {
+            (&one.driver, &one.pool, &one.device) == (&result.driver, &result.pool, &result.device)
+                && one.share_id == result.share_id
+        });
+        let holds = |name: &String| {
+            let all = of.and_then(|one| one.conditions.as_deref()).unwrap_or_default();
+            all.iter().find(|one| one.type_ == *name && one.status == "True")
+        };
+        if let Some(failed) = result.binding_failure_conditions.iter().flatten().find_map(holds) {
+            let (name, reason, message) = (claim.metadata.name.as_deref(), &failed.reason, &failed.message);
+            let name = name.unwrap_or_default();
+            return Err(format!("device binding failed: claim={name}, reason={reason}, message={message:?}"));
+        }
+        ready &= conditions.iter().all(|name| holds(name).is_some());
+    }
+    Ok(ready)
+}
+
 fn usable(allocation: &AllocationResult, node: &NodeRow) -> bool {
     let selects = |term| corten_api::placement::node_term_matches(term, &node.name, &node.labels);
     let selector = allocation.node_selector.as_ref();
@@ -264,7 +294,9 @@ fn can_be_given_up(key: &Key, pod: &PodRow, search: &Search, snapshot: &Snapshot
     let reserved = claim.status.as_ref().and_then(|status| status.reserved_for.as_deref()).unwrap_or_default();
     let ours = reserved.is_empty() || matches!(reserved, [one] if *one.uid == *pod.uid);
     let mut rejected = search.rejected.iter().filter(|rejected| rejected.plugin == "DynamicResources");
-    let unusable = |slot: usize| allocation_of(claim).is_some_and(|has| !usable(has, snapshot.node(slot)));
+    let unusable = |slot: usize| {
+        is_ready(claim).is_err() || allocation_of(claim).is_some_and(|has| !usable(has, snapshot.node(slot)))
+    };
     ours && rejected.any(|rejected| unusable(rejected.slot))
 }
 

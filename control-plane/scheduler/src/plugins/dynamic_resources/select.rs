@@ -129,7 +129,7 @@ fn device<'a>(offered: &Offered<'_>, domains: &[String]) -> Value<'a> {
         ("driver".to_owned(), Value::text(offered.driver)),
         ("attributes".to_owned(), by_domain(attributes.collect())),
         ("capacity".to_owned(), by_domain(capacity.collect())),
-        ("allowMultipleAllocations".to_owned(), Value::Bool(false)),
+        ("allowMultipleAllocations".to_owned(), Value::Bool(offered.is_shared())),
     ];
     map(fields.into_iter())
 }

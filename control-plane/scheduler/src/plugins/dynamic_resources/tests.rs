@@ -154,3 +154,65 @@ fn a_pool_that_is_being_rewritten_offers_nothing() {
     claim(&mut snapshot, "c", exactly(json!({})));
     assert_eq!(place(&mut snapshot, "c"), Ok("b".to_owned()));
 }
+
+#[test]
+fn claims_have_parts_of_a_device_as_long_as_there_is_enough() {
+    let mut snapshot = cluster();
+    let range = json!({"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}});
+    let shared = |number: usize| {
+        json!({"name": format!("card-{number}"), "allowMultipleAllocations": true, "attributes": {"slot": {"int": number}},
+            "capacity": {"memory": {"value": "8Gi", "requestPolicy": range}}})
+    };
+    let spec = json!({"driver": "card.example.com", "nodeName": "a", "devices": [shared(0), shared(1)],
+        "pool": {"name": "cards", "generation": 1, "resourceSliceCount": 1}});
+    slice(&mut snapshot, "cards", spec);
+    let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "card"},
+        "spec": {"selectors": [{"cel": {"expression": "device.allowMultipleAllocations"}}]}});
+    snapshot.devices.classes.insert("card".to_owned(), DeviceClass::from_value(class).unwrap());
+    let ask = |memory: &str, extra: Value| {
+        let mut exactly = json!({"deviceClassName": "card", "capacity": {"requests": {"memory": memory}}});
+        corten_meta::patch::merge_patch(&mut exactly, &extra);
+        json!({"requests": [{"name": "r", "exactly": exactly}]})
+    };
+    let plugin = DynamicResources::default();
+    let mut take = |name: &str, devices: Value| -> Option<Vec<String>> {
+        claim(&mut snapshot, name, devices);
+        let row = snapshot.row(typed_pod("p", using(name)));
+        let slot = snapshot.find("a").unwrap().slot;
+        let effects = plugin.reserve(&row, slot, &mut snapshot).ok()?;
+        let Effect::AllocateClaim { allocation: Some(allocation), .. } = &effects[0] else { panic!("{effects:?}") };
+        let results = allocation.devices.as_ref()?.results.as_ref()?;
+        let told = |one: &corten_api::k8s_openapi::api::resource::v1::DeviceRequestAllocationResult| {
+            assert!(one.share_id.is_some());
+            format!("{} {}", one.device, one.consumed_capacity.as_ref().unwrap()["memory"].0)
+        };
+        Some(results.iter().map(told).collect())
+    };
+    let parts = |list: &[&str]| Some(list.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
+    assert_eq!(take("one", ask("5000Mi", json!({}))), parts(&["card-0 5Gi"]));
+    assert_eq!(take("two", ask("3Gi", json!({}))), parts(&["card-0 3Gi"]));
+    let mut apart = ask("2Gi", json!({"count": 2}));
+    assert_eq!(take("both", apart.clone()), parts(&["card-1 2Gi", "card-1 2Gi"]));
+    apart["constraints"] = json!([{"distinctAttribute": "card.example.com/slot"}]);
+    assert_eq!(take("apart", apart), None, "the first card is full");
+    assert_eq!(take("large", ask("5Gi", json!({}))), None);
+    assert_eq!(take("rest", ask("4Gi", json!({}))), parts(&["card-1 4Gi"]));
+}
+
+#[test]
+fn a_pod_waits_for_its_devices_to_be_ready() {
+    let ready = |conditions: Value| {
+        let result = json!({"request": "r", "driver": "d", "pool": "p", "device": "x",
+            "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]});
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
+            "spec": {}, "status": {"allocation": {"devices": {"results": [result]}},
+                "devices": [{"driver": "d", "pool": "p", "device": "x", "conditions": conditions}]}});
+        is_ready(&ResourceClaim::from_value(claim).unwrap())
+    };
+    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    assert_eq!(ready(json!([])), Ok(false));
+    assert_eq!(ready(json!([condition("Attached", "False")])), Ok(false));
+    assert_eq!(ready(json!([condition("Attached", "True"), condition("Broken", "False")])), Ok(true));
+    let why = "device binding failed: claim=c, reason=R, message=\"m\"";
+    assert_eq!(ready(json!([condition("Attached", "True"), condition("Broken", "True")])), Err(why.to_owned()));
+}

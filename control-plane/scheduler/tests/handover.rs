@@ -1,0 +1,91 @@
+//! Schedulers that hand over to each other: of several candidates one places pods, none is lost or bound twice, whether
+//! the one before it stopped in order or fell silent.
+
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod cluster;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use cluster::{BOUND, Cluster};
+use corten_api::k8s_openapi::api::coordination::v1::Lease;
+use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_client::{Caches, Subscription};
+use corten_scheduler::{Config, Election};
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+fn candidate(identity: &str) -> Config {
+    let election = Election {
+        lease_duration: Duration::from_secs(2),
+        renew_deadline: Duration::from_secs(1),
+        retry_period: Duration::from_millis(100),
+        ..Election::default()
+    };
+    Config { identity: identity.to_owned(), leader_election: Some(election), ..Config::default() }
+}
+
+fn start(cluster: &Cluster, identity: &str) -> (JoinHandle<()>, CancellationToken) {
+    let client = cluster.plane.client("system:kube-scheduler", &[]);
+    let (config, shutdown) = (candidate(identity), CancellationToken::new());
+    let ending = shutdown.clone();
+    let running = tokio::spawn(async move { corten_scheduler::run(config, client, ending).await.unwrap() });
+    (running, shutdown)
+}
+
+/// Follows the pods until so many have a node; none may change it.
+async fn placed(changes: &mut Subscription, nodes: &mut HashMap<String, String>, pods: usize) {
+    while nodes.len() < pods {
+        let change = tokio::time::timeout(BOUND, changes.next()).await.expect("pods are still being placed").unwrap();
+        let Some(object) = change.new else { continue };
+        let Some(node) = object.value()["spec"]["nodeName"].as_str().map(str::to_owned) else { continue };
+        let before = nodes.insert(object.header.name.clone(), node.clone());
+        assert!(before.is_none_or(|before| before == node), "{} was bound twice", object.header.name);
+    }
+}
+
+async fn holder(cluster: &Cluster) -> String {
+    let lease = cluster.admin.get::<Lease>("kube-system", "kube-scheduler").await.unwrap();
+    lease.spec.unwrap().holder_identity.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_find_nodes_whoever_leads() {
+    let cluster = Cluster::start(candidate("first")).await;
+    cluster.node("a", "64").await;
+    cluster.node("b", "64").await;
+    let ending = CancellationToken::new();
+    let caches = Caches::new(cluster.admin.clone(), ending.clone());
+    let (mut changes, mut nodes) = (caches.of::<Pod>().subscribe(), HashMap::new());
+    cluster.pod("p0", "10m", json!({})).await;
+    placed(&mut changes, &mut nodes, 1).await;
+    assert_eq!(holder(&cluster).await, "first");
+
+    let (second, _) = start(&cluster, "second");
+    for number in 1..20 {
+        cluster.pod(&format!("p{number}"), "10m", json!({})).await;
+    }
+    // The first ends in the midst of its work, in order.
+    cluster.shutdown.cancel();
+    for number in 20..40 {
+        cluster.pod(&format!("p{number}"), "10m", json!({})).await;
+    }
+    placed(&mut changes, &mut nodes, 40).await;
+    assert_eq!(holder(&cluster).await, "second");
+
+    let (_third, stop) = start(&cluster, "third");
+    for number in 40..60 {
+        cluster.pod(&format!("p{number}"), "10m", json!({})).await;
+    }
+    // The second falls silent, as if its machine had failed.
+    second.abort();
+    placed(&mut changes, &mut nodes, 60).await;
+    cluster.pod("p60", "10m", json!({})).await;
+    placed(&mut changes, &mut nodes, 61).await;
+    assert_eq!(holder(&cluster).await, "third");
+    stop.cancel();
+    ending.cancel();
+    caches.ended().await;
+}
