@@ -153,8 +153,7 @@ fn cable(node: &NodeNamespace) -> String {
 }
 
 fn link_is(name: &str, state: &str) {
-    let ended = std::process::Command::new("ip").args(["link", "set", name, state]).status().unwrap();
-    assert!(ended.success());
+    ip(&["link", "set", name, state]);
 }
 
 /// A node that is cut off is not reached; when its cable heals, what stood goes on and what is new is served.
@@ -288,6 +287,66 @@ async fn route_becomes(hexadecimal: &str, present: bool) {
         assert!(Instant::now() < deadline, "{hexadecimal}: {table}");
         tokio::task::yield_now().await;
     }
+}
+
+/// The routes of a node return with their link, and what somebody deletes is made again: at once, long before the next
+/// look at the whole.
+fn routes_return(backend: Backend) {
+    on_thread(move || {
+        block_on(async {
+            for arguments in [
+                &["link", "add", "uplink", "type", "bridge"][..],
+                &["address", "add", "192.0.2.1/24", "dev", "uplink"],
+                &["link", "set", "uplink", "up"],
+                // What leads elsewhere while the uplink is down, and must not keep the routes when it is up again.
+                &["link", "add", "other", "type", "bridge"],
+                &["address", "add", "198.51.100.1/24", "dev", "other"],
+                &["link", "set", "other", "up"],
+                &["route", "add", "default", "via", "198.51.100.2", "dev", "other"],
+            ] {
+                ip(arguments);
+            }
+            let api = Api::default();
+            for (number, name) in ["self", "b"].into_iter().enumerate() {
+                let address = Ipv4Addr::new(192, 0, 2, 1 + number as u8);
+                let node = node_object(name, &cidrs(number, false), &[address.into()]);
+                api.put("nodes", std::str::from_utf8(&node.encode()).unwrap());
+            }
+            let shutdown = CancellationToken::new();
+            let config = routes_config("self", &cidrs(0, false), backend, IpAddr::from([192, 0, 2, 1]));
+            let running = tokio::spawn(routes::run(config, api.client(), api.client(), shutdown.clone()));
+            let link = if backend == Backend::Vxlan { "corten.vxlan" } else { "uplink" };
+            route_becomes(&format!("{link}\t0001F40A"), true).await;
+            ip(&["route", "del", "10.244.1.0/24"]);
+            route_becomes(&format!("{link}\t0001F40A"), true).await;
+            ip(&["link", "set", link, "down"]);
+            if backend == Backend::HostGateway {
+                route_becomes("uplink\t", false).await;
+                ip(&["link", "set", link, "up"]);
+            }
+            route_becomes(&format!("{link}\t0001F40A"), true).await;
+            if backend == Backend::Vxlan {
+                ip(&["link", "del", link]);
+                route_becomes(&format!("{link}\t0001F40A"), true).await;
+            }
+            shutdown.cancel();
+            running.await.unwrap().unwrap();
+        });
+    });
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(std::process::Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
+}
+
+#[test]
+fn plain_routes_return_with_their_link() {
+    routes_return(Backend::HostGateway);
+}
+
+#[test]
+fn routes_of_the_overlay_return_with_their_link() {
+    routes_return(Backend::Vxlan);
 }
 
 #[test]

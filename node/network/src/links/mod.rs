@@ -3,10 +3,12 @@
 //! Every operation may be repeated: what stands already as wanted is left as it is.
 
 mod addresses;
+mod events;
 mod overlay;
 mod routes;
 mod shaping;
 
+pub(crate) use events::{Event, Events};
 pub(crate) use overlay::{Forwarding, Neighbour, TunnelEnd};
 pub(crate) use routes::{Route, Way};
 

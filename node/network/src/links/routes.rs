@@ -12,7 +12,8 @@ use crate::cidr::Cidr;
 use crate::error::Error;
 
 /// The routing protocol number that marks routes as ours.
-const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(67);
+pub(super) const ROUTE_PROTOCOL_NUMBER: u8 = 67;
+const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(ROUTE_PROTOCOL_NUMBER);
 
 /// How packets to another node's pods leave this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,14 +33,15 @@ pub(crate) struct Route {
 }
 
 impl Links {
-    /// `destination via next-hop dev link onlink proto corten`
-    pub async fn add_node_route(&self, route: &Route) -> Result<(), Error> {
+    /// `destination via next-hop dev link onlink proto corten`; says which link that is.
+    pub async fn add_node_route(&self, route: &Route) -> Result<u32, Error> {
         let index = match route.way {
             Way::Uplink => self.uplink_towards(route.via).await?,
             Way::Link(index) => index,
         };
         let message = message(route, Some(index))?;
-        self.replace_route(message, format!("add route {}", route.destination)).await
+        self.replace_route(message, format!("add route {}", route.destination)).await?;
+        Ok(index)
     }
 
     pub async fn delete_node_route(&self, route: &Route) -> Result<(), Error> {
@@ -51,8 +53,8 @@ impl Links {
         }
     }
 
-    /// The routes that we made; those by the link `overlay` are told as such.
-    pub async fn node_routes(&self, overlay: Option<u32>) -> Result<Vec<Route>, Error> {
+    /// The routes that we made, each with the link it goes by; those by the link `overlay` are told as such.
+    pub async fn node_routes(&self, overlay: Option<u32>) -> Result<Vec<(Route, Option<u32>)>, Error> {
         let ipv4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let ipv6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
         let mut found = Vec::new();
@@ -93,7 +95,7 @@ fn message(route: &Route, link: Option<u32>) -> Result<RouteMessage, Error> {
     })
 }
 
-fn our_route(message: &RouteMessage, overlay: Option<u32>) -> Option<Route> {
+fn our_route(message: &RouteMessage, overlay: Option<u32>) -> Option<(Route, Option<u32>)> {
     let address = |wanted: fn(&RouteAttribute) -> Option<&RouteAddress>| {
         message.attributes.iter().find_map(wanted).and_then(|address| match address {
             RouteAddress::Inet(address) => Some(IpAddr::from(*address)),
@@ -110,9 +112,10 @@ fn our_route(message: &RouteMessage, overlay: Option<u32>) -> Option<Route> {
         _ => None,
     })?;
     let destination = Cidr::new(destination, message.header.destination_prefix_length)?;
-    let way = match output_interface(message) {
+    let link = output_interface(message);
+    let way = match link {
         Some(index) if Some(index) == overlay => Way::Link(index),
         _ => Way::Uplink,
     };
-    Some(Route { destination, via, way })
+    Some((Route { destination, via, way }, link))
 }

@@ -24,14 +24,14 @@ use tracing::{info, warn};
 
 use crate::cidr::Cidr;
 use crate::error::Error;
-use crate::links::{Link, Links, TunnelEnd};
+use crate::links::{Event, Events, Link, Links, TunnelEnd};
 use crate::wireguard::{self, ANNOTATION, Key, Tunnel, Wireguard};
 use plan::{Entry, Overlay, Peer};
 
-/// How long entries that could not be made wait for their repetition: links come and go without a
-/// word to us.
+/// How long entries that could not be made wait for their repetition, if nothing that may help is told before.
 const RETRY: Duration = Duration::from_secs(10);
-/// How often the kernel is looked at whether somebody else took an entry away.
+/// How often the kernel is looked at whether somebody else took an entry away that nobody tells of: neighbours,
+/// forwarding entries and tunnels.
 const CHECK: Duration = Duration::from_secs(60);
 /// The bytes that VXLAN puts before a packet: outer Ethernet, IPv6, UDP and VXLAN headers at most.
 const VXLAN_OVERHEAD: u32 = 70;
@@ -88,6 +88,10 @@ struct Ways {
     peers: BTreeMap<String, Peer>,
     /// What the kernel holds; none if that is not known.
     applied: Option<BTreeSet<Entry>>,
+    /// The links that our routes go by, or went.
+    by: BTreeSet<u32>,
+    /// Whether other nodes may be behind other links than they were.
+    moved: bool,
 }
 
 impl Ways {
@@ -99,12 +103,37 @@ impl Ways {
             }
         }
         let wireguard = (config.backend == Backend::Wireguard).then(Wireguard::open).transpose()?;
-        let overlay = match config.backend {
-            Backend::Vxlan => Some(vxlan_link(&links, &config).await?),
-            Backend::Wireguard => Some(wireguard_link(&links, &config).await?),
+        let (peers, by) = (BTreeMap::new(), BTreeSet::new());
+        let mut ways = Ways { config, links, overlay: None, wireguard, peers, applied: None, by, moved: false };
+        ways.ensure_overlay().await?;
+        Ok(ways)
+    }
+
+    /// Makes the link of the overlay stand and be up, if the backend has one.
+    async fn ensure_overlay(&mut self) -> Result<(), Error> {
+        self.overlay = match self.config.backend {
+            Backend::Vxlan => Some(vxlan_link(&self.links, &self.config).await?),
+            Backend::Wireguard => Some(wireguard_link(&self.links, &self.config).await?),
             Backend::HostGateway => None,
         };
-        Ok(Ways { config, links, overlay, wireguard, peers: BTreeMap::new(), applied: None })
+        Ok(())
+    }
+
+    /// Heeds what the kernel told; says whether anything follows from it.
+    async fn heed(&mut self, events: &[Event]) -> Result<bool, Error> {
+        let overlay = self.overlay.as_ref().map(|link| link.index);
+        if overlay.is_some_and(|index| events.contains(&Event::LinkLost(index))) {
+            warn!("the link of the overlay went down or away; it is brought back");
+            self.ensure_overlay().await?;
+        }
+        let lost = |event: &Event| match event {
+            Event::LinkLost(index) => self.by.contains(index) || overlay == Some(*index),
+            Event::OwnRouteDeleted | Event::Missed => true,
+            Event::RouteChanged => false,
+        };
+        // Who is behind which link is asked only where no overlay hides it.
+        self.moved |= overlay.is_none() && events.contains(&Event::RouteChanged);
+        Ok((events.iter().any(lost) || self.moved) && self.doubt())
     }
 
     /// The key that other nodes must know, where they need one.
@@ -140,6 +169,10 @@ impl Ways {
             Some(applied) => applied,
             None => self.present().await?,
         };
+        if std::mem::take(&mut self.moved) {
+            // Said again, a route goes by whichever link leads to its node now.
+            stands.retain(|entry| !wanted.contains(entry) || !entry.is_by_uplink());
+        }
         let mut outcome = Outcome::Whole;
         for entry in wanted.difference(&stands.clone()) {
             match self.add(entry).await {
@@ -163,6 +196,14 @@ impl Ways {
         Ok(outcome)
     }
 
+    /// Looks after the overlay's link, and has the kernel looked at anew; always true.
+    async fn look_again(&mut self) -> bool {
+        if let Err(error) = self.ensure_overlay().await {
+            warn!("the link of the overlay is missing: {error}");
+        }
+        self.doubt()
+    }
+
     /// Has the kernel looked at anew with the next application; always true.
     fn doubt(&mut self) -> bool {
         self.applied = None;
@@ -171,7 +212,11 @@ impl Ways {
 
     async fn present(&mut self) -> Result<BTreeSet<Entry>, Error> {
         let overlay = self.overlay.as_ref().map(|link| link.index);
-        let mut found: BTreeSet<Entry> = self.links.node_routes(overlay).await?.into_iter().map(Entry::Route).collect();
+        let mut found = BTreeSet::new();
+        for (route, link) in self.links.node_routes(overlay).await? {
+            found.insert(Entry::Route(route));
+            self.by.extend(link);
+        }
         if let (Some(link), Some(wireguard)) = (overlay, &mut self.wireguard) {
             found.extend(wireguard.device(link)?.tunnels.into_iter().map(Entry::Tunnel));
         } else if let Some(link) = overlay {
@@ -187,7 +232,7 @@ impl Ways {
             Entry::Forwarding(forwarding) => self.links.add_forwarding(link, forwarding).await,
             Entry::Neighbour(neighbour) => self.links.add_neighbour(link, neighbour).await,
             Entry::Tunnel(tunnel) => self.set_tunnel(link, tunnel, true),
-            Entry::Route(route) => self.links.add_node_route(route).await,
+            Entry::Route(route) => self.links.add_node_route(route).await.map(|link| self.by.extend([link])),
         }
     }
 
@@ -240,6 +285,8 @@ pub async fn run(config: Config, client: Client, own: Client, shutdown: Cancella
     nodes.synced().await;
     let mut changes = nodes.subscribe();
     let node_name = config.node_name.clone();
+    // Before the first look at the kernel, so that nothing happens unseen between the two.
+    let events = Events::open()?;
     let mut ways = Ways::open(config).await?;
     let mut unpublished = ways.public_key()?;
     let (mut outcome, mut dirty) = (Outcome::Partial, true);
@@ -273,8 +320,13 @@ pub async fn run(config: Config, client: Client, own: Client, shutdown: Cancella
                 Some(change) => dirty |= tell(&mut ways, &change),
                 None => return Ok(()),
             },
-            () = tokio::time::sleep(RETRY), if outcome == Outcome::Partial => dirty = ways.doubt(),
-            _ = checks.tick() => dirty = ways.doubt(),
+            told = events.next() => dirty |= ways.heed(&told?).await.unwrap_or_else(|error| {
+                warn!("{error}");
+                outcome = Outcome::Partial;
+                false
+            }),
+            () = tokio::time::sleep(RETRY), if outcome == Outcome::Partial => dirty = ways.look_again().await,
+            _ = checks.tick() => dirty = ways.look_again().await,
             () = shutdown.cancelled() => return Ok(()),
         }
     }

@@ -57,6 +57,11 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// Whether it goes by whichever link leads to its node.
+    pub fn is_by_uplink(&self) -> bool {
+        matches!(self, Entry::Route(Route { way: Way::Uplink, .. }))
+    }
+
     /// Whether adding this one takes the place of the other.
     pub fn replaces(&self, other: &Entry) -> bool {
         match (self, other) {
