@@ -291,9 +291,10 @@ pub enum ProxyMode {
     Nftables,
     /// The host's iptables-restore.
     Iptables,
-    /// Refused: IPVS is not served.
+    /// nf_tables, but the kernel's load balancer IPVS for cluster addresses. Never run yet on a kernel that has it.
     Ipvs,
-    /// nf_tables, and before it programs that translate at the sockets of pods.
+    /// nf_tables, and before it programs that translate at the sockets of pods: TCP, and UDP that is not connected, to
+    /// cluster addresses without affinity.
     Ebpf,
 }
 
@@ -317,7 +318,7 @@ pub enum NetworkBackend {
     Vxlan,
     /// By plain routes: nodes must be neighbours on one link.
     HostGw,
-    /// Encrypted in UDP by the kernel's WireGuard, on port 51820.
+    /// Encrypted in UDP by the kernel's WireGuard, on port 51820. Never run yet on a kernel that has it.
     Wireguard,
     /// As the CNI plugins of /etc/cni/net.d have it, which then make the pods' network and enforce its policies.
     Cni,

@@ -410,7 +410,7 @@ fn linked_address(ipv4: bool, links: Vec<(String, IpAddr)>) -> Option<IpAddr> {
         IpAddr::V4(address) => ipv4 && !address.is_loopback() && !address.is_link_local(),
         IpAddr::V6(address) => !ipv4 && !address.is_loopback() && !address.is_unicast_link_local(),
     };
-    let others = links.into_iter().filter(|(name, _)| !name.starts_with("corten"));
+    let others = links.into_iter().filter(|(name, _)| !name.starts_with("corten") && name != "kube-ipvs0");
     others.map(|(_, address)| address).find(usable)
 }
 
@@ -433,11 +433,9 @@ pub fn proxy_mode(flag: cli::ProxyMode) -> Result<corten_proxy::Mode> {
     match flag {
         cli::ProxyMode::Nftables => Ok(corten_proxy::Mode::Nftables),
         cli::ProxyMode::Iptables => Ok(corten_proxy::Mode::Iptables),
-        cli::ProxyMode::Ipvs if !Path::new("/proc/net/ip_vs").exists() => {
-            bail!("--proxy-mode ipvs: this kernel has no IPVS, and corten does not use it; take nftables")
-        }
         cli::ProxyMode::Ipvs => {
-            bail!("--proxy-mode ipvs: corten does not use IPVS, also where the kernel has it; take nftables")
+            corten_proxy::supports_ipvs().context("--proxy-mode ipvs cannot be had here; take nftables")?;
+            Ok(corten_proxy::Mode::Ipvs)
         }
         cli::ProxyMode::Ebpf => {
             ensure!(cgroup2().is_some(), "--proxy-mode ebpf: no cgroup2 file system is mounted; take nftables");

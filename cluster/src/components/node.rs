@@ -156,7 +156,8 @@ async fn network_and_dns(
     let mut tasks = Tasks::new(shutdown.child_token());
     if let Some(backend) = node.network_backend.own() {
         let (gate, requests) = policy::gate();
-        let policies = policy::Config::new(gateways.clone());
+        let ipvs = node.proxy_mode == corten_proxy::Mode::Ipvs;
+        let policies = policy::Config { ipvs, ..policy::Config::new(gateways.clone()) };
         tasks.spawn("network policies", policy::run(policies, network.clone(), requests, tasks.shutdown()));
         plugged.start(&node, &range, Some(gate)).await?;
         let (node_name, node_address) = (node.name.clone(), node.address);

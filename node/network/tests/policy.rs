@@ -4,6 +4,7 @@
 
 #[path = "../../dns/tests/api/mod.rs"]
 mod api;
+mod wire;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,6 +18,7 @@ use corten_network::{Config, Limits, PodNetwork, SetupRequest, enter};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use wire::Wire;
 
 /// How long a connection that must not be made is tried.
 const REFUSED: Duration = Duration::from_millis(300);
@@ -48,12 +50,12 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    async fn start(version: usize) -> Cluster {
+    async fn start(version: usize, ipvs: bool) -> Cluster {
         let directory = tempfile::tempdir().unwrap();
         let (api, shutdown) = (Api::default(), CancellationToken::new());
         let (gate, requests) = policy::gate();
         let network = PodNetwork::start(config(directory.path(), Some(gate))).await.unwrap();
-        let policies = policy::Config::new(network.gateways().to_vec());
+        let policies = policy::Config { ipvs, ..policy::Config::new(network.gateways().to_vec()) };
         tokio::spawn(policy::run(policies, api.client(), requests, shutdown.clone()));
         let cluster = Cluster { directory, api, network, shutdown, version };
         cluster.namespace("shop", json!({"team": "a"}));
@@ -85,6 +87,10 @@ impl Cluster {
     async fn pod(&self, namespace: &str, name: &str, labels: Value) -> TestPod {
         let netns = self.directory.path().join("pins").join(name);
         pin_new_namespace(&netns).unwrap();
+        self.connect(namespace, name, labels, netns).await
+    }
+
+    async fn connect(&self, namespace: &str, name: &str, labels: Value, netns: PathBuf) -> TestPod {
         self.pod_object(namespace, name, &labels, &[]);
         let request = SetupRequest {
             sandbox_id: name.to_owned(),
@@ -135,10 +141,10 @@ async fn becomes(expected: bool, what: &str, attempt: impl Fn() -> bool) {
     }
 }
 
-/// Runs a test on a node of its own for each version of IP.
-fn for_both_versions<F: Future<Output = ()> + 'static>(test: fn(usize) -> F) {
-    for version in [0, 1] {
-        on_node(move || test(version));
+/// Runs a test on a node of its own for each version of IP, and for each place where packets may be judged.
+fn for_both_versions<F: Future<Output = ()> + 'static>(test: fn(usize, bool) -> F) {
+    for (version, ipvs) in [(0, false), (1, false), (0, true), (1, true)] {
+        on_node(move || test(version, ipvs));
     }
 }
 
@@ -157,8 +163,8 @@ fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
 
 #[test]
 fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
-    for_both_versions(|version| async move {
-        let cluster = Cluster::start(version).await;
+    for_both_versions(|version, ipvs| async move {
+        let cluster = Cluster::start(version, ipvs).await;
         let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
         let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
         let foreign = cluster.pod("other", "foreign", json!({"app": "client"})).await;
@@ -202,8 +208,8 @@ fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
 
 #[test]
 fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
-    for_both_versions(|version| async move {
-        let cluster = Cluster::start(version).await;
+    for_both_versions(|version, ipvs| async move {
+        let cluster = Cluster::start(version, ipvs).await;
         cluster.namespace("kube-system", json!({"kubernetes.io/metadata.name": "kube-system"}));
         let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
         let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
@@ -241,8 +247,8 @@ fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
 
 #[test]
 fn a_policy_holds_before_the_first_packet_and_ends_connections_that_stand() {
-    for_both_versions(|version| async move {
-        let cluster = Cluster::start(version).await;
+    for_both_versions(|version, ipvs| async move {
+        let cluster = Cluster::start(version, ipvs).await;
         let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
         cluster.policy("deny", json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}));
         let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
@@ -258,6 +264,43 @@ fn a_policy_holds_before_the_first_packet_and_ends_connections_that_stand() {
         cluster.policy("deny", json!({"podSelector": {}, "policyTypes": ["Ingress"]}));
         becomes(false, "a new connection", || connects(&client, web.address, 80)).await;
         assert!(!echoes(), "the connection that stood");
+    });
+}
+
+/// A pod that sends from the first moment it can: what its policies forbid never reaches the wire of another pod.
+#[test]
+fn no_packet_of_an_isolated_pod_is_on_the_wire_however_early_it_sends() {
+    for_both_versions(|version, ipvs| async move {
+        let cluster = Cluster::start(version, ipvs).await;
+        let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
+        let to = SocketAddr::new(web.address, 9);
+        let wire = enter(&web.netns, || Wire::listen("eth0")).unwrap();
+        let sent_by = |address: IpAddr| wire.passed().into_iter().filter(|packet| packet.from == address).count();
+        cluster.policy("deny", json!({"podSelector": {"matchLabels": {"app": "eager"}}, "policyTypes": ["Egress"]}));
+
+        let netns = cluster.directory.path().join("pins/eager");
+        pin_new_namespace(&netns).unwrap();
+        let end = CancellationToken::new();
+        let (sender, ended) = (netns.clone(), end.clone());
+        let sending = std::thread::spawn(move || {
+            enter(&sender, || {
+                let mut sent = 0;
+                let socket = UdpSocket::bind(["0.0.0.0:0", "[::]:0"][usize::from(to.is_ipv6())]).unwrap();
+                while !ended.is_cancelled() {
+                    sent += usize::from(socket.send_to(b"early", to).is_ok());
+                }
+                sent
+            })
+            .unwrap()
+        });
+        let eager = cluster.connect("shop", "eager", json!({"app": "eager"}), netns).await;
+        assert!(!connects(&eager, web.address, 80));
+        let before = sent_by(eager.address);
+        cluster.api.delete("networkpolicies", "shop", "deny");
+        becomes(true, "a packet without the policy", || sent_by(eager.address) > 0).await;
+        end.cancel();
+        assert!(sending.join().unwrap() > 0, "it did send");
+        assert_eq!(before, 0, "packets of the pod while it was isolated");
     });
 }
 

@@ -7,11 +7,14 @@
 //! Reading order: [`Batch`] collects operations, [`Rule`] writes one rule the way the `nft` language
 //! reads, [`Set`] declares sets and maps, [`Socket`] sends a batch and lists what the kernel holds.
 //!
+//! [`Conversation`] and [`GenericFamily`] carry the questions of others to the kernel, as IPVS and WireGuard need them.
+//!
 //! This package knows nothing of Kubernetes, and never touches a table that its caller did not name.
 
 mod attributes;
 mod batch;
 mod conntrack;
+mod conversation;
 mod error;
 mod expression;
 mod field;
@@ -25,6 +28,7 @@ mod version;
 
 pub use batch::{Batch, Chain, ChainType, Hook, Policy, Table, priority};
 pub use conntrack::{Conntrack, Flow};
+pub use conversation::{Conversation, GenericFamily, NESTED, asking, attributes, find, put};
 pub use error::Error;
 pub use expression::{Expression, Reject, Verdict};
 pub use field::{Field, flags};

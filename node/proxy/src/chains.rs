@@ -15,6 +15,7 @@ use corten_nftables::{
     flags, priority,
 };
 
+use crate::Mode;
 use crate::proxier::Rulebook;
 use crate::sets::{self, AFFINITY, Name, REFUSALS, SHAPES};
 
@@ -192,12 +193,15 @@ impl Shape {
             Shape::Pick(pick) => pick.rules(ip),
             Shape::External(pick) => vec![mark(Rule::new()), Rule::new().goto(&pick.name())],
             Shape::Cluster(pick) => {
+                let ipvs = config.mode == Mode::Ipvs;
                 let foreign = match book.cluster_cidr() {
                     _ if config.masquerade_all => Some(mark(Rule::new())),
                     Some((address, length)) => Some(mark(Rule::new().not_in_prefix(ip.source(), address, length))),
-                    None => None,
+                    // The node itself would speak with the cluster address that it holds.
+                    None => ipvs.then(|| mark(Rule::new().eq(Field::FibSaddrType, Bytes4(Field::ADDRESS_LOCAL)))),
                 };
-                foreign.into_iter().chain([Rule::new().goto(&pick.name())]).collect()
+                let pick = (!ipvs).then(|| Rule::new().goto(&pick.name()));
+                foreign.into_iter().chain(pick).collect()
             }
             Shape::ExternalLocal { all, local } => {
                 let mut rules = Vec::new();
@@ -263,6 +267,11 @@ fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
         .extend(book.cluster_cidr().map(|(address, length)| Rule::new().in_prefix(ip.source(), address, length)));
     let source = [ip.destination(), Field::L4Proto, Field::ThDport, ip.source()];
 
+    // Connections that IPVS translates are not marked so; but no pod sends to itself by the node without translation.
+    let translated = match config.mode {
+        Mode::Ipvs => Rule::new(),
+        _ => Rule::new().has_any(Field::CtStatus, flags::CT_STATUS_DNAT),
+    };
     let first = Register(0);
     let by = |rule: Rule, key: &[Field], map: Name, verdicts: &str| {
         rule.load_at(first, key).lookup_at(map.as_str(), first, first).vmap_at(verdicts, first)
@@ -284,20 +293,54 @@ fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
         (REJECT, Rule::new().eq(Field::L4Proto, Protocol::Tcp).reject(Reject::TcpReset)),
         (REJECT, Rule::new().reject(ip.port_unreachable())),
     ];
+    if config.mode == Mode::Ipvs {
+        // What is no port of the Service must not reach a process of the node.
+        let served = Rule::new().load_at(first, &service).lookup_at(Name::Services.as_str(), first, first);
+        rules.push(("filter", served.verdict(Verdict::Return)));
+        rules.push(("filter", Rule::new().in_set(&[ip.destination()], Name::Held.as_str()).goto(REJECT)));
+    }
     rules.extend(from_cluster.into_iter().map(|rule| (DROP_OUTSIDE, rule.verdict(Verdict::Return))));
     rules.push((DROP_OUTSIDE, Rule::new().drop()));
     rules.extend([
-        (
-            "nat-postrouting",
-            Rule::new()
-                .has_any(Field::CtStatus, flags::CT_STATUS_DNAT)
-                .in_set(&[ip.source(), ip.destination()], Name::Hairpin.as_str())
-                .masquerade(),
-        ),
+        ("nat-postrouting", translated.in_set(&[ip.source(), ip.destination()], Name::Hairpin.as_str()).masquerade()),
         (
             "nat-postrouting",
             Rule::new().has_any(Field::Mark, config.masquerade_mark).mark_clear(config.masquerade_mark).masquerade(),
         ),
     ]);
     rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corten_nftables::Socket;
+
+    /// The kernel takes the rules of every mode that has some, also where it has not what the mode is for.
+    #[test]
+    fn the_kernel_takes_the_rules_of_each_mode() {
+        let rules = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("tests run as root");
+            for (mode, ip) in
+                [Mode::Nftables, Mode::Ipvs].into_iter().flat_map(|mode| IpVersion::ALL.map(|ip| (mode, ip)))
+            {
+                for cluster_cidrs in [vec![], vec![([10, 244, 0, 0].into(), 16), ("fd00::".parse().unwrap(), 64)]] {
+                    let mut config = crate::Config::new("node", cluster_cidrs);
+                    config.mode = mode;
+                    let book = Rulebook { ip, config };
+                    let pick = Pick { entry: Entry::Address, local: false, count: 2, affinity: Some(10) };
+                    let mut batch = Batch::new();
+                    skeleton(&mut batch, &book);
+                    for shape in [Shape::Pick(pick), Shape::Cluster(pick)] {
+                        batch.add_chain(&book.table(), &Chain::regular(&shape.name()));
+                        for rule in shape.rules(&book) {
+                            batch.add_rule(&book.table(), &shape.name(), &rule);
+                        }
+                    }
+                    Socket::open().unwrap().apply(batch).unwrap();
+                }
+            }
+        });
+        rules.join().unwrap();
+    }
 }

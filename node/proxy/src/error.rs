@@ -9,6 +9,10 @@ pub enum Error {
     Client(#[from] corten_client::Error),
     #[error("{program}: {source}")]
     Program { program: String, source: std::io::Error },
+    #[error("this kernel has no IPVS (CONFIG_IP_VS)")]
+    NoIpvs(#[source] std::io::Error),
+    #[error("cannot speak with the kernel's IPVS: {0}")]
+    Ipvs(std::io::Error),
     #[error("the kernel refuses the programs of sockets: {0}")]
     Sockets(std::io::Error),
     #[error("the work of a sync was cancelled")]

@@ -11,7 +11,8 @@
 //!
 //! Reading order: [`Service`] and [`Slice`] are what we keep of the API's objects; `rules::desired`
 //! decides, purely, what one Service contributes; `claims` merges the Services and finds what
-//! changed; `chains` holds the shared rules; [`Proxier`] applies. `sockets` is the mode of programs at sockets.
+//! changed; `chains` holds the shared rules; [`Proxier`] applies. `sockets` is the mode of programs at sockets, `ipvs` that
+//! of the kernel's load balancer, `iptables` that of the programs.
 //!
 //! The proxy never touches a table but its own.
 
@@ -21,6 +22,7 @@ mod error;
 mod flows;
 mod health;
 mod iptables;
+mod ipvs;
 mod proxier;
 mod rules;
 mod run;
@@ -31,6 +33,7 @@ mod sockets;
 mod topology;
 
 pub use error::Error;
+pub use ipvs::supports_ipvs;
 pub use proxier::{Proxier, Synced};
 pub use run::run;
 pub use service::{Service, ServiceKey};
@@ -52,6 +55,8 @@ pub enum Mode {
     Iptables,
     /// nf_tables, and before it programs at the sockets of pods.
     Ebpf,
+    /// nf_tables, but IPVS for cluster addresses.
+    Ipvs,
 }
 
 /// How the proxy serves its node.
@@ -108,6 +113,7 @@ pub fn cleanup(config: &Config) -> Result<(), Error> {
         batch.destroy_table(&ip.table(&config.table));
     }
     corten_nftables::Socket::open()?.apply(batch)?;
+    ipvs::cleanup()?;
     for ip in IpVersion::ALL {
         // A host without the programs has no rules of theirs.
         if let Ok(mut rules) = iptables::Iptables::open(ip, config.iptables.as_deref()) {

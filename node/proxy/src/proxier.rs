@@ -17,8 +17,9 @@ use crate::error::Error;
 use crate::flows;
 use crate::health::{Check, Checks};
 use crate::iptables::{self, Iptables, Portal};
-use crate::rules::{Served, desired, served};
-use crate::service::{Service, ServiceKey};
+use crate::ipvs::{self, Ipvs};
+use crate::rules::{Served, Target, desired, served};
+use crate::service::{Service, ServiceKey, ServicePort};
 use crate::sets::{self, Name};
 use crate::slice::{Slice, SliceKey};
 use crate::sockets::{self, Sockets};
@@ -72,6 +73,8 @@ pub struct Proxier {
     iptables: Option<Iptables>,
     /// The programs at sockets, in that mode.
     sockets: Option<Sockets>,
+    /// The kernel's load balancer, in that mode.
+    ipvs: Option<Ipvs>,
     /// Whether the kernel holds what `claims` say.
     applied: bool,
 }
@@ -80,14 +83,16 @@ impl Proxier {
     pub fn new(config: Config, ip: IpVersion) -> Result<Proxier, Error> {
         let place = Place { node: config.node_name.clone(), zone: None };
         let iptables = match config.mode {
-            Mode::Nftables | Mode::Ebpf => None,
+            Mode::Nftables | Mode::Ebpf | Mode::Ipvs => None,
             Mode::Iptables => Some(Iptables::open(ip, config.iptables.as_deref())?),
         };
         let sockets = match (config.mode, &config.cgroup) {
             (Mode::Ebpf, Some(cgroup)) => Some(Sockets::open(ip, cgroup)?),
             _ => None,
         };
+        let ipvs = (config.mode == Mode::Ipvs).then(|| Ipvs::open(ip)).transpose()?;
         Ok(Proxier {
+            ipvs,
             iptables,
             sockets,
             book: Rulebook { ip, config },
@@ -176,6 +181,12 @@ impl Proxier {
             warn!(table = self.book.config.table, "the table of the Services was deleted by someone else");
             self.applied = false;
         }
+        if let Some(ipvs) = &mut self.ipvs
+            && !ipvs.check()?
+        {
+            warn!("somebody else changed what IPVS knows of the Services");
+            self.dirty.extend(self.services.keys().cloned());
+        }
         Ok(())
     }
 
@@ -205,7 +216,9 @@ impl Proxier {
         let change = self.compute(&dirty);
         let mut udp = flows::changed(&change);
         self.tell_sockets(&dirty);
-        let (bytes, whole) = self.apply(change, from_nothing)?;
+        let applied = self.apply(change, from_nothing);
+        let told = self.tell_ipvs(&dirty);
+        let (bytes, whole) = applied?;
         for key in &dirty {
             if let Some(claimed) = self.claims.claimed(key) {
                 flows::complete(&mut udp, claimed);
@@ -216,13 +229,16 @@ impl Proxier {
             Ok(deleted) => debug!(deleted, "deleted UDP flows of endpoints that are gone"),
             Err(error) => warn!("cannot delete UDP flows of endpoints that are gone: {error}"),
         }
-        Ok(Synced { services: dirty.len(), bytes, whole })
+        told.map(|()| Synced { services: dirty.len(), bytes, whole })
     }
 
     fn compute(&mut self, dirty: &BTreeSet<ServiceKey>) -> Change {
         let mut change = Change::default();
         for key in dirty {
-            let rules = self.services.get(key).map(|service| desired(service, self.slices_of(key), &self.place));
+            let mut rules = self.services.get(key).map(|service| desired(service, self.slices_of(key), &self.place));
+            if let (Some(rules), Some(service), true) = (&mut rules, self.services.get(key), self.ipvs.is_some()) {
+                rules.elements.insert((Name::Held, Element::key(service.cluster_ip)));
+            }
             self.claims.replace(key, rules, &mut change);
         }
         change
@@ -272,18 +288,38 @@ impl Proxier {
     fn tell_sockets(&mut self, dirty: &BTreeSet<ServiceKey>) {
         let Some(mut sockets) = self.sockets.take() else { return };
         for key in dirty {
-            if let Err(error) = sockets.replace(key, self.at_sockets(key)) {
+            if let Err(error) = sockets.replace(key, self.at_cluster_address(key, sockets::wanted)) {
                 warn!(namespace = key.namespace, name = key.name, "a Service is left to the rules: {error}");
             }
         }
         self.sockets = Some(sockets);
     }
 
-    fn at_sockets(&self, key: &ServiceKey) -> Vec<sockets::Wanted> {
+    /// Tells what the rules leave to it; what fails is repeated with the next sync.
+    fn tell_ipvs(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Error> {
+        let Some(mut ipvs) = self.ipvs.take() else { return Ok(()) };
+        let mut told = Ok(());
+        for key in dirty {
+            if let Err(error) = ipvs.replace(key, &self.at_cluster_address(key, ipvs::wanted)) {
+                self.dirty.insert(key.clone());
+                told = Err(error);
+            }
+        }
+        let finished = if told.is_ok() { ipvs.finish() } else { Ok(()) };
+        self.ipvs = Some(ipvs);
+        told.and(finished)
+    }
+
+    /// What is wanted of each port's cluster address that somebody serves.
+    fn at_cluster_address<T>(
+        &self,
+        key: &ServiceKey,
+        wanted: fn(&Service, &ServicePort, Vec<Target>) -> Option<T>,
+    ) -> Vec<T> {
         let Some(service) = self.services.get(key) else { return Vec::new() };
         let wanted = |port| {
             let Served { cluster, local, .. } = served(port, self.slices_of(key), &self.place);
-            sockets::wanted(service, port, if service.internal_local { local } else { cluster })
+            wanted(service, port, if service.internal_local { local } else { cluster })
         };
         service.ports.iter().filter_map(wanted).collect()
     }

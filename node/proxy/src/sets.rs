@@ -40,10 +40,12 @@ pub(crate) enum Name {
     Restricted,
     /// `address . protocol . port . source range` that may
     Sources,
+    /// `address`: cluster addresses that the node holds itself, so that IPVS sees what comes to them
+    Held,
 }
 
 impl Name {
-    pub const ALL: [Name; 9] = [
+    pub const ALL: [Name; 10] = [
         Name::Services,
         Name::NodePorts,
         Name::Unavailable,
@@ -53,6 +55,7 @@ impl Name {
         Name::Hairpin,
         Name::Restricted,
         Name::Sources,
+        Name::Held,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -66,6 +69,7 @@ impl Name {
             Name::Hairpin => "hairpin",
             Name::Restricted => "restricted",
             Name::Sources => "sources",
+            Name::Held => "held",
         }
     }
 
@@ -82,6 +86,7 @@ impl Name {
             Name::Hairpin => Set::new(name, &[address, address]),
             Name::Restricted => Set::new(name, &[address, protocol, port]),
             Name::Sources => Set::new(name, &[address, protocol, port, address]).intervals(),
+            Name::Held => Set::new(name, &[address]),
         }
     }
 }

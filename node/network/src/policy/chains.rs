@@ -10,14 +10,15 @@
 //! ```
 //!
 //! A packet that may pass *returns*, so that both directions are asked of traffic within the node.
-//! Packets of the node itself never come here: probes always pass. Every packet of the direction
+//! Packets of the node itself are not judged: probes always pass. Where IPVS translates Services, which forwards nothing,
+//! `forward` stands where packets leave the node. Every packet of the direction
 //! that opened the connection is judged anew, so a new policy also ends connections that stand.
 
 use std::net::IpAddr;
 
 use corten_nftables::{
-    Batch, Chain, ChainType, DataType, Element, Family, Field, Hook, Port, Protocol, Rule, Set, Table, Value, Verdict,
-    flags, priority,
+    Batch, Bytes4, Chain, ChainType, DataType, Element, Family, Field, Hook, Port, Protocol, Rule, Set, Table, Value,
+    Verdict, flags, priority,
 };
 
 use super::blocks;
@@ -130,16 +131,27 @@ impl Side {
         self.holds(*address).then(|| Element::key(key))
     }
 
-    /// The empty table of a fresh start. `dns` is where cluster DNS answers the pods of this node.
-    pub fn skeleton(self, batch: &mut Batch, name: &str, dns: Option<IpAddr>) {
+    /// The empty table of a fresh start. `dns` is where cluster DNS answers the pods of this node; `ipvs` whether Services
+    /// are translated by IPVS.
+    pub fn skeleton(self, batch: &mut Batch, name: &str, dns: Option<IpAddr>, ipvs: bool) {
         let table = self.table(name);
         batch.replace_table(&table);
         batch.add_set(&table, &self.own());
         for direction in Direction::ALL {
             batch.add_set(&table, &self.verdicts(direction));
         }
-        batch.add_chain(&table, &Chain::base(FORWARD, ChainType::Filter, Hook::Forward, priority::FILTER));
-        batch.add_chain(&table, &Chain::base(INPUT, ChainType::Filter, Hook::Input, priority::FILTER));
+        // IPVS takes what was delivered to the node, late in the input, and sends it on without forwarding it: what
+        // leaves the node is where all meet.
+        let (forward, input) = match ipvs {
+            false => (Hook::Forward, priority::FILTER),
+            true => (Hook::Postrouting, priority::SRCNAT + 1),
+        };
+        batch.add_chain(&table, &Chain::base(FORWARD, ChainType::Filter, forward, priority::FILTER));
+        batch.add_chain(&table, &Chain::base(INPUT, ChainType::Filter, Hook::Input, input));
+        if ipvs {
+            let own = Rule::new().eq(Field::FibSaddrType, Bytes4(Field::ADDRESS_LOCAL));
+            batch.add_rule(&table, FORWARD, &own.accept());
+        }
         let answer = || Rule::new().eq(Field::CtDirection, Field::DIRECTION_REPLY).accept();
         let leaves = |rule: Rule| rule.vmap(&[self.source()], Direction::Egress.as_str());
         let enters = Rule::new().vmap(&[self.destination()], Direction::Ingress.as_str());

@@ -186,7 +186,7 @@ impl Enforcer {
         let mut batch = Batch::new();
         for side in [Side { ipv4: true }, Side { ipv4: false }] {
             if self.sides.contains(&side) {
-                side.skeleton(&mut batch, &self.config.table, self.config.dns(side));
+                side.skeleton(&mut batch, &self.config.table, self.config.dns(side), self.config.ipvs);
             }
         }
         self.put(&mut batch, &Structure::default(), wanted);

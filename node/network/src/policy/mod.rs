@@ -35,6 +35,8 @@ pub struct Config {
     pub dns: Vec<IpAddr>,
     /// The addresses' families that pods of this node have.
     pub families: Families,
+    /// Whether Services are translated by IPVS, which passes packets on without forwarding them. Default false.
+    pub ipvs: bool,
     /// The nf_tables table, one a family. Default `corten-policy`.
     pub table: String,
 }
@@ -51,7 +53,7 @@ impl Config {
     pub fn new(gateways: Vec<IpAddr>) -> Config {
         let families =
             Families { ipv4: gateways.iter().any(IpAddr::is_ipv4), ipv6: gateways.iter().any(IpAddr::is_ipv6) };
-        Config { dns: gateways, families, table: "corten-policy".to_owned() }
+        Config { dns: gateways, families, ipvs: false, table: "corten-policy".to_owned() }
     }
 
     fn sides(&self) -> Vec<Side> {

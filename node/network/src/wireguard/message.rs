@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use corten_nftables::{NESTED, attributes, find, put};
+
 use crate::cidr::Cidr;
 
 /// Where nodes listen.
@@ -22,8 +24,6 @@ const RANGE_ADDRESS: u16 = 2;
 const RANGE_LENGTH: u16 = 3;
 const REMOVE_PEER: u32 = 1;
 const REPLACE_RANGES: u32 = 2;
-const NESTED: u16 = 0x8000;
-const KIND: u16 = 0x3fff;
 
 /// A public or a private key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,13 +69,6 @@ pub(crate) struct Tunnel {
 pub(crate) struct Device {
     pub public_key: Option<Key>,
     pub tunnels: Vec<Tunnel>,
-}
-
-pub(super) fn put(out: &mut Vec<u8>, kind: u16, payload: &[u8]) {
-    out.extend((payload.len() as u16 + 4).to_ne_bytes());
-    out.extend(kind.to_ne_bytes());
-    out.extend(payload);
-    out.resize(out.len().next_multiple_of(4), 0);
 }
 
 /// Names the device that a message is about.
@@ -137,21 +130,6 @@ fn endpoint(node: IpAddr) -> Vec<u8> {
         IpAddr::V6(_) => bytes.extend([&[0; 4], &address[..], &[0; 4]].concat()),
     }
     bytes
-}
-
-/// The attributes of a message; whatever is cut short ends them.
-pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let number = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-        let (length, kind) = (usize::from(number(0)?), number(2)? & KIND);
-        let payload = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, payload))
-    })
-}
-
-fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, payload)| payload)
 }
 
 /// Reads one part of what the kernel tells of a device, and adds it to what is known. A peer that has no endpoint, or
