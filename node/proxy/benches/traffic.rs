@@ -1,12 +1,19 @@
 //! What a Service costs the traffic through it: bytes and connections by a cluster address, beside the same without one,
 //! by programs at sockets, and by rules of the shape that upstream's kube-proxy makes in its mode nftables, among ten
-//! thousand Services. Prints one `figure<TAB>value<TAB>unit` line each.
+//! thousand Services; where `KUBE_PROXY` names its binary, by kube-proxy itself, with what its syncs and memory are.
+//! Prints one `figure<TAB>value<TAB>unit` line each.
+//!
+//! A connection is a whole one: made, asked by a byte, answered and ended, so that none waits in the server's queue.
 //!
 //! Run by `cargo xtask bench`, as root: it works in a network namespace of its own. Client and server share the machine,
 //! so the figures say how the two ways compare, not what a network card could do.
 
+mod kube_proxy;
+
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,11 +25,16 @@ use corten_nftables::IpVersion;
 use corten_proxy::{Config, Mode, Proxier, Service, ServiceKey, Slice, SliceKey};
 use k8s_openapi::api::core::v1::Service as ServiceObject;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube_proxy::KubeProxy;
 use nix::sched::{CloneFlags, unshare};
 
 const SERVICES: u32 = 10_000;
 const DURATION: Duration = Duration::from_secs(2);
 const PORT: u16 = 8080;
+/// Clients at once, and threads that serve them.
+const CLIENTS: usize = 4;
+/// What is answered.
+const QUESTION: [u8; 1] = *b"?";
 
 fn main() {
     if unshare(CloneFlags::CLONE_NEWNET).is_err() {
@@ -52,6 +64,8 @@ fn main() {
         Ok(()) => measure("through a Service by kube-proxy's rules", client, through),
         Err(error) => eprintln!("skipped: no rules of kube-proxy's shape: {error}"),
     }
+    let _ = Command::new("nft").args(["delete", "table", "ip", "kube-proxy"]).status();
+    beside_kube_proxy(*address, client, through);
     for (namespace, _) in &pods {
         unpin(namespace).expect("the namespace goes");
     }
@@ -66,6 +80,34 @@ fn proxy(config: Config, address: IpAddr) -> Proxier {
     }
     proxier.sync().expect("the kernel takes the Services");
     proxier
+}
+
+/// The same by upstream's kube-proxy itself.
+fn beside_kube_proxy(address: IpAddr, client: &Path, through: SocketAddr) {
+    let text = |object: Vec<u8>| String::from_utf8(object).expect("JSON");
+    let services = (0..SERVICES).map(|number| text(service(number).encode().to_vec())).collect();
+    let slices = (0..SERVICES).map(|number| text(slice(number, address).encode().to_vec())).collect();
+    let objects = BTreeMap::from([("services", services), ("endpointslices", slices)]);
+    let Some(mut proxy) = KubeProxy::start(objects) else {
+        eprintln!("skipped: KUBE_PROXY names no kube-proxy");
+        return;
+    };
+    let last = cluster_ip(SERVICES - 1).to_string();
+    figure(
+        "kube-proxy, 10,000 Services, from start to rules",
+        millis(proxy.first_sync(|| KubeProxy::knows(&last))),
+        "ms",
+    );
+    measure("through a Service by kube-proxy itself", client, through);
+    let elsewhere = |last: u8| text(slice(7, [10, 244, 0, last].into()).encode().to_vec());
+    let mut times: Vec<f64> = (100..105).map(|last| millis(proxy.change(&elsewhere(last)))).collect();
+    times.sort_by(f64::total_cmp);
+    figure("kube-proxy, one endpoint among 10,000 Services, p50", times[2], "ms");
+    figure("kube-proxy, 10,000 Services, memory", proxy.resident_mebibytes(), "MiB");
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 fn measure(name: &str, client: &Path, to: SocketAddr) {
@@ -179,27 +221,59 @@ async fn start_pods(directory: &Path) -> Vec<(PathBuf, IpAddr)> {
     pods
 }
 
-/// A server that reads whatever is sent, and closes when its client does.
+/// A server that answers the byte of a question, and else reads whatever is sent until its client closes.
 fn serve(namespace: &Path) {
     let listener =
         enter(namespace, || TcpListener::bind(("0.0.0.0", PORT)).expect("a port")).expect("the pod is there");
-    std::thread::spawn(move || {
-        while let Ok((mut stream, _)) = listener.accept() {
-            std::thread::spawn(move || {
-                let mut buffer = vec![0; 1 << 18];
-                while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
-            });
-        }
-    });
+    for _ in 0..CLIENTS {
+        let listener = listener.try_clone().expect("a listener");
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let mut first = [0];
+                match stream.read_exact(&mut first).map(|()| first) {
+                    Ok(QUESTION) => drop(stream.write_all(&first)),
+                    Ok(_) => drop(std::thread::spawn(move || swallow(stream))),
+                    Err(_) => {}
+                }
+            }
+        });
+    }
 }
 
+fn swallow(mut stream: TcpStream) {
+    let mut buffer = vec![0; 1 << 18];
+    while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
+}
+
+/// Connections a second of as many clients as the server has threads: each is made, asked, answered and reset, so that no
+/// port has to wait for its last packet.
 fn connections(to: SocketAddr) -> f64 {
-    let (start, mut made) = (Instant::now(), 0);
-    while start.elapsed() < DURATION {
-        drop(TcpStream::connect(to).expect("the server is there"));
-        made += 1;
-    }
+    let start = Instant::now();
+    let client = || {
+        let mut made = 0;
+        while start.elapsed() < DURATION {
+            let mut stream = TcpStream::connect(to).expect("the server is there");
+            stream.write_all(&QUESTION).and_then(|()| stream.read_exact(&mut [0])).expect("the server answers");
+            reset_when_closed(&stream);
+            made += 1;
+        }
+        made
+    };
+    let made: u32 = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        clients.into_iter().map(|client| client.join().expect("a client")).sum()
+    });
     f64::from(made) / start.elapsed().as_secs_f64()
+}
+
+fn reset_when_closed(stream: &TcpStream) {
+    let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+    let (level, option) = (nix::libc::SOL_SOCKET, nix::libc::SO_LINGER);
+    let length = std::mem::size_of_val(&linger) as u32;
+    // SAFETY: the option is whole and as long as said, and the socket is open.
+    let set =
+        unsafe { nix::libc::setsockopt(stream.as_raw_fd(), level, option, std::ptr::from_ref(&linger).cast(), length) };
+    assert_eq!(set, 0, "a socket can linger");
 }
 
 fn throughput(to: SocketAddr) -> f64 {
@@ -226,7 +300,9 @@ fn slice_key(number: u32) -> SliceKey {
 
 fn service(number: u32) -> ServiceObject {
     let text = format!(
-        r#"{{"metadata":{{}},"spec":{{"clusterIP":"{}","ports":[{{"name":"http","port":80}}]}}}}"#,
+        r#"{{"metadata":{{"namespace":"default","name":"service-{number}","uid":"s{number}","resourceVersion":"1"}},
+            "spec":{{"clusterIP":"{0}","clusterIPs":["{0}"],"ipFamilies":["IPv4"],"type":"ClusterIP","sessionAffinity":"None",
+            "internalTrafficPolicy":"Cluster","ports":[{{"name":"http","port":80,"protocol":"TCP","targetPort":{PORT}}}]}}}}"#,
         cluster_ip(number)
     );
     ServiceObject::decode(text.as_bytes()).expect("a Service")
@@ -234,8 +310,10 @@ fn service(number: u32) -> ServiceObject {
 
 fn slice(number: u32, address: IpAddr) -> EndpointSlice {
     let text = format!(
-        r#"{{"metadata":{{"namespace":"default","labels":{{"kubernetes.io/service-name":"service-{number}"}}}},
-            "addressType":"IPv4","ports":[{{"name":"http","port":{PORT}}}],"endpoints":[{{"addresses":["{address}"]}}]}}"#
+        r#"{{"metadata":{{"namespace":"default","name":"service-{number}-a","uid":"e{number}","resourceVersion":"1",
+            "labels":{{"kubernetes.io/service-name":"service-{number}"}}}},"addressType":"IPv4",
+            "ports":[{{"name":"http","port":{PORT},"protocol":"TCP"}}],
+            "endpoints":[{{"addresses":["{address}"],"conditions":{{"ready":true,"serving":true,"terminating":false}}}}]}}"#
     );
     EndpointSlice::decode(text.as_bytes()).expect("an EndpointSlice")
 }
