@@ -5,7 +5,7 @@
 
 pub(crate) mod shim_client;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use corten_cri::v1;
 use prost::Message;
@@ -85,12 +85,30 @@ impl Container {
     }
 
     pub fn record(&self) -> ContainerRecord {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().clone()
+    }
+
+    /// Whether it belongs to the sandbox.
+    pub fn is_of(&self, sandbox_id: &str) -> bool {
+        self.lock().sandbox_id == sandbox_id
+    }
+
+    pub fn cgroup(&self) -> String {
+        self.lock().cgroup.clone()
+    }
+
+    /// The number of its first process.
+    pub fn pid(&self) -> Option<i32> {
+        self.lock().pid
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ContainerRecord> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the record and writes it.
     pub fn update(&self, paths: &Paths, change: impl FnOnce(&mut ContainerRecord)) -> Result<(), Error> {
-        change(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.lock());
         self.save_record(paths)
     }
 
@@ -116,7 +134,7 @@ impl Container {
     }
 
     pub fn state(&self) -> v1::ContainerState {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = self.lock();
         match (&record.exit, record.started_at) {
             (Some(_), _) => v1::ContainerState::ContainerExited,
             (None, Some(_)) => v1::ContainerState::ContainerRunning,

@@ -167,7 +167,7 @@ impl Daemon {
     }
 
     pub fn containers_of(&self, sandbox_id: &str) -> Vec<Arc<Container>> {
-        self.all_containers().into_iter().filter(|container| container.record().sandbox_id == sandbox_id).collect()
+        self.container_map().values().filter(|container| container.is_of(sandbox_id)).cloned().collect()
     }
 
     /// Layers that containers stand on.

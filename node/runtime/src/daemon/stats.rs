@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use corten_cri::v1;
@@ -23,6 +23,7 @@ const DISK_USAGE_AGE: Duration = Duration::from_secs(30);
 pub(super) struct Samples {
     cpu: Mutex<HashMap<String, (i64, u64)>>,
     disk: Mutex<HashMap<String, (Instant, DiskUsage)>>,
+    mount_point: OnceLock<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,13 +69,31 @@ impl Samples {
 }
 
 impl Daemon {
-    pub async fn container_stats(self: &Arc<Self>, container: &Arc<Container>) -> Result<v1::ContainerStats, Error> {
-        let group = self.hierarchy.group(&container.record().cgroup);
-        let usage = blocking(move || Ok(group.usage())).await?;
-        let disk = self.disk_usage(&container.id).await?;
+    /// Measures containers, all in one go: most of the time is the kernel's.
+    pub async fn container_stats(
+        self: &Arc<Self>,
+        containers: Vec<Arc<Container>>,
+    ) -> Result<Vec<v1::ContainerStats>, Error> {
+        let daemon = self.clone();
+        blocking(move || Ok(containers.iter().map(|container| daemon.read_container(container).0).collect())).await
+    }
+
+    /// Measures sandboxes with the containers that run in them.
+    pub async fn sandbox_stats(
+        self: &Arc<Self>,
+        sandboxes: Vec<Arc<Sandbox>>,
+    ) -> Result<Vec<v1::PodSandboxStats>, Error> {
+        let daemon = self.clone();
+        blocking(move || Ok(sandboxes.iter().map(|sandbox| daemon.read_sandbox(sandbox)).collect())).await
+    }
+
+    /// The figures of a container, and how many processes it has.
+    fn read_container(&self, container: &Container) -> (v1::ContainerStats, u64) {
+        let usage = self.hierarchy.group(&container.cgroup()).usage();
+        let disk = self.disk_usage(&container.id);
         let at = now();
         let rate = self.samples.rate(&container.id, at, usage.cpu_nanoseconds);
-        Ok(v1::ContainerStats {
+        let stats = v1::ContainerStats {
             attributes: Some(v1::ContainerAttributes {
                 id: container.id.clone(),
                 metadata: container.config.metadata.clone(),
@@ -85,7 +104,7 @@ impl Daemon {
             memory: Some(memory(at, &usage)),
             writable_layer: Some(v1::FilesystemUsage {
                 timestamp: at,
-                fs_id: Some(v1::FilesystemIdentifier { mountpoint: mount_point(self.paths.state()) }),
+                fs_id: Some(self.file_system()),
                 used_bytes: number(disk.bytes),
                 inodes_used: number(disk.inodes),
             }),
@@ -95,37 +114,35 @@ impl Daemon {
                 swap_usage_bytes: number(usage.swap_bytes),
             }),
             io: None,
+        };
+        (stats, usage.processes)
+    }
+
+    /// Where writable layers are; a mount does not move while the runtime has it.
+    fn file_system(&self) -> v1::FilesystemIdentifier {
+        let mountpoint = self.samples.mount_point.get_or_init(|| mount_point(self.paths.state())).clone();
+        v1::FilesystemIdentifier { mountpoint }
+    }
+
+    fn disk_usage(&self, id: &str) -> DiskUsage {
+        self.samples.fresh_disk_usage(id).unwrap_or_else(|| {
+            let usage = count(&self.paths.container(id).join("upper"));
+            self.samples.keep_disk_usage(id, usage);
+            usage
         })
     }
 
-    async fn disk_usage(&self, id: &str) -> Result<DiskUsage, Error> {
-        if let Some(usage) = self.samples.fresh_disk_usage(id) {
-            return Ok(usage);
-        }
-        let folder = self.paths.container(id).join("upper");
-        let usage = blocking(move || Ok(count(&folder))).await?;
-        self.samples.keep_disk_usage(id, usage);
-        Ok(usage)
-    }
-
-    pub async fn sandbox_stats(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<v1::PodSandboxStats, Error> {
-        let mut containers = Vec::new();
-        for container in self.containers_of(&sandbox.id) {
-            if container.state() == v1::ContainerState::ContainerRunning {
-                containers.push(self.container_stats(&container).await?);
-            }
-        }
-        let group = self.hierarchy.group(&sandbox.cgroup_parent());
-        let usage = blocking(move || Ok(group.usage())).await?;
+    fn read_sandbox(&self, sandbox: &Sandbox) -> v1::PodSandboxStats {
+        let mut running = self.containers_of(&sandbox.id);
+        running.retain(|container| container.state() == v1::ContainerState::ContainerRunning);
+        let (containers, processes): (Vec<_>, Vec<u64>) =
+            running.iter().map(|container| self.read_container(container)).unzip();
+        let usage = self.hierarchy.group(&sandbox.cgroup_parent()).usage();
         let at = now();
         let rate = self.samples.rate(&sandbox.id, at, usage.cpu_nanoseconds);
-        let namespace = (!sandbox.uses_node_network()).then(|| self.paths.run_sandbox(&sandbox.id).join("net"));
-        let interfaces = blocking(move || interfaces(namespace.as_deref())).await.unwrap_or_default();
-        let groups: Vec<_> = self.containers_of(&sandbox.id).iter().map(|found| found.record().cgroup).collect();
-        let groups: Vec<_> = groups.iter().map(|path| self.hierarchy.group(path)).collect();
-        let processes =
-            blocking(move || Ok(groups.iter().map(|group| group.processes().len() as u64).sum::<u64>())).await?;
-        Ok(v1::PodSandboxStats {
+        let interfaces = self.interfaces(sandbox, &running);
+        let process_count = number(usage.processes + processes.iter().sum::<u64>());
+        v1::PodSandboxStats {
             attributes: Some(v1::PodSandboxAttributes {
                 id: sandbox.id.clone(),
                 metadata: sandbox.config.metadata.clone(),
@@ -140,11 +157,32 @@ impl Daemon {
                     default_interface: interfaces.iter().find(|found| found.name == "eth0").cloned(),
                     interfaces: interfaces.into_iter().filter(|found| found.name != "eth0").collect(),
                 }),
-                process: Some(v1::ProcessUsage { timestamp: at, process_count: number(usage.processes + processes) }),
+                process: Some(v1::ProcessUsage { timestamp: at, process_count }),
                 containers,
                 io: None,
             }),
-        })
+        }
+    }
+
+    /// Counters of the interfaces in a pod's network. The kernel shows the network of any process; only a pod without
+    /// one has to be entered, which costs a thread.
+    fn interfaces(&self, sandbox: &Sandbox, running: &[Arc<Container>]) -> Vec<v1::NetworkInterfaceUsage> {
+        let shown = match sandbox.uses_node_network() {
+            true => std::fs::read_to_string("/proc/self/net/dev").ok(),
+            false => running
+                .iter()
+                .find_map(|container| std::fs::read_to_string(format!("/proc/{}/net/dev", container.pid()?)).ok()),
+        };
+        let text = shown.or_else(|| {
+            let namespace = self.paths.run_sandbox(&sandbox.id).join("net");
+            let read = || {
+                let path = "/proc/thread-self/net/dev";
+                std::fs::read_to_string(path).map_err(Error::file("read", path))
+            };
+            namespaces::in_network(Some(&namespace), read).ok()
+        });
+        let lines = text.as_deref().unwrap_or_default().lines();
+        lines.filter_map(interface).filter(|interface| interface.name != "lo").collect()
     }
 
     /// What images and writable layers take.
@@ -223,14 +261,6 @@ fn mount_point(path: &Path) -> String {
         found = parent;
     }
     found.display().to_string()
-}
-
-/// Counters of the interfaces in a pod's network.
-fn interfaces(namespace: Option<&Path>) -> Result<Vec<v1::NetworkInterfaceUsage>, Error> {
-    let text = namespaces::in_network(namespace, || {
-        std::fs::read_to_string("/proc/thread-self/net/dev").map_err(Error::file("read", "/proc/thread-self/net/dev"))
-    })?;
-    Ok(text.lines().filter_map(interface).filter(|interface| interface.name != "lo").collect())
 }
 
 /// A line of `/proc/net/dev`; pure.

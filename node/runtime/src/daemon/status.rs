@@ -59,7 +59,7 @@ impl Daemon {
     pub fn list_containers(&self, filter: &v1::ContainerFilter) -> Vec<v1::Container> {
         let matches = |container: &Arc<Container>| {
             (filter.id.is_empty() || container.id.starts_with(&filter.id))
-                && (filter.pod_sandbox_id.is_empty() || container.record().sandbox_id == filter.pod_sandbox_id)
+                && (filter.pod_sandbox_id.is_empty() || container.is_of(&filter.pod_sandbox_id))
                 && filter.state.as_ref().is_none_or(|state| state.state() == container.state())
                 && matches_labels(&filter.label_selector, &container.config.labels)
         };

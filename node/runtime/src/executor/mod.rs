@@ -89,6 +89,12 @@ pub(crate) fn can_map_ids(self_exe: &Path, layers: &Path) -> bool {
     probe().inspect_err(|why| tracing::info!(why, "pods cannot have users of their own")).is_ok()
 }
 
+/// Whether this process, and what it starts, may have huge pages without asking. Shims do without; containers have them.
+pub(crate) fn allow_huge_pages(allowed: bool) {
+    // SAFETY: the option takes a number and touches only this process. A kernel without huge pages refuses.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, libc::c_ulong::from(!allowed), 0, 0, 0) };
+}
+
 /// The life of a container's first process until it becomes the user's program.
 fn container_process(spec: &Spec, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
     credentials::set_oom_score(spec.process.oom_score_adj);
@@ -164,6 +170,7 @@ fn launch(
     let Some(pid) = namespace::fork(numbering)? else {
         drop(ours);
         credentials::reset_signals();
+        allow_huge_pages(true);
         let result = theirs.wait_for_go().step("wait for the parent").and_then(|()| body(&theirs));
         if let Err(failure) = result {
             let _ = theirs.send(&Message::Failure(failure), None);

@@ -7,6 +7,7 @@
 use std::io::{IoSliceMut, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -106,6 +107,13 @@ fn command(runtime: &Runtime, verb: &str) -> Command {
     let mut command = Command::new(&runtime.program);
     command.env_clear().env(name, path).arg("--root").arg(&runtime.state).arg("--log").arg(log(runtime));
     command.arg("--log-format").arg("json").arg(verb);
+    // SAFETY: one system call, between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            super::allow_huge_pages(true);
+            Ok(())
+        })
+    };
     command
 }
 

@@ -181,7 +181,7 @@ impl corten_cri::RuntimeService for Runtime {
 
     async fn container_stats(&self, request: Request<v1::ContainerStatsRequest>) -> Answer<v1::ContainerStatsResponse> {
         let container = self.0.daemon.container(&request.into_inner().container_id)?;
-        answer(v1::ContainerStatsResponse { stats: Some(self.0.daemon.container_stats(&container).await?) })
+        answer(v1::ContainerStatsResponse { stats: self.0.daemon.container_stats(vec![container]).await?.pop() })
     }
 
     async fn list_container_stats(
@@ -189,17 +189,14 @@ impl corten_cri::RuntimeService for Runtime {
         request: Request<v1::ListContainerStatsRequest>,
     ) -> Answer<v1::ListContainerStatsResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        let mut stats = Vec::new();
-        for container in self.0.daemon.all_containers() {
-            let wanted = (filter.id.is_empty() || container.id == filter.id)
-                && (filter.pod_sandbox_id.is_empty() || container.record().sandbox_id == filter.pod_sandbox_id)
+        let mut containers = self.0.daemon.all_containers();
+        containers.retain(|container| {
+            (filter.id.is_empty() || container.id == filter.id)
+                && (filter.pod_sandbox_id.is_empty() || container.is_of(&filter.pod_sandbox_id))
                 && matches_labels(&filter.label_selector, &container.config.labels)
-                && container.state() == v1::ContainerState::ContainerRunning;
-            if wanted {
-                stats.push(self.0.daemon.container_stats(&container).await?);
-            }
-        }
-        answer(v1::ListContainerStatsResponse { stats })
+                && container.state() == v1::ContainerState::ContainerRunning
+        });
+        answer(v1::ListContainerStatsResponse { stats: self.0.daemon.container_stats(containers).await? })
     }
 
     async fn pod_sandbox_stats(
@@ -207,7 +204,7 @@ impl corten_cri::RuntimeService for Runtime {
         request: Request<v1::PodSandboxStatsRequest>,
     ) -> Answer<v1::PodSandboxStatsResponse> {
         let sandbox = self.0.daemon.sandbox(&request.into_inner().pod_sandbox_id)?;
-        answer(v1::PodSandboxStatsResponse { stats: Some(self.0.daemon.sandbox_stats(&sandbox).await?) })
+        answer(v1::PodSandboxStatsResponse { stats: self.0.daemon.sandbox_stats(vec![sandbox]).await?.pop() })
     }
 
     async fn list_pod_sandbox_stats(
@@ -215,16 +212,13 @@ impl corten_cri::RuntimeService for Runtime {
         request: Request<v1::ListPodSandboxStatsRequest>,
     ) -> Answer<v1::ListPodSandboxStatsResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        let mut stats = Vec::new();
-        for sandbox in self.0.daemon.all_sandboxes() {
-            let wanted = (filter.id.is_empty() || sandbox.id == filter.id)
+        let mut sandboxes = self.0.daemon.all_sandboxes();
+        sandboxes.retain(|sandbox| {
+            (filter.id.is_empty() || sandbox.id == filter.id)
                 && matches_labels(&filter.label_selector, &sandbox.config.labels)
-                && sandbox.record().ready;
-            if wanted {
-                stats.push(self.0.daemon.sandbox_stats(&sandbox).await?);
-            }
-        }
-        answer(v1::ListPodSandboxStatsResponse { stats })
+                && sandbox.record().ready
+        });
+        answer(v1::ListPodSandboxStatsResponse { stats: self.0.daemon.sandbox_stats(sandboxes).await? })
     }
 
     /// Tells the pod network which range the kubelet was given for this node's pods.

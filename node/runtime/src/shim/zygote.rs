@@ -17,6 +17,7 @@ use nix::unistd::{ForkResult, fork};
 use serde::{Deserialize, Serialize};
 
 use super::{protocol, shim_main};
+use crate::executor::allow_huge_pages;
 
 /// Asks for a shim; the descriptor that comes along becomes its standard output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +33,7 @@ pub fn zygote_main() -> i32 {
     if unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.is_err() {
         return 1;
     }
+    allow_huge_pages(false);
     while let Ok(Some((request, fds))) = protocol::receive::<Fork>(&daemon) {
         // SAFETY: this process has one thread.
         match unsafe { fork() } {
@@ -97,6 +99,8 @@ impl Zygote {
             .arg("zygote")
             .arg(&self.label)
             .env_clear()
+            // Two mebibytes at once would be most of a shim's memory; the allocator asks for them where it may.
+            .env("MIMALLOC_ALLOW_THP", "0")
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(far)))
             .stdout(Stdio::null())
