@@ -38,6 +38,10 @@ fn registry(entry: &Value, folder: &Path) -> Result<RegistryConfig> {
                 let file = folder.join(text()?);
                 config.ca_pem = Some(std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
             }
+            "stallTimeoutSeconds" => {
+                let seconds = value.as_u64().filter(|seconds| *seconds > 0).with_context(wrong)?;
+                config.stall_timeout = Some(std::time::Duration::from_secs(seconds));
+            }
             "username" => user = Some(text()?),
             "password" => password = Some(text()?),
             _ => return Err(anyhow!("unknown field {name:?}")),
@@ -67,6 +71,7 @@ mod tests {
             "registries: [{mirrors: []}]",
             "registries: [{host: a, mirror: b}]",
             "registries: [{host: a, plainHTTP: yes please}]",
+            "registries: [{host: a, stallTimeoutSeconds: 0}]",
             "{}",
         ] {
             std::fs::write(&path, bad).unwrap();

@@ -1,5 +1,5 @@
 //! Pulling from a registry that is made here: an index, two platforms, a gzip layer, and a password; one that breaks
-//! off, and one that sends more than it said.
+//! off, one that stalls, and one that sends more than it said.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -22,6 +22,10 @@ struct Registry {
     authorized: Mutex<usize>,
     /// The paths whose content breaks off, each time it is asked for from its beginning.
     breaks_off: Vec<String>,
+    /// The paths whose content stops half way, with the connection still open, when it is asked for from its beginning.
+    stalls: Vec<String>,
+    /// The paths that are never answered.
+    silent: Vec<String>,
 }
 
 type Body = http_body_util::combinators::BoxBody<bytes::Bytes, std::io::Error>;
@@ -39,6 +43,15 @@ fn half(bytes: &[u8]) -> Body {
         Err(std::io::Error::other("the cable was cut"))
     });
     BodyExt::boxed(StreamBody::new(futures::StreamExt::chain(futures::stream::iter([first]), gone)))
+}
+
+/// The first half, and then nothing.
+fn stalled(bytes: &[u8]) -> Body {
+    let first = Ok(hyper::body::Frame::data(bytes::Bytes::copy_from_slice(&bytes[..bytes.len() / 2])));
+    BodyExt::boxed(StreamBody::new(futures::StreamExt::chain(
+        futures::stream::iter([first]),
+        futures::stream::pending(),
+    )))
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -103,8 +116,15 @@ impl Registry {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("an address").to_string();
         let content = content();
-        let mut registry =
-            Self { address, content, asked: Mutex::default(), authorized: Mutex::default(), breaks_off: Vec::new() };
+        let mut registry = Self {
+            address,
+            content,
+            asked: Mutex::default(),
+            authorized: Mutex::default(),
+            breaks_off: Vec::new(),
+            stalls: Vec::new(),
+            silent: Vec::new(),
+        };
         change(&mut registry);
         let registry = Arc::new(registry);
         let serving = registry.clone();
@@ -113,7 +133,13 @@ impl Registry {
                 let registry = serving.clone();
                 let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
                     let answer = registry.answer(&request);
-                    async move { Ok::<_, std::convert::Infallible>(answer) }
+                    let silent = registry.silent.iter().any(|path| request.uri().path().ends_with(path));
+                    async move {
+                        if silent {
+                            std::future::pending::<()>().await;
+                        }
+                        Ok::<_, std::convert::Infallible>(answer)
+                    }
                 });
                 tokio::spawn(
                     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service),
@@ -149,6 +175,9 @@ impl Registry {
                     None if self.breaks_off.iter().any(|broken| broken == name) => {
                         response.header("content-length", bytes.len()).body(half(bytes))
                     }
+                    None if self.stalls.iter().any(|stalled| stalled == name) => {
+                        response.header("content-length", bytes.len()).body(stalled(bytes))
+                    }
                     None => response.body(whole(bytes.clone())),
                 }
             }
@@ -159,7 +188,12 @@ impl Registry {
     }
 
     fn store(&self, folder: &std::path::Path) -> ImageStore {
-        let settings = RegistryConfig { host: self.address.clone(), plain_http: true, ..RegistryConfig::default() };
+        let settings = RegistryConfig {
+            host: self.address.clone(),
+            plain_http: true,
+            stall_timeout: Some(std::time::Duration::from_millis(500)),
+            ..RegistryConfig::default()
+        };
         ImageStore::open(folder).expect("a store").with_registries(vec![settings])
     }
 }
@@ -229,6 +263,42 @@ async fn a_download_that_breaks_off_goes_on_where_it_was() {
     let layer = layer_path(&registry.content);
     let asked = registry.asked.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
     assert_eq!(asked, 2, "the half and the rest");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_that_stalls_goes_on_where_it_was() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: unpacking a layer changes owners, which needs root");
+        return;
+    }
+    let registry = Registry::start_with(|registry| registry.stalls = vec![layer_path(&registry.content)]).await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let name = format!("{}/team/app:1", registry.address);
+    let auth = PullAuth::Basic("user".into(), "word".into());
+    let image = registry.store(folder.path()).pull(&name, auth).await.expect("pull");
+    assert_eq!(image.size, 5);
+    let layer = layer_path(&registry.content);
+    let asked = registry.asked.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
+    assert_eq!(asked, 2, "the half and the rest");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_does_not_answer_is_given_up_by_name() {
+    let config = |content: &HashMap<String, Vec<u8>>| {
+        let is_config =
+            |(path, bytes): &(&String, &Vec<u8>)| path.starts_with("blobs/") && bytes.starts_with(b"{\"config");
+        content.iter().find(is_config).expect("a configuration").0.clone()
+    };
+    for silent in [|_: &HashMap<String, Vec<u8>>| "manifests/1".to_owned(), config] {
+        let registry = Registry::start_with(|registry| registry.silent = vec![silent(&registry.content)]).await;
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let store = registry.store(folder.path());
+        let name = format!("{}/team/app:1", registry.address);
+        let pulled = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await;
+        let error = pulled.expect_err("nobody answers").to_string();
+        assert!(error.ends_with(&format!("{} sent nothing for 500ms", registry.address)), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path().join("tmp")).expect("tmp").count(), 0, "nothing is left behind");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

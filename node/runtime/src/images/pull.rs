@@ -5,6 +5,7 @@
 //! download that breaks off goes on where it was.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use oci_client::client::{BlobResponse, Certificate, CertificateEncoding, ClientConfig, ClientProtocol};
@@ -30,7 +31,9 @@ const CONCURRENT_LAYERS: usize = 3;
 const MAX_CONFIG_BYTES: u64 = 8 << 20;
 /// How often a download is taken up again without having got any further.
 const ATTEMPTS: u32 = 5;
-const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// How long a registry may be silent, unless its settings say otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to reach one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub struct RegistryConfig {
     pub ca_pem: Option<Vec<u8>>,
     /// User and password for requests that bring no credentials of their own.
     pub basic_auth: Option<(String, String)>,
+    /// How long it may send nothing before a download is taken up again, or given up; a minute if it is not said.
+    pub stall_timeout: Option<Duration>,
 }
 
 /// Who asks.
@@ -105,6 +110,7 @@ struct Registry {
     image: oci_client::Reference,
     auth: RegistryAuth,
     shown: String,
+    patience: Duration,
 }
 
 impl Registry {
@@ -113,6 +119,7 @@ impl Registry {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let settings = store.registry(host);
         let host = host.to_owned();
+        let patience = settings.stall_timeout.unwrap_or(PATIENCE);
         let auth = match (auth, settings.basic_auth) {
             (PullAuth::Basic(user, password), _) => RegistryAuth::Basic(user, password),
             (PullAuth::Token(token), _) => RegistryAuth::Bearer(token),
@@ -127,8 +134,8 @@ impl Registry {
                 .map(|data| Certificate { encoding: CertificateEncoding::Pem, data })
                 .into_iter()
                 .collect(),
-            connect_timeout: Some(std::time::Duration::from_secs(30)),
-            read_timeout: Some(std::time::Duration::from_secs(60)),
+            connect_timeout: Some(Duration::from_secs(30)),
+            read_timeout: Some(patience),
             user_agent: concat!("corten/", env!("CARGO_PKG_VERSION")),
             ..ClientConfig::default()
         };
@@ -141,11 +148,30 @@ impl Registry {
         };
         let client = oci_client::Client::try_from(config)
             .map_err(|error| Error::Pull { reference: reference.to_string(), message: error.to_string() })?;
-        Ok(Self { client, image, auth, shown: reference.to_string() })
+        Ok(Self { client, image, auth, shown: reference.to_string(), patience })
     }
 
     fn refuse(&self, message: impl ToString) -> Error {
         Error::Pull { reference: self.shown.clone(), message: message.to_string() }
+    }
+
+    /// What happened to a request, down to its cause: the library's own words end before it.
+    fn trouble(&self, error: &(dyn std::error::Error + 'static)) -> String {
+        let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+        let mut told: Vec<String> = Vec::new();
+        for cause in causes {
+            if !told.iter().any(|said| said.contains(&cause)) {
+                told.push(cause);
+            }
+        }
+        if told.last().is_some_and(|last| last.ends_with("timed out")) {
+            return format!("{} sent nothing for {:?}", self.image.registry(), self.patience);
+        }
+        told.join(": ")
+    }
+
+    fn failed(&self, error: &(dyn std::error::Error + 'static)) -> Error {
+        self.refuse(self.trouble(error))
     }
 
     /// The manifest for this machine, and the digest that the reference leads to (of the index, if
@@ -168,7 +194,7 @@ impl Registry {
 
     async fn fetch(&self, image: &oci_client::Reference) -> Result<(Manifest, String), Error> {
         let fetched = self.client.pull_manifest_raw(image, &self.auth, MANIFEST_TYPES).await;
-        let (bytes, _) = fetched.map_err(|error| self.refuse(error))?;
+        let (bytes, _) = fetched.map_err(|error| self.failed(&error))?;
         let digest = sha256(&bytes);
         if image.digest().is_some_and(|wanted| wanted != digest) {
             return Err(self.refuse(format!("the manifest has the digest {digest}")));
@@ -182,10 +208,10 @@ impl Registry {
             return Err(self.refuse(format!("blob {} is too large for a configuration", blob.digest)));
         }
         let stream = self.client.pull_blob_stream(&self.image, &descriptor(blob)).await;
-        let mut stream = stream.map_err(|error| self.refuse(error))?.stream;
+        let mut stream = stream.map_err(|error| self.failed(&error))?.stream;
         let mut bytes = Vec::new();
         while let Some(chunk) = stream.next().await {
-            bytes.extend_from_slice(&chunk.map_err(|error| self.refuse(error))?);
+            bytes.extend_from_slice(&chunk.map_err(|error| self.failed(&error))?);
             if bytes.len() as u64 > blob.size {
                 return Err(self.too_long(blob));
             }
@@ -252,10 +278,10 @@ impl Registry {
         };
         let mut stream = match asked {
             Err(error @ (OciDistributionError::RequestError(_) | OciDistributionError::IoError(_))) => {
-                return Ok(Some(error.to_string()));
+                return Ok(Some(self.trouble(&error)));
             }
             // The registry refuses; asking again would not change its mind.
-            Err(error) => return Err(self.refuse(error)),
+            Err(error) => return Err(self.failed(&error)),
             Ok(BlobResponse::Partial(stream)) => stream.stream,
             Ok(BlobResponse::Full(stream)) => {
                 // It cannot send a part: everything begins anew.
@@ -268,7 +294,7 @@ impl Registry {
         while let Some(chunk) = stream.next().await {
             let chunk = match chunk {
                 Ok(chunk) => chunk,
-                Err(error) => return Ok(Some(error.to_string())),
+                Err(error) => return Ok(Some(self.trouble(&error))),
             };
             *have += chunk.len() as u64;
             if *have > blob.size {
