@@ -4,7 +4,7 @@
 //! Certificates and keys given as files are read at every connection, tokens given as a file every minute, so that
 //! rotated credentials are picked up. A server that only speaks HTTP/1.1 gets a connection a request.
 
-use crate::{Body, Error, Transport};
+use crate::{AnyServer, Body, Error, Transport};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -14,11 +14,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::{CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CipherSuite, ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -328,7 +326,7 @@ async fn tls_config(config: &HttpsConfig) -> Result<ClientConfig, Error> {
         .map_err(|e| invalid("TLS", &e))?;
     let builder = match &config.ca {
         _ if config.insecure_skip_tls_verify => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer(provider)))
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer::new(&provider)))
         }
         Some(ca) => builder.with_root_certificates(roots(&ca.read().await?)?),
         None => return Err(Error::Config("no certificate authority".into())),
@@ -360,45 +358,4 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, Error> {
         roots.add(certificate).map_err(|e| Error::Config(format!("certificate authority: {e}")))?;
     }
     Ok(roots)
-}
-
-/// For `insecure-skip-tls-verify`: signatures are checked, names and issuers are not.
-#[derive(Debug)]
-struct AcceptAnyServer(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAnyServer {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -19,8 +19,10 @@ pub mod resource;
 pub mod transport;
 pub mod watch;
 
+mod any_server;
 mod backoff;
 
+pub use any_server::AnyServer;
 pub use cache::{Cache, Caches, Change, Subscription};
 pub use client::{Client, List};
 pub use dynamic::Dynamic;

@@ -8,9 +8,8 @@ use bytes::Bytes;
 use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -113,53 +112,12 @@ pub fn dial_error(host: &str, port: u16, error: &std::io::Error) -> String {
 
 static TRUSTING: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let schemes = provider.signature_verification_algorithms.supported_schemes();
+    let anyone = Arc::new(corten_client::AnyServer::new(&provider));
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider supports the default protocol versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(TrustAnyone { schemes }))
+        .with_custom_certificate_verifier(anyone)
         .with_no_client_auth();
     Arc::new(config)
 });
-
-/// Accepts every certificate: right for a probe, wrong for anything that sends a secret.
-#[derive(Debug)]
-struct TrustAnyone {
-    schemes: Vec<SignatureScheme>,
-}
-
-impl ServerCertVerifier for TrustAnyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes.clone()
-    }
-}
