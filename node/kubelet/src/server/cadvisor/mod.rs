@@ -2,15 +2,18 @@
 //! upstream's kubelet. Everything is read from the cgroup file systems and from /proc when somebody asks; nothing is
 //! kept. Only the sizes of file systems come from the runtime.
 
+mod cgroup;
+mod processes;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
 
-use super::metrics::{Page, TICKS};
+use super::metrics::Page;
 use super::{Body, State, text};
-use crate::container::cgroups::{Cgroups, field};
+use crate::container::cgroups::Cgroups;
 use crate::container::resources;
 use crate::node::Host;
 use crate::pods::spec;
@@ -217,10 +220,10 @@ fn figures(row: &Row, cgroups: &Cgroups, now: Time) -> Vec<Figure> {
     one("container_last_seen", Some(seconds));
     one("container_start_time_seconds", (row.started_at > 0).then_some(row.started_at as f64 / 1e9));
     match cgroups.is_unified() {
-        true => unified(&read, &mut list),
-        false => legacy(&read, &mut list),
+        true => cgroup::unified(&read, &mut list),
+        false => cgroup::legacy(&read, &mut list),
     }
-    processes(&read, row, &mut list);
+    processes::figures(&read, row, &mut list);
     if let Some(rootfs) = &row.rootfs {
         let device = || vec![("device", String::new())];
         for (name, value) in [
@@ -241,269 +244,8 @@ fn number(text: Option<String>) -> Option<f64> {
     text?.trim().parse().ok()
 }
 
-/// The files of cgroup v1.
-fn legacy(read: Read<'_>, list: &mut Vec<Figure>) {
-    let stat = read("memory", "memory.stat").unwrap_or_default();
-    let memory = |name: &str| field(&stat, &format!("total_{name}")).map(|bytes| bytes as f64);
-    let usage = number(read("memory", "memory.usage_in_bytes"));
-    let quota = number(read("cpu", "cpu.cfs_quota_us")).filter(|quota| *quota > 0.0);
-    let throttling = quota.and_then(|_| read("cpu", "cpu.stat")).unwrap_or_default();
-    let times = read("cpuacct", "cpuacct.stat").unwrap_or_default();
-    let ticks = |name: &str| field(&times, name).map(|ticks| ticks as f64 / TICKS);
-    let limit = |file: &str| number(read("memory", file)).map(|bytes| if bytes > 9e18 { 0.0 } else { bytes });
-    let ooms = read("memory", "memory.oom_control").and_then(|text| field(&text, "oom_kill"));
-    common(
-        list,
-        &[
-            ("container_cpu_cfs_periods_total", field(&throttling, "nr_periods").map(|count| count as f64)),
-            ("container_cpu_cfs_throttled_periods_total", field(&throttling, "nr_throttled").map(|count| count as f64)),
-            (
-                "container_cpu_cfs_throttled_seconds_total",
-                field(&throttling, "throttled_time").map(|time| time as f64 / 1e9),
-            ),
-            ("container_cpu_user_seconds_total", ticks("user")),
-            ("container_cpu_system_seconds_total", ticks("system")),
-            ("container_memory_cache", memory("cache")),
-            ("container_memory_failcnt", number(read("memory", "memory.failcnt"))),
-            ("container_memory_kernel_usage", number(read("memory", "memory.kmem.usage_in_bytes"))),
-            ("container_memory_mapped_file", memory("mapped_file")),
-            ("container_memory_max_usage_bytes", number(read("memory", "memory.max_usage_in_bytes"))),
-            ("container_memory_rss", memory("rss")),
-            ("container_memory_swap", memory("swap")),
-            ("container_memory_total_active_file_bytes", memory("active_file")),
-            ("container_memory_total_inactive_file_bytes", memory("inactive_file")),
-            ("container_memory_usage_bytes", usage),
-            (
-                "container_memory_working_set_bytes",
-                usage.map(|usage| (usage - memory("inactive_file").unwrap_or(0.0)).max(0.0)),
-            ),
-            ("container_oom_events_total", ooms.map(|count| count as f64)),
-            ("container_spec_cpu_period", number(read("cpu", "cpu.cfs_period_us"))),
-            ("container_spec_cpu_quota", quota),
-            ("container_spec_cpu_shares", number(read("cpu", "cpu.shares"))),
-            ("container_spec_memory_limit_bytes", limit("memory.limit_in_bytes")),
-            ("container_spec_memory_reservation_limit_bytes", limit("memory.soft_limit_in_bytes")),
-            ("container_spec_memory_swap_limit_bytes", limit("memory.memsw.limit_in_bytes")),
-        ],
-    );
-    let used = number(read("cpuacct", "cpuacct.usage")).map(|time| time / 1e9);
-    cpu_total(list, used);
-    failures(
-        list,
-        [
-            field(&stat, "pgfault"),
-            field(&stat, "pgmajfault"),
-            field(&stat, "total_pgfault"),
-            field(&stat, "total_pgmajfault"),
-        ],
-    );
-    for (file, names) in [
-        (
-            "blkio.throttle.io_service_bytes_recursive",
-            ["container_fs_reads_bytes_total", "container_fs_writes_bytes_total"],
-        ),
-        ("blkio.throttle.io_serviced_recursive", ["container_fs_reads_total", "container_fs_writes_total"]),
-    ] {
-        for line in read("blkio", file).unwrap_or_default().lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [device, operation, count] = words.as_slice() else { continue };
-            let Ok(count) = count.parse::<f64>() else { continue };
-            disk(list, device, operation, names, count);
-        }
-    }
-}
-
-/// The files of cgroup v2.
-fn unified(read: Read<'_>, list: &mut Vec<Figure>) {
-    let stat = read("memory", "memory.stat").unwrap_or_default();
-    let memory = |name: &str| field(&stat, name).map(|bytes| bytes as f64);
-    let times = read("cpu", "cpu.stat").unwrap_or_default();
-    let micro = |name: &str| field(&times, name).map(|time| time as f64 / 1e6);
-    let max = read("cpu", "cpu.max").unwrap_or_default();
-    let (quota, period) = max.trim().split_once(' ').unwrap_or_default();
-    let quota: Option<f64> = quota.parse().ok();
-    let limited = |value: Option<f64>| value.filter(|_| quota.is_some());
-    let weight = number(read("cpu", "cpu.weight"));
-    let usage = number(read("memory", "memory.current"));
-    // `max` is no limit, which upstream writes as none at all.
-    let limit = |file: &str| read("memory", file).map(|text| text.trim().parse().unwrap_or(0.0));
-    let events = read("memory", "memory.events").unwrap_or_default();
-    common(
-        list,
-        &[
-            ("container_cpu_cfs_periods_total", limited(field(&times, "nr_periods").map(|count| count as f64))),
-            (
-                "container_cpu_cfs_throttled_periods_total",
-                limited(field(&times, "nr_throttled").map(|count| count as f64)),
-            ),
-            ("container_cpu_cfs_throttled_seconds_total", limited(micro("throttled_usec"))),
-            ("container_cpu_user_seconds_total", micro("user_usec")),
-            ("container_cpu_system_seconds_total", micro("system_usec")),
-            ("container_memory_cache", memory("file")),
-            ("container_memory_failcnt", field(&events, "max").map(|count| count as f64)),
-            ("container_memory_kernel_usage", memory("kernel")),
-            ("container_memory_mapped_file", memory("file_mapped")),
-            ("container_memory_max_usage_bytes", number(read("memory", "memory.peak"))),
-            ("container_memory_rss", memory("anon")),
-            ("container_memory_swap", number(read("memory", "memory.swap.current"))),
-            ("container_memory_total_active_file_bytes", memory("active_file")),
-            ("container_memory_total_inactive_file_bytes", memory("inactive_file")),
-            ("container_memory_usage_bytes", usage),
-            (
-                "container_memory_working_set_bytes",
-                usage.map(|usage| (usage - memory("inactive_file").unwrap_or(0.0)).max(0.0)),
-            ),
-            ("container_oom_events_total", field(&events, "oom_kill").map(|count| count as f64)),
-            ("container_spec_cpu_period", period.parse().ok()),
-            ("container_spec_cpu_quota", quota),
-            ("container_spec_cpu_shares", weight.map(|weight| 2.0 + ((weight - 1.0) * 262_142.0 / 9_999.0).floor())),
-            ("container_spec_memory_limit_bytes", limit("memory.max")),
-            ("container_spec_memory_reservation_limit_bytes", limit("memory.low")),
-            ("container_spec_memory_swap_limit_bytes", limit("memory.swap.max")),
-        ],
-    );
-    cpu_total(list, micro("usage_usec"));
-    let faults = [field(&stat, "pgfault"), field(&stat, "pgmajfault")];
-    failures(list, [faults[0], faults[1], faults[0], faults[1]]);
-    for line in read("io", "io.stat").unwrap_or_default().lines() {
-        let Some((device, values)) = line.split_once(' ') else { continue };
-        let value = |name: &str| values.split(' ').find_map(|pair| pair.strip_prefix(name)?.parse::<f64>().ok());
-        let bytes = ["container_fs_reads_bytes_total", "container_fs_writes_bytes_total"];
-        let counts = ["container_fs_reads_total", "container_fs_writes_total"];
-        for (operation, name, names) in [
-            ("Read", "rbytes=", bytes),
-            ("Write", "wbytes=", bytes),
-            ("Read", "rios=", counts),
-            ("Write", "wios=", counts),
-        ] {
-            disk(list, device, operation, names, value(name).unwrap_or(0.0));
-        }
-    }
-    for (file, waiting, stalled) in [
-        (
-            "cpu.pressure",
-            "container_pressure_cpu_waiting_seconds_total",
-            "container_pressure_cpu_stalled_seconds_total",
-        ),
-        ("io.pressure", "container_pressure_io_waiting_seconds_total", "container_pressure_io_stalled_seconds_total"),
-        (
-            "memory.pressure",
-            "container_pressure_memory_waiting_seconds_total",
-            "container_pressure_memory_stalled_seconds_total",
-        ),
-    ] {
-        let text = read("cpu", file).unwrap_or_default();
-        for (kind, name) in [("some ", waiting), ("full ", stalled)] {
-            let line = text.lines().find_map(|line| line.strip_prefix(kind)?.rsplit_once("total="));
-            let total = line.and_then(|(_, total)| total.trim().parse::<f64>().ok());
-            list.extend(total.map(|total| (name, Vec::new(), total / 1e6)));
-        }
-    }
-}
-
 fn common(list: &mut Vec<Figure>, figures: &[(&'static str, Option<f64>)]) {
     list.extend(figures.iter().filter_map(|(name, value)| Some((*name, Vec::new(), (*value)?))));
-}
-
-fn cpu_total(list: &mut Vec<Figure>, used: Option<f64>) {
-    list.extend(used.map(|used| ("container_cpu_usage_seconds_total", vec![("cpu", "total".to_owned())], used)));
-}
-
-/// Faults of pages and major ones: of the cgroup itself, and of all below it.
-fn failures(list: &mut Vec<Figure>, counts: [Option<u64>; 4]) {
-    let kinds =
-        [("pgfault", "container"), ("pgmajfault", "container"), ("pgfault", "hierarchy"), ("pgmajfault", "hierarchy")];
-    for ((kind, scope), count) in kinds.into_iter().zip(counts) {
-        let labels = || vec![("failure_type", kind.to_owned()), ("scope", scope.to_owned())];
-        list.extend(count.map(|count| ("container_memory_failures_total", labels(), count as f64)));
-    }
-}
-
-fn disk(list: &mut Vec<Figure>, device: &str, operation: &str, [reads, writes]: [&'static str; 2], count: f64) {
-    let (major, minor) = device.split_once(':').unwrap_or((device, ""));
-    let name = fs::read_link(format!("/sys/dev/block/{device}")).ok();
-    let name = name.and_then(|path| Some(format!("/dev/{}", path.file_name()?.to_str()?))).unwrap_or_default();
-    let family = match operation {
-        "Read" => Some(reads),
-        "Write" => Some(writes),
-        _ => None,
-    };
-    list.extend(family.map(|family| (family, vec![("device", name.clone())], count)));
-    if reads.contains("bytes") {
-        let labels = vec![
-            ("device", name),
-            ("major", major.to_owned()),
-            ("minor", minor.to_owned()),
-            ("operation", operation.to_owned()),
-        ];
-        list.push(("container_blkio_device_usage_total", labels, count));
-    }
-}
-
-/// What the processes of a cgroup hold: a pod the network, a container the rest.
-fn processes(read: Read<'_>, row: &Row, list: &mut Vec<Figure>) {
-    let threads = number(read("pids", "pids.current"));
-    let most = read("pids", "pids.max").map(|text| text.trim().parse().unwrap_or(0.0));
-    common(list, &[("container_threads", threads), ("container_threads_max", most)]);
-    if row.network
-        && let Some(pid) = first_below(read)
-    {
-        interfaces(&fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default(), list);
-    }
-    let own = read("memory", "cgroup.procs").unwrap_or_default();
-    let pids: Vec<&str> = own.lines().collect();
-    let Some(first) = pids.first().filter(|_| !row.name.is_empty()) else { return };
-    let (mut open, mut sockets) = (0.0, 0.0);
-    for pid in &pids {
-        for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-            open += 1.0;
-            let target = fs::read_link(entry.path()).unwrap_or_default();
-            sockets += f64::from(u8::from(target.to_string_lossy().starts_with("socket:")));
-        }
-    }
-    common(
-        list,
-        &[
-            ("container_processes", Some(pids.len() as f64)),
-            ("container_file_descriptors", Some(open)),
-            ("container_sockets", Some(sockets)),
-        ],
-    );
-    let limits = fs::read_to_string(format!("/proc/{first}/limits")).unwrap_or_default();
-    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
-    let most = most.map(|most| most.parse().unwrap_or(-1.0));
-    let labels = || vec![("ulimit", "max_open_files".to_owned())];
-    list.extend(most.map(|most| ("container_ulimits_soft", labels(), most)));
-}
-
-/// A process of a cgroup below this one.
-fn first_below(read: Read<'_>) -> Option<String> {
-    read("memory", "*/cgroup.procs")?.lines().next().map(str::to_owned)
-}
-
-/// `/proc/<pid>/net/dev`, which shows the network of the process.
-fn interfaces(text: &str, list: &mut Vec<Figure>) {
-    const COLUMNS: [(&str, usize); 8] = [
-        ("container_network_receive_bytes_total", 0),
-        ("container_network_receive_packets_total", 1),
-        ("container_network_receive_errors_total", 2),
-        ("container_network_receive_packets_dropped_total", 3),
-        ("container_network_transmit_bytes_total", 8),
-        ("container_network_transmit_packets_total", 9),
-        ("container_network_transmit_errors_total", 10),
-        ("container_network_transmit_packets_dropped_total", 11),
-    ];
-    for (interface, counts) in text.lines().filter_map(|line| line.split_once(':')) {
-        let interface = interface.trim();
-        if interface == "lo" {
-            continue;
-        }
-        let counts: Vec<f64> = counts.split_whitespace().filter_map(|count| count.parse().ok()).collect();
-        for (name, column) in COLUMNS {
-            let labels = vec![("interface", interface.to_owned())];
-            list.extend(counts.get(column).map(|count| (name, labels, *count)));
-        }
-    }
 }
 
 #[cfg(test)]
@@ -601,7 +343,7 @@ mod tests {
     fn interfaces_are_read_but_the_loopback() {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 2 3 4 0 0 0 0 50 6 7 8 0 0 0 0\n";
         let mut list = Vec::new();
-        interfaces(text, &mut list);
+        processes::interfaces(text, &mut list);
         let values: Vec<f64> = list.iter().map(|(_, _, value)| *value).collect();
         assert_eq!(values, [10.0, 2.0, 3.0, 4.0, 50.0, 6.0, 7.0, 8.0]);
         assert!(list.iter().all(|(_, labels, _)| labels[0].1 == "eth0"));
@@ -612,8 +354,8 @@ mod tests {
         let names: Vec<&str> = FAMILIES.iter().map(|(name, _, _)| *name).collect();
         assert!(names.is_sorted(), "families are written in the order of their names");
         let mut list = Vec::new();
-        legacy(&|_, _| Some("1\n".into()), &mut list);
-        unified(&|_, _| Some("1\n".into()), &mut list);
+        cgroup::legacy(&|_, _| Some("1\n".into()), &mut list);
+        cgroup::unified(&|_, _| Some("1\n".into()), &mut list);
         assert!(!list.is_empty() && list.iter().all(|(name, _, _)| names.contains(name)));
     }
 }
