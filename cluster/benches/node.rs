@@ -1,10 +1,12 @@
-//! What a node does in what time: a pod's start, fifty at once, a hundred at rest, the memory of a shim, the unpacking of
-//! an image. Prints one `figure<TAB>value<TAB>unit` line each.
+//! What a node does in what time: a pod's start, fifty at once, a hundred at rest (with the whole cluster, and on a node
+//! that is a process of its own), the memory of a shim, the unpacking of an image, also by containerd where it is.
+//! Prints one `figure<TAB>value<TAB>unit` line each.
 //!
 //! Times are taken by a client on the machine's own network that watches the pods, so that no program's start is in them.
 //! Run by `cargo xtask bench`, as root, on a machine of its own (namespaces), with the release binary.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use corten_api::Typed;
@@ -13,13 +15,15 @@ use corten_client::{Client, ListOptions, WatchEvent};
 use futures::StreamExt;
 use serde_json::json;
 use testkit::cluster::{Cluster, IMAGE};
-use testkit::tools;
+use testkit::{tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 const ONE_BY_ONE: usize = 40;
 const AT_ONCE: usize = 50;
 const AT_REST: usize = 100;
-const IDLE: Duration = Duration::from_secs(30);
+/// What starting left behind is over after this.
+const SETTLE: Duration = Duration::from_secs(15);
+const IDLE: Duration = Duration::from_secs(60);
 const IMAGE_MEBIBYTES: usize = 200;
 const BOUND: Duration = Duration::from_secs(120);
 
@@ -46,18 +50,87 @@ fn main() {
 
     let more: Vec<String> = (0..AT_REST - ONE_BY_ONE - AT_ONCE).map(|number| format!("rest-{number}")).collect();
     pods(&cluster, |client| async move { start(&client, &more, "Ready").await });
-    let pid = cluster.server_pid();
-    std::thread::sleep(Duration::from_secs(5));
-    let before = cpu_seconds(&cluster, &pid);
-    std::thread::sleep(IDLE);
-    let used = cpu_seconds(&cluster, &pid) - before;
-    figure("idle CPU of one core with 100 pods, whole cluster", used / IDLE.as_secs_f64() * 100.0, "%");
+    let whole = idle_percent(&cluster);
+    figure("idle CPU of one core with 100 pods, whole cluster", whole, "%");
     figure("shim, PSS", shim_mebibytes(&cluster), "MiB");
+    figure("idle CPU of one core with 100 pods, node alone", node_alone(&cluster), "%");
 
     let archive = testkit::image::large_archive(cluster.scratch(), "test.local/large:1", IMAGE_MEBIBYTES);
     let begun = Instant::now();
     cluster.corten(&["image", "import", &archive.to_string_lossy()]);
     figure("import and unpacking of a 200 MiB image", begun.elapsed().as_secs_f64(), "s");
+    match containerd_import(&cluster, &archive) {
+        Some(time) => figure("the same by Debian's containerd", time.as_secs_f64(), "s"),
+        None => eprintln!("skipped: containerd is not in target/tools"),
+    }
+}
+
+/// The CPU time of the cluster's process on its machine while nothing happens.
+fn idle_percent(cluster: &Cluster) -> f64 {
+    let pid = cluster.server_pid();
+    std::thread::sleep(SETTLE);
+    let before = cpu_seconds(cluster, &pid);
+    std::thread::sleep(IDLE);
+    (cpu_seconds(cluster, &pid) - before) / IDLE.as_secs_f64() * 100.0
+}
+
+/// The same of a node that joined from a machine of its own: kubelet, runtime, network, proxy and DNS.
+fn node_alone(cluster: &Cluster) -> f64 {
+    let node = Cluster::machine(CORTEN);
+    cluster.machine.connect(&node.machine, "10.88.0.3");
+    let command = cluster.corten(&["token", "create", "--print-join-command"]);
+    let words: Vec<&str> = command.split_whitespace().skip(1).chain(["--node-name", "alone"]).collect();
+    let log = std::fs::File::create(node.scratch().join("agent.log")).expect("the directory is writable");
+    let mut command = node.corten_command(&words);
+    let mut agent = command.stdout(log.try_clone().expect("a file")).stderr(log).spawn().expect("an agent");
+    cluster.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 2);
+    let image = testkit::image::busybox_archive(node.scratch(), IMAGE);
+    node.corten(&["image", "import", &image.to_string_lossy()]);
+    let names: Vec<String> = (0..AT_REST).map(|number| format!("alone-{number}")).collect();
+    let placed = |name: &str| {
+        let mut pod = pod(name);
+        pod.spec.get_or_insert_default().node_name = Some("alone".into());
+        pod
+    };
+    pods(cluster, |client| async move { start_as(&client, &names, "Ready", placed).await });
+    let percent = idle_percent(&node);
+    node.corten(&["down"]);
+    agent.wait().expect("the agent ends");
+    percent
+}
+
+/// What containerd takes for the same archive: `ctr image import`, which unpacks too.
+fn containerd_import(cluster: &Cluster, archive: &Path) -> Option<Duration> {
+    let tools = tools::busybox().parent()?.join("containerd");
+    let folder = cluster.scratch().join("containerd");
+    std::fs::create_dir_all(&folder).ok()?;
+    let socket = folder.join("containerd.sock");
+    let config = format!(
+        "version = 2\nroot = {:?}\nstate = {:?}\n[grpc]\naddress = {socket:?}\n",
+        folder.join("root"),
+        folder.join("state")
+    );
+    std::fs::write(folder.join("config.toml"), config).ok()?;
+    let log = std::fs::File::create(folder.join("log")).ok()?;
+    let mut containerd = cluster.machine.command(&tools.join("containerd"));
+    containerd.arg("--config").arg(folder.join("config.toml")).stderr(log);
+    let mut containerd = tools.join("ctr").exists().then(|| containerd.spawn().ok())??;
+    let ctr = |arguments: &[&str]| {
+        let mut command = cluster.machine.command(&tools.join("ctr"));
+        command.arg("--address").arg(&socket).args(arguments).output().expect("ctr runs")
+    };
+    wait::until("containerd", BOUND, || match ctr(&["version"]) {
+        output if output.status.success() => Ok(()),
+        output => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    });
+    let begun = Instant::now();
+    let imported = ctr(&["image", "import", &archive.to_string_lossy()]);
+    let time = begun.elapsed();
+    assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+    // The program that entered the machine passes no signal on: the machine ends containerd when it goes.
+    let _ = containerd.kill();
+    let _ = containerd.wait();
+    Some(time)
 }
 
 fn figure(name: &str, value: f64, unit: &str) {
@@ -86,12 +159,16 @@ where
 
 /// Creates the pods and returns how long it took until all of them were seen as they should be.
 async fn start(client: &Client, names: &[String], wanted: &str) -> Duration {
+    start_as(client, names, wanted, pod).await
+}
+
+async fn start_as(client: &Client, names: &[String], wanted: &str, made: impl Fn(&str) -> Pod) -> Duration {
     let now = client.list::<Pod>("default", &ListOptions::default()).await.expect("pods are listed");
     let options = ListOptions { resource_version: Some(now.resource_version.clone()), ..ListOptions::default() };
     let mut events = client.watch::<Pod>("default", &options).await.expect("pods are watched");
     let begun = Instant::now();
     for name in names {
-        client.create(&pod(name)).await.expect("the pod is created");
+        client.create(&made(name)).await.expect("the pod is created");
     }
     let mut missing: HashSet<&str> = names.iter().map(String::as_str).collect();
     let seen = async {

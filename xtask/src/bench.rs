@@ -31,6 +31,9 @@ pub fn run(flags: &[&str]) -> Result<()> {
     };
     ensure!(tools::is_root(), "the benchmarks run clusters: run them as root");
     tools::ensure_all(&root())?;
+    if let Err(error) = tools::containerd(&root()) {
+        eprintln!("without containerd to compare with: {error:#}");
+    }
     let mut figures = Vec::new();
     for bench in BENCHES.iter().copied() {
         println!("$ cargo bench --workspace --bench {bench}");

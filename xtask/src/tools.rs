@@ -121,6 +121,21 @@ fn cni_plugins(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// containerd, which the benchmarks measure beside our own runtime.
+pub fn containerd(root: &Path) -> Result<()> {
+    let dir = root.join("target/tools");
+    let tools = dir.join("containerd");
+    if tools.join("ctr").exists() {
+        return Ok(());
+    }
+    let unpacked = unpack(&Archive::of_host(&dir)?.download("containerd")?, &dir)?.join("usr/bin");
+    std::fs::create_dir_all(&tools)?;
+    for program in ["containerd", "containerd-shim-runc-v2", "ctr"] {
+        std::fs::copy(unpacked.join(program), tools.join(program))?;
+    }
+    Ok(())
+}
+
 fn busybox(dir: &Path) -> Result<()> {
     let tool = dir.join("busybox");
     if tool.exists() {
