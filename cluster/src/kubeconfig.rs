@@ -90,6 +90,10 @@ pub fn server(path: &Path) -> Result<String> {
 /// The authority that a kubeconfig trusts, in PEM.
 pub fn authority(path: &Path) -> Result<String> {
     let config = read(path)?;
+    if let Some(file) = config.pointer("/clusters/0/cluster/certificate-authority").and_then(Value::as_str) {
+        let file = path.parent().unwrap_or(Path::new("/")).join(file);
+        return std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()));
+    }
     let data = config.pointer("/clusters/0/cluster/certificate-authority-data").and_then(Value::as_str);
     let data = data.with_context(|| format!("{} holds no certificate authority", path.display()))?;
     let pem = STANDARD.decode(data).with_context(|| format!("{} is damaged", path.display()))?;

@@ -100,25 +100,37 @@ impl Authority {
     /// Signs a leaf with a new key.
     pub fn issue(&self, leaf: &Leaf<'_>) -> Result<Identity> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(leaf.names.clone()).context("a certificate name is not valid")?;
-        params.distinguished_name.push(DnType::CommonName, leaf.common_name);
-        // One organization per certificate attribute is what the library can express; groups beyond the first are
-        // not used by any component.
-        if let Some(group) = leaf.organizations.first() {
-            params.distinguished_name.push(DnType::OrganizationName, *group);
-        }
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        if !leaf.names.is_empty() {
-            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-        }
-        let now = SystemTime::now();
-        params.not_before = (now - DAY).into();
-        params.not_after = (now + self.leaf_lifetime).into();
+        let mut params = leaf_params(leaf, self.leaf_lifetime)?;
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
     }
+}
+
+/// A leaf that its own key signed.
+pub fn self_signed(leaf: &Leaf<'_>) -> Result<Identity> {
+    let key = KeyPair::generate()?;
+    let certificate = leaf_params(leaf, LEAF_LIFETIME)?.self_signed(&key)?;
+    Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+fn leaf_params(leaf: &Leaf<'_>, lifetime: Duration) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(leaf.names.clone()).context("a certificate name is not valid")?;
+    params.distinguished_name.push(DnType::CommonName, leaf.common_name);
+    // One organization per certificate attribute is what the library can express; groups beyond the first are
+    // not used by any component.
+    if let Some(group) = leaf.organizations.first() {
+        params.distinguished_name.push(DnType::OrganizationName, *group);
+    }
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    if !leaf.names.is_empty() {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    let now = SystemTime::now();
+    params.not_before = (now - DAY).into();
+    params.not_after = (now + lifetime).into();
+    Ok(params)
 }
 
 fn authority_params(name: &str) -> CertificateParams {

@@ -10,12 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::control::{MANAGER_PORT, SCHEDULER_PORT};
 use super::endpoint::{self, Endpoint};
-use super::network::Plugged;
-use super::node::{self, Identities};
+use super::network::{self, Plugged};
+use super::node;
 use super::service_accounts;
 use super::tasks::Tasks;
 use crate::config::{Node, Place, node_name};
-use crate::join::settings::Settings;
 use crate::{cli, config, instance, kubeconfig, preflight};
 
 /// `corten controller-manager`.
@@ -112,18 +111,19 @@ async fn scheduler_endpoint(
     })
 }
 
-/// `corten kubelet`.
+/// `corten kubelet`, which joins as `corten agent` does where it has no kubeconfig.
 pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result<()> {
-    let node = Node::from_flags(&flags.agent, &Settings::default())?;
-    preflight::node(&node.place)?;
-    let _lock = instance::acquire_component(&node.place, "kubelet")?;
-    let identities =
-        Identities::of_agent(&node, client(flags.agent.kubeconfig.as_deref().context("--kubeconfig is needed")?)?)?;
+    let place = Place::of(&flags.agent.place);
+    preflight::node(&place)?;
+    let _lock = instance::acquire_component(&place, "kubelet")?;
+    let mut tasks = Tasks::new(shutdown);
+    let Some((node, identities)) = super::become_node(&flags.agent, &mut tasks).await? else { return Ok(()) };
     let mut config = node::kubelet_config(&node, identities.serving, node::host_resolver(), false)?;
     if let Some(endpoint) = flags.container_runtime_endpoint {
         config.cri_socket = endpoint;
     }
-    Ok(corten_kubelet::run(config, identities.kubelet, shutdown).await?)
+    tasks.spawn("kubelet", corten_kubelet::run(config, identities.kubelet, tasks.shutdown()));
+    tasks.run().await
 }
 
 /// `corten proxy`.
@@ -149,8 +149,8 @@ pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result
         config.socket = socket;
     }
     let network = Arc::new(Plugged::alone(node.clone()));
-    if let Some(range) = &flags.pod_cidr {
-        network.start(&node, range, None).await?;
+    if let Some(range) = flags.pod_cidr.or_else(|| network::known_range(&node)) {
+        network.start(&node, &range, None).await?;
     }
     Ok(corten_runtime::serve(config, network, shutdown).await?)
 }

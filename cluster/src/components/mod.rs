@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli;
-use crate::config::Cluster;
+use crate::config::{Cluster, Node};
 use crate::join::{self, Joined};
 use crate::pki::Pki;
 use crate::progress::Progress;
@@ -86,21 +86,27 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
 
 /// One more node of a cluster whose API server is elsewhere.
 pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()> {
-    let joined = tokio::select! {
-        joined = join::join(&flags) => joined?,
-        () = shutdown.cancelled() => return Ok(()),
-    };
-    let Joined { node, kubeconfig, renews } = joined;
-    let client = Client::from_kubeconfig(&kubeconfig, None).context("the kubeconfig cannot be used")?;
-    let mut tasks = Tasks::new(shutdown.clone());
-    let identities = if renews {
-        let (sender, serving) = watch::channel(renewal::first_serving(&node.place, &node.name)?);
-        tasks.spawn("client certificate", renewal::client(node.clone(), client.clone(), shutdown.clone()));
-        tasks.spawn("serving certificate", renewal::serving(node.clone(), client.clone(), sender, shutdown));
-        node::Identities::as_node(client, serving)
-    } else {
-        node::Identities::of_agent(&node, client)?
-    };
+    let mut tasks = Tasks::new(shutdown);
+    let Some((node, identities)) = become_node(&flags, &mut tasks).await? else { return Ok(()) };
     node::start(node, identities, false, &mut tasks)?;
     tasks.run().await
+}
+
+/// Joins the cluster where that has to be, and keeps the certificates that it got; `None` at shutdown.
+async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Node, node::Identities)>> {
+    let shutdown = tasks.shutdown();
+    let joined = tokio::select! {
+        joined = join::join(flags) => joined?,
+        () = shutdown.cancelled() => return Ok(None),
+    };
+    let Joined { node, kubeconfig, renews } = joined;
+    if !renews {
+        let identities = node::Identities::of_agent(&node, &kubeconfig)?;
+        return Ok(Some((node, identities)));
+    }
+    let client = Client::from_kubeconfig(&kubeconfig, None).context("the kubeconfig cannot be used")?;
+    let (sender, serving) = watch::channel(renewal::first_serving(&node.place, &node.name)?);
+    tasks.spawn("client certificate", renewal::client(node.clone(), client.clone(), shutdown.clone()));
+    tasks.spawn("serving certificate", renewal::serving(node.clone(), client.clone(), sender, shutdown));
+    Ok(Some((node, node::Identities::as_node(client, serving))))
 }

@@ -91,6 +91,14 @@ impl Plugged {
     }
 }
 
+/// The range that this node's network had when it last stood. A kubelet tells a runtime of its range once, and not again
+/// when the runtime comes back.
+pub fn known_range(node: &config::Node) -> Option<String> {
+    let text = std::fs::read_to_string(node.place.data.join(NETWORK_FILE)).ok()?;
+    let (bridge, range) = text.trim().split_once(' ')?;
+    (bridge == node.bridge).then(|| range.to_owned())
+}
+
 /// The settings of the pod network of a node with this range.
 pub fn network_config(node: &config::Node, range: &str) -> Result<corten_network::Config> {
     let pods = cidrs(range).context("the node's pod range")?;
@@ -185,7 +193,13 @@ impl corten_runtime::PodNetwork for Plugged {
 
     async fn pod_range(&self, range: &str) -> Result<(), String> {
         match &self.alone {
-            Some(node) => self.start(node, range, None).await.map_err(|error| format!("{error:#}")),
+            Some(node) => {
+                self.start(node, range, None).await.map_err(|error| format!("{error:#}"))?;
+                match known_range(node) {
+                    Some(known) if known != range => Err(format!("the pods of this node have addresses of {known}")),
+                    _ => Ok(()),
+                }
+            }
             None => Ok(()),
         }
     }
@@ -216,6 +230,21 @@ fn mapping(mapping: &corten_runtime::PortMapping) -> Result<PortMapping, String>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_runtime_alone_finds_its_range_again() {
+        use clap::Parser;
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().to_str().unwrap();
+        let words = ["corten", "runtime", "--data-dir", data];
+        let crate::cli::Command::Runtime(flags) = crate::cli::Cli::parse_from(words).command else { panic!() };
+        let mut node = config::Node::of_runtime(config::Place::of(&flags.place), &flags).unwrap();
+        assert_eq!(known_range(&node), None);
+        std::fs::write(folder.path().join(NETWORK_FILE), "corten0 10.244.3.0/24,fd00::/64\n").unwrap();
+        assert_eq!(known_range(&node).as_deref(), Some("10.244.3.0/24,fd00::/64"));
+        node.bridge = "other0".into();
+        assert_eq!(known_range(&node), None, "of another bridge");
+    }
 
     #[test]
     fn the_gateway_is_the_first_address() {

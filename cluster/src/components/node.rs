@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -21,7 +21,7 @@ use super::tasks::Tasks;
 use crate::cli::NetworkBackend;
 use crate::config::{Cluster, Node, Place};
 use crate::pki::{Identity, Leaf, Pki};
-use crate::{config, registries};
+use crate::{config, kubeconfig, pki, registries};
 
 /// The label and the taint of a node that runs the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -60,9 +60,11 @@ impl Identities {
         Identities { kubelet, proxy, dns, network, serving }
     }
 
-    /// Of a node with kubeconfig and certificate files in its place; the proxy, DNS and the network act as the node
-    /// where they have no file of their own.
-    pub fn of_agent(node: &Node, kubelet: Client) -> Result<Identities> {
+    /// Of a node with a kubeconfig, and certificate files in its place, which are made where they are missing; the proxy,
+    /// DNS and the network act as the node where they have no file of their own.
+    pub fn of_agent(node: &Node, kubeconfig: &Path) -> Result<Identities> {
+        let kubelet = Client::from_kubeconfig(kubeconfig, None)
+            .with_context(|| format!("{} cannot be used", kubeconfig.display()))?;
         let own = |name: &str| {
             let path = node.place.kubeconfig(name);
             if path.exists() { Client::from_kubeconfig(&path, None) } else { Ok(kubelet.clone()) }
@@ -77,7 +79,11 @@ impl Identities {
             true => ("kubelet-server-current.pem", "kubelet-server-current.pem"),
             false => ("kubelet.crt", "kubelet.key"),
         };
-        let tls = Tls { certificate: read(certificate)?, key: read(key)?, client_ca: read("ca.crt")? };
+        if !node.place.pki().join(certificate).exists() {
+            sign_for_itself(node, certificate, key)?;
+        }
+        let client_ca = read("ca.crt").or_else(|_| kubeconfig::authority(kubeconfig))?;
+        let tls = Tls { certificate: read(certificate)?, key: read(key)?, client_ca };
         Ok(Identities {
             proxy: own("proxy")?,
             dns: own("dns")?,
@@ -88,13 +94,24 @@ impl Identities {
     }
 }
 
+/// A certificate that nobody vouches for, as upstream's kubelet makes one where it was given none.
+fn sign_for_itself(node: &Node, certificate: &str, key: &str) -> Result<()> {
+    let identity = pki::self_signed(&leaf(&format!("system:node:{}", node.name), &node.name, &node.addresses))?;
+    pki::write_private(&node.place.pki().join(key), identity.key.as_bytes())?;
+    pki::write_private(&node.place.pki().join(certificate), identity.certificate.as_bytes())
+}
+
+/// What a certificate of a node's own API says.
+fn leaf<'a>(user: &'a str, name: &str, addresses: &[IpAddr]) -> Leaf<'a> {
+    let mut names = vec![name.to_owned(), "localhost".into(), "127.0.0.1".into()];
+    names.extend(addresses.iter().map(IpAddr::to_string));
+    Leaf { common_name: user, organizations: &["system:nodes"], names }
+}
+
 /// The certificate of a node's own API.
 pub fn serving(pki: &Pki, name: &str, addresses: &[IpAddr]) -> Result<Tls> {
     let user = format!("system:node:{name}");
-    let mut names = vec![name.to_owned(), "localhost".into(), "127.0.0.1".into()];
-    names.extend(addresses.iter().map(IpAddr::to_string));
-    let leaf = Leaf { common_name: &user, organizations: &["system:nodes"], names };
-    let Identity { certificate, key } = pki.cluster.issue(&leaf)?;
+    let Identity { certificate, key } = pki.cluster.issue(&leaf(&user, name, addresses))?;
     Ok(Tls { certificate, key, client_ca: pki.cluster.certificate.clone() })
 }
 
@@ -253,7 +270,20 @@ pub fn kubelet_config(
         ..corten_kubelet::Config::default()
     };
     node.kubelet.apply(&mut config)?;
+    read_certificates(&mut config)?;
     Ok(config)
+}
+
+/// Reads the certificates that the kubelet's configuration names by files.
+fn read_certificates(config: &mut corten_kubelet::Config) -> Result<()> {
+    let read = |path: &Option<PathBuf>| path.as_deref().map(super::files::read).transpose();
+    let files = &config.tls_files;
+    config.client_ca = read(&files.client_ca)?;
+    if let (Some(certificate), Some(key)) = (read(&files.certificate)?, read(&files.key)?) {
+        let client_ca = config.tls.as_ref().map(|tls| tls.borrow().client_ca.clone()).unwrap_or_default();
+        config.tls = Some(watch::channel(Tls { certificate, key, client_ca }).1);
+    }
+    Ok(())
 }
 
 /// What a node keeps free unless it is told otherwise. Upstream's parts of a disk are for one that belongs to the node;
