@@ -14,6 +14,14 @@ use crate::eviction::EvictionConfig;
 /// The place below the root directory where the volumes of the cluster's own provisioner lie.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
 
+/// Where a `KubeletConfiguration` says that certificates lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    pub client_ca: Option<PathBuf>,
+}
+
 /// The certificates of the node API, as PEM texts.
 #[derive(Clone, Debug)]
 pub struct Tls {
@@ -121,6 +129,11 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The node API's certificates, now and after they were renewed; without them the node API is not served.
     pub tls: Option<watch::Receiver<Tls>>,
+    /// The files that the configuration names for it, and the authority that it names for clients: whoever makes this
+    /// configuration reads them.
+    pub tls_files: TlsFiles,
+    /// Who signs the certificates of clients, in place of what `tls` says: PEM.
+    pub client_ca: Option<String>,
     /// The cluster's DNS servers, given to pods whose policy is `ClusterFirst`.
     pub cluster_dns: Vec<String>,
     /// The cluster's DNS domain. Default `cluster.local`.
@@ -145,6 +158,8 @@ pub struct Config {
     pub static_cpu_policy: bool,
     /// The processors that no container has for itself, as `0-1`; by default as many as are reserved.
     pub reserved_cpus: Option<String>,
+    /// The options of that policy.
+    pub cpu_options: crate::cpus::Options,
     /// Whether containers of guaranteed pods have their memory promised on NUMA nodes. Default false.
     pub static_memory_policy: bool,
     /// What is kept from them there: node, and bytes by kind.
@@ -153,6 +168,8 @@ pub struct Config {
     pub topology_policy: crate::topology::Policy,
     /// Whether that is for whole pods, and not for each container. Default false.
     pub topology_of_pods: bool,
+    /// The options of that policy.
+    pub topology_options: crate::topology::Options,
     /// How the node goes down with its machine.
     pub shutdown: ShutdownConfig,
     /// Whether the cgroup of all pods is held to what is not reserved. Default true.
@@ -215,6 +232,8 @@ impl Default for Config {
             log_dir: "/var/log".into(),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10250)),
             tls: None,
+            tls_files: TlsFiles::default(),
+            client_ca: None,
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             host_resolver: HostResolver::default(),
@@ -227,10 +246,12 @@ impl Default for Config {
             kube_reserved: BTreeMap::new(),
             static_cpu_policy: false,
             reserved_cpus: None,
+            cpu_options: crate::cpus::Options::default(),
             static_memory_policy: false,
             reserved_memory: Vec::new(),
             topology_policy: crate::topology::Policy::None,
             topology_of_pods: false,
+            topology_options: crate::topology::Options::default(),
             shutdown: ShutdownConfig::default(),
             enforce_allocatable: true,
             eviction: EvictionConfig::default(),

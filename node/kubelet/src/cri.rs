@@ -108,6 +108,14 @@ impl Runtime {
         Err(Error::pod(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces")))
     }
 
+    /// Whether the runtime keeps control groups by systemd; one that does not say, does not.
+    pub async fn has_systemd_cgroups(&self) -> bool {
+        let mut runtime = self.runtime.clone();
+        let asked = self.measured("runtime_config", runtime.runtime_config(quick(cri::RuntimeConfigRequest {}))).await;
+        let linux = asked.ok().and_then(|answer| answer.into_inner().linux);
+        linux.is_some_and(|linux| linux.cgroup_driver() == cri::CgroupDriver::Systemd)
+    }
+
     pub async fn set_pod_cidr(&self, pod_cidr: &str) -> Result<()> {
         let network_config = Some(cri::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
         let runtime_config = Some(cri::RuntimeConfig { network_config });

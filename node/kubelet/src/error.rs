@@ -45,6 +45,14 @@ pub enum Error {
     /// The pod asks for something that this node cannot give, or that does not exist.
     #[error("{0}")]
     Pod(String),
+    /// The pod cannot be here, for a reason that has a name.
+    #[error("{message}")]
+    Admission {
+        /// What the pod's status says in a word.
+        reason: &'static str,
+        /// What it says in a sentence.
+        message: String,
+    },
 }
 
 impl Error {
@@ -57,6 +65,11 @@ impl Error {
     /// An error about the pod itself, in upstream's words where it has some.
     pub(crate) fn pod(message: impl Into<String>) -> Error {
         Error::Pod(message.into())
+    }
+
+    /// A pod that cannot be here.
+    pub(crate) fn admission(reason: &'static str, message: String) -> Error {
+        Error::Admission { reason, message }
     }
 
     /// True when the API server says that the object does not exist.

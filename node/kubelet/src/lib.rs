@@ -49,7 +49,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-pub use config::{AccessConfig, Config, HostResolver, ImageCollection, Tls};
+pub use config::{AccessConfig, Config, HostResolver, ImageCollection, Tls, TlsFiles};
 pub use error::Error;
 pub use eviction::{EvictionConfig, default_hard, parse_flag};
 
@@ -92,6 +92,10 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let assigned = ListOptions::fields(format!("spec.nodeName={}", config.node_name));
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
+    if runtime.has_systemd_cgroups().await {
+        let told = "the container runtime keeps control groups by systemd; this kubelet writes them itself (set SystemdCgroup = false)";
+        return Err(Error::Configuration(told.into()));
+    }
     let services = services(
         &config,
         &client,

@@ -46,6 +46,16 @@ pub(super) fn written(duration: Duration) -> Value {
     format_duration(duration).into()
 }
 
+/// A zero leaves it as it is.
+fn set_duration(value: &Value, target: &mut Duration) -> Set {
+    let read = duration(value)?;
+    Ok(*target = if read.is_zero() { *target } else { read })
+}
+
+fn path(value: &Value) -> Result<Option<PathBuf>, String> {
+    Ok(Some(text(value)?).filter(|path| !path.is_empty()).map(PathBuf::from))
+}
+
 /// Amounts that are kept from pods, checked as they are read.
 fn reserved(value: &Value) -> Result<BTreeMap<String, String>, String> {
     let map = map(value)?;
@@ -63,10 +73,17 @@ pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "staticPodPath",
         get: |config| config.static_pod_path.as_ref().map_or(Value::Null, |path| json!(path)),
-        set: |config, value| {
-            config.static_pod_path = Some(text(value)?).filter(|path| !path.is_empty()).map(PathBuf::from);
-            Ok(())
-        },
+        set: |config, value| Ok(config.static_pod_path = path(value)?),
+    },
+    Field {
+        name: "tlsCertFile",
+        get: |config| config.tls_files.certificate.as_ref().map_or(Value::Null, |path| json!(path)),
+        set: |config, value| Ok(config.tls_files.certificate = path(value)?),
+    },
+    Field {
+        name: "tlsPrivateKeyFile",
+        get: |config| config.tls_files.key.as_ref().map_or(Value::Null, |path| json!(path)),
+        set: |config, value| Ok(config.tls_files.key = path(value)?),
     },
     Field {
         name: "address",
@@ -311,16 +328,20 @@ pub(super) const FIELDS: &[Field] = &[
         get: |config| {
             let access = &config.access;
             json!({
-                "x509": {},
+                "x509": match &config.tls_files.client_ca {
+                    Some(path) => json!({"clientCAFile": path}),
+                    None => json!({}),
+                },
                 "webhook": {"enabled": access.webhook, "cacheTTL": format_duration(access.token_ttl)},
                 "anonymous": {"enabled": access.anonymous},
             })
         },
         set: |config, value| {
-            let access = &mut config.access;
+            let (access, files) = (&mut config.access, &mut config.tls_files);
             nested(value, "", &mut |name, value| match name {
+                "x509.clientCAFile" => Some(path(value).map(|path| files.client_ca = path)),
                 "webhook.enabled" => Some(truth(value).map(|on| access.webhook = on)),
-                "webhook.cacheTTL" => Some(duration(value).map(|ttl| access.token_ttl = ttl)),
+                "webhook.cacheTTL" => Some(set_duration(value, &mut access.token_ttl)),
                 "anonymous.enabled" => Some(truth(value).map(|on| access.anonymous = on)),
                 _ => None,
             })
@@ -346,8 +367,8 @@ pub(super) const FIELDS: &[Field] = &[
                     Some("Webhook") => Ok(access.always_allow = false),
                     _ => Err(format!("{value} is neither \"Webhook\" nor \"AlwaysAllow\"")),
                 }),
-                "webhook.cacheAuthorizedTTL" => Some(duration(value).map(|ttl| access.allowed_ttl = ttl)),
-                "webhook.cacheUnauthorizedTTL" => Some(duration(value).map(|ttl| access.denied_ttl = ttl)),
+                "webhook.cacheAuthorizedTTL" => Some(set_duration(value, &mut access.allowed_ttl)),
+                "webhook.cacheUnauthorizedTTL" => Some(set_duration(value, &mut access.denied_ttl)),
                 _ => None,
             })
         },
@@ -376,6 +397,45 @@ fn nested(value: &Value, path: &str, take: &mut dyn FnMut(&str, &Value) -> Optio
     Ok(())
 }
 
+/// Numbers whose zero is no number: fields that upstream does not have as pointers.
+const PLAIN_NUMBERS: [&str; 8] = [
+    "eventBurst",
+    "kubeAPIBurst",
+    "maxOpenFiles",
+    "maxPods",
+    "nodeLeaseDurationSeconds",
+    "port",
+    "registryBurst",
+    "evictionMaxPodGracePeriod",
+];
+
+/// Whether upstream takes its default in place of the value: Go's zero values, with which kubeadm's documents are full.
+pub(super) fn is_unset(name: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) if text.is_empty() => !["resolvConf", "clusterDomain"].contains(&name),
+        Value::String(text) => text.ends_with('s') && parse_duration(text).is_ok_and(|duration| duration.is_zero()),
+        Value::Number(number) => PLAIN_NUMBERS.contains(&name) && number.as_i64() == Some(0),
+        Value::Bool(on) => !on && ["rotateCertificates", "serverTLSBootstrap"].contains(&name),
+        // Of these, upstream reads nothing but what is inside.
+        Value::Object(fields) if ["logging", "memorySwap", "crashLoopBackOff"].contains(&name) => {
+            fields.values().all(is_zero)
+        }
+        _ => false,
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty() || text == "0" || parse_duration(text).is_ok_and(|it| it.is_zero()),
+        Value::Object(fields) => fields.values().all(is_zero),
+        Value::Array(items) => items.is_empty(),
+        Value::Bool(true) => false,
+    }
+}
+
 /// Settings of which this kubelet does one thing only, upstream's default unless it says why not.
 pub(super) const FIXED: &[(&str, &str)] = &[
     ("enableServer", "true"),
@@ -383,8 +443,10 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("fileCheckFrequency", r#""20s""#),
     ("httpCheckFrequency", r#""20s""#),
     ("readOnlyPort", "0"),
-    ("rotateCertificates", "false"),
-    ("serverTLSBootstrap", "false"),
+    // A node that joins asks for its certificates, and asks again before they expire.
+    ("rotateCertificates", "true"),
+    ("serverTLSBootstrap", "true"),
+    ("logging", r#"{"format":"text"}"#),
     ("registryPullQPS", "5"),
     ("registryBurst", "10"),
     ("imagePullCredentialsVerificationPolicy", r#""NeverVerify""#),
@@ -397,7 +459,6 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("nodeStatusUpdateFrequency", r#""10s""#),
     ("volumeStatsAggPeriod", r#""1m0s""#),
     ("cgroupsPerQOS", "true"),
-    ("cgroupDriver", r#""cgroupfs""#),
     ("cpuManagerReconcilePeriod", r#""10s""#),
     ("runtimeRequestTimeout", r#""2m0s""#),
     ("hairpinMode", r#""promiscuous-bridge""#),

@@ -8,10 +8,23 @@ use serde_json::json;
 
 use super::Field;
 use super::fields::{duration, map, number, text, written};
+use crate::cpus::Options;
 use crate::shutdown::Period;
-use crate::topology::Policy;
+use crate::topology::{MOST_NODES, Policy};
+
+const CLOSEST: &str = "prefer-closest-numa-nodes";
+const MOST: &str = "max-allowable-numa-nodes";
 
 pub(super) const FIELDS: &[Field] = &[
+    Field {
+        name: "cgroupDriver",
+        // The runtime says which driver is in use, as with upstream; one that says systemd is refused.
+        get: |_| "cgroupfs".into(),
+        set: |_, value| match text(value)?.as_str() {
+            "cgroupfs" | "systemd" => Ok(()),
+            other => Err(format!("{other:?} is neither cgroupfs nor systemd")),
+        },
+    },
     Field {
         name: "cpuManagerPolicy",
         get: |config| if config.static_cpu_policy { "static" } else { "none" }.into(),
@@ -21,6 +34,29 @@ pub(super) const FIELDS: &[Field] = &[
                 "static" => true,
                 other => return Err(format!("{other:?} is neither none nor static")),
             };
+            Ok(())
+        },
+    },
+    Field {
+        name: "cpuManagerPolicyOptions",
+        get: |config| {
+            let mut options = config.cpu_options;
+            let named = Options::ALL.iter().filter(|(_, option)| *option(&mut options));
+            options_of(named.map(|(name, _)| ((*name).to_owned(), "true".to_owned())))
+        },
+        set: |config, value| {
+            config.cpu_options = Options::default();
+            for (name, value) in map(value)? {
+                let known = Options::ALL.iter().find(|(known, _)| *known == name);
+                let (_, option) = known.ok_or_else(|| match name.as_str() {
+                    "distribute-cpus-across-numa" => format!("option {name:?} is not supported by this kubelet"),
+                    "align-by-socket" | "distribute-cpus-across-cores" => {
+                        format!("CPU Manager Policy Alpha-level Options not enabled, but option {name:?} provided")
+                    }
+                    _ => format!("unknown CPU Manager Policy option: {name:?}"),
+                })?;
+                *option(&mut config.cpu_options) = truth(&name, &value)?;
+            }
             Ok(())
         },
     },
@@ -96,6 +132,33 @@ pub(super) const FIELDS: &[Field] = &[
         },
     },
     Field {
+        name: "topologyManagerPolicyOptions",
+        get: |config| {
+            let options = &config.topology_options;
+            let most = (options.most_nodes != MOST_NODES).then(|| (MOST, options.most_nodes.to_string()));
+            let closest = options.closest.then(|| (CLOSEST, "true".to_owned()));
+            options_of(most.into_iter().chain(closest).map(|(name, value)| (name.to_owned(), value)))
+        },
+        set: |config, value| {
+            let options = &mut config.topology_options;
+            *options = crate::topology::Options::default();
+            for (name, value) in map(value)? {
+                match name.as_str() {
+                    CLOSEST => options.closest = truth(&name, &value)?,
+                    MOST => {
+                        let wrong = |_| format!("unable to convert policy option to integer {name:?}: {value:?}");
+                        options.most_nodes = value.parse().map_err(wrong)?;
+                        if options.most_nodes < MOST_NODES {
+                            return Err(format!("the minimum value of {name:?} should not be less than {MOST_NODES}"));
+                        }
+                    }
+                    _ => return Err(format!("unknown Topology Manager Policy option: {name:?}")),
+                }
+            }
+            Ok(())
+        },
+    },
+    Field {
         name: "shutdownGracePeriod",
         get: |config| written(config.shutdown.whole),
         set: |config, value| {
@@ -133,6 +196,20 @@ pub(super) const FIELDS: &[Field] = &[
         },
     },
 ];
+
+fn options_of(named: impl Iterator<Item = (String, String)>) -> Value {
+    let named: BTreeMap<String, String> = named.collect();
+    if named.is_empty() { Value::Null } else { json!(named) }
+}
+
+/// What Go reads as a truth value.
+fn truth(name: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("bad value for option {name:?}: parsing {value:?}: invalid syntax")),
+    }
+}
 
 /// `{numaNode: 0, limits: {memory: 1Gi}}`.
 fn reserved(value: &Value) -> Result<(u32, BTreeMap<String, u64>), String> {

@@ -41,6 +41,9 @@ pub fn apply(config: &mut Config, document: &Value) -> Result<()> {
         }
     }
     for (name, value) in fields.iter().filter(|(name, _)| !["kind", "apiVersion"].contains(&name.as_str())) {
+        if fields::is_unset(name, value) && is_known(name) {
+            continue;
+        }
         set(config, name, value).map_err(refuse)?;
     }
     reserve_cpus(config);
@@ -74,6 +77,10 @@ fn set(config: &mut Config, name: &str, value: &Value) -> std::result::Result<()
     Err(format!("{name}: {value} is not supported by this kubelet, which knows only {only}"))
 }
 
+fn is_known(name: &str) -> bool {
+    every().any(|field| field.name == name) || FIXED.iter().any(|(known, _)| *known == name)
+}
+
 /// Equal, or two notations of the same duration.
 fn is_same(a: &Value, b: &Value) -> bool {
     let duration = |value: &Value| value.as_str().and_then(|text| parse_duration(text).ok());
@@ -89,6 +96,12 @@ fn check(config: &Config) -> std::result::Result<(), String> {
             "imageGCLowThresholdPercent ({}) must be less than imageGCHighThresholdPercent ({}), and neither above 100",
             images.low_threshold_percent, images.high_threshold_percent
         ));
+    }
+    if config.tls_files.certificate.is_some() != config.tls_files.key.is_some() {
+        return Err("tlsCertFile and tlsPrivateKeyFile must be set together".into());
+    }
+    if !config.static_cpu_policy && config.cpu_options != crate::cpus::Options::default() {
+        return Err("cpuManagerPolicyOptions: the none policy has no options".into());
     }
     let shutdown = &config.shutdown;
     if shutdown.critical > shutdown.whole {
@@ -148,6 +161,36 @@ mod tests {
         assert_eq!(config.eviction.hard.len(), 1, "the given thresholds stand in place of the default ones");
     }
 
+    /// What `kubeadm init` writes: most of it are zero values.
+    const KUBEADM: &str = r#"{
+        "authentication": {"anonymous": {"enabled": false}, "webhook": {"cacheTTL": "0s", "enabled": true},
+            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"}},
+        "authorization": {"mode": "Webhook", "webhook": {"cacheAuthorizedTTL": "0s", "cacheUnauthorizedTTL": "0s"}},
+        "cgroupDriver": "systemd", "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local",
+        "containerRuntimeEndpoint": "", "cpuManagerReconcilePeriod": "0s", "crashLoopBackOff": {},
+        "evictionPressureTransitionPeriod": "0s", "fileCheckFrequency": "0s", "healthzBindAddress": "127.0.0.1",
+        "healthzPort": 10248, "httpCheckFrequency": "0s", "imageMaximumGCAge": "0s", "imageMinimumGCAge": "0s",
+        "logging": {"flushFrequency": 0, "options": {"json": {"infoBufferSize": "0"}, "text": {"infoBufferSize": "0"}},
+            "verbosity": 0},
+        "memorySwap": {}, "nodeStatusReportFrequency": "0s", "nodeStatusUpdateFrequency": "0s",
+        "rotateCertificates": true, "runtimeRequestTimeout": "0s", "shutdownGracePeriod": "0s",
+        "shutdownGracePeriodCriticalPods": "0s", "staticPodPath": "/etc/kubernetes/manifests",
+        "streamingConnectionIdleTimeout": "0s", "syncFrequency": "0s", "volumeStatsAggPeriod": "0s"
+    }"#;
+
+    #[test]
+    fn zero_values_are_the_defaults() {
+        let config = read(serde_json::from_str(KUBEADM).unwrap()).unwrap();
+        let default = Config::default();
+        assert_eq!(config.access.token_ttl, default.access.token_ttl);
+        assert_eq!(config.eviction.pressure_transition_period, default.eviction.pressure_transition_period);
+        assert_eq!(config.image_collection.minimum_age, default.image_collection.minimum_age);
+        assert_eq!(config.cri_socket, default.cri_socket);
+        assert_eq!(config.tls_files.client_ca.as_deref(), Some(std::path::Path::new("/etc/kubernetes/pki/ca.crt")));
+        let error = read(json!({"syncFrequencies": "0s"})).unwrap_err();
+        assert!(error.contains("unknown field"), "{error}");
+    }
+
     #[test]
     fn what_is_unknown_or_not_done_is_refused() {
         for (fields, expected) in [
@@ -155,6 +198,18 @@ mod tests {
             (
                 json!({"topologyManagerPolicy": "nearest"}),
                 "KubeletConfiguration: topologyManagerPolicy: \"nearest\" is none of none, best-effort, restricted, single-numa-node",
+            ),
+            (
+                json!({"cpuManagerPolicy": "static", "cpuManagerPolicyOptions": {"align-by-socket": "true"}}),
+                "KubeletConfiguration: cpuManagerPolicyOptions: CPU Manager Policy Alpha-level Options not enabled, but option \"align-by-socket\" provided",
+            ),
+            (
+                json!({"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}}),
+                "KubeletConfiguration: cpuManagerPolicyOptions: the none policy has no options",
+            ),
+            (
+                json!({"topologyManagerPolicyOptions": {"max-allowable-numa-nodes": "4"}}),
+                "KubeletConfiguration: topologyManagerPolicyOptions: the minimum value of \"max-allowable-numa-nodes\" should not be less than 8",
             ),
             (json!({"maxPods": "many"}), "KubeletConfiguration: maxPods: \"many\" is not a whole number"),
             (
@@ -171,7 +226,11 @@ mod tests {
 
     #[test]
     fn the_document_reads_back_as_itself() {
-        let config = Config { max_pods: 7, ..Config::default() };
+        let options = json!({
+            "cpuManagerPolicy": "static", "cpuManagerPolicyOptions": {"strict-cpu-reservation": "true"}, "maxPods": 7,
+            "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "1", "max-allowable-numa-nodes": "16"},
+        });
+        let config = read(options).unwrap();
         let written = document(&config);
         let mut again = Config::default();
         apply(&mut again, &written).unwrap();

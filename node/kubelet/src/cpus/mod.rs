@@ -35,8 +35,29 @@ pub struct Cpus {
     shared: watch::Sender<String>,
 }
 
+/// Upstream's options of the static policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// A container has cores for itself, and never a part of one.
+    pub whole_cores: bool,
+    /// What is reserved is not shared either.
+    pub strict_reservation: bool,
+    /// A container's processors share a cache where that is possible.
+    pub by_cache: bool,
+}
+
+impl Options {
+    /// The options by upstream's names.
+    pub const ALL: [(&'static str, fn(&mut Options) -> &mut bool); 3] = [
+        ("full-pcpus-only", |options| &mut options.whole_cores),
+        ("strict-cpu-reservation", |options| &mut options.strict_reservation),
+        ("prefer-align-cpus-by-uncorecache", |options| &mut options.by_cache),
+    ];
+}
+
 struct Static {
     topology: Topology,
+    options: Options,
     reserved: CpuSet,
     file: PathBuf,
     given: Mutex<Given>,
@@ -53,7 +74,7 @@ impl Cpus {
         let file = config.root_dir.join(FILE);
         let mut given = read(&file);
         given.retain(|_, cpus| cpus.iter().all(|cpu| topology.0.contains_key(cpu) && !reserved.contains(cpu)));
-        let policy = Static { topology, reserved, file, given: Mutex::new(given) };
+        let policy = Static { topology, options: config.cpu_options, reserved, file, given: Mutex::new(given) };
         let shared = watch::channel(set::format(&policy.shared())).0;
         Ok(Cpus { policy: Some(policy), shared })
     }
@@ -137,9 +158,31 @@ impl Static {
         if count == 0 || given.contains_key(&key) {
             return Ok(());
         }
+        self.check_cores(&given, count)?;
         let cpus = self.choose(&given, &reusable(&given, pod), count, nodes)?;
         given.insert(key, cpus);
         self.write(&given)
+    }
+
+    /// Whether the container's processors are whole cores, where they must be.
+    fn check_cores(&self, given: &Given, count: usize) -> Result<()> {
+        if !self.options.whole_cores {
+            return Ok(());
+        }
+        let per_core = self.topology.per_core();
+        if !count.is_multiple_of(per_core) {
+            let why = format!("requested {count} cpus not multiple cpus per core = {per_core}");
+            return Err(Error::admission("SMTAlignmentError", format!("SMT Alignment Error: {why}")));
+        }
+        let reserved = self.topology.with_siblings(&self.reserved);
+        let available = self.free(given).difference(&reserved).count();
+        if count > available {
+            let why = format!(
+                "not enough free physical CPUs: available physical CPUs = {available}, requested CPUs = {count}, CPUs per core = {per_core}"
+            );
+            return Err(Error::admission("SMTAlignmentError", format!("SMT Alignment Error: {why}")));
+        }
+        Ok(())
     }
 
     fn choose(&self, given: &Given, reusable: &CpuSet, count: usize, nodes: Option<Nodes>) -> Result<CpuSet> {
@@ -156,7 +199,8 @@ impl Static {
         let beside: CpuSet = free.iter().copied().filter(near).collect();
         for (among, most) in [(beside.clone(), beside.len()), (free.clone(), usize::MAX)] {
             let among: CpuSet = among.intersection(&free).copied().collect();
-            let taken = self.topology.take(&among, (count - chosen.len()).min(most)).unwrap_or_default();
+            let taken =
+                self.topology.take(&among, (count - chosen.len()).min(most), self.options.by_cache).unwrap_or_default();
             free.retain(|cpu| !taken.contains(cpu));
             chosen.extend(taken);
         }
@@ -182,7 +226,10 @@ impl Static {
     }
 
     fn shared(&self) -> CpuSet {
-        let taken: CpuSet = self.lock().values().flatten().copied().collect();
+        let mut taken: CpuSet = self.lock().values().flatten().copied().collect();
+        if self.options.strict_reservation {
+            taken.extend(&self.reserved);
+        }
         self.topology.all().difference(&taken).copied().collect()
     }
 
@@ -297,7 +344,7 @@ fn reserved(config: &Config, topology: &Topology) -> Result<CpuSet> {
         ));
     }
     let count = usize::try_from((milli + 999) / 1000).unwrap_or(usize::MAX);
-    topology.take(&topology.all(), count).ok_or_else(|| {
+    topology.take(&topology.all(), count, false).ok_or_else(|| {
         Error::Configuration(format!("{count} processors are reserved, and this machine has {}", topology.0.len()))
     })
 }
@@ -309,9 +356,10 @@ mod tests {
     use crate::fixtures;
 
     fn policy(root: &Path) -> Static {
-        let place = |cpu: u32| Place { numa_node: 0, socket: 0, core: cpu / 2 };
+        let place = |cpu: u32| Place { numa_node: 0, socket: 0, core: cpu / 2, cache: 0 };
         Static {
             topology: Topology((0..6).map(|cpu| (cpu, place(cpu))).collect()),
+            options: Options::default(),
             reserved: set::parse("0-1").unwrap(),
             file: root.join(FILE),
             given: Mutex::new(read(&root.join(FILE))),
@@ -369,6 +417,25 @@ mod tests {
         assert_eq!(again.own("a", "c"), set::parse("2-3"), "after a restart");
         again.release("c").unwrap();
         assert_eq!(set::format(&again.shared()), "0-1,4-5");
+    }
+
+    #[test]
+    fn whole_cores_and_strict_reservations_are_kept_on_request() {
+        let root = tempfile::tempdir().unwrap();
+        let mut policy = policy(root.path());
+        policy.options = Options { whole_cores: true, strict_reservation: true, by_cache: false };
+        policy.reserved = set::parse("0").unwrap();
+        assert_eq!(set::format(&policy.shared()), "1-5", "what is reserved is not shared");
+        let refused = |cpu| match allocate(&policy, &pod("a", None, cpu)).unwrap_err() {
+            Error::Admission { reason, message } => (reason, message),
+            other => panic!("{other}"),
+        };
+        let odd = "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2";
+        assert_eq!(refused("3"), ("SMTAlignmentError", odd.to_owned()));
+        allocate(&policy, &pod("b", None, "2")).unwrap();
+        assert_eq!(policy.own("b", "c"), set::parse("2-3"), "the core that is reserved in part is not given");
+        let short = "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 2, requested CPUs = 4, CPUs per core = 2";
+        assert_eq!(refused("4"), ("SMTAlignmentError", short.to_owned()));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Which processors lie together, and which to take for a container: whole NUMA nodes first, then whole sockets, whole
-//! cores, and single threads last, from where the least is left, so that what stays free stays whole. Pure but for `read`.
+//! cores, and single threads last, from where the least is left, so that what stays free stays whole. On request, what
+//! shares a cache is taken together. Pure but for `read`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -14,6 +15,8 @@ pub struct Place {
     pub numa_node: u32,
     pub socket: u32,
     pub core: u32,
+    /// The last level of cache, which cores share.
+    pub cache: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,10 +34,14 @@ impl Topology {
             nodes.extend(cpus.into_iter().map(|cpu| (cpu, node)));
         }
         let places = online.into_iter().map(|cpu| {
-            let number =
-                |file: &str| text(base.join(format!("cpu/cpu{cpu}/topology/{file}"))).trim().parse().unwrap_or(0);
-            let numa_node = nodes.get(&cpu).copied().unwrap_or(0);
-            (cpu, Place { numa_node, socket: number("physical_package_id"), core: number("core_id") })
+            let number = |file: &str| text(base.join(format!("cpu/cpu{cpu}/{file}"))).trim().parse().unwrap_or(0);
+            let place = Place {
+                numa_node: nodes.get(&cpu).copied().unwrap_or(0),
+                socket: number("topology/physical_package_id"),
+                core: number("topology/core_id"),
+                cache: number("cache/index3/id"),
+            };
+            (cpu, place)
         });
         Topology(places.collect())
     }
@@ -48,27 +55,76 @@ impl Topology {
         topology::nodes(self.0.get(&cpu).map(|place| place.numa_node))
     }
 
-    /// So many of the free processors, or none if there are not enough.
-    pub fn take(&self, free: &CpuSet, count: usize) -> Option<CpuSet> {
+    /// How many processors a core has.
+    pub fn per_core(&self) -> usize {
+        let cores: BTreeSet<(u32, u32, u32)> = self.0.values().map(whole_core).collect();
+        self.0.len() / cores.len().max(1)
+    }
+
+    /// The processors, and the others of their cores.
+    pub fn with_siblings(&self, cpus: &CpuSet) -> CpuSet {
+        let cores: BTreeSet<(u32, u32, u32)> = cpus.iter().filter_map(|cpu| self.0.get(cpu)).map(whole_core).collect();
+        self.0.iter().filter(|(_, place)| cores.contains(&whole_core(place))).map(|(cpu, _)| *cpu).collect()
+    }
+
+    /// So many of the free processors, or none if there are not enough; `by_cache` takes those that share a cache
+    /// where that is possible.
+    pub fn take(&self, free: &CpuSet, count: usize, by_cache: bool) -> Option<CpuSet> {
         if free.len() < count {
             return None;
         }
         let mut free = free.clone();
         let mut taken = CpuSet::new();
-        for group in [|place: &Place| (place.numa_node, 0, 0), |place: &Place| (0, place.socket, 0), whole_core] {
-            for cpus in self.whole_groups(&free, group) {
-                if taken.len() + cpus.len() <= count {
-                    free.retain(|cpu| !cpus.contains(cpu));
-                    taken.extend(cpus);
-                }
-            }
+        take_whole(self.whole_groups(&free, |place| (place.numa_node, 0, 0)), &mut free, &mut taken, count);
+        take_whole(self.whole_groups(&free, |place| (0, place.socket, 0)), &mut free, &mut taken, count);
+        if by_cache {
+            take_whole(self.by_caches(&free, count - taken.len()), &mut free, &mut taken, count);
         }
+        take_whole(self.whole_groups(&free, whole_core), &mut free, &mut taken, count);
         while taken.len() < count {
             let next = self.loneliest(&free)?;
             free.remove(&next);
             taken.insert(next);
         }
         Some(taken)
+    }
+
+    /// What to take of caches: whole ones while that many are needed, and the rest from one that has it, the fullest
+    /// first. Nothing of a cache that has too little.
+    fn by_caches(&self, free: &CpuSet, count: usize) -> Vec<CpuSet> {
+        let of_cache = |place: &Place| (place.numa_node, place.socket, place.cache);
+        let mut chosen = Vec::new();
+        let mut needed = count;
+        let mut free = free.clone();
+        for whole in self.whole_groups(&free, of_cache) {
+            if whole.len() <= needed {
+                needed -= whole.len();
+                free.retain(|cpu| !whole.contains(cpu));
+                chosen.push(whole);
+            }
+        }
+        let mut caches: BTreeMap<(u32, u32, u32), CpuSet> = BTreeMap::new();
+        for cpu in &free {
+            caches.entry(self.0.get(cpu).map(of_cache).unwrap_or_default()).or_default().insert(*cpu);
+        }
+        let mut caches: Vec<_> = caches.into_iter().collect();
+        caches.sort_unstable_by_key(|((node, _, cache), cpus)| (*node, cpus.len(), *cache));
+        let part = caches.iter().find_map(|(_, cpus)| self.part_of_cache(cpus, needed)).filter(|_| needed > 0);
+        chosen.extend(part);
+        chosen
+    }
+
+    /// So many of a cache's free processors, core by core; `None` if its first cores do not have just that.
+    fn part_of_cache(&self, free: &CpuSet, needed: usize) -> Option<CpuSet> {
+        let cores: BTreeSet<_> = free.iter().filter_map(|cpu| self.0.get(cpu)).map(whole_core).collect();
+        let cores: BTreeSet<_> = cores.into_iter().take(needed.div_ceil(self.per_core().max(1))).collect();
+        let of_cores = |cpu: &&u32| self.0.get(cpu).is_some_and(|place| cores.contains(&whole_core(place)));
+        let mut cpus: CpuSet = free.iter().filter(of_cores).copied().collect();
+        // One processor of the last core is left where an odd number is needed.
+        if needed % 2 == 1 && cpus.len() > needed {
+            cpus.pop_last();
+        }
+        (cpus.len() == needed).then_some(cpus)
     }
 
     /// The groups of which every processor is free, in order.
@@ -99,6 +155,16 @@ impl Topology {
     }
 }
 
+/// Takes the groups that are not more than is needed.
+fn take_whole(groups: Vec<CpuSet>, free: &mut CpuSet, taken: &mut CpuSet, count: usize) {
+    for cpus in groups {
+        if taken.len() + cpus.len() <= count {
+            free.retain(|cpu| !cpus.contains(cpu));
+            taken.extend(cpus);
+        }
+    }
+}
+
 fn whole_core(place: &Place) -> (u32, u32, u32) {
     (0, place.socket, place.core)
 }
@@ -109,7 +175,7 @@ mod tests {
 
     /// Two sockets, a NUMA node each, of two cores with two threads: 0 and 4 are one core, as kernels number them.
     fn machine() -> Topology {
-        let place = |cpu: u32| Place { numa_node: cpu % 4 / 2, socket: cpu % 4 / 2, core: cpu % 4 % 2 };
+        let place = |cpu: u32| Place { numa_node: cpu % 4 / 2, socket: cpu % 4 / 2, core: cpu % 4 % 2, cache: 0 };
         Topology((0..8).map(|cpu| (cpu, place(cpu))).collect())
     }
 
@@ -125,11 +191,33 @@ mod tests {
             ("1-3,5-7", 3, "1,2,5"),
             ("0-7", 8, "0-7"),
         ] {
-            let taken = machine().take(&set::parse(free).unwrap(), count).map(|taken| set::format(&taken));
+            let taken = machine().take(&set::parse(free).unwrap(), count, false).map(|taken| set::format(&taken));
             let expected = set::format(&set::parse(expected).unwrap());
             assert_eq!(taken, Some(expected), "{count} of {free}");
         }
-        assert_eq!(machine().take(&set::parse("0-1").unwrap(), 3), None);
+        assert_eq!(machine().take(&set::parse("0-1").unwrap(), 3, false), None);
+    }
+
+    #[test]
+    fn what_shares_a_cache_is_taken_together_on_request() {
+        // One NUMA node of sixteen processors, two to a core, four cores to a cache: 0 and 1 are one core.
+        let place = |cpu: u32| Place { numa_node: 0, socket: 0, core: cpu / 2, cache: cpu / 8 };
+        let machine = Topology((0..16).map(|cpu| (cpu, place(cpu))).collect());
+        for (free, count, by_cache, expected) in [
+            ("2-15", 8, true, "8-15"),
+            ("2-15", 8, false, "2-9"),
+            ("2-15", 4, true, "2-5"),
+            ("6-15", 4, true, "8-11"),
+            ("6-15", 4, false, "6-9"),
+            ("6-15", 3, true, "8-10"),
+            ("4-7,12-15", 6, true, "4-7,12-13"),
+            ("2-15", 10, true, "2-3,8-15"),
+        ] {
+            let taken = machine.take(&set::parse(free).unwrap(), count, by_cache).map(|taken| set::format(&taken));
+            assert_eq!(taken.as_deref(), Some(expected), "{count} of {free}, {by_cache}");
+        }
+        assert_eq!(machine.per_core(), 2);
+        assert_eq!(machine.with_siblings(&set::parse("1,6").unwrap()), set::parse("0-1,6-7").unwrap());
     }
 
     #[test]

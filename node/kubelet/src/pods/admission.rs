@@ -11,6 +11,7 @@ use corten_api::placement;
 
 use super::{Services, spec};
 use crate::container::resources::{self, QosClass, ResourceList};
+use crate::error::Error;
 use crate::eviction::Pressure;
 
 /// Why a pod is refused, in the words of its status.
@@ -32,6 +33,14 @@ impl Rejection {
     /// A part of the node that could not give what the scheduler thought it could.
     pub fn unexpected(error: &dyn std::fmt::Display) -> Rejection {
         Rejection::new("UnexpectedAdmissionError", format!("Allocate failed due to {error}, which is unexpected"))
+    }
+
+    /// What the error says, by its own name where it has one.
+    pub fn of(error: Error) -> Rejection {
+        match error {
+            Error::Admission { reason, message } => Rejection::new(reason, message),
+            other => Rejection::unexpected(&other),
+        }
     }
 
     /// The node has everything, but not near each other.

@@ -92,7 +92,7 @@ pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationT
 pub async fn serve(state: Arc<State>) -> Result<()> {
     let config = &state.services.config;
     let Some(mut certificates) = config.tls.clone() else { return Ok(()) };
-    let mut acceptor = tls::acceptor(&certificates.borrow_and_update())?;
+    let mut acceptor = tls::acceptor(&certificates.borrow_and_update(), config.client_ca.as_deref())?;
     let address = config.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
     info!(%address, "node API is served");
@@ -109,7 +109,7 @@ pub async fn serve(state: Arc<State>) -> Result<()> {
             },
         };
         if certificates.has_changed().unwrap_or(false) {
-            match tls::acceptor(&certificates.borrow_and_update()) {
+            match tls::acceptor(&certificates.borrow_and_update(), config.client_ca.as_deref()) {
                 Ok(renewed) => acceptor = renewed,
                 Err(error) => warn!(%error, "the renewed certificate of the node API cannot be used"),
             }

@@ -11,11 +11,12 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::Tls;
 use crate::error::{Error, Result};
 
-/// An acceptor that asks for a client certificate and lets a client without one in, to be told 401.
-pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
+/// An acceptor that asks for a client certificate, of `client_ca` where the configuration names one, and lets a client
+/// without one in, to be told 401.
+pub fn acceptor(tls: &Tls, client_ca: Option<&str>) -> Result<TlsAcceptor> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(&tls.client_ca)? {
+    for certificate in certificates(client_ca.unwrap_or(&tls.client_ca))? {
         roots.add(certificate).map_err(|error| Error::Tls(format!("client CA: {error}")))?;
     }
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())

@@ -33,10 +33,9 @@ impl Topology {
                 Some(place) => place,
                 None => self.place(services, pod, Some(container))?,
             };
-            let unexpected = |error: crate::error::Error| Rejection::unexpected(&error);
-            services.devices.allocate(pod, container, place.nodes).await.map_err(unexpected)?;
-            services.cpus.allocate(pod, container, place.nodes).map_err(unexpected)?;
-            services.memory.allocate(pod, container, place).map_err(unexpected)?;
+            services.devices.allocate(pod, container, place.nodes).await.map_err(Rejection::of)?;
+            services.cpus.allocate(pod, container, place.nodes).map_err(Rejection::of)?;
+            services.memory.allocate(pod, container, place).map_err(Rejection::of)?;
         }
         Ok(())
     }
@@ -46,9 +45,9 @@ impl Topology {
         if self.policy == Policy::None {
             return Ok(Hint { nodes: None, preferred: false });
         }
-        let mut hints = services.devices.hints(pod, container, self.nodes);
+        let mut hints = services.devices.hints(pod, container, self.machine.nodes);
         hints.extend(services.cpus.hints(pod, container));
         hints.extend(services.memory.hints(pod, container));
-        merge::merge(self.policy, self.nodes, &hints).ok_or_else(Rejection::topology)
+        merge::merge(self.policy, &self.machine, &hints).ok_or_else(Rejection::topology)
     }
 }

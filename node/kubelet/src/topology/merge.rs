@@ -1,9 +1,10 @@
 //! One place for everything, found from what each manager could give. Pure.
 
-use super::{Hint, Nodes, Policy};
+use super::{Hint, Machine, Nodes, Policy};
 
 /// What is the best for all resources together; `None` if the policy refuses it.
-pub fn merge(policy: Policy, all: Nodes, resources: &[Vec<Hint>]) -> Option<Hint> {
+pub(super) fn merge(policy: Policy, machine: &Machine, resources: &[Vec<Hint>]) -> Option<Hint> {
+    let all = machine.nodes;
     let impossible = Hint { nodes: None, preferred: false };
     let mut resources: Vec<Vec<Hint>> = resources.to_vec();
     for hints in &mut resources {
@@ -19,7 +20,7 @@ pub fn merge(policy: Policy, all: Nodes, resources: &[Vec<Hint>]) -> Option<Hint
     let widest = resources.iter().filter_map(|hints| narrowest(hints)).max().unwrap_or(0);
     permute(&resources, &mut Vec::new(), &mut |chosen| {
         let merged = intersect(all, chosen);
-        if merged.0 != 0 && best.is_none_or(|best| is_better(merged, best, widest)) {
+        if merged.0 != 0 && best.is_none_or(|best| is_better(machine, merged, best, widest)) {
             best = Some(merged);
         }
     });
@@ -51,8 +52,14 @@ fn narrowest(hints: &[Hint]) -> Option<u32> {
     hints.iter().filter_map(|hint| hint.nodes).map(Nodes::count_ones).min()
 }
 
-fn is_better((nodes, preferred): (Nodes, bool), (best, best_preferred): (Nodes, bool), widest: u32) -> bool {
-    let narrower = (nodes.count_ones(), nodes) < (best.count_ones(), best);
+fn is_better(
+    machine: &Machine,
+    (nodes, preferred): (Nodes, bool),
+    (best, best_preferred): (Nodes, bool),
+    widest: u32,
+) -> bool {
+    let size = |nodes: Nodes| (nodes.count_ones(), machine.spread(nodes), nodes);
+    let narrower = size(nodes) < size(best);
     if preferred != best_preferred {
         return preferred;
     }
@@ -107,6 +114,23 @@ mod tests {
         format!("{}{}", nodes.unwrap_or_else(|| "*".into()), if hint.preferred { "+" } else { "-" })
     }
 
+    fn machine(nodes: Nodes) -> Machine {
+        Machine { nodes, ..Machine::default() }
+    }
+
+    #[test]
+    fn of_places_of_one_size_the_closest_is_taken_on_request() {
+        // Four nodes in a row, each the farther the later.
+        let distances = (0..4u32).map(|from| (from, (0..4).map(|to| 10 + 5 * u64::from(from.abs_diff(to))).collect()));
+        let near = Machine { nodes: 0b1111, distances: distances.collect() };
+        let hints = read("03+ 12+ 0123-");
+        assert_eq!(shown(merge(Policy::BestEffort, &near, &hints)), "12+");
+        assert_eq!(shown(merge(Policy::BestEffort, &machine(0b1111), &hints)), "12+", "the lower mask");
+        let hints = read("02+ 23+ 0123-");
+        assert_eq!(shown(merge(Policy::BestEffort, &near, &hints)), "23+");
+        assert_eq!(shown(merge(Policy::BestEffort, &machine(0b1111), &hints)), "02+");
+    }
+
     #[test]
     fn places_are_merged_as_upstream_merges_them() {
         // Two NUMA nodes; what each of the three policies makes of the hints.
@@ -126,7 +150,7 @@ mod tests {
             for (policy, expected) in
                 [(Policy::BestEffort, best_effort), (Policy::Restricted, restricted), (Policy::SingleNumaNode, single)]
             {
-                assert_eq!(shown(merge(policy, 0b11, &read(hints))), expected, "{policy:?} {hints:?}");
+                assert_eq!(shown(merge(policy, &machine(0b11), &read(hints))), expected, "{policy:?} {hints:?}");
             }
         }
     }
@@ -135,7 +159,7 @@ mod tests {
     fn what_is_not_preferred_is_as_wide_as_the_widest_need() {
         // Four nodes: one resource needs two of them, the other could do with one.
         let hints = read("01- 23- 0123- | 0- 1- 23- 0123-");
-        assert_eq!(shown(merge(Policy::BestEffort, 0b1111, &hints)), "01-");
+        assert_eq!(shown(merge(Policy::BestEffort, &machine(0b1111), &hints)), "01-");
     }
 
     #[test]

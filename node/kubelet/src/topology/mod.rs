@@ -7,6 +7,9 @@
 mod give;
 mod merge;
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use crate::config::Config;
 use crate::cpus;
 use crate::error::{Error, Result};
@@ -16,8 +19,8 @@ pub use merge::hints;
 /// NUMA nodes, one bit each.
 pub type Nodes = u64;
 
-/// More nodes than this have too many combinations to be tried.
-const MOST_NODES: u32 = 8;
+/// More nodes than this have too many combinations to be tried, unless somebody says otherwise.
+pub const MOST_NODES: u32 = 8;
 
 /// From which nodes a manager could give; `None` is any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,25 +48,65 @@ impl Policy {
     ];
 }
 
+/// Upstream's options of the policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Of places of the same size, the one whose nodes are nearest to each other.
+    pub closest: bool,
+    pub most_nodes: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { closest: false, most_nodes: MOST_NODES }
+    }
+}
+
+/// The NUMA nodes, and how far each is from each, where that matters.
+#[derive(Clone, Debug, Default)]
+struct Machine {
+    nodes: Nodes,
+    distances: BTreeMap<u32, Vec<u64>>,
+}
+
+impl Machine {
+    fn read(options: &Options) -> Result<Machine> {
+        let nodes = cpus::numa_nodes();
+        let mut distances = BTreeMap::new();
+        for node in numbers(nodes).filter(|_| options.closest) {
+            let path = format!("/sys/devices/system/node/node{node}/distance");
+            let text = std::fs::read_to_string(&path).map_err(Error::file("read", Path::new(&path)))?;
+            distances.insert(node, text.split_whitespace().filter_map(|number| number.parse().ok()).collect());
+        }
+        Ok(Machine { nodes, distances })
+    }
+
+    /// How far the nodes are from each other, all in all; zero where that does not matter.
+    fn spread(&self, nodes: Nodes) -> u64 {
+        let distance = |from: u32, to: u32| self.distances.get(&from)?.get(to as usize).copied();
+        numbers(nodes).flat_map(|from| numbers(nodes).filter_map(move |to| distance(from, to))).sum()
+    }
+}
+
 pub struct Topology {
     policy: Policy,
     /// Whether a pod's containers get their parts from the same nodes, and not each from its own.
     whole_pod: bool,
-    nodes: Nodes,
+    machine: Machine,
     /// One pod at a time is given parts.
     giving: tokio::sync::Mutex<()>,
 }
 
 impl Topology {
     pub fn new(config: &Config) -> Result<Topology> {
-        let nodes = cpus::numa_nodes();
-        if config.topology_policy != Policy::None && nodes.count_ones() > MOST_NODES {
-            return Err(Error::Configuration(format!(
-                "unsupported on machines with more than {MOST_NODES} NUMA Nodes"
-            )));
+        let options = &config.topology_options;
+        let machine = Machine::read(options)?;
+        if config.topology_policy != Policy::None && machine.nodes.count_ones() > options.most_nodes {
+            let most = options.most_nodes;
+            return Err(Error::Configuration(format!("unsupported on machines with more than {most} NUMA Nodes")));
         }
         let whole_pod = config.topology_of_pods;
-        Ok(Topology { policy: config.topology_policy, whole_pod, nodes, giving: tokio::sync::Mutex::default() })
+        Ok(Topology { policy: config.topology_policy, whole_pod, machine, giving: tokio::sync::Mutex::default() })
     }
 }
 
