@@ -112,9 +112,13 @@ pub fn sized_config_map(name: &str, bytes: usize) -> Bytes {
     let mut body = head.into_bytes();
     let tail = br#""}}"#;
     // Text that is neither random nor one letter: compressors find it as hard as configuration.
-    let filling = name.bytes().chain(*b" The quick brown fox jumps over the lazy dog; ").cycle();
-    let missing = bytes.saturating_sub(body.len() + tail.len());
-    body.extend(filling.take(missing));
+    let filling = format!("{name} The quick brown fox jumps over the lazy dog; ");
+    let mut missing = bytes.saturating_sub(body.len() + tail.len());
+    while missing > 0 {
+        let part = &filling.as_bytes()[..missing.min(filling.len())];
+        body.extend_from_slice(part);
+        missing -= part.len();
+    }
     body.extend_from_slice(tail);
     body.into()
 }

@@ -1,7 +1,7 @@
 //! ServiceAccount tokens: issuing them and finding out whose they are.
 //!
 //! A token is good only while the objects it is bound to are alive: its ServiceAccount always, its Pod,
-//! Secret or Node if it names one. That is looked up in the live caches on every request.
+//! Secret or Node if it names one. That is looked up on every request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -109,9 +109,7 @@ impl Tokens {
         };
         check_times(&claims, jiff::Timestamp::now().as_second())?;
         let accepted = check_audiences(&claims, audiences)?;
-        // A token may be newer than the caches: wait until they show what existed when it was made.
-        server.registry.caches.fresh().await.map_err(|s| s.message)?;
-        let user = check_bindings(server, &claims)?;
+        let user = check_bindings(server, &claims).await?;
         if let Some(secret) = claims.pointer("/kubernetes.io/secret/name").and_then(Value::as_str) {
             let namespace = claims.pointer("/kubernetes.io/namespace").and_then(Value::as_str).unwrap_or_default();
             legacy_token::used(server, namespace, secret).await?;
@@ -199,17 +197,17 @@ fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, Str
 }
 
 /// Looks the bound objects up and makes the user.
-fn check_bindings(server: &Server, claims: &Value) -> Result<User, String> {
+async fn check_bindings(server: &Server, claims: &Value) -> Result<User, String> {
     let private = &claims["kubernetes.io"];
     let text = |pointer: &str| private.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (namespace, name) = (text("/namespace"), text("/serviceaccount/name"));
-    check_alive(server, "serviceaccounts", namespace, name, text("/serviceaccount/uid"))?;
+    check_alive(server, "serviceaccounts", namespace, name, text("/serviceaccount/uid")).await?;
     if private.get("pod").is_some() {
-        check_alive(server, "pods", namespace, text("/pod/name"), text("/pod/uid"))?;
+        check_alive(server, "pods", namespace, text("/pod/name"), text("/pod/uid")).await?;
     } else if private.get("secret").is_some() {
-        check_alive(server, "secrets", namespace, text("/secret/name"), text("/secret/uid"))?;
+        check_alive(server, "secrets", namespace, text("/secret/name"), text("/secret/uid")).await?;
     } else if private.get("node").is_some() {
-        check_alive(server, "nodes", "", text("/node/name"), text("/node/uid"))?;
+        check_alive(server, "nodes", "", text("/node/name"), text("/node/uid")).await?;
     }
     let mut user = User::service_account(namespace, name);
     user.uid = text("/serviceaccount/uid").to_owned();
@@ -228,10 +226,12 @@ fn check_bindings(server: &Server, claims: &Value) -> Result<User, String> {
     Ok(user)
 }
 
-fn check_alive(server: &Server, plural: &str, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
-    let object = server
-        .cached("", "v1", plural, namespace, name)
-        .ok_or_else(|| format!("{plural} {namespace}/{name} is gone"))?;
+/// Whether an object is there as the store has it now: a token may be newer than the caches, and is dead at once when
+/// what it is bound to is gone.
+async fn check_alive(server: &Server, plural: &str, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
+    let resource = server.resource("", "v1", plural).map_err(|status| status.message)?;
+    let object = server.registry.read(&resource, namespace, name).await.map_err(|status| status.message)?;
+    let object = object.ok_or_else(|| format!("{plural} {namespace}/{name} is gone"))?;
     if object.header.uid != uid {
         return Err(format!("{plural} {namespace}/{name} is another one now"));
     }
