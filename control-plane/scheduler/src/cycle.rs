@@ -13,7 +13,7 @@ use crate::profile::Profile;
 use crate::refused::Refused;
 use crate::rows::demand::Demand;
 use crate::rows::shortlist::Shortlist;
-use crate::rows::{NodeRow, PodRow, Snapshot};
+use crate::rows::{PodRow, Snapshot};
 
 /// Why no node was found, in upstream's words.
 #[derive(Debug)]
@@ -82,13 +82,13 @@ impl Scores {
         }
     }
 
-    fn of_node(&mut self, node: &NodeRow, sum: impl FnOnce() -> i64) -> i64 {
-        if self.nodes.len() <= node.slot {
-            self.nodes.resize(node.slot + 1, None);
+    fn of_node(&mut self, slot: usize, generation: u64, sum: impl FnOnce() -> i64) -> i64 {
+        if self.nodes.len() <= slot {
+            self.nodes.resize(slot + 1, None);
         }
-        match &mut self.nodes[node.slot] {
-            Some((generation, score)) if *generation == node.generation => *score,
-            place => place.insert((node.generation, sum())).1,
+        match &mut self.nodes[slot] {
+            Some((at, score)) if *at == generation => *score,
+            place => place.insert((generation, sum())).1,
         }
     }
 }
@@ -272,6 +272,10 @@ pub fn filter(
 ) -> Option<(&'static str, Verdict)> {
     let node = snapshot.node(slot);
     filters.plugins.iter().find_map(|(plugin, state)| {
+        if plugin.surely_fits(state, pod, slot, snapshot) {
+            debug_assert!(plugin.filter(state, pod, node, snapshot).fits(), "{} is not sure", plugin.name());
+            return None;
+        }
         let verdict = match filters.timed {
             None => plugin.filter(state, pod, node, snapshot),
             Some(series) => {
@@ -463,10 +467,11 @@ pub fn scores(
     }
     rotation.scores.begin(profile, pod);
     for (total, slot) in totals.iter_mut().zip(nodes) {
-        let node = snapshot.node(*slot);
-        let sum =
-            || local.iter().map(|(plugin, weight, state)| plugin.score(state, pod, node, snapshot) * weight).sum();
-        *total += rotation.scores.of_node(node, sum);
+        let sum = || {
+            let node = snapshot.node(*slot);
+            local.iter().map(|(plugin, weight, state)| plugin.score(state, pod, node, snapshot) * weight).sum()
+        };
+        *total += rotation.scores.of_node(*slot, snapshot.room(*slot).generation, sum);
     }
     series.point(Point::Score, "Success", began);
     totals

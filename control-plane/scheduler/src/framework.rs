@@ -243,6 +243,12 @@ pub trait Plugin: Send + Sync {
         Verdict::Fits
     }
 
+    /// Whether the filter lets the node in this slot pass, as far as can be said without its row: of thousands of rows
+    /// few are in the processor's caches, and most nodes pass. False where it has to be asked.
+    fn surely_fits(&self, _state: &State, _pod: &PodRow, _slot: usize, _snapshot: &Snapshot) -> bool {
+        false
+    }
+
     /// Strikes off nodes that the filter is going to refuse, if they are many and known without looking at each.
     fn shorten(&self, _state: &State, _snapshot: &Snapshot, _list: &mut Shortlist) {}
 

@@ -83,6 +83,11 @@ impl Plugin for NodeAffinity {
         }
     }
 
+    fn surely_fits(&self, meant: &State, _: &PodRow, slot: usize, snapshot: &Snapshot) -> bool {
+        let in_set = |set: usize| snapshot.sets().contains(set, slot);
+        self.added.is_empty() && matches!(state::<Meant>(meant), Some(Meant::Set(set)) if in_set(*set))
+    }
+
     fn shorten(&self, meant: &State, snapshot: &Snapshot, list: &mut Shortlist) {
         if let Some(Meant::Set(set)) = state::<Meant>(meant) {
             snapshot.sets().shorten(*set, snapshot.len(), list);

@@ -119,6 +119,16 @@ impl Plugin for NodeResourcesFit {
         }
     }
 
+    fn surely_fits(&self, _: &State, pod: &PodRow, slot: usize, snapshot: &Snapshot) -> bool {
+        let (wanted, room) = (&pod.demand.requests, snapshot.room(slot));
+        let fits = |wanted: i64, left: i64| wanted == 0 || wanted <= left;
+        wanted.scalar.is_empty()
+            && room.pods > 0
+            && fits(wanted.milli_cpu, room.milli_cpu)
+            && fits(wanted.memory, room.memory)
+            && fits(wanted.ephemeral_storage, room.ephemeral_storage)
+    }
+
     fn pre_score(&self, _: &PodRow, _: &mut Snapshot, _: &[usize]) -> PreScore {
         PreScore::Ready(Box::new(()))
     }

@@ -38,6 +38,10 @@ impl Plugin for TaintToleration {
         }
     }
 
+    fn surely_fits(&self, tolerated: &State, _: &PodRow, slot: usize, snapshot: &Snapshot) -> bool {
+        state::<usize>(tolerated).is_some_and(|set| snapshot.sets().contains(*set, slot))
+    }
+
     fn shorten(&self, tolerated: &State, snapshot: &Snapshot, list: &mut Shortlist) {
         if let Some(set) = state::<usize>(tolerated) {
             snapshot.sets().shorten(*set, snapshot.len(), list);

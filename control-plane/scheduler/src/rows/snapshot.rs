@@ -9,7 +9,7 @@ use corten_meta::{Key, Selector};
 
 use super::demand::VolumeUse;
 use super::devices::Devices;
-use super::node::{NodeChange, NodeRow};
+use super::node::{NodeChange, NodeRow, Room};
 use super::node_sets::{NodeQuery, NodeSets};
 use super::pod::{Interner, PodRow};
 use super::selectors::Selectors;
@@ -81,6 +81,8 @@ type Image = HashMap<usize, i64>;
 #[derive(Default)]
 pub struct Snapshot {
     nodes: Vec<NodeRow>,
+    /// What is left on each of them; follows every change of a row.
+    rooms: Vec<Room>,
     free: Vec<usize>,
     index: HashMap<String, usize>,
     known: usize,
@@ -131,6 +133,10 @@ impl Snapshot {
         &self.nodes[slot]
     }
 
+    pub fn room(&self, slot: usize) -> &Room {
+        &self.rooms[slot]
+    }
+
     pub fn find(&self, name: &str) -> Option<&NodeRow> {
         self.index.get(name).map(|slot| &self.nodes[*slot]).filter(|node| node.known)
     }
@@ -164,7 +170,9 @@ impl Snapshot {
         Some(slots)
     }
 
+    /// A row was changed, or is to be looked at again.
     pub fn touch(&mut self, slot: usize) {
+        self.rooms[slot] = self.nodes[slot].room();
         self.touched.take_if(|touched| touched.len() >= MOST_TOUCHED);
         self.touched.iter_mut().for_each(|touched| touched.push(slot));
     }
@@ -232,10 +240,12 @@ impl Snapshot {
         let generation = self.nodes.get(slot).map_or(0, |row| row.generation + 1);
         let row = NodeRow { slot, name: name.to_owned(), generation, ..NodeRow::default() };
         if slot == self.nodes.len() {
-            self.nodes.push(row)
+            self.nodes.push(row);
+            self.rooms.push(Room::default());
         } else {
-            self.nodes[slot] = row
+            self.nodes[slot] = row;
         }
+        self.touch(slot);
         self.index.insert(name.to_owned(), slot);
         slot
     }
@@ -250,8 +260,8 @@ impl Snapshot {
             self.topology.detach(&self.nodes[slot], &self.namespaces);
         }
         self.count_node(slot, -1);
-        self.touch(slot);
         let status = self.nodes[slot].describe(node, allocatable);
+        self.touch(slot);
         self.count_node(slot, 1);
         self.set_images(slot, status.images.unwrap_or_default());
         if rewired {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::cycle::Rejection;
 use crate::extender::{Consulted, Extenders};
-use crate::framework::Point;
+use crate::framework::{Effect, Point};
 use crate::metrics::Attempt;
 use crate::outcome::Outcomes;
 use crate::profile::Profile;
@@ -303,8 +303,7 @@ impl Task {
             match written {
                 Ok(()) => Finished::PreBound(placed),
                 Err(error) => {
-                    let step = "PreBind plugin \"VolumeBinding\"";
-                    outcomes.binding_failed(&placed.row, step, &error.to_string()).await;
+                    outcomes.binding_failed(&placed.row, pre_binder(&placed.effects), &error.to_string()).await;
                     Finished::BindingFailed(placed)
                 }
             }
@@ -350,7 +349,8 @@ impl Task {
             .waiting
             .iter()
             .map(|(uid, (placed, until))| {
-                let late = || Err("binding volumes: context deadline exceeded".to_owned());
+                let what = if of_devices(&placed.effects) { "device binding timeout" } else { "binding volumes" };
+                let late = || Err(format!("{what}: context deadline exceeded"));
                 let ready = if *until <= now { late() } else { self.scheduler.ready_to_bind(placed) };
                 (uid.clone(), if self.scheduler.is_assumed(uid) { ready } else { Err(String::new()) })
             })
@@ -366,13 +366,13 @@ impl Task {
     }
 
     fn give_up(&mut self, placed: Placed, why: String, now: Timestamp) {
-        let row = placed.row.clone();
+        let (row, step) = (placed.row.clone(), pre_binder(&placed.effects));
         self.scheduler.binding_failed(placed, now);
         let Some(outcomes) = self.outcomes.get(&row.demand.scheduler_name).cloned().filter(|_| !why.is_empty()) else {
             return;
         };
         self.launch(async move {
-            outcomes.binding_failed(&row, "PreBind plugin \"VolumeBinding\"", &why).await;
+            outcomes.binding_failed(&row, step, &why).await;
             Finished::Other
         });
     }
@@ -412,4 +412,17 @@ impl Task {
             }
         });
     }
+}
+
+/// Whose effects did not come to pass.
+fn pre_binder(effects: &[Effect]) -> &'static str {
+    match of_devices(effects) {
+        true => "PreBind plugin \"DynamicResources\"",
+        false => "PreBind plugin \"VolumeBinding\"",
+    }
+}
+
+fn of_devices(effects: &[Effect]) -> bool {
+    let of_claim = |effect: &Effect| matches!(effect, Effect::AllocateClaim { .. } | Effect::DeallocateClaim { .. });
+    effects.iter().all(of_claim)
 }
