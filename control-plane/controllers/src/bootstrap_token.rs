@@ -45,7 +45,7 @@ impl Controller for TokenCleaner {
         match expires_in(secret, now) {
             None => Plan::nothing(),
             Some(Duration::ZERO) => Plan::from(Action::delete(secret)),
-            left => Plan { actions: Vec::new(), requeue_after: left },
+            left => Plan { requeue_after: left, ..Plan::default() },
         }
     }
 }

@@ -15,6 +15,7 @@ use corten_client::Change;
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
+use crate::metrics;
 use crate::node::{disruption_target, mark_pod};
 use crate::resourceclaim::{Named, claims_of, named, names_claims};
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
@@ -73,8 +74,16 @@ impl Controller for DeviceTaintEvictionController {
         let waits = observed.met.iter().filter_map(|met| goes_after(met, now));
         match waits.min() {
             None => Plan::nothing(),
-            Some(wait) if !wait.is_zero() => Plan { actions: Vec::new(), requeue_after: Some(wait) },
-            Some(_) => evict(&observed.pod, now),
+            Some(wait) if !wait.is_zero() => Plan::later(wait),
+            Some(_) => {
+                let mut plan = evict(&observed.pod, now);
+                plan.count(&metrics::DEVICE_DELETIONS, [], 1.0);
+                if let Some(since) = observed.met.iter().map(|met| met.since).min() {
+                    let passed = now.duration_since(since).as_secs_f64().max(0.0);
+                    plan.count(&metrics::DEVICE_DELETION_SECONDS, [], passed);
+                }
+                plan
+            }
         }
     }
 }

@@ -9,8 +9,9 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
+use crate::metrics;
 use crate::replicaset::owners_of;
-use crate::runtime::{Action, Controller, Plan, Reference, Report, View, Watch};
+use crate::runtime::{Action, Controller, Plan, Reference, Report, ResourceType, View, Watch, decode, mentions};
 use crate::workload::owner::{controller_reference, is_controlled_by};
 
 pub struct EphemeralVolumeController;
@@ -37,7 +38,9 @@ impl Controller for EphemeralVolumeController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
-        let pod: Pod = view.typed(key).filter(|pod: &Pod| pod.metadata.deletion_timestamp.is_none())?;
+        // Every change of a pod comes here: only one that may have such a volume is decoded.
+        let pod = view.get(ResourceType::of::<Pod>(), key).filter(|pod| mentions(pod, "\"ephemeral\""))?;
+        let pod: Pod = decode(&pod).filter(|pod: &Pod| pod.metadata.deletion_timestamp.is_none())?;
         let claim = |volume: &Volume| view.typed(&Key::new(key.namespace.clone(), claim_name(&pod, volume)));
         let claims: Vec<PersistentVolumeClaim> = ephemeral(&pod).filter_map(claim).collect();
         Some(Observed { claims, pod })
@@ -62,7 +65,10 @@ impl Controller for EphemeralVolumeController {
                     // The volumes after it wait: a pod that cannot start should not take up storage.
                     return plan;
                 }
-                None => plan.actions.extend(new_claim(pod, volume, name)),
+                None => {
+                    plan.actions.extend(new_claim(pod, volume, name));
+                    plan.count(&metrics::EPHEMERAL_CLAIMS, [], 1.0);
+                }
             }
         }
         plan

@@ -65,7 +65,7 @@ impl Controller for LegacyTokenCleaner {
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
-        let again = Plan { actions: Vec::new(), requeue_after: Some(LOOK_AGAIN) };
+        let again = Plan::later(LOOK_AGAIN);
         let Some(limit) = now.checked_sub(UNUSED).ok() else { return again };
         let last_day = limit.to_zoned(TimeZone::UTC).date();
         let tracked = observed.tracked_since.and_then(|day| day.checked_add(1.day()).ok());

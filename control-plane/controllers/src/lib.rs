@@ -19,6 +19,7 @@ mod job;
 mod legacy_token;
 mod local_volumes;
 mod measured;
+mod metrics;
 mod namespace;
 mod node;
 mod registry;
@@ -61,6 +62,7 @@ use horizontal_pod_autoscaler::AutoscalerController;
 use namespace::NamespaceController;
 use registry::Named;
 use resourcequota::ResourceQuotaController;
+use runtime::Counter;
 use runtime::monitors::{Listener, Monitors};
 use serviceaccount_token::ServiceAccountTokenController;
 
@@ -210,10 +212,16 @@ async fn lead(
         .then(|| ServiceAccountTokenController::new(&caches, clients(MANAGER), config.root_ca.clone()))
         .map(|one| one.run(queue("serviceaccount_tokens_secret"), shutdown.clone()));
     let autoscalers = enabled(registry::HORIZONTAL_POD_AUTOSCALER)
-        .then(|| AutoscalerController::new(&caches, clients("horizontal-pod-autoscaler")))
+        .then(|| {
+            AutoscalerController::new(
+                &caches,
+                clients("horizontal-pod-autoscaler"),
+                Counter::new(config.metrics.clone()),
+            )
+        })
         .map(|one| one.run(queue("horizontalpodautoscaler"), shutdown.clone()));
     tokio::join!(
-        runtime::run(controllers, &caches, clients, shutdown.clone()),
+        runtime::run(controllers, &caches, clients, &config.metrics, shutdown.clone()),
         follow_all_kinds(config, &caches, clients, shutdown.clone()),
         run_some(certificates),
         run_some(tokens),

@@ -118,7 +118,26 @@ impl Model {
 
     /// What there is now, as a fresh list shows it.
     pub fn listed(&self) -> Model {
-        Model { log: None, events: Vec::new(), ..self.clone() }
+        Model {
+            objects: self.objects.clone(),
+            revision: self.revision,
+            graceful: self.graceful,
+            scales: self.scales.clone(),
+            ..Model::default()
+        }
+    }
+
+    /// Everything there is, with its kind.
+    pub fn objects(&self) -> impl Iterator<Item = (&str, &Arc<Object>)> {
+        self.objects.iter().map(|((kind, _), object)| (kind.as_str(), object))
+    }
+
+    /// Everything there is, as a fresh watch tells it.
+    pub fn told(&self) -> impl Iterator<Item = Told> {
+        self.objects.iter().map(|((kind, key), object)| {
+            let change = Change { key: key.clone(), old: None, new: Some(object.clone()) };
+            Told { kind: kind.clone(), change }
+        })
     }
 
     /// Puts an object as it is; uid and age are made up when absent.
@@ -208,7 +227,7 @@ impl Model {
             Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
             Action::Patch { resource, key, patch, .. } => self.patch(*resource, key, patch),
             Action::Delete { resource, key, uid, .. } => self.delete(*resource, key, uid),
-            Action::AskScale(_) => Ok(()),
+            Action::AskScale(_) | Action::Relay { .. } => Ok(()),
             Action::Absent { resource, key } => match self.get(*resource, key) {
                 Some(_) => Err(format!("{key} exists")),
                 None => Ok(()),
@@ -302,7 +321,7 @@ impl Model {
 }
 
 /// The plan for one key, made twice on lists in both orders: it must be the same.
-pub fn decide(controller: &impl Decide, model: &Model, namespace: &str, name: &str) -> Plan {
+pub fn decide(controller: &dyn Decide, model: &Model, namespace: &str, name: &str) -> Plan {
     let key = Key::new(namespace, name);
     let plan = controller.decide(model, &key, *NOW);
     let mut backwards = model.clone();
@@ -312,7 +331,7 @@ pub fn decide(controller: &impl Decide, model: &Model, namespace: &str, name: &s
 }
 
 /// Decides and applies until the plan is empty; says how many writes that took.
-pub fn converges(controller: &impl Decide, model: &mut Model, namespace: &str, name: &str) -> usize {
+pub fn converges(controller: &dyn Decide, model: &mut Model, namespace: &str, name: &str) -> usize {
     let mut writes = 0;
     for _ in 0..100 {
         let plan = decide(controller, model, namespace, name);
@@ -329,7 +348,7 @@ pub fn converges(controller: &impl Decide, model: &mut Model, namespace: &str, n
 
 /// The keys a controller would look at after a change.
 pub fn mapped<K: Typed>(
-    controller: &impl Decide,
+    controller: &dyn Decide,
     model: &Model,
     old: Option<&Value>,
     new: Option<&Value>,

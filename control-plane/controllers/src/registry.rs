@@ -78,11 +78,13 @@ const OLD_NAMES: [(&str, &str); 40] = [
     ("cloud-node-lifecycle", "cloud-node-lifecycle-controller"),
 ];
 /// Upstream's controllers that are not here: for clouds, or for APIs that are not served. They may be left out by name.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 10] = [
     "cloud-node-lifecycle-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     "node-route-controller",
     "podcertificaterequest-cleaner-controller",
+    "podgroup-protection-controller",
+    "resourcepoolstatusrequest-controller",
     "selinux-warning-controller",
     "storage-version-migrator-controller",
     "storageversion-garbage-collector-controller",

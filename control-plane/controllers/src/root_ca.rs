@@ -8,7 +8,8 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::metrics;
+use crate::runtime::{Action, Controller, Count, Label, Plan, View, Watch};
 use crate::serviceaccount::live_namespace;
 
 const NAME: &str = "kube-root-ca.crt";
@@ -42,6 +43,16 @@ impl Controller for RootCaPublisher {
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
+        let mut plan = self.publish(observed);
+        let code = Label::Result("200", "500");
+        plan.count(&metrics::ROOT_CA_SYNCS, [code.clone()], 1.0);
+        plan.counts.push(Count::took(&metrics::ROOT_CA_SECONDS, [code]));
+        plan
+    }
+}
+
+impl RootCaPublisher {
+    fn publish(&self, observed: &Observed) -> Plan {
         let data = Some(BTreeMap::from([("ca.crt".to_owned(), self.root_ca.clone())]));
         let annotations = BTreeMap::from([(DESCRIPTION.to_owned(), DESCRIPTION_TEXT.to_owned())]);
         let Some(current) = &observed.current else {

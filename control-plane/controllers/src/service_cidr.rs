@@ -101,7 +101,7 @@ impl Controller for ServiceCidrController {
         }
         let passed: Duration = now.duration_since(deleted.0).try_into().unwrap_or(Duration::ZERO);
         match DELETION_GRACE.checked_sub(passed).filter(|left| !left.is_zero()) {
-            Some(left) => Plan { actions: Vec::new(), requeue_after: Some(left) },
+            Some(left) => Plan::later(left),
             None => hold(range, false),
         }
     }

@@ -119,7 +119,7 @@ fn uses(pod: &Pod, claim: &str) -> bool {
 }
 
 /// The claims of a pod by name, those of ephemeral volumes included.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
+pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => Some(source.claim_name.clone()),

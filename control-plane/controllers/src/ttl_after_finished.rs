@@ -8,6 +8,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::job::finished_condition;
+use crate::metrics;
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 
 pub struct TtlAfterFinishedController;
@@ -34,8 +35,13 @@ impl Controller for TtlAfterFinishedController {
         let passed: Duration = now.duration_since(finished.0).try_into().unwrap_or(Duration::ZERO);
         let left = Duration::from_secs(u64::try_from(ttl).unwrap_or(0)).saturating_sub(passed);
         match left.is_zero() {
-            true => Plan::from(Action::delete_with(job, None, Some(Propagation::Foreground), None)),
-            false => Plan { actions: Vec::new(), requeue_after: Some(left) },
+            true => {
+                let mut plan = Plan::from(Action::delete_with(job, None, Some(Propagation::Foreground), None));
+                let late = passed.saturating_sub(Duration::from_secs(u64::try_from(ttl).unwrap_or(0)));
+                plan.count(&metrics::TTL_DELETION, [], late.as_secs_f64());
+                plan
+            }
+            false => Plan::later(left),
         }
     }
 }

@@ -9,7 +9,7 @@ use corten_client::Change;
 use corten_meta::{Key, Object};
 
 use super::attachment_name;
-use crate::runtime::{View, decode, key_of, node_of_pod};
+use crate::runtime::{View, decode, key_of, mentions, node_of_pod};
 use crate::workload::owner::is_controlled_by;
 use crate::workload::pods;
 
@@ -125,8 +125,7 @@ fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, bool)> {
 
 /// Whether a pod can have claims at all: told from its bytes, since most have none and every pod change asks.
 fn names_claims(pod: &Arc<Object>) -> bool {
-    let text = std::str::from_utf8(&pod.bytes).unwrap_or_default();
-    text.contains("\"persistentVolumeClaim\"") || text.contains("\"ephemeral\"")
+    mentions(pod, "\"persistentVolumeClaim\"") || mentions(pod, "\"ephemeral\"")
 }
 
 fn users_of_claim(view: &dyn View, claim: &Key) -> Vec<Pod> {

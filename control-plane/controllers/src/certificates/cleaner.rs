@@ -34,7 +34,7 @@ impl Controller for CertificateCleaner {
     fn reconcile(&self, request: &CertificateSigningRequest, now: Timestamp) -> Plan {
         let Some(deadline) = deadline(request) else { return Plan::nothing() };
         match Duration::try_from(deadline.duration_since(now)) {
-            Ok(left) if !left.is_zero() => Plan { actions: Vec::new(), requeue_after: Some(left) },
+            Ok(left) if !left.is_zero() => Plan::later(left),
             _ => Plan::from(Action::delete(request)),
         }
     }

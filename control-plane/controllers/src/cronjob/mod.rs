@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::job::finished_condition;
+use crate::metrics;
 use crate::replicaset::owners_of;
 use crate::runtime::{Action, Controller, Plan, Reference, Report, View, Watch};
 use crate::workload::owner;
@@ -248,6 +249,7 @@ fn start(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, due: Timestam
             failure: ("FailedCreate", "Error creating job: ".into()),
         }),
     });
+    plan.count(&metrics::CRON_SKEW, [], now.duration_since(due).as_secs_f64());
 }
 
 fn job_at(cron: &CronJob, spec: &CronJobSpec, due: Timestamp) -> Job {

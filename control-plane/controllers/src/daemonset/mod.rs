@@ -178,20 +178,21 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(set: &'a DaemonSet, nodes: &'a [NodeRow], mut owned: Vec<PodRow>, hash: String, now: Timestamp) -> Pass<'a> {
+    fn new(set: &'a DaemonSet, nodes: &'a [NodeRow], owned: Vec<PodRow>, hash: String, now: Timestamp) -> Pass<'a> {
         let none = PodSpec::default();
         let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).unwrap_or(&none);
         let tolerations = tolerations(spec);
-        owned.sort_by(|a, b| {
-            (a.object.header.creation_timestamp, a.name()).cmp(&(b.object.header.creation_timestamp, b.name()))
-        });
-        let mut by_node: HashMap<String, Vec<PodRow>> = HashMap::new();
+        let mut by_node: HashMap<String, Vec<PodRow>> = HashMap::with_capacity(owned.len());
         for pod in owned {
             by_node.entry(target_node(&pod)).or_default().push(pod);
         }
         let place = |node: &'a NodeRow| {
             let (runs, stays) = wants(spec, &tolerations, node);
-            Place { node, runs, stays, pods: by_node.remove(node.name()).unwrap_or_default() }
+            let mut pods = by_node.remove(node.name()).unwrap_or_default();
+            pods.sort_unstable_by(|a, b| {
+                (a.object.header.creation_timestamp, a.name()).cmp(&(b.object.header.creation_timestamp, b.name()))
+            });
+            Place { node, runs, stays, pods }
         };
         let places: Vec<Place<'a>> = nodes.iter().map(place).collect();
         let mut homeless: Vec<PodRow> = by_node.into_values().flatten().collect();

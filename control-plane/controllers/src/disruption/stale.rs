@@ -8,7 +8,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::node::mark_pod;
-use crate::runtime::{Controller, Plan, View, Watch};
+use crate::runtime::{Controller, Plan, ResourceType, View, Watch, decode, mentions};
 use crate::workload::pods;
 
 const TIMEOUT: Duration = Duration::from_secs(2 * 60);
@@ -28,7 +28,8 @@ impl Controller for StaleDisruptionController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Pod> {
-        view.typed(key)
+        // Every change of a pod comes here, and hardly any is marked: nothing is decoded for those.
+        decode(&view.get(ResourceType::of::<Pod>(), key).filter(|pod| mentions(pod, MARK))?)
     }
 
     fn reconcile(&self, pod: &Pod, now: Timestamp) -> Plan {
@@ -41,7 +42,7 @@ impl Controller for StaleDisruptionController {
         let since = mark.last_transition_time.as_ref().map_or(now, |time| time.0);
         let passed: Duration = now.duration_since(since).try_into().unwrap_or(Duration::ZERO);
         match TIMEOUT.checked_sub(passed).filter(|left| !left.is_zero()) {
-            Some(left) => Plan { actions: Vec::new(), requeue_after: Some(left) },
+            Some(left) => Plan::later(left),
             None => {
                 let cleared = PodCondition {
                     type_: MARK.to_owned(),

@@ -16,7 +16,8 @@ use jiff::Timestamp;
 
 use super::slices::{Group, MANAGED_BY, SERVICE_NAME, of_managed_slice, slice_ports};
 use super::{LAST_CHANGE, Port};
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode};
+use crate::metrics;
+use crate::runtime::{Action, Controller, Count, Plan, ResourceType, View, Watch, decode};
 use crate::workload::owner;
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
@@ -86,6 +87,8 @@ impl Controller for EndpointSliceMirroringController {
             }
         }
         plan.actions.extend(spare.into_iter().map(Action::delete));
+        plan.count_changes(&metrics::MIRROR_CHANGES, ResourceType::of::<EndpointSlice>());
+        plan.counts.push(Count::took(&metrics::MIRROR_SECONDS, []));
         plan
     }
 }

@@ -18,7 +18,8 @@ use super::{
     HEADLESS_LABEL, Port, hostname, is_headless, last_change, may_serve, pod_ips, ports, publishes_not_ready,
     selected_pods, selector, services_of_pod, target_ref, tell_last_change,
 };
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch};
+use crate::metrics;
+use crate::runtime::{Action, Controller, Plan, RESULT, ResourceType, View, Watch};
 use crate::workload::{owner, pods};
 
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -33,6 +34,7 @@ pub struct Observed {
     service: Service,
     pods: Vec<Pod>,
     slices: Vec<EndpointSlice>,
+    /// The zones of the pods' nodes, by node.
     zones: BTreeMap<String, String>,
 }
 
@@ -72,15 +74,18 @@ impl Controller for EndpointSliceController {
             .filter_map(crate::runtime::decode)
             .collect();
         slices.sort_by(|a, b| a.name().cmp(b.name()));
-        let nodes = view.list(ResourceType::of::<Node>(), "");
-        let zone = |node: &std::sync::Arc<corten_meta::Object>| {
-            Some((node.header.name.clone(), node.header.labels.get(ZONE)?.clone()))
+        let zone = |pod: &Pod| {
+            let name = pods::node_name(pod).to_owned();
+            let node = view.get(ResourceType::of::<Node>(), &Key { namespace: String::new(), name: name.clone() })?;
+            Some((name, node.header.labels.get(ZONE)?.clone()))
         };
-        Some(Observed { service, pods, slices, zones: nodes.iter().filter_map(zone).collect() })
+        let zones = pods.iter().filter_map(zone).collect();
+        Some(Observed { service, pods, slices, zones })
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
         let mut wanted = desired(observed);
+        let sizes: Vec<usize> = wanted.values().map(BTreeMap::len).collect();
         let mut plan = Plan::nothing();
         let mut kept = 0;
         for slice in &observed.slices {
@@ -103,7 +108,33 @@ impl Controller for EndpointSliceController {
         if kept == 0 {
             leave_placeholder(&mut plan, observed);
         }
+        count_sync(&mut plan, observed, &sizes);
         plan
+    }
+}
+
+/// Counts the look, and what the Service has of endpoints and slices; `sizes` are its endpoints by group.
+fn count_sync(plan: &mut Plan, observed: &Observed, sizes: &[usize]) {
+    let spec = observed.service.spec.as_ref();
+    let distribution = spec.and_then(|spec| spec.traffic_distribution.as_deref()).unwrap_or_default();
+    let (wanted, there): (usize, usize) =
+        (sizes.iter().sum(), observed.slices.iter().filter_map(|slice| slice.endpoints.as_ref()).map(Vec::len).sum());
+    plan.count(&metrics::SLICE_SYNCS, [RESULT], 1.0);
+    plan.count(&metrics::SLICES, [], observed.slices.len() as f64);
+    plan.count(&metrics::ENDPOINTS_DESIRED, [], wanted as f64);
+    plan.count(
+        &metrics::SLICES_DESIRED,
+        [],
+        sizes.iter().map(|size| size.div_ceil(MAX_ENDPOINTS)).sum::<usize>().max(1) as f64,
+    );
+    if !distribution.is_empty() {
+        plan.count(&metrics::DISTRIBUTIONS, [distribution.into()], 1.0);
+    }
+    if !plan.is_empty() {
+        plan.count(&metrics::ENDPOINTS_ADDED, [], wanted.saturating_sub(there) as f64);
+        plan.count(&metrics::ENDPOINTS_REMOVED, [], there.saturating_sub(wanted) as f64);
+        plan.count(&metrics::SLICES_PER_SYNC, ["Disabled".into(), distribution.into()], plan.actions.len() as f64);
+        plan.count_changes(&metrics::SLICE_CHANGES, ResourceType::of::<EndpointSlice>());
     }
 }
 

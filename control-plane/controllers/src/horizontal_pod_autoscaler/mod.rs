@@ -11,9 +11,10 @@ mod metrics;
 mod sources;
 mod usage;
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, MetricSpec};
@@ -24,6 +25,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::tend::{feed, tend};
+use crate::runtime::{Count, Counter, Label};
 use behavior::History;
 use decide::{Decision, Observed, decide};
 
@@ -38,16 +40,25 @@ pub struct AutoscalerController {
     recorder: EventRecorder,
     /// What was recommended and done lately, by autoscaler; forgotten with it.
     histories: Mutex<HashMap<Key, History>>,
+    counter: Counter,
+}
+
+/// What one look came to, as the metrics name it.
+struct Look {
+    action: &'static str,
+    error: &'static str,
+    desired: i32,
 }
 
 impl AutoscalerController {
-    pub fn new(caches: &Caches, client: Client) -> AutoscalerController {
+    pub fn new(caches: &Caches, client: Client, counter: Counter) -> AutoscalerController {
         AutoscalerController {
             autoscalers: caches.of::<HorizontalPodAutoscaler>(),
             pods: caches.of::<Pod>(),
             recorder: EventRecorder::new(client.clone(), "horizontal-pod-autoscaler", ""),
             client,
             histories: Mutex::default(),
+            counter,
         }
     }
 
@@ -63,7 +74,12 @@ impl AutoscalerController {
         };
         let handle = move |key: Key| {
             let this = this.clone();
-            async move { this.scale(&key).await }
+            async move {
+                let began = Instant::now();
+                let look = this.scale(&key).await;
+                this.count(&key, look.as_ref(), began.elapsed());
+                Ok(look?.map(|_| PERIOD))
+            }
         };
         tokio::join!(
             feed(cache, queue.clone(), shutdown.clone(), changed),
@@ -72,7 +88,7 @@ impl AutoscalerController {
     }
 
     /// One look at one autoscaler.
-    async fn scale(&self, key: &Key) -> Result<Option<Duration>, Error> {
+    async fn scale(&self, key: &Key) -> Result<Option<Look>, Error> {
         let Some(autoscaler) = self.autoscalers.typed::<HorizontalPodAutoscaler>(key) else {
             self.histories().remove(key);
             return Ok(None);
@@ -84,6 +100,14 @@ impl AutoscalerController {
             let mut histories = self.histories();
             decide(&observed, histories.entry(key.clone()).or_default(), now)
         };
+        let before = observed.current_replicas().unwrap_or_default();
+        let desired = decision.replicas.unwrap_or(before);
+        let action = match desired.cmp(&before) {
+            Ordering::Less => "scale_down",
+            Ordering::Equal => "none",
+            Ordering::Greater => "scale_up",
+        };
+        let error = if decision.events.iter().any(|(warning, ..)| *warning) { "internal" } else { "none" };
         if let (Some(replicas), Ok((resource, scale))) = (decision.replicas, &target) {
             let written = self.write_scale(resource, scale, replicas).await;
             let done = decision.scaled(&observed, written.map_err(|error| error.to_string()), now);
@@ -93,7 +117,26 @@ impl AutoscalerController {
             }
         }
         self.tell(&autoscaler, decision).await?;
-        Ok(Some(PERIOD))
+        Ok(Some(Look { action, error, desired }))
+    }
+
+    fn count(&self, key: &Key, look: Result<&Option<Look>, &Error>, took: Duration) {
+        let (action, error, desired) = match look {
+            Ok(Some(look)) => (look.action, look.error, Some(look.desired)),
+            Ok(None) => return self.counter.count(key, &[], true, took),
+            Err(_) => ("none", "internal", None),
+        };
+        let labels: [Label; 2] = [action.into(), error.into()];
+        let mut counts = vec![
+            Count::new(&crate::metrics::SCALINGS, labels.clone(), 1.0),
+            Count::took(&crate::metrics::SCALING_SECONDS, labels),
+            Count::new(&crate::metrics::AUTOSCALERS, [], 1.0),
+        ];
+        if let Some(desired) = desired {
+            let labels: [Label; 2] = [key.namespace.as_str().into(), key.name.as_str().into()];
+            counts.push(Count::new(&crate::metrics::DESIRED_REPLICAS, labels, desired.into()));
+        }
+        self.counter.count(key, &counts, true, took);
     }
 
     fn histories(&self) -> std::sync::MutexGuard<'_, HashMap<Key, History>> {

@@ -6,6 +6,7 @@ use corten_api::k8s_openapi::api::batch::v1::UncountedTerminatedPods;
 
 use super::indexes::{Indexes, index_of};
 use super::{Pass, is_tracked, release};
+use crate::metrics;
 use crate::runtime::PodRow;
 use crate::workload::condition::count;
 use crate::workload::pods;
@@ -81,6 +82,10 @@ impl Pass<'_> {
 
     /// Moves into the numbers what was listed and has lost its finalizer since.
     fn settle_uncounted(&mut self) {
+        let is_listed = |lists: &UncountedTerminatedPods| lists.succeeded.is_some() || lists.failed.is_some();
+        if !self.status.uncounted_terminated_pods.as_ref().is_some_and(is_listed) {
+            return;
+        }
         let Some(lists) = self.status.uncounted_terminated_pods.take() else { return };
         let held: HashSet<&str> = self.pods.iter().filter(|pod| is_tracked(&pod.object)).map(uid).collect();
         let part = |list: Option<Vec<String>>| -> (Vec<String>, i32) {
@@ -90,6 +95,11 @@ impl Pass<'_> {
         };
         let (succeeded, more_succeeded) = part(lists.succeeded);
         let (failed, more_failed) = part(lists.failed);
+        for (result, more) in [("succeeded", more_succeeded), ("failed", more_failed)] {
+            if more > 0 {
+                self.plan.count(&metrics::JOB_PODS_FINISHED, [self.mode(), result.into()], more.into());
+            }
+        }
         self.status.succeeded = count(self.status.succeeded.unwrap_or(0) + more_succeeded);
         self.status.failed = count(self.status.failed.unwrap_or(0) + more_failed);
         if self.is_indexed() {

@@ -6,6 +6,7 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Pass;
 use super::indexes::Indexes;
+use crate::metrics;
 use crate::runtime::{Action, PodRow, decode};
 use crate::workload::condition::{self, count};
 use crate::workload::pods;
@@ -161,6 +162,9 @@ impl Pass<'_> {
         }
         let last = if ending.failed { "Failed" } else { "Complete" };
         self.set_condition(last, "True", &ending.reason, &ending.message);
+        let labels =
+            [self.mode(), if ending.failed { "failed" } else { "succeeded" }.into(), ending.reason.as_str().into()];
+        self.plan.count(&metrics::JOBS_FINISHED, labels, 1.0);
         self.status.active = count(0);
         if ending.failed {
             self.plan.push(Action::warning(self.job, &ending.reason, ending.message));

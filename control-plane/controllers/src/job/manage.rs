@@ -67,16 +67,21 @@ impl Pass<'_> {
         if !self.is_indexed() {
             return Vec::new();
         }
+        let (completed, wanted) = (self.completed(), self.spec.completions.unwrap_or(0));
+        let works = |pod: &PodRow, seen: &mut BTreeSet<i32>| {
+            index_of(pod).is_some_and(|index| index < wanted && !completed.contains(index) && seen.insert(index))
+        };
+        // Nearly always there are none; only then it matters which of two came first.
+        let mut seen = BTreeSet::new();
+        if self.active().all(|pod| works(pod, &mut seen)) {
+            return Vec::new();
+        }
+        seen.clear();
         let mut active: Vec<&PodRow> = self.active().collect();
         active.sort_unstable_by_key(|pod| (pod.object.header.creation_timestamp, pod.name()));
-        let (mut seen, completed) = (BTreeSet::new(), self.completed());
-        let wanted = self.spec.completions.unwrap_or(0);
-        let superfluous = |pod: &&&PodRow| {
-            !index_of(pod).is_some_and(|index| index < wanted && !completed.contains(index) && seen.insert(index))
-        };
+        active.retain(|pod| !works(pod, &mut seen));
         let report = Report::pod_deleted(self.job);
-        let mut superfluous = superfluous;
-        active.iter().filter(|pod| superfluous(pod)).map(|pod| Action::delete_pod(pod, report.clone())).collect()
+        active.into_iter().map(|pod| Action::delete_pod(pod, report.clone())).collect()
     }
 
     /// How long to wait before the next pod: ten seconds after a failure, doubling with each in a row.

@@ -21,8 +21,9 @@ use corten_meta::{Key, Object, Selector};
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::metrics;
 use crate::replicaset::{matching_orphan, new_orphan, owners_of};
-use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, View, Watch};
+use crate::runtime::{Action, Controller, Count, Label, Plan, PodRow, RESULT, ResourceType, View, Watch};
 use crate::workload::condition::{self, count};
 use crate::workload::owner::{self, claim};
 use crate::workload::pods;
@@ -160,8 +161,33 @@ impl Pass<'_> {
         }
         // What was counted is written before anything that would make it forgotten.
         self.write_status();
+        self.count_sync(!deletions.is_empty(), creations.len());
         self.plan.actions.extend(deletions);
         self.plan.actions.extend(creations);
+    }
+
+    fn mode(&self) -> Label {
+        if self.is_indexed() { "Indexed".into() } else { "NonIndexed".into() }
+    }
+
+    fn count_sync(&mut self, deletes: bool, created: usize) {
+        let action = match (deletes, created) {
+            (true, _) => "pods_deleted",
+            (false, 0) => "tracking",
+            (false, _) => "pods_created",
+        };
+        let labels = [self.mode(), RESULT, action.into()];
+        self.plan.count(&metrics::JOB_SYNCS, labels.clone(), 1.0);
+        self.plan.counts.push(Count::took(&metrics::JOB_SYNC_SECONDS, labels));
+        if created > 0 {
+            let replaces = self.pods.iter().any(|pod| !pods::is_active(pod));
+            let reason = match self.spec.pod_replacement_policy.as_deref() {
+                _ if !replaces => "new",
+                Some("Failed") => "recreate_failed",
+                _ => "recreate_terminating_or_failed",
+            };
+            self.plan.count(&metrics::JOB_PODS_CREATED, [reason.into(), "succeeded".into()], created as f64);
+        }
     }
 
     fn is_indexed(&self) -> bool {

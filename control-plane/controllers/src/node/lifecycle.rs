@@ -16,7 +16,8 @@ use serde_json::json;
 use super::heartbeats::Heartbeats;
 use super::zones::{Member, next_eviction, zone_of};
 use super::{mark_pod, ready_status};
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of};
+use crate::metrics;
+use crate::runtime::{Action, Controller, Count, Plan, ResourceType, View, Watch, decode, key_of};
 use crate::workload::pods;
 
 const LEASES: &str = "kube-node-lease";
@@ -109,6 +110,7 @@ impl Controller for NodeLifecycleController {
             return plan;
         }
         let mut plan = Plan::nothing();
+        count(&mut plan, &observed.node);
         set_taints(&mut plan, observed, now);
         if silence > grace {
             let mark = |pod: &Pod| mark_pod(pod, not_ready(pod, now), None);
@@ -121,6 +123,22 @@ impl Controller for NodeLifecycleController {
         }
         plan
     }
+}
+
+/// The zone of a node as upstream's metrics name it.
+fn zone_label(node: &Node) -> String {
+    match zone_of(node.metadata.labels.as_ref()) {
+        (region, zone) if region.is_empty() && zone.is_empty() => String::new(),
+        (region, zone) => format!("{region}:\0:{zone}"),
+    }
+}
+
+/// Counts the look, and the node in its zone.
+fn count(plan: &mut Plan, node: &Node) {
+    let (zone, unhealthy) = (zone_label(node), ready_status(node) != "True");
+    plan.counts.push(Count::took(&metrics::NODE_SYNC_SECONDS, []));
+    plan.count(&metrics::ZONE_SIZE, [zone.as_str().into()], 1.0);
+    plan.count(&metrics::ZONE_UNHEALTHY, [zone.as_str().into()], f64::from(u8::from(unhealthy)));
 }
 
 /// A node that becomes ready or stops being so may change what is right for all others.
@@ -204,6 +222,9 @@ fn set_taints(plan: &mut Plan, observed: &Observed, now: Timestamp) {
         current.iter().filter(|taint| !ours(taint) || wanted.iter().any(|want| same(taint, want))).cloned().collect();
     for want in wanted.iter().filter(|want| !current.iter().any(|taint| same(taint, want))) {
         let time_added = (want.1 == "NoExecute").then_some(Time(now));
+        if time_added.is_some() {
+            plan.count(&metrics::EVICTIONS, [zone_label(node).as_str().into()], 1.0);
+        }
         taints.push(Taint { key: want.0.to_owned(), effect: want.1.to_owned(), time_added, value: None });
     }
     if taints != current {

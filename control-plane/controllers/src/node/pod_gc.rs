@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
 use super::{disruption_target, mark_pod, ready_status};
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of};
+use crate::metrics;
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of, mentions};
 use crate::workload::pods;
 
 /// A node that is missing for less than this may just not have registered yet.
@@ -16,6 +18,9 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// The key under which the number of ended pods is checked.
 const TERMINATED: &str = "terminated";
+
+/// Why a pod goes whose node does not exist.
+const ORPHANED: &str = "orphaned";
 
 pub struct PodGcController {
     pub terminated_threshold: usize,
@@ -67,11 +72,11 @@ impl Controller for PodGcController {
         match observed {
             Observed::Terminated(ended) => self.oldest_ended(ended),
             Observed::Pod { pod, node } => match (pods::node_name(pod.as_ref()), node) {
-                ("", _) if pods::is_terminating(pod.as_ref()) => fail_and_delete(pod, false, now),
+                ("", _) if pods::is_terminating(pod.as_ref()) => fail_and_delete(pod, "unscheduled", now),
                 ("", _) => Plan::nothing(),
                 (_, None) => orphaned(pod, now),
                 (_, Some(node)) if pods::is_terminating(pod.as_ref()) && is_out_of_service(node) => {
-                    fail_and_delete(pod, false, now)
+                    fail_and_delete(pod, "out-of-service", now)
                 }
                 _ => Plan::nothing(),
             },
@@ -87,13 +92,11 @@ impl PodGcController {
             (!evicted(pod), pod.metadata.creation_timestamp.as_ref().map(|time| time.0), key_of(*pod))
         });
         let surplus = ended.len().saturating_sub(self.terminated_threshold);
-        Plan::from(
-            ended
-                .into_iter()
-                .take(surplus)
-                .map(|pod| Action::delete_with(pod, Some(0), None, None))
-                .collect::<Vec<_>>(),
-        )
+        let mut plan = Plan::nothing();
+        for pod in ended.into_iter().take(surplus) {
+            delete(&mut plan, pod, "terminated");
+        }
+        plan
     }
 }
 
@@ -108,9 +111,7 @@ fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
 
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     let tainted = |object: &Option<std::sync::Arc<corten_meta::Object>>| {
-        object.as_ref().is_some_and(|node| {
-            node.bytes.windows(OUT_OF_SERVICE.len()).any(|window| window == OUT_OF_SERVICE.as_bytes())
-        })
+        object.as_ref().is_some_and(|node| mentions(node, OUT_OF_SERVICE))
     };
     if change.new.is_some() && !tainted(&change.new) {
         return Vec::new();
@@ -128,13 +129,18 @@ fn orphaned(pod: &Pod, now: Timestamp) -> Plan {
     let created = pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let age: Duration = now.duration_since(created).try_into().unwrap_or(Duration::ZERO);
     match QUARANTINE.checked_sub(age).filter(|left| !left.is_zero()) {
-        Some(left) => Plan { actions: Vec::new(), requeue_after: Some(left) },
-        None => fail_and_delete(pod, true, now),
+        Some(left) => Plan::later(left),
+        None => fail_and_delete(pod, ORPHANED, now),
     }
 }
 
-fn fail_and_delete(pod: &Pod, node_is_gone: bool, now: Timestamp) -> Plan {
-    let mut plan = Plan::nothing();
+fn delete(plan: &mut Plan, pod: &Pod, reason: &str) {
+    plan.push(Action::delete_with(pod, Some(0), None, None));
+    plan.count(&metrics::PODS_COLLECTED, [pod.namespace().into(), reason.into()], 1.0);
+}
+
+fn fail_and_delete(pod: &Pod, reason: &str, now: Timestamp) -> Plan {
+    let (node_is_gone, mut plan) = (reason == ORPHANED, Plan::nothing());
     if node_is_gone {
         // The cache may not have seen a node that just registered: the server must say that there is none.
         plan.push(Action::absent::<Node>(Key::new("", pods::node_name(pod))));
@@ -149,6 +155,6 @@ fn fail_and_delete(pod: &Pod, node_is_gone: bool, now: Timestamp) -> Plan {
             false => plan.push(Action::patch_status(pod, serde_json::json!({"status": {"phase": "Failed"}}))),
         }
     }
-    plan.push(Action::delete_with(pod, Some(0), None, None));
+    delete(&mut plan, pod, reason);
     plan
 }

@@ -12,7 +12,8 @@ use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
 use super::{disruption_target, mark_pod};
-use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
+use crate::metrics;
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of, mentions};
 use crate::workload::pods;
 
 #[derive(Default)]
@@ -43,10 +44,12 @@ impl Controller for TaintEvictionController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
-        let pod: Pod = view.typed(key).filter(|pod: &Pod| pods::is_active(pod) && !pods::node_name(pod).is_empty())?;
-        let name = pods::node_name(&pod).to_owned();
-        let node = view
-            .get(crate::runtime::ResourceType::of::<Node>(), &Key { namespace: String::new(), name: name.clone() })?;
+        let row = view.rows(vec![view.get(ResourceType::of::<Pod>(), key)?]).pop()?;
+        let name = pods::node_name(&row).to_owned();
+        if !pods::is_active(&row) || name.is_empty() {
+            return None;
+        }
+        let node = view.get(ResourceType::of::<Node>(), &Key { namespace: String::new(), name: name.clone() })?;
         let taints = no_execute(&node);
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
         let now = corten_meta::time::now();
@@ -59,29 +62,26 @@ impl Controller for TaintEvictionController {
             let since = taint.time_added.as_ref().map_or(first, |time| time.0);
             (taint, since)
         };
-        Some(Observed { pod, taints: taints.into_iter().map(since).collect() })
+        let taints: Vec<(Taint, Timestamp)> = taints.into_iter().map(since).collect();
+        // Every change of a pod comes here, and hardly any is on such a node: nothing is decoded for the others.
+        if taints.is_empty() { None } else { Some(Observed { pod: decode(&row.object)?, taints }) }
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
         match evict_after(&observed.pod, &observed.taints, now) {
             None => Plan::nothing(),
-            Some(wait) if !wait.is_zero() => Plan { actions: Vec::new(), requeue_after: Some(wait) },
-            Some(_) => evict(&observed.pod, now),
+            Some(wait) if !wait.is_zero() => Plan::later(wait),
+            Some(_) => evict(observed, now),
         }
     }
 }
 
 fn no_execute(node: &Arc<Object>) -> Vec<Taint> {
-    // Nearly every node has no such taint: look at the bytes before paying for a decoded node.
-    if !contains(&node.bytes, b"\"NoExecute\"") {
+    if !mentions(node, "\"NoExecute\"") {
         return Vec::new();
     }
     let taints = decode::<Node>(node).and_then(|node| node.spec).and_then(|spec| spec.taints).unwrap_or_default();
     taints.into_iter().filter(|taint| taint.effect == "NoExecute").collect()
-}
-
-fn contains(bytes: &[u8], needle: &[u8]) -> bool {
-    bytes.windows(needle.len()).any(|window| window == needle)
 }
 
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
@@ -110,8 +110,12 @@ fn evict_after(pod: &Pod, taints: &[(Taint, Timestamp)], now: Timestamp) -> Opti
     soonest
 }
 
-fn evict(pod: &Pod, now: Timestamp) -> Plan {
-    let mut plan = Plan::nothing();
+fn evict(observed: &Observed, now: Timestamp) -> Plan {
+    let (pod, mut plan) = (&observed.pod, Plan::nothing());
+    plan.count(&metrics::TAINT_DELETIONS, [], 1.0);
+    if let Some(since) = observed.taints.iter().map(|(_, since)| *since).min() {
+        plan.count(&metrics::TAINT_DELETION_SECONDS, [], now.duration_since(since).as_secs_f64().max(0.0));
+    }
     plan.push(Action::normal(
         pod,
         "TaintManagerEviction",

@@ -9,7 +9,7 @@ mod release;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use corten_api::k8s_openapi::api::resource::v1::{
-    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate,
+    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimSpec, ResourceClaimTemplate,
 };
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use corten_client::Change;
@@ -17,8 +17,11 @@ use corten_meta::{Key, Object};
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::metrics;
 use crate::replicaset::owners_of;
-use crate::runtime::{Action, Controller, Plan, Reference, Report, ResourceType, View, Watch, decode, key_of};
+use crate::runtime::{
+    Action, Controller, Label, Plan, Reference, Report, ResourceType, View, Watch, decode, key_of, mentions,
+};
 use crate::workload::owner::is_controlled_by;
 use crate::workload::pods;
 
@@ -66,8 +69,7 @@ pub(super) fn is_done(pod: &Pod) -> bool {
 
 /// Whether a pod can have claims at all: told from its bytes, since most have none and every pod change asks.
 pub(super) fn names_claims(pod: &Object) -> bool {
-    let text = std::str::from_utf8(&pod.bytes).unwrap_or_default();
-    text.contains("\"resourceClaims\"") || text.contains("\"extendedResourceClaimStatus\"")
+    mentions(pod, "\"resourceClaims\"") || mentions(pod, "\"extendedResourceClaimStatus\"")
 }
 
 pub struct ClaimMaker;
@@ -158,7 +160,11 @@ fn make_missing(plan: &mut Plan, observed: &Observed) -> Vec<(String, String)> {
             continue;
         }
         match observed.templates.iter().find(|one| one.name() == template) {
-            Some(template) => plan.push(create(pod, claim, template)),
+            Some(template) => {
+                plan.push(create(pod, claim, template));
+                let admin = has_admin_access(&template.spec.spec);
+                plan.count(&metrics::CLAIMS_CREATED, [Label::Result("success", "failure"), admin.into()], 1.0);
+            }
             None => {
                 let missing = format!("resourceclaimtemplate.resource.k8s.io \"{template}\" not found");
                 let message =
@@ -168,6 +174,13 @@ fn make_missing(plan: &mut Plan, observed: &Observed) -> Vec<(String, String)> {
         }
     }
     found
+}
+
+/// Whether a request is for the devices of others too; in the words of a label.
+pub(super) fn has_admin_access(spec: &ResourceClaimSpec) -> &'static str {
+    let requests = spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    let mut exact = requests.filter_map(|request| request.exactly.as_ref());
+    if exact.any(|request| request.admin_access == Some(true)) { "true" } else { "false" }
 }
 
 fn create(pod: &Pod, claim: &PodResourceClaim, template: &ResourceClaimTemplate) -> Action {

@@ -11,12 +11,16 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use super::{COMPONENT, CONTROLLER, Named, claims_of, is_done, named, names_claims};
+use super::{COMPONENT, CONTROLLER, Named, POD_CLAIM, claims_of, has_admin_access, is_done, named, names_claims};
+use crate::metrics;
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
 use crate::workload::owner::controller_of;
 
 /// Held by a claim that is allocated.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+
+/// On a claim that the scheduler made for devices asked for as an extended resource.
+const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 
 pub struct ClaimReleaser;
 
@@ -84,6 +88,14 @@ impl Controller for ClaimReleaser {
         let held = claim.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
         let leaving = claim.metadata.deletion_timestamp.is_some();
         let allocated = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+        let made = |key: &str| claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(key));
+        let source = match (made(POD_CLAIM), made(EXTENDED)) {
+            (true, _) => "resource_claim_template",
+            (_, true) => "extended_resource",
+            _ => "",
+        };
+        let told = if allocated { "true" } else { "false" };
+        plan.count(&metrics::CLAIMS, [told.into(), has_admin_access(&claim.spec).into(), source.into()], 1.0);
         if kept.len() < observed.places.len() || (leaving && held && kept.is_empty() && allocated) {
             // The end of a use gives the devices back; a claim that was merely never used keeps them.
             let mut updated = claim.clone();

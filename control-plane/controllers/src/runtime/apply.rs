@@ -4,8 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use corten_client::{Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch};
+use corten_client::{
+    Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch, Resource, WatchEvent,
+};
 use corten_meta::{Key, Value};
+use futures::StreamExt;
 use futures::future::join_all;
 use http::Method;
 use tokio_util::sync::CancellationToken;
@@ -121,6 +124,12 @@ impl Applier {
                 self.client.send_raw(Method::DELETE, &path).await?;
                 Ok(None)
             }
+            Action::Relay { pod, uid, about, reason, prefix } => {
+                // Nothing depends on it.
+                let _ =
+                    self.relay(pod, uid, &|message| (object_ref(about), *reason, format!("{prefix}{message}"))).await;
+                Ok(None)
+            }
             // Answered by now, or the answer asks something new: the next look will tell.
             Action::AskScale(_) => Ok(None),
             Action::Absent { resource, key } => {
@@ -165,6 +174,38 @@ impl Applier {
                 }
             }
         }
+    }
+
+    /// Tells anew what events tell of a pod so far. They are read by a watch, which is all that the role permits.
+    async fn relay(
+        &self,
+        pod: &Key,
+        uid: &str,
+        told: &(dyn Fn(&str) -> (ObjectRef, &'static str, String) + Sync),
+    ) -> Result<(), Error> {
+        let options = ListOptions {
+            field_selector: format!("involvedObject.name={},involvedObject.uid={uid}", pod.name),
+            send_initial_events: true,
+            allow_watch_bookmarks: true,
+            resource_version_match: Some("NotOlderThan".to_owned()),
+            timeout_seconds: Some(5),
+            ..ListOptions::default()
+        };
+        let resource = Resource::new("", "v1", "events", true);
+        let mut events = self.client.dynamic(&resource).watch(&pod.namespace, &options).await?;
+        while let Some(event) = events.next().await {
+            match event? {
+                WatchEvent::Added(event) => {
+                    let event = event.value();
+                    let kind = if event["type"] == "Warning" { EventType::Warning } else { EventType::Normal };
+                    let (about, reason, message) = told(event["message"].as_str().unwrap_or_default());
+                    self.recorder.event(&about, kind, reason, message);
+                }
+                WatchEvent::Bookmark { initial_events_end: true, .. } => break,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn tell(&self, event: &Event) {

@@ -6,6 +6,7 @@
 
 mod apply;
 mod controller;
+mod count;
 pub mod discovery;
 mod feed;
 pub mod monitors;
@@ -18,15 +19,16 @@ mod worker;
 
 pub use apply::Applier;
 pub use controller::{Controller, Decide, Keys, Watch};
+pub use count::{Count, Counter, Label, RESULT};
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
 pub use rows::{NodeRow, PodRow};
 pub use scale::{ScaleAnswer, ScaleQuestion};
-pub use view::{Failure, View, claim_of_volume, decode, node_of_pod, selector_of_service};
+pub use view::{Failure, View, claim_of_volume, decode, mentions, node_of_pod, selector_of_service};
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use corten_client::{Caches, Client, WorkQueue};
+use corten_client::{Caches, Client, Metrics, WorkQueue};
 use corten_meta::Key;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +44,7 @@ pub async fn run(
     controllers: Vec<(WorkQueue<Key>, Arc<dyn Decide>)>,
     caches: &Caches,
     clients: &Clients,
+    metrics: &Metrics,
     shutdown: CancellationToken,
 ) {
     let mut routes: HashMap<ResourceType, Vec<Route>> = HashMap::new();
@@ -59,7 +62,8 @@ pub async fn run(
     }
     for (queue, controller) in controllers {
         let applier = Applier::new(clients(controller.name()), controller.component(), shutdown.clone());
-        let worker = worker::Worker::new(controller, queue, applier, feeds.clone(), shutdown.clone());
+        let counter = count::Counter::new(metrics.clone());
+        let worker = worker::Worker::new(controller, queue, applier, feeds.clone(), counter, shutdown.clone());
         for _ in 0..worker.count() {
             tasks.spawn(worker.clone().run());
         }

@@ -9,9 +9,11 @@ use std::time::Duration;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_client::Propagation;
+use corten_meta::metrics::Family;
 use corten_meta::{Key, Value};
 use serde_json::json;
 
+use super::count::{Count, Label};
 use super::rows::PodRow;
 use super::scale::ScaleQuestion;
 
@@ -138,6 +140,14 @@ pub enum Action {
         name: String,
         report: Report,
     },
+    /// Tells of another object what events told of a pod.
+    Relay {
+        pod: Key,
+        uid: String,
+        about: Reference,
+        reason: &'static str,
+        prefix: &'static str,
+    },
     /// The rest of the plan holds only if the server, not just a cache, knows no such object.
     Absent {
         resource: ResourceType,
@@ -253,7 +263,21 @@ impl Action {
             | Action::UpdateStatus { resource, .. }
             | Action::Patch { resource, .. }
             | Action::Delete { resource, .. } => Some(*resource),
-            Action::Event(_) | Action::RemoveLocalVolume { .. } | Action::Absent { .. } | Action::AskScale(_) => None,
+            Action::Event(_)
+            | Action::RemoveLocalVolume { .. }
+            | Action::Relay { .. }
+            | Action::Absent { .. }
+            | Action::AskScale(_) => None,
+        }
+    }
+
+    /// Whether it creates (0), updates (1) or deletes (2) something of this kind.
+    fn operation(&self, of: ResourceType) -> Option<usize> {
+        match self {
+            Action::Create { resource, .. } if *resource == of => Some(0),
+            Action::Update { resource, .. } if *resource == of => Some(1),
+            Action::Delete { resource, .. } if *resource == of => Some(2),
+            _ => None,
         }
     }
 
@@ -267,11 +291,33 @@ impl Action {
 pub struct Plan {
     pub actions: Vec<Action>,
     pub requeue_after: Option<Duration>,
+    /// What to count of this look.
+    pub counts: Vec<Count>,
 }
 
 impl Plan {
     pub fn nothing() -> Plan {
         Plan::default()
+    }
+
+    /// Nothing now, but another look after a while.
+    pub fn later(after: Duration) -> Plan {
+        Plan { requeue_after: Some(after), ..Plan::default() }
+    }
+
+    /// Counts something once the plan is done.
+    pub fn count(&mut self, family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) {
+        self.counts.push(Count::new(family, labels, amount));
+    }
+
+    /// Counts the writes so far to one kind by what they do.
+    pub fn count_changes(&mut self, family: &'static Family, resource: ResourceType) {
+        for (operation, which) in ["create", "update", "delete"].into_iter().zip(0..) {
+            let number = self.actions.iter().filter(|action| action.operation(resource) == Some(which)).count();
+            if number > 0 {
+                self.count(family, [operation.into()], number as f64);
+            }
+        }
     }
 
     pub fn push(&mut self, action: Action) {
@@ -299,7 +345,7 @@ impl Plan {
 
 impl From<Vec<Action>> for Plan {
     fn from(actions: Vec<Action>) -> Plan {
-        Plan { actions, requeue_after: None }
+        Plan { actions, ..Plan::default() }
     }
 }
 

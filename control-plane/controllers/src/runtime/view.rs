@@ -58,6 +58,11 @@ pub trait View: Send + Sync {
     }
 }
 
+/// Whether an object holds a text. Where nearly none does, looking for it costs less than decoding all of them.
+pub fn mentions(object: &Object, text: &str) -> bool {
+    std::str::from_utf8(&object.bytes).is_ok_and(|bytes| bytes.contains(text))
+}
+
 /// The node a pod is bound to. Only this field is read: an index asks it of every pod at every change.
 pub fn node_of_pod(pod: &Object) -> Option<String> {
     #[derive(serde::Deserialize)]

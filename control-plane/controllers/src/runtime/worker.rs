@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corten_client::WorkQueue;
 use corten_meta::Key;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Feeds;
 use super::apply::{Applied, Applier, Echo};
 use super::controller::Decide;
+use super::count::Counter;
 use super::feed::CachedView;
 use super::plan::ResourceType;
 use super::view::{Failure, View};
@@ -30,6 +31,7 @@ pub struct Worker {
     failures: Arc<Mutex<HashMap<Key, Failure>>>,
     /// Keys for which something may have been written that no answer told of, and where.
     unsure: Arc<Mutex<HashMap<Key, ResourceType>>>,
+    counter: Arc<Counter>,
     shutdown: CancellationToken,
 }
 
@@ -39,9 +41,11 @@ impl Worker {
         queue: WorkQueue<Key>,
         applier: Applier,
         feeds: Feeds,
+        counter: Counter,
         shutdown: CancellationToken,
     ) -> Worker {
-        Worker { controller, queue, applier, feeds, failures: Arc::default(), unsure: Arc::default(), shutdown }
+        let (failures, unsure, counter) = (Arc::default(), Arc::default(), Arc::new(counter));
+        Worker { controller, queue, applier, feeds, failures, unsure, counter, shutdown }
     }
 
     /// How many of them the controller wants.
@@ -64,6 +68,7 @@ impl Worker {
         if !self.is_sure(key).await {
             return self.queue.add_rate_limited(key.clone());
         }
+        let began = Instant::now();
         let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
         let mut view = CachedView::new(self.feeds.clone(), failure);
         let mut plan = self.controller.decide(&view, key, corten_meta::time::now());
@@ -75,9 +80,11 @@ impl Worker {
             self.queue.add_after(key.clone(), after);
         }
         if plan.is_empty() {
+            self.counter.count(key, &plan.counts, true, began.elapsed());
             return self.succeeded(key);
         }
         let Applied { echoes, failure, unsure } = self.applier.apply(plan.actions).await;
+        self.counter.count(key, &plan.counts, failure.is_none(), began.elapsed());
         if let Some(resource) = unsure {
             self.unsure.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), resource);
         }
@@ -101,16 +108,24 @@ impl Worker {
     }
 
     /// Whether the view holds all that may have been written for the key. After a lost answer the server is asked how
-    /// far it is, and the cache is waited for.
+    /// far it is, and the cache is waited for. Where keys are worked on one at a time, because what is decided for one
+    /// depends on what was written for others, a doubt about one is a doubt about all.
     async fn is_sure(&self, key: &Key) -> bool {
-        let unsure = self.unsure.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied();
-        let Some(resource) = unsure else { return true };
-        let Some(feed) = self.feeds.get(&resource) else { return true };
-        let Ok(revision) = self.applier.revision(resource, &key.namespace).await else { return false };
-        let mut reached = feed.reached();
-        // A cache that hears nothing more has nothing more to hear: what was written is told within the bound.
-        let _ = tokio::time::timeout(ECHO_TIMEOUT, reached.wait_for(|so_far| *so_far >= revision)).await;
-        self.unsure.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        let alone = self.count() == 1;
+        let doubts: Vec<(Key, ResourceType)> = {
+            let unsure = self.unsure.lock().unwrap_or_else(PoisonError::into_inner);
+            let concerned = unsure.iter().filter(|(of, _)| alone || *of == key);
+            concerned.map(|(of, resource)| (of.clone(), *resource)).collect()
+        };
+        for (of, resource) in doubts {
+            if let Some(feed) = self.feeds.get(&resource) {
+                let Ok(revision) = self.applier.revision(resource, &of.namespace).await else { return false };
+                let mut reached = feed.reached();
+                // A cache that hears nothing more has nothing more to hear: what was written is told within the bound.
+                let _ = tokio::time::timeout(ECHO_TIMEOUT, reached.wait_for(|so_far| *so_far >= revision)).await;
+            }
+            self.unsure.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
+        }
         true
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use corten_meta::{Key, Value};
 use serde_json::json;
 
-use super::{Actor, Random, play};
+use super::{Actor, Random, collect, play};
 use crate::model::{Model, pod};
 use crate::{
     cronjob, endpoints, ephemeral_volume, local_volumes, resourceclaim, root_ca, serviceaccount, volume_binding,
@@ -27,18 +27,18 @@ struct World {
 fn actors() -> Vec<Actor> {
     let root_ca = root_ca::RootCaPublisher { root_ca: "PEM".to_owned() };
     vec![
-        Actor::new(Arc::new(endpoints::EndpointSliceController), "Service"),
-        Actor::new(Arc::new(endpoints::EndpointsController), "Service"),
-        Actor::new(Arc::new(endpoints::EndpointSliceMirroringController), "Endpoints"),
-        Actor::new(Arc::new(resourceclaim::ClaimMaker), "Pod"),
-        Actor::new(Arc::new(ephemeral_volume::EphemeralVolumeController), "Pod"),
-        Actor::new(Arc::new(volume_binding::ClaimBinder), "PersistentVolumeClaim"),
-        Actor::new(Arc::new(volume_binding::VolumePhases), "PersistentVolume"),
-        Actor::new(Arc::new(local_volumes::Provisioner), "PersistentVolumeClaim"),
-        Actor::new(Arc::new(local_volumes::Reclaimer), "PersistentVolume"),
-        Actor::new(Arc::new(cronjob::CronJobController), "CronJob"),
-        Actor::new(Arc::new(serviceaccount::ServiceAccountController), "Namespace"),
-        Actor::new(Arc::new(root_ca), "Namespace"),
+        Actor::new(Arc::new(endpoints::EndpointSliceController)),
+        Actor::new(Arc::new(endpoints::EndpointsController)),
+        Actor::new(Arc::new(endpoints::EndpointSliceMirroringController)),
+        Actor::new(Arc::new(resourceclaim::ClaimMaker)),
+        Actor::new(Arc::new(ephemeral_volume::EphemeralVolumeController)),
+        Actor::new(Arc::new(volume_binding::ClaimBinder)),
+        Actor::new(Arc::new(volume_binding::VolumePhases)),
+        Actor::new(Arc::new(local_volumes::Provisioner)),
+        Actor::new(Arc::new(local_volumes::Reclaimer)),
+        Actor::new(Arc::new(cronjob::CronJobController)),
+        Actor::new(Arc::new(serviceaccount::ServiceAccountController)),
+        Actor::new(Arc::new(root_ca)),
     ]
 }
 
@@ -107,7 +107,7 @@ impl World {
             18 => self.replace_a_pod(),
             _ => self.meddle(),
         }
-        self.collect();
+        collect(&mut self.server);
         self.check();
     }
 
@@ -121,20 +121,6 @@ impl World {
             return self.server.put(new);
         }
         self.server.remove("Pod", "default", &name);
-    }
-
-    /// What a garbage collector does: whose owner is gone goes too.
-    fn collect(&mut self) {
-        let owners: Vec<Value> =
-            ["Pod", "Service", "CronJob", "Endpoints"].iter().flat_map(|kind| self.all(kind)).collect();
-        for kind in ["ResourceClaim", "PersistentVolumeClaim", "EndpointSlice", "Job"] {
-            for object in self.all(kind) {
-                let owner = &object["metadata"]["ownerReferences"][0]["uid"];
-                if !owners.iter().any(|one| one["metadata"]["uid"] == *owner) {
-                    self.server.remove(kind, corten_meta::namespace(&object), corten_meta::name(&object));
-                }
-            }
-        }
     }
 
     /// Somebody writes something that matters to nobody, or takes away what must be there.
@@ -189,7 +175,7 @@ impl World {
                 self.actors[who].listen(&self.server, usize::MAX);
                 self.actors[who].act(&mut self.server, &mut self.random, false);
             }
-            self.collect();
+            collect(&mut self.server);
             self.check();
             quiet = if self.server.revision == before { quiet + 1 } else { 0 };
             if quiet == 20 {

@@ -1,6 +1,6 @@
 //! What keeps pods: Deployments, ReplicaSets and ReplicationControllers, StatefulSets, DaemonSets, Jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_api::Typed;
@@ -8,7 +8,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_meta::Value;
 use serde_json::json;
 
-use super::{Actor, Random, play};
+use super::{Actor, Random, collect, kubelet, play};
 use crate::model::Model;
 use crate::workload::owner::controller_of;
 use crate::workload::pods;
@@ -38,13 +38,13 @@ impl World {
             server.put(object);
         }
         let actors = vec![
-            Actor::new(Arc::new(deployment::DeploymentController), "Deployment"),
-            Actor::new(Arc::new(replicaset::REPLICA_SETS), "ReplicaSet"),
-            Actor::new(Arc::new(replicaset::REPLICATION_CONTROLLERS), "ReplicationController"),
-            Actor::new(Arc::new(statefulset::StatefulSetController), "StatefulSet"),
-            Actor::new(Arc::new(daemonset::DaemonSetController), "DaemonSet"),
-            Actor::new(Arc::new(job::JobController), "Job"),
-            Actor::new(Arc::new(job::UncountedPods), "Pod"),
+            Actor::new(Arc::new(deployment::DeploymentController)),
+            Actor::new(Arc::new(replicaset::REPLICA_SETS)),
+            Actor::new(Arc::new(replicaset::REPLICATION_CONTROLLERS)),
+            Actor::new(Arc::new(statefulset::StatefulSetController)),
+            Actor::new(Arc::new(daemonset::DaemonSetController)),
+            Actor::new(Arc::new(job::JobController)),
+            Actor::new(Arc::new(job::UncountedPods)),
         ];
         World { server, actors, random: Random::new(seed), most: BTreeMap::new() }
     }
@@ -57,8 +57,8 @@ impl World {
                 self.actors[who].listen(&self.server, most);
             }
             4..8 => self.actors[who].act(&mut self.server, &mut self.random, faults),
-            8 => self.kubelet(),
-            _ if !faults => self.kubelet(),
+            8 => kubelet(&mut self.server, &mut self.random),
+            _ if !faults => kubelet(&mut self.server, &mut self.random),
             _ => match self.random.next(12) {
                 0 => self.actors[who].restart(&self.server),
                 1 => self.user(),
@@ -66,34 +66,8 @@ impl World {
                 _ => self.meddle(),
             },
         }
-        self.collect();
+        collect(&mut self.server);
         self.check();
-    }
-
-    /// A pod goes one step on its way: runs, ends, or is let go.
-    fn kubelet(&mut self) {
-        let all: Vec<Pod> = self.server.typed();
-        let Some(pod) = all.get(self.random.next(all.len())) else { return };
-        let mut value = pod.to_value();
-        let ends = controller_of(&pod.metadata).is_some_and(|owner| owner.kind == "Job");
-        if pods::is_terminating(pod) {
-            let held = pod.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
-            match held {
-                true if pods::is_terminal(pod) => return,
-                true => value["status"]["phase"] = json!("Failed"),
-                false => return self.server.remove("Pod", pod.namespace(), pod.name()),
-            }
-        } else if pods::is_terminal(pod) || (!ends && pods::is_ready(pod)) {
-            return;
-        } else if ends && pods::is_ready(pod) {
-            let succeeded = self.random.chance(80);
-            value["status"]["phase"] = json!(if succeeded { "Succeeded" } else { "Failed" });
-            let terminated = json!({"exitCode": i32::from(!succeeded), "finishedAt": "2026-01-01T00:00:00Z"});
-            value["status"]["containerStatuses"] = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": terminated}}]);
-        } else {
-            value["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
-        }
-        self.server.put(value);
     }
 
     /// Somebody changes what is asked for.
@@ -126,25 +100,6 @@ impl World {
         let mut object = self.server.value(kind, &key.namespace, &key.name);
         object["metadata"]["labels"]["touched"] = json!(self.server.revision.to_string());
         self.server.put(object);
-    }
-
-    /// What a garbage collector does: whose owner is gone goes too.
-    fn collect(&mut self) {
-        let uids: BTreeSet<String> = KINDS
-            .iter()
-            .filter(|kind| **kind != "Pod")
-            .flat_map(|kind| self.server.keys(kind).into_iter().map(move |key| (kind, key)))
-            .map(|(kind, key)| uid(&self.server.value(kind, &key.namespace, &key.name)))
-            .collect();
-        for kind in ["Pod", "ReplicaSet"] {
-            for key in self.server.keys(kind) {
-                let object = self.server.value(kind, &key.namespace, &key.name);
-                let owner = object["metadata"]["ownerReferences"][0]["uid"].as_str().unwrap_or_default();
-                if !uids.contains(owner) {
-                    self.server.remove(kind, &key.namespace, &key.name);
-                }
-            }
-        }
     }
 
     /// The pods of an owner that are neither ended nor ending.
@@ -186,9 +141,9 @@ impl World {
                 self.actors[who].act(&mut self.server, &mut self.random, false);
             }
             for _ in 0..4 {
-                self.kubelet();
+                kubelet(&mut self.server, &mut self.random);
             }
-            self.collect();
+            collect(&mut self.server);
             self.check();
             // The kubelets pick their pods at random: some rounds without news are no sign yet.
             quiet = if self.server.revision == before { quiet + 1 } else { 0 };

@@ -9,6 +9,7 @@ mod retention;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec, StatefulSetStatus};
@@ -177,19 +178,26 @@ impl Pass<'_> {
     }
 
     fn tell(&self, plan: &mut Plan) {
-        let number = |test: &dyn Fn(&PodRow) -> bool| {
-            i32::try_from(self.members.values().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
-        };
-        let of =
-            |revision: &ControllerRevision| number(&|pod| pods::is_active(pod) && revision_of(pod) == revision.name());
-        let ready = number(&|pod| pods::is_active(pod) && pods::is_ready(pod));
+        let (mut ready, mut available, mut current, mut updated) = (0, 0, 0, 0);
+        let mut soonest: Option<Duration> = None;
+        for pod in self.members.values() {
+            let wait = pods::available_in(pod, self.min_ready(), self.now);
+            soonest = soonest.into_iter().chain(wait.filter(|wait| !wait.is_zero())).min();
+            if pods::is_active(pod) {
+                let revision = revision_of(pod);
+                ready += i32::from(pods::is_ready(pod));
+                available += i32::from(wait == Some(Duration::ZERO));
+                current += i32::from(revision == self.current.name());
+                updated += i32::from(revision == self.update.name());
+            }
+        }
         let mut status = StatefulSetStatus {
             observed_generation: self.set.metadata.generation,
-            replicas: number(&|_| true),
+            replicas: i32::try_from(self.members.len()).unwrap_or(i32::MAX),
             ready_replicas: count(ready),
-            available_replicas: Some(number(&|pod| self.is_available(pod))),
-            current_replicas: count(of(&self.current)),
-            updated_replicas: count(of(&self.update)),
+            available_replicas: Some(available),
+            current_replicas: count(current),
+            updated_replicas: count(updated),
             current_revision: Some(self.current.name().to_owned()),
             update_revision: Some(self.update.name().to_owned()),
             collision_count: Some(self.set.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0)),
@@ -204,12 +212,6 @@ impl Pass<'_> {
             status.current_revision = status.update_revision.clone();
             status.current_replicas = status.updated_replicas;
         }
-        let soonest = self
-            .members
-            .values()
-            .filter_map(|pod| pods::available_in(pod, self.min_ready(), self.now))
-            .filter(|wait| !wait.is_zero())
-            .min();
         if let Some(wait) = soonest {
             plan.requeue(wait);
         }

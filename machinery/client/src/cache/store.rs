@@ -73,35 +73,46 @@ impl Ord for Entry {
     }
 }
 
-/// Objects filed under values.
+/// Objects filed under values, each file in the order of namespace and name: they are looked through far more often
+/// than one of them changes.
 #[derive(Default)]
 struct Filed(HashMap<Box<str>, Vec<Arc<Object>>>);
 
 impl Filed {
     fn add(&mut self, value: &str, object: &Arc<Object>) {
-        match self.0.get_mut(value) {
-            Some(objects) => objects.push(object.clone()),
-            None => {
-                self.0.insert(value.into(), vec![object.clone()]);
-            }
+        let Some(objects) = self.0.get_mut(value) else {
+            self.0.insert(value.into(), vec![object.clone()]);
+            return;
+        };
+        match position(objects, object) {
+            Ok(at) => objects[at] = object.clone(),
+            Err(at) => objects.insert(at, object.clone()),
         }
     }
 
     fn remove(&mut self, value: &str, object: &Arc<Object>) {
         let Some(objects) = self.0.get_mut(value) else { return };
-        if let Some(position) = objects.iter().position(|o| Arc::ptr_eq(o, object)) {
-            objects.swap_remove(position);
+        if let Ok(at) = position(objects, object) {
+            objects.remove(at);
         }
         if objects.is_empty() {
             self.0.remove(value);
         }
     }
 
-    /// In the order of namespace and name, whatever the order of arrival was.
     fn get(&self, value: &str) -> Vec<Arc<Object>> {
-        let mut objects = self.0.get(value).cloned().unwrap_or_default();
-        objects.sort_by(|a, b| (&a.header.namespace, &a.header.name).cmp(&(&b.header.namespace, &b.header.name)));
-        objects
+        self.0.get(value).cloned().unwrap_or_default()
+    }
+}
+
+/// Where an object of this place is among those of a file, or belongs. Lists arrive in order: the end is tried first.
+fn position(objects: &[Arc<Object>], object: &Object) -> Result<usize, usize> {
+    fn place(object: &Object) -> (&str, &str) {
+        (&object.header.namespace, &object.header.name)
+    }
+    match objects.last() {
+        Some(last) if place(last) < place(object) => Err(objects.len()),
+        _ => objects.binary_search_by(|other| place(other).cmp(&place(object))),
     }
 }
 

@@ -1,7 +1,13 @@
 //! Claims and volumes find each other: the smallest volume that satisfies a claim becomes its own, for good.
 //!
 //! Each side points at the other. The volume is written first, so that no two claims can take it; only then the claim.
-//! Volumes that do not exist yet are somebody else's to make: a claim says which provisioner it waits for.
+//! Volumes that do not exist yet are somebody else's to make: a claim says which provisioner it waits for. What becomes
+//! of a volume whose claim is gone is in [`phases`]; who scrubs one for the next claim, in [`recycling`].
+
+mod phases;
+mod recycling;
+
+pub use phases::VolumePhases;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
@@ -18,13 +24,10 @@ const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// Binds claims. One at a time: two claims must never choose the same volume.
 pub struct ClaimBinder;
-/// Keeps the phase of volumes.
-pub struct VolumePhases;
 
 pub struct Observed {
     claim: PersistentVolumeClaim,
@@ -252,197 +255,5 @@ fn await_provisioner(observed: &Observed) -> Plan {
     Plan::from(Action::normal(claim, "ExternalProvisioning", message))
 }
 
-impl Controller for VolumePhases {
-    type Observed = (PersistentVolume, Option<PersistentVolumeClaim>);
-
-    fn name(&self) -> &'static str {
-        "persistent-volume-binder"
-    }
-
-    fn component(&self) -> &'static str {
-        "persistentvolume-controller"
-    }
-
-    fn watches(&self) -> Vec<Watch> {
-        vec![Watch::own::<PersistentVolume>(), Watch::mapped::<PersistentVolumeClaim>(volumes_of_claim)]
-    }
-
-    fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed> {
-        let volume: PersistentVolume = view.typed(key)?;
-        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()).map(key_of_reference);
-        Some((volume, reference.and_then(|key| view.typed(&key))))
-    }
-
-    fn reconcile(&self, (volume, claim): &Self::Observed, _now: Timestamp) -> Plan {
-        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-        let was_bound = reference.is_some_and(|reference| reference.uid.as_ref().is_some_and(|uid| !uid.is_empty()));
-        let phase = match claim {
-            Some(claim) if is_complete(volume, claim) => "Bound",
-            // Its claim is gone, or another one has its name now: what is on it is not for the next.
-            _ if was_bound => "Released",
-            _ => "Available",
-        };
-        let trouble = reclaim_trouble(volume).filter(|_| phase == "Released");
-        let mut updated = volume.clone();
-        let status = updated.status.get_or_insert_default();
-        status.phase = Some(if trouble.is_some() { "Failed" } else { phase }.to_owned());
-        (status.reason, status.message) = match &trouble {
-            Some((reason, message)) => (Some((*reason).to_owned()), Some(message.clone())),
-            None => (None, None),
-        };
-        if updated == *volume {
-            return Plan::nothing();
-        }
-        let told = trouble.map(|(reason, message)| Action::warning(volume, reason, message));
-        Plan::from(std::iter::once(Action::update_status(&updated)).chain(told).collect::<Vec<_>>())
-    }
-}
-
-/// Why a volume that its claim left cannot be made free or taken away. One that somebody provisioned is his to delete.
-fn reclaim_trouble(volume: &PersistentVolume) -> Option<(&'static str, String)> {
-    let spec = volume.spec.as_ref()?;
-    let provisioned = volume.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PROVISIONED_BY));
-    match spec.persistent_volume_reclaim_policy.as_deref()? {
-        "Recycle" => Some(("VolumeFailedRecycle", "No recycler plugin found for the volume!".to_owned())),
-        "Delete" if !provisioned && spec.csi.is_none() => {
-            let name = volume.name();
-            let message =
-                format!("error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched");
-            Some(("VolumeFailedDelete", message))
-        }
-        _ => None,
-    }
-}
-
-fn volumes_of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
-    let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolumeClaim>);
-    versions.filter_map(|claim| claim.spec?.volume_name).map(|name| Key::new("", name)).collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{Model, converges};
-    use serde_json::{Value, json};
-
-    fn volume(name: &str, size: &str, extra: Value) -> Value {
-        let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": "slow"}});
-        corten_meta::patch::merge_patch(&mut volume, &extra);
-        volume
-    }
-
-    fn claim(size: &str) -> Value {
-        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "default", "name": "data", "uid": "c"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "slow", "resources": {"requests": {"storage": size}}}})
-    }
-
-    fn settle(model: &mut Model) {
-        converges(&ClaimBinder, model, "default", "data");
-        for name in model.names("PersistentVolume") {
-            converges(&VolumePhases, model, "", &name);
-        }
-    }
-
-    fn phase(model: &Model, kind: &str, namespace: &str, name: &str) -> Value {
-        model.value(kind, namespace, name)["status"]["phase"].take()
-    }
-
-    #[test]
-    fn a_claim_takes_the_smallest_volume_that_fits() {
-        let mut model = Model::default();
-        model.put(volume("big", "10Gi", json!({})));
-        model.put(volume("fits", "5Gi", json!({})));
-        model.put(volume("small", "1Gi", json!({})));
-        model.put(volume("other-class", "5Gi", json!({"spec": {"storageClassName": "fast"}})));
-        model.put(volume("other-mode", "5Gi", json!({"spec": {"accessModes": ["ReadOnlyMany"]}})));
-        model.put(claim("4Gi"));
-        settle(&mut model);
-        let bound = model.value("PersistentVolumeClaim", "default", "data");
-        assert_eq!(
-            (&bound["spec"]["volumeName"], &bound["status"]["phase"], &bound["status"]["capacity"]["storage"]),
-            (&json!("fits"), &json!("Bound"), &json!("5Gi"))
-        );
-        assert_eq!(phase(&model, "PersistentVolume", "", "fits"), "Bound");
-        assert_eq!(phase(&model, "PersistentVolume", "", "big"), "Available");
-    }
-
-    #[test]
-    fn a_bound_claim_keeps_its_size_when_its_volume_grows() {
-        let mut model = Model::default();
-        model.put(volume("v", "5Gi", json!({})));
-        model.put(claim("4Gi"));
-        settle(&mut model);
-        let mut grown = model.value("PersistentVolume", "", "v");
-        grown["spec"]["capacity"]["storage"] = json!("9Gi");
-        model.put(grown);
-        settle(&mut model);
-        let bound = model.value("PersistentVolumeClaim", "default", "data");
-        assert_eq!(bound["status"]["capacity"]["storage"], "5Gi", "the node says when what lies on it has grown");
-    }
-
-    #[test]
-    fn a_volume_reserved_for_a_claim_is_its_own() {
-        let mut model = Model::default();
-        model.put(volume("a", "5Gi", json!({})));
-        model.put(volume("mine", "50Gi", json!({"spec": {"claimRef": {"namespace": "default", "name": "data"}}})));
-        model.put(claim("4Gi"));
-        settle(&mut model);
-        assert_eq!(model.value("PersistentVolumeClaim", "default", "data")["spec"]["volumeName"], "mine");
-    }
-
-    #[test]
-    fn the_volume_of_a_deleted_claim_is_released_and_a_lost_volume_told() {
-        let mut model = Model::default();
-        model.put(volume("v", "5Gi", json!({})));
-        model.put(claim("4Gi"));
-        settle(&mut model);
-        let bound = model.value("PersistentVolumeClaim", "default", "data");
-        model.remove("PersistentVolumeClaim", "default", "data");
-        converges(&VolumePhases, &mut model, "", "v");
-        assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Released");
-        model.put(bound);
-        model.remove("PersistentVolume", "", "v");
-        settle(&mut model);
-        assert_eq!(phase(&model, "PersistentVolumeClaim", "default", "data"), "Lost");
-    }
-
-    #[test]
-    fn a_released_volume_that_nobody_can_delete_says_so_once() {
-        for (extra, expected) in [
-            (json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}), ("Released", None)),
-            (json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}), ("Failed", Some("VolumeFailedDelete"))),
-            (json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}}), ("Failed", Some("VolumeFailedRecycle"))),
-            (
-                json!({"metadata": {"annotations": {PROVISIONED_BY: "example.com/disk"}},
-                    "spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
-                ("Released", None),
-            ),
-        ] {
-            let mut model = Model::default();
-            model.put(volume("v", "5Gi", extra));
-            model.put(claim("4Gi"));
-            settle(&mut model);
-            model.remove("PersistentVolumeClaim", "default", "data");
-            model.events.clear();
-            converges(&VolumePhases, &mut model, "", "v");
-            let told: Vec<&str> = model.events.iter().filter_map(|event| event.split(' ').nth(1)).collect();
-            assert_eq!(phase(&model, "PersistentVolume", "", "v"), expected.0);
-            assert_eq!(told, expected.1.into_iter().collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn without_a_volume_a_claim_says_what_it_waits_for() {
-        let class = |mode: &str, provisioner: &str| json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "slow"}, "provisioner": provisioner, "volumeBindingMode": mode});
-        for (class, reason) in [
-            (None, "FailedBinding"),
-            (Some(class("Immediate", "example.com/disk")), "ExternalProvisioning"),
-            (Some(class("WaitForFirstConsumer", "example.com/disk")), "WaitForFirstConsumer"),
-        ] {
-            let mut model = Model::default();
-            class.into_iter().for_each(|class| model.put(class));
-            model.put(claim("1Gi"));
-            settle(&mut model);
-            assert!(model.events[0].starts_with(&format!("Normal {reason} ")), "{:?}", model.events);
-        }
-    }
-}
+mod tests;

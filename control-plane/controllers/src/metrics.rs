@@ -1,0 +1,181 @@
+//! What controllers count beyond their queues, under upstream's names; which label means what is upstream's too.
+//!
+//! A plan names what to count (`runtime::Count`); nothing else in this package touches a series, except for the few
+//! controllers that make no plans.
+
+use corten_meta::metrics::{Family, Kind, exponential};
+
+const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
+    Family { name, kind: Kind::Counter, labels, help }
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
+    Family { name, kind: Kind::Gauge, labels, help }
+}
+
+const fn histogram(
+    name: &'static str,
+    bounds: &'static [f64],
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Family {
+    Family { name, kind: Kind::Histogram(bounds), labels, help }
+}
+
+static SYNC_SECONDS: [f64; 15] = exponential(0.004, 2.0);
+static MILLISECONDS: [f64; 15] = exponential(0.001, 2.0);
+static NODE_SECONDS: [f64; 8] = exponential(0.001, 4.0);
+static MANY: [f64; 15] = exponential(2.0, 2.0);
+static SKEW_SECONDS: [f64; 10] = exponential(1.0, 2.0);
+static TTL_SECONDS: [f64; 14] = exponential(0.1, 2.0);
+static EVICTION_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+static PER_SYNC: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+pub static JOB_SYNCS: Family =
+    counter("job_controller_job_syncs_total", &["completion_mode", "result", "action"], "Looks at Jobs.");
+pub static JOB_SYNC_SECONDS: Family = histogram(
+    "job_controller_job_sync_duration_seconds",
+    &SYNC_SECONDS,
+    &["completion_mode", "result", "action"],
+    "How long looks at Jobs took.",
+);
+pub static JOBS_FINISHED: Family =
+    counter("job_controller_jobs_finished_total", &["completion_mode", "result", "reason"], "Jobs that ended.");
+pub static JOB_PODS_FINISHED: Family = counter(
+    "job_controller_job_pods_finished_total",
+    &["completion_mode", "result"],
+    "Pods of Jobs that ended and were counted.",
+);
+pub static JOB_PODS_CREATED: Family =
+    counter("job_controller_job_pods_creation_total", &["reason", "status"], "Pods that were created for Jobs.");
+pub static CRON_SKEW: Family = histogram(
+    "cronjob_controller_job_creation_skew_duration_seconds",
+    &SKEW_SECONDS,
+    &[],
+    "How long after its time a Job of a schedule was created.",
+);
+pub static TTL_DELETION: Family = histogram(
+    "ttl_after_finished_controller_job_deletion_duration_seconds",
+    &TTL_SECONDS,
+    &[],
+    "How long after the end of its time to live a Job was deleted.",
+);
+pub static PODS_COLLECTED: Family = counter(
+    "pod_gc_collector_force_delete_pods_total",
+    &["namespace", "reason"],
+    "Pods that were deleted because nobody else would.",
+);
+pub static TAINT_DELETIONS: Family =
+    counter("taint_eviction_controller_pod_deletions_total", &[], "Pods that a taint of their node drove away.");
+pub static TAINT_DELETION_SECONDS: Family = histogram(
+    "taint_eviction_controller_pod_deletion_duration_seconds",
+    &EVICTION_SECONDS,
+    &[],
+    "How long after a taint took effect a pod was deleted.",
+);
+pub static DEVICE_DELETIONS: Family = counter(
+    "device_taint_eviction_controller_pod_deletions_total",
+    &[],
+    "Pods that a taint of one of their devices drove away.",
+);
+pub static DEVICE_DELETION_SECONDS: Family = histogram(
+    "device_taint_eviction_controller_pod_deletion_duration_seconds",
+    &EVICTION_SECONDS,
+    &[],
+    "How long after a taint of a device took effect a pod was deleted.",
+);
+pub static SLICE_SYNCS: Family =
+    counter("endpoint_slice_controller_syncs", &["result"], "Looks at the endpoints of Services.");
+pub static SLICE_CHANGES: Family =
+    counter("endpoint_slice_controller_changes", &["operation"], "EndpointSlices that were written.");
+pub static SLICES_PER_SYNC: Family = histogram(
+    "endpoint_slice_controller_endpointslices_changed_per_sync",
+    &PER_SYNC,
+    &["topology", "traffic_distribution"],
+    "How many EndpointSlices a look at a Service changed.",
+);
+pub static SLICES: Family = gauge("endpoint_slice_controller_num_endpoint_slices", &[], "EndpointSlices there are.");
+pub static SLICES_DESIRED: Family = gauge(
+    "endpoint_slice_controller_desired_endpoint_slices",
+    &[],
+    "EndpointSlices there would be if all were as full as can be.",
+);
+pub static ENDPOINTS_DESIRED: Family =
+    gauge("endpoint_slice_controller_endpoints_desired", &[], "Endpoints there should be.");
+pub static ENDPOINTS_ADDED: Family = histogram(
+    "endpoint_slice_controller_endpoints_added_per_sync",
+    &MANY,
+    &[],
+    "How many endpoints a look at a Service added.",
+);
+pub static ENDPOINTS_REMOVED: Family = histogram(
+    "endpoint_slice_controller_endpoints_removed_per_sync",
+    &MANY,
+    &[],
+    "How many endpoints a look at a Service removed.",
+);
+pub static DISTRIBUTIONS: Family = gauge(
+    "endpoint_slice_controller_services_count_by_traffic_distribution",
+    &["traffic_distribution"],
+    "Services by where their traffic should go.",
+);
+pub static MIRROR_SECONDS: Family = histogram(
+    "endpoint_slice_mirroring_controller_endpoints_sync_duration",
+    &MILLISECONDS,
+    &[],
+    "How long looks at Endpoints took, in seconds.",
+);
+pub static MIRROR_CHANGES: Family = counter(
+    "endpoint_slice_mirroring_controller_changes",
+    &["operation"],
+    "EndpointSlices that were written for Endpoints.",
+);
+pub static EPHEMERAL_CLAIMS: Family =
+    counter("ephemeral_volume_controller_create_total", &[], "Claims that were created for ephemeral volumes.");
+pub static ROOT_CA_SYNCS: Family =
+    counter("root_ca_cert_publisher_sync_total", &["code"], "Looks at the certificate of a namespace.");
+pub static ROOT_CA_SECONDS: Family = histogram(
+    "root_ca_cert_publisher_sync_duration_seconds",
+    &MILLISECONDS,
+    &["code"],
+    "How long looks at the certificate of a namespace took.",
+);
+pub static NODE_SYNC_SECONDS: Family = histogram(
+    "node_collector_update_node_health_duration_seconds",
+    &NODE_SECONDS,
+    &[],
+    "How long looks at the health of one node took.",
+);
+pub static ZONE_SIZE: Family = gauge("node_collector_zone_size", &["zone"], "Nodes by zone.");
+pub static ZONE_UNHEALTHY: Family =
+    gauge("node_collector_unhealthy_nodes_in_zone", &["zone"], "Nodes that are not ready, by zone.");
+pub static EVICTIONS: Family =
+    counter("node_collector_evictions_total", &["zone"], "Nodes whose pods were driven away, by zone.");
+pub static CLAIMS_CREATED: Family = counter(
+    "resourceclaim_controller_creates_total",
+    &["status", "admin_access"],
+    "ResourceClaims that were created for pods.",
+);
+pub static CLAIMS: Family = gauge(
+    "resourceclaim_controller_resource_claims",
+    &["allocated", "admin_access", "source"],
+    "ResourceClaims there are.",
+);
+pub static SCALINGS: Family = counter(
+    "horizontal_pod_autoscaler_controller_reconciliations_total",
+    &["action", "error"],
+    "Looks at autoscalers, by what they did and what went wrong.",
+);
+pub static SCALING_SECONDS: Family = histogram(
+    "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds",
+    &MILLISECONDS,
+    &["action", "error"],
+    "How long looks at autoscalers took.",
+);
+pub static AUTOSCALERS: Family =
+    gauge("horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers", &[], "Autoscalers there are.");
+pub static DESIRED_REPLICAS: Family = gauge(
+    "horizontal_pod_autoscaler_controller_desired_replicas",
+    &["namespace", "hpa_name"],
+    "The replicas that autoscalers want.",
+);

@@ -1,0 +1,217 @@
+//! The phase of a volume, and what becomes of it when its claim is gone: kept, left to whoever provisioned it, or
+//! scrubbed for the next claim.
+//!
+//! A volume that once failed to be reclaimed stays `Failed` until that succeeds: somebody should see it.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use corten_client::Change;
+use corten_meta::Key;
+use jiff::Timestamp;
+
+use super::{BOUND_BY_CONTROLLER, is_complete, key_of_reference, recycling};
+use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, claim_of_volume, decode, key_of, mentions};
+use crate::storage_protection::claims_of;
+use crate::workload::pods;
+
+pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+
+/// Keeps the phase of volumes, and reclaims them.
+pub struct VolumePhases;
+
+pub struct Observed {
+    pub volume: PersistentVolume,
+    /// The claim that has the name the volume points at, which may be another one by now.
+    pub claim: Option<PersistentVolumeClaim>,
+    /// The pod that has the name of the volume's recycler.
+    pub recycler: Option<Pod>,
+    /// The pods that still use the claim of a volume that is to be recycled.
+    pub users: Vec<Key>,
+}
+
+impl Controller for VolumePhases {
+    type Observed = Observed;
+
+    fn name(&self) -> &'static str {
+        "persistent-volume-binder"
+    }
+
+    fn component(&self) -> &'static str {
+        "persistentvolume-controller"
+    }
+
+    fn watches(&self) -> Vec<Watch> {
+        vec![
+            Watch::own::<PersistentVolume>(),
+            Watch::mapped::<PersistentVolumeClaim>(volumes_of_claim),
+            Watch::mapped::<Pod>(of_pod),
+        ]
+    }
+
+    fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
+        let volume: PersistentVolume = view.typed(key)?;
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()).map(key_of_reference);
+        let claim = reference.as_ref().and_then(|key| view.typed(key));
+        let recycles = policy(&volume) == "Recycle" && standing(&volume, claim.as_ref()) == Standing::Released;
+        let recycler = recycling::recycler_of(&key.name);
+        Some(Observed {
+            users: reference.filter(|_| recycles).map(|claim| users_of(view, &claim)).unwrap_or_default(),
+            recycler: Some(recycler).filter(|_| recycles).and_then(|pod| view.typed(&pod)),
+            volume,
+            claim,
+        })
+    }
+
+    fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let volume = &observed.volume;
+        match standing(volume, observed.claim.as_ref()) {
+            Standing::Free => Plan::from(told(volume, "Available", None, now)),
+            Standing::Bound => Plan::from(told(volume, "Bound", None, now)),
+            // Made for this claim alone, it is of no use to another.
+            Standing::Overtaken if is_provisioned(volume) && policy(volume) == "Delete" => released(observed, now),
+            Standing::Overtaken => Plan::from(unbind(volume)),
+            Standing::Released => released(observed, now),
+        }
+    }
+}
+
+/// How a volume stands to the claim it points at.
+#[derive(PartialEq, Eq)]
+enum Standing {
+    Free,
+    Bound,
+    /// Its claim was given another volume.
+    Overtaken,
+    /// Its claim is gone, or another one has its name now: what is on it is not for the next.
+    Released,
+}
+
+fn standing(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> Standing {
+    let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let was_bound = reference.is_some_and(|reference| reference.uid.as_ref().is_some_and(|uid| !uid.is_empty()));
+    let given = |claim: &PersistentVolumeClaim| claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+    match claim {
+        Some(claim) if is_complete(volume, claim) => match given(claim).filter(|name| !name.is_empty()) {
+            Some(other) if other != volume.name() => Standing::Overtaken,
+            _ => Standing::Bound,
+        },
+        _ if was_bound => Standing::Released,
+        _ => Standing::Free,
+    }
+}
+
+fn policy(volume: &PersistentVolume) -> &str {
+    let spec = volume.spec.as_ref();
+    spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain")
+}
+
+pub(super) fn phase(volume: &PersistentVolume) -> &str {
+    volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn is_provisioned(volume: &PersistentVolume) -> bool {
+    volume.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PROVISIONED_BY))
+}
+
+/// Writes the phase and why it is so, if that is news.
+fn told(volume: &PersistentVolume, phase: &str, message: Option<String>, now: Timestamp) -> Vec<Action> {
+    let mut updated = volume.clone();
+    let status = updated.status.get_or_insert_default();
+    if status.phase.as_deref() != Some(phase) {
+        status.phase = Some(phase.to_owned());
+        status.last_phase_transition_time = Some(Time(now));
+    }
+    status.message = message;
+    if updated == *volume { Vec::new() } else { vec![Action::update_status(&updated)] }
+}
+
+/// The volume could not be reclaimed; told once for each cause.
+pub(super) fn failed(volume: &PersistentVolume, reason: &str, message: &str, now: Timestamp) -> Plan {
+    let mut actions = told(volume, "Failed", Some(message.to_owned()), now);
+    if !actions.is_empty() {
+        actions.push(Action::warning(volume, reason, message));
+    }
+    Plan::from(actions)
+}
+
+/// Frees the volume for any claim, or for the one it was reserved for by hand.
+pub(super) fn unbind(volume: &PersistentVolume) -> Action {
+    let mut updated = volume.clone();
+    let annotations = updated.metadata.annotations.get_or_insert_default();
+    let by_controller = annotations.remove(BOUND_BY_CONTROLLER).is_some();
+    if annotations.is_empty() {
+        updated.metadata.annotations = None;
+    }
+    let spec = updated.spec.get_or_insert_default();
+    match &mut spec.claim_ref {
+        Some(reference) if !by_controller => reference.uid = None,
+        reference => *reference = None,
+    }
+    Action::update(&updated)
+}
+
+/// The volume's claim is gone: that is told first, and then its reclaim policy carried out.
+fn released(observed: &Observed, now: Timestamp) -> Plan {
+    let volume = &observed.volume;
+    if !matches!(phase(volume), "Released" | "Failed") {
+        let mut actions = told(volume, "Released", None, now);
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        // A claim that others bound may not be in the cache yet: only the server knows that it is gone.
+        if let Some(reference) = reference.filter(|_| observed.claim.is_none()) {
+            actions.insert(0, Action::absent::<PersistentVolumeClaim>(key_of_reference(reference)));
+        }
+        return Plan::from(actions);
+    }
+    match policy(volume) {
+        "Recycle" => recycling::recycle(observed, now),
+        "Delete" => match undeletable(volume) {
+            Some(message) => failed(volume, "VolumeFailedDelete", &message, now),
+            None => Plan::nothing(),
+        },
+        _ => Plan::nothing(),
+    }
+}
+
+/// Why nobody will delete a volume. One that somebody provisioned is his to delete.
+fn undeletable(volume: &PersistentVolume) -> Option<String> {
+    let spec = volume.spec.as_ref().filter(|spec| !is_provisioned(volume) && spec.csi.is_none())?;
+    let path = spec.host_path.as_ref().map(|source| source.path.as_str());
+    if let Some(path) = path.filter(|path| !path.starts_with("/tmp/")) {
+        return Some(format!("host_path deleter only supports /tmp/.+ but received provided {path}"));
+    }
+    let name = volume.name();
+    Some(format!("error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"))
+}
+
+/// The pods that use a claim and have not ended, by name.
+fn users_of(view: &dyn View, claim: &Key) -> Vec<Key> {
+    let all = view.list(ResourceType::of::<Pod>(), &claim.namespace);
+    let uses = |pod: &Pod| !pods::is_terminal(pod) && claims_of(pod).any(|name| name == claim.name);
+    let mut users: Vec<Key> =
+        all.iter().filter(|pod| may_use_claims(pod)).filter_map(decode).filter(uses).map(|pod| key_of(&pod)).collect();
+    users.sort_unstable();
+    users
+}
+
+fn may_use_claims(pod: &corten_meta::Object) -> bool {
+    mentions(pod, "\"persistentVolumeClaim\"") || mentions(pod, "\"ephemeral\"")
+}
+
+fn volumes_of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
+    let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolumeClaim>);
+    versions.filter_map(|claim| claim.spec?.volume_name).map(|name| Key::new("", name)).collect()
+}
+
+/// The volume that the pod scrubs; and those whose claim the pod no longer uses.
+fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
+    let mut keys: Vec<Key> = recycling::volume_of(&change.key).into_iter().collect();
+    let ended = change.old.as_ref().filter(|pod| change.new.is_none() && may_use_claims(pod)).and_then(decode::<Pod>);
+    for claim in ended.iter().flat_map(claims_of) {
+        let claim = Key::new(change.key.namespace.clone(), claim);
+        let volumes = view.volumes_for(&claim);
+        let of_claim = volumes.iter().filter(|volume| claim_of_volume(volume) == claim.to_string());
+        keys.extend(of_claim.map(|volume| volume.key()));
+    }
+    keys
+}

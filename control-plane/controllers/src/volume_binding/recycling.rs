@@ -1,0 +1,177 @@
+//! Recycling: a pod that empties a volume whose claim is gone, so that another claim may have it.
+//!
+//! Only directories of a node and of an NFS server can be recycled. A volume is never free before a pod of exactly this
+//! template, begun after the volume was released, has succeeded: whoever may create pods could else pass on what the
+//! last claim left behind.
+
+use std::time::Duration;
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, Pod, Volume};
+use corten_meta::{Key, Quantity};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::phases::{self, Observed, failed, unbind};
+use crate::runtime::{Action, Plan, Reference, Report, key_of};
+use crate::workload::pods;
+
+const NAMESPACE: &str = "default";
+const PREFIX: &str = "recycler-for-";
+const FAILED: &str = "VolumeFailedRecycle";
+const GIB: i128 = 1 << 30;
+/// How long a failed recycler is left to be looked at before the next one is tried.
+const PAUSE: Duration = Duration::from_secs(15);
+/// The seconds a recycler has at least, and for each whole GiB: by where the volume is.
+const HOST_PATH_SECONDS: (i64, i64) = (60, 30);
+const NFS_SECONDS: (i64, i64) = (300, 30);
+
+/// The recycler of a volume.
+pub fn recycler_of(volume: &str) -> Key {
+    Key::new(NAMESPACE, format!("{PREFIX}{volume}"))
+}
+
+/// The volume that a pod is the recycler of, by its name.
+pub fn volume_of(pod: &Key) -> Option<Key> {
+    pod.name.strip_prefix(PREFIX).filter(|_| pod.namespace == NAMESPACE).map(|volume| Key::new("", volume))
+}
+
+/// The next step for a volume that is released.
+pub fn recycle(observed: &Observed, now: Timestamp) -> Plan {
+    let volume = &observed.volume;
+    let Some(wanted) = recycler_pod(volume) else {
+        return failed(volume, FAILED, "No recycler plugin found for the volume!", now);
+    };
+    // With another claim of that name around, the users are that one's.
+    if observed.claim.is_none() && !observed.users.is_empty() {
+        let users: Vec<String> = observed.users.iter().map(Key::to_string).collect();
+        return Plan::from(Action::normal(volume, FAILED, format!("Volume is used by pods: {}", users.join(","))));
+    }
+    match &observed.recycler {
+        None => Plan::from(Action::create_reported(&wanted, creation_report(volume))),
+        Some(pod) if pods::is_terminating(pod) => Plan::nothing(),
+        Some(pod) if !is_same_work(pod, &wanted) || is_too_old(pod, volume) => Plan::from(Action::delete(pod)),
+        Some(pod) => match pods::phase(pod) {
+            "Succeeded" => Plan::from(vec![
+                relay(pod, volume),
+                Action::delete(pod),
+                Action::normal(volume, "VolumeRecycled", "Volume recycled"),
+                unbind(volume),
+            ]),
+            "Failed" => try_again(volume, pod, now),
+            _ => Plan::nothing(),
+        },
+    }
+}
+
+fn creation_report(volume: &PersistentVolume) -> Report {
+    let prefix = "Recycle failed: unexpected error creating recycler pod:  ";
+    Report { about: Reference::to(volume), success: ("", "".into()), failure: (FAILED, prefix.into()) }
+}
+
+/// What happened to the recycler is told of the volume: nobody looks at a pod in another namespace.
+fn relay(pod: &Pod, volume: &PersistentVolume) -> Action {
+    Action::Relay {
+        pod: key_of(pod),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        about: Reference::to(volume),
+        reason: "RecyclerPod",
+        prefix: "Recycler pod: ",
+    }
+}
+
+/// Tells why the recycler failed, and makes room for the next one after a pause.
+fn try_again(volume: &PersistentVolume, pod: &Pod, now: Timestamp) -> Plan {
+    let why = pod.status.as_ref().and_then(|status| status.message.as_deref()).filter(|message| !message.is_empty());
+    let why = why.unwrap_or("pod failed, pod.Status.Message unknown");
+    let message = format!("Recycle failed: failed to recycle volume: {why}");
+    let mut plan = failed(volume, FAILED, &message, now);
+    if !plan.is_empty() {
+        plan.actions.insert(0, relay(pod, volume));
+        return plan;
+    }
+    let passed: Duration = now.duration_since(ended_at(pod, now)).try_into().unwrap_or(Duration::ZERO);
+    match PAUSE.checked_sub(passed).filter(|left| !left.is_zero()) {
+        Some(left) => plan.requeue(left),
+        None => plan.push(Action::delete(pod)),
+    }
+    plan
+}
+
+/// When the last container ended; when the pod's time was up, if none was ever begun.
+fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let ended = statuses.filter_map(|status| status.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
+    let given = pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds).unwrap_or(0);
+    let up = || {
+        pod.metadata
+            .creation_timestamp
+            .as_ref()
+            .and_then(|time| time.0.checked_add(jiff::SignedDuration::from_secs(given)).ok())
+    };
+    ended.map(|time| time.0).max().or_else(up).unwrap_or(now)
+}
+
+/// Whether a pod does just what ours would, whoever made it.
+fn is_same_work(pod: &Pod, wanted: &Pod) -> bool {
+    let (Some(spec), Some(ours)) = (&pod.spec, &wanted.spec) else { return false };
+    let (Some(volumes), Some(our_volumes)) = (&spec.volumes, &ours.volumes) else { return false };
+    let ([container], [our]) = (spec.containers.as_slice(), ours.containers.as_slice()) else { return false };
+    let scrubs = our_volumes.iter().all(|volume| volumes.iter().any(|one| is_same_source(one, volume)));
+    let mounts = our
+        .volume_mounts
+        .iter()
+        .flatten()
+        .all(|mount| container.volume_mounts.iter().flatten().any(|one| one == mount));
+    spec.init_containers.iter().flatten().next().is_none()
+        && (&container.image, &container.command, &container.args) == (&our.image, &our.command, &our.args)
+        && scrubs
+        && mounts
+}
+
+/// By where the volume is; what the server fills in does not matter.
+fn is_same_source(one: &Volume, other: &Volume) -> bool {
+    let path = |volume: &Volume| volume.host_path.as_ref().map(|source| source.path.clone());
+    let share = |volume: &Volume| volume.nfs.as_ref().map(|source| (source.server.clone(), source.path.clone()));
+    (&one.name, path(one), share(one)) == (&other.name, path(other), share(other))
+}
+
+/// A pod that ended before the volume was released, or before the last failure, has not seen what is on it now.
+fn is_too_old(pod: &Pod, volume: &PersistentVolume) -> bool {
+    let since = volume.status.as_ref().and_then(|status| status.last_phase_transition_time.as_ref());
+    let (Some(since), Some(created)) = (since, &pod.metadata.creation_timestamp) else { return false };
+    created.0 < since.0 && (pods::phase(pod) == "Succeeded" || phases::phase(volume) == "Released")
+}
+
+/// The pod that empties a volume; none where the volume is of a kind that nobody can empty.
+fn recycler_pod(volume: &PersistentVolume) -> Option<Pod> {
+    let spec = volume.spec.as_ref()?;
+    let (source, (least, each)) = match (&spec.host_path, &spec.nfs) {
+        (Some(source), _) => (json!({"name": "vol", "hostPath": {"path": source.path}}), HOST_PATH_SECONDS),
+        (None, Some(source)) => {
+            (json!({"name": "vol", "nfs": {"server": source.server, "path": source.path}}), NFS_SECONDS)
+        }
+        (None, None) => return None,
+    };
+    let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
+    let size = size.and_then(|size| Quantity::parse(&size.0).ok()).map_or(0, |size| size.as_value());
+    let seconds = i64::try_from(size / GIB).unwrap_or(0).saturating_mul(each).max(least);
+    let name = recycler_of(volume.name());
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": name.namespace, "name": name.name},
+        "spec": {
+            "activeDeadlineSeconds": seconds,
+            "restartPolicy": "Never",
+            "volumes": [source],
+            "containers": [{
+                "name": "pv-recycler",
+                "image": "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6",
+                "command": ["/bin/sh"],
+                "args": ["-c", "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1"],
+                "volumeMounts": [{"name": "vol", "mountPath": "/scrub"}],
+            }],
+        },
+    });
+    Pod::from_value(pod).ok()
+}
