@@ -8,6 +8,7 @@ use crate::custom_resources::unknown_fields;
 use crate::negotiation::{BodyFormat, body_format};
 use crate::pipeline::Context;
 use crate::protobuf;
+use crate::yaml_words;
 
 /// What a body must be.
 pub struct Expected<'a> {
@@ -65,7 +66,8 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
             };
             corten_meta::decode_json(bytes, false).map_err(broken)?.value
         }
-        BodyFormat::Yaml => corten_meta::decode_yaml(bytes).map_err(bad_request)?,
+        BodyFormat::Yaml => corten_meta::decode_yaml(bytes)
+            .map_err(|e| Status::bad_request(yaml_words::words(bytes, &e.to_string())))?,
         BodyFormat::Protobuf => {
             protobuf::object(bytes, DELETE_OPTIONS).map_err(|e| Status::bad_request(e.to_string()))?
         }
@@ -100,8 +102,8 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Va
             })
         }
         BodyFormat::Yaml => {
-            let first_line = |e: corten_meta::Error| e.to_string().lines().next().unwrap_or_default().to_owned();
-            corten_meta::decode_yaml_leniently(bytes).map(|d| (d.value, d.duplicates, false)).map_err(first_line)
+            let decoded = corten_meta::decode_yaml_leniently(bytes).map(|d| (d.value, d.duplicates, false));
+            decoded.map_err(|e| yaml_words::words(bytes, &e.to_string()))
         }
         BodyFormat::Protobuf => {
             let read = protobuf::object(bytes, expected.schema);
@@ -287,8 +289,4 @@ impl<'a> Given<'a> {
             expected.kind
         )))
     }
-}
-
-fn bad_request(e: corten_meta::Error) -> Status {
-    Status::bad_request(e.to_string())
 }

@@ -110,6 +110,9 @@ impl Discovery {
             return Some(Ok(serve_aggregated(context, tagged)));
         }
         let document = self.documents.get(path)?;
+        if let Some(status) = &context.not_acceptable {
+            return Some(Err(status.clone()));
+        }
         if context.accept.view != View::Plain {
             return Some(Err(Status::not_acceptable(ACCEPTED)));
         }

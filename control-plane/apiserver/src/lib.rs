@@ -46,6 +46,7 @@ mod stall;
 mod subresources;
 mod table;
 mod virtual_resources;
+mod yaml_words;
 
 pub use authentication::{Identity, Peer, User};
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch, WatchEvent};

@@ -58,7 +58,18 @@ impl Accept {
             return Ok(accept);
         }
         let is_spoken = |clause: &&str| format_of(clause).is_some();
-        Err(if clauses.iter().any(is_spoken) { Status::not_acceptable(ACCEPTED) } else { no_representation() })
+        let is_spoken = clauses.iter().any(is_spoken);
+        Err(if is_spoken { Status::not_acceptable(ACCEPTED) } else { no_representation(ACCEPTED) })
+    }
+
+    /// The form of an answer that is only ever written as JSON; fails when the client takes none.
+    pub fn only_json(self, headers: &HeaderMap) -> Result<Accept, Status> {
+        let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let is_json = |clause: &str| quality(clause) > 0 && format_of(clause.trim()) == Some(Format::Json);
+        if !header.trim().is_empty() && !header.split(',').any(is_json) {
+            return Err(no_representation(&ACCEPTED[..1]));
+        }
+        Ok(Accept { format: Format::Json, view: View::Plain, ..self })
     }
 
     /// The version of tables and of objects reduced to their metadata.
@@ -76,9 +87,9 @@ impl Accept {
 }
 
 /// The answer when not even the media type is spoken here.
-fn no_representation() -> Status {
-    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", ACCEPTED.join(", "));
-    Status { message, details: Some(Box::default()), ..Status::not_acceptable(ACCEPTED) }
+fn no_representation(spoken: &[&str]) -> Status {
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", spoken.join(", "));
+    Status { message, details: Some(Box::default()), ..Status::not_acceptable(spoken) }
 }
 
 fn format_of(clause: &str) -> Option<Format> {
@@ -157,6 +168,22 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::ACCEPT, accept.parse().unwrap());
         Accept::negotiate(&headers, None).ok().map(|a| (a.format, a.view))
+    }
+
+    #[test]
+    fn what_is_only_json_is_answered_to_those_who_take_it() {
+        for (accept, taken) in [
+            ("", true),
+            ("*/*", true),
+            ("application/yaml", false),
+            ("text/html", false),
+            ("application/json;q=0.5,application/yaml", true),
+            ("application/json;q=0", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(http::header::ACCEPT, accept.parse().unwrap());
+            assert_eq!(Accept::default().only_json(&headers).is_ok(), taken, "{accept:?}");
+        }
     }
 
     #[test]

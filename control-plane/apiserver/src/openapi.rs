@@ -19,6 +19,7 @@ use crate::aggregation::{Documents, Known};
 use crate::body::{Body, Reply};
 use crate::compression::{accepts_gzip, gunzip, gzip};
 use crate::discovery::hash;
+use crate::negotiation::{Accept, Format};
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::response;
@@ -118,7 +119,8 @@ impl OpenApi {
                 .chain(custom)
                 .map(|(path, document)| (path, json!({ "serverRelativeURL": address(path, document) })))
                 .collect();
-            return Some(response::value(context.accept, StatusCode::OK, &json!({ "paths": paths })));
+            let accept = Accept { format: Format::Json, ..context.accept };
+            return Some(response::value(accept, StatusCode::OK, &json!({ "paths": paths })));
         }
         let path = path.strip_prefix("v3/")?;
         Some(built_in.get(path).or_else(|| custom.get(path))?.reply(context))

@@ -35,6 +35,8 @@ pub struct Context {
     pub raw_path: String,
     pub raw_query: String,
     pub accept: Accept,
+    /// Why nothing that the client would take is spoken here.
+    pub not_acceptable: Option<Status>,
     pub now: jiff::Timestamp,
     pub warnings: Mutex<Vec<String>>,
     /// What the audit log is to know of this request.
@@ -88,6 +90,7 @@ impl Server {
             resource,
             user: User::anonymous(),
             accept: negotiated.clone().unwrap_or_default(),
+            not_acceptable: negotiated.err(),
             now: jiff::Timestamp::now(),
             warnings: Mutex::default(),
             audit: Record::new(&parts.headers, peer),
@@ -102,9 +105,7 @@ impl Server {
         };
         let series = self.metrics.requests.series(&context);
         let accept = context.accept;
-        let is_resource = context.info.is_resource;
-        let refused = negotiated.err().filter(|_| is_resource);
-        let answered = AssertUnwindSafe(self.answer(&mut context, refused, body, peer)).catch_unwind().await;
+        let answered = AssertUnwindSafe(self.answer(&mut context, body, peer)).catch_unwind().await;
         let panicked = answered.is_err();
         let mut reply = match answered {
             Ok(Ok(reply)) => reply,
@@ -125,27 +126,22 @@ impl Server {
     }
 
     /// The steps of a request, in order.
-    async fn answer(
-        &self,
-        context: &mut Context,
-        refused: Option<Status>,
-        body: RequestBody,
-        peer: &Peer,
-    ) -> Result<Reply, Status> {
+    async fn answer(&self, context: &mut Context, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
         let authenticated = authenticate(self, &context.info.path, &context.headers, peer).await;
         self.metrics.authenticated.count(authenticated.is_ok());
         context.user = authenticated?;
         if context.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-            let acting = impersonate(self, context.user.clone(), &context.headers).await?;
+            let acting = match impersonate(self, context.user.clone(), &context.headers).await {
+                Ok(acting) => acting,
+                Err(status) => return Ok(refusal(context, &status)),
+            };
             if acting != context.user {
                 context.audit.impersonator = Some(std::mem::replace(&mut context.user, acting));
             }
         }
         self.audit.begin(context).await;
         if let Err(status) = self.authorize(context).await {
-            let mut reply = response::status(context.accept, &status);
-            reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-            return Ok(reply);
+            return Ok(refusal(context, &status));
         }
         let seat = self.seat(context).await?;
         let _in_flight = self.limits.enter(context)?;
@@ -154,10 +150,8 @@ impl Server {
             drop(seat);
             return aggregation::forward(self, context, &remote, body).await;
         }
-        if let Some(not_acceptable) = refused {
-            return Err(not_acceptable);
-        }
         if context.info.is_resource {
+            context.not_acceptable.take().map_or(Ok(()), Err)?;
             // From here: decode → admit → validate → store → encode, in the handler of the verb.
             handlers::dispatch(self, context, body).await
         } else {
@@ -186,6 +180,13 @@ impl Server {
         self.metrics.authorized.count(refused.is_none());
         refused.map_or(Ok(()), Err)
     }
+}
+
+/// The answer to somebody who may not ask this.
+fn refusal(context: &Context, status: &Status) -> Reply {
+    let mut reply = response::status(context.accept, status);
+    reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    reply
 }
 
 fn finish_headers(context: &Context, reply: &mut Reply) {

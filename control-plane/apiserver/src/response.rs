@@ -95,7 +95,9 @@ pub fn page_not_found() -> Reply {
 /// The response of a failed request.
 pub fn status(accept: Accept, status: &Status) -> Reply {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let accept = Accept { view: View::Plain, ..accept };
+    // A form of objects is no form of errors, so those who want one in YAML get this in JSON.
+    let format = if accept.view == View::Plain { accept.format } else { Format::Json };
+    let accept = Accept { view: View::Plain, format, ..accept };
     let mut reply = value(accept, code, status);
     if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
         && matches!(status.code, 429 | 503 | 504)
@@ -142,7 +144,7 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Ar
                 r#"{{"kind":"{}","apiVersion":"{}","metadata":{},"items":["#,
                 kind.list_kind,
                 kind.api_version(),
-                meta.to_value()
+                list_meta(kind, meta)
             );
             let mut reply = full(code, "application/json", Bytes::new());
             *reply.body_mut() = Body::List(List { head: head.into_bytes(), objects, typed_items: kind.is_custom() });
@@ -151,10 +153,19 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Ar
         _ => {
             let items: Vec<Value> = objects.iter().map(|o| item(kind, o.value())).collect();
             let list = json!({ "kind": kind.list_kind, "apiVersion": kind.api_version(),
-                               "metadata": meta.to_value(), "items": items });
+                               "metadata": list_meta(kind, meta), "items": items });
             value(accept, code, &list)
         }
     }
+}
+
+/// The metadata of a list as its items' kind writes it: custom resources always say where the list goes on.
+fn list_meta(kind: &Kind, meta: &ListMeta) -> Value {
+    let mut value = meta.to_value();
+    if kind.is_custom() && meta.continue_token.is_empty() {
+        value["continue"] = "".into();
+    }
+    value
 }
 
 /// An object as an item of a list, which says for all items of a built-in kind what they are.

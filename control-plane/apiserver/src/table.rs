@@ -19,7 +19,10 @@ pub fn render(
     columns: bool,
 ) -> Value {
     let now = jiff::Timestamp::now();
-    let rows: Vec<Value> = objects.iter().map(|object| row(accept, kind, object, include, now)).collect();
+    let mut rows: Vec<Value> = objects.iter().map(|object| row(accept, kind, object, include, now)).collect();
+    if let Some(column) = kind.rules.rows_by {
+        rows.sort_by_key(|row| row["cells"][column].as_i64());
+    }
     let definitions: Vec<Value> = if columns { kind.columns.iter().map(column).collect() } else { Vec::new() };
     json!({
         "kind": "Table",

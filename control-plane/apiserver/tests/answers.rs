@@ -155,6 +155,94 @@ async fn zero_values_are_as_good_as_absent() {
 }
 
 #[tokio::test]
+async fn errors_show_what_was_empty_as_it_came() {
+    let s = TestServer::start().await;
+    let deployment = |labels: Value| {
+        let containers = json!([{ "name": "c", "image": "i" }]);
+        json!({ "metadata": { "name": "d" }, "spec": { "selector": { "matchLabels": { "a": "b" } },
+            "template": { "metadata": { "labels": labels }, "spec": { "containers": containers } } } })
+    };
+    for (labels, shown) in [(json!({}), "{}"), (Value::Null, "null")] {
+        let message = s.post(DEPLOYMENTS, deployment(labels)).await.message(422);
+        let expected = format!(
+            "Deployment.apps \"d\" is invalid: spec.template.metadata.labels: Invalid value: {shown}: `selector` does not match template `labels`"
+        );
+        assert_eq!(message, expected);
+    }
+    let classes = "/apis/storage.k8s.io/v1/storageclasses";
+    let class =
+        |parameters: Value| json!({ "metadata": { "name": "c" }, "provisioner": "p", "parameters": parameters });
+    s.post(classes, class(json!({ "a": "b" }))).await.expect(201);
+    let message = s.put(&format!("{classes}/c"), class(json!({}))).await.message(422);
+    assert_eq!(
+        message,
+        "StorageClass.storage.k8s.io \"c\" is invalid: parameters: Invalid value: {}: field is immutable"
+    );
+    let scaler = |policies: Value| {
+        json!({ "metadata": { "name": "h" }, "spec": { "maxReplicas": 2, "behavior": { "scaleUp": { "policies": policies } },
+            "scaleTargetRef": { "kind": "Deployment", "name": "d", "apiVersion": "apps/v1" } } })
+    };
+    let scalers = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    assert_eq!(
+        s.post(scalers, scaler(json!([]))).await.message(422),
+        "HorizontalPodAutoscaler.autoscaling \"h\" is invalid: spec.behavior.scaleUp.policies: Required value: must specify at least one Policy"
+    );
+    let created = s.post(scalers, scaler(Value::Null)).await.expect(201);
+    assert_eq!(created["spec"]["behavior"]["scaleUp"]["policies"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn yaml_that_cannot_be_read() {
+    let s = TestServer::start().await;
+    let admin = s.user("admin", &["system:masters"]);
+    let yaml = [("content-type", "application/yaml")];
+    let answer = send(&admin, "POST", MAPS, "a:\n  b: c: d".into(), &yaml).await.message(400);
+    assert_eq!(
+        answer,
+        "the object provided is unrecognized (must be of type ConfigMap): yaml: line 2: mapping values are not allowed in this context (613a0a2020623a20633a2064)"
+    );
+    let apply = [("content-type", "application/apply-patch+yaml")];
+    let path = format!("{MAPS}/m?fieldManager=f");
+    assert_eq!(
+        send(&admin, "PATCH", &path, "x: [".into(), &apply).await.message(400),
+        "error decoding YAML: error converting YAML to JSON: yaml: line 1: did not find expected node content"
+    );
+    let unnamed = "apiVersion: v1\nkind: ConfigMap\n";
+    assert_eq!(
+        send(&admin, "PATCH", &path, unnamed.into(), &apply).await.message(400),
+        "the name of the object (m based on URL) was undeterminable: name must be provided"
+    );
+}
+
+#[tokio::test]
+async fn forms_that_are_not_spoken() {
+    let s = TestServer::start().await;
+    let admin = s.user("admin", &["system:masters"]);
+    let (table, html) = ("application/json;as=Table;v=v1;g=meta.k8s.io", "text/html");
+    let discovery = "application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io";
+    let foo = format!("{MAPS}?includeObject=Foo");
+    for (path, accept, code) in [
+        ("/api", html, 406),
+        ("/apis/apps/v1", html, 406),
+        ("/version", html, 406),
+        ("/version", "application/yaml", 406),
+        ("/version", "application/json;q=0.5,application/yaml", 200),
+        ("/openapi/v3", "application/yaml", 200),
+        (MAPS, html, 406),
+        (MAPS, discovery, 406),
+        (MAPS, table, 200),
+        (&foo, table, 400),
+        (&foo, "application/json", 200),
+        (&format!("{MAPS}/none"), "application/yaml;as=Table;v=v1;g=meta.k8s.io", 404),
+    ] {
+        let answer = send(&admin, "GET", path, bytes::Bytes::new(), &[("accept", accept)]).await;
+        assert_eq!(answer.code, code, "{path} {accept}: {}", answer.body);
+        let is_json = accept != "application/yaml" || code == 200;
+        assert_eq!(answer.body.is_object(), is_json, "{path} {accept}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn lists() {
     let s = TestServer::start().await;
     for name in ["a", "b", "c"] {
@@ -357,4 +445,29 @@ async fn the_objects_of_the_first_start_have_an_author() {
         let object = s.get(path).await.expect(200);
         assert_eq!(object["metadata"]["managedFields"][0]["manager"], "kube-apiserver", "{path}");
     }
+    let schemas = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
+    let schema = s.get(&format!("{schemas}/exempt")).await.expect(200);
+    let writers: Vec<String> = schema["metadata"]["managedFields"].as_array().unwrap().iter().map(writer).collect();
+    let part = "api-priority-and-fairness-config";
+    assert_eq!(writers, [format!("{part}-consumer-v1 Apply status"), format!("{part}-producer-v1 Update ")]);
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let admin = s.user("admin", &["system:masters"]);
+    let rows = send(&admin, "GET", schemas, bytes::Bytes::new(), &table).await.expect(200)["rows"].clone();
+    let precedence: Vec<i64> = rows.as_array().unwrap().iter().map(|r| r["cells"][2].as_i64().unwrap()).collect();
+    assert!(precedence.is_sorted() && precedence.len() > 10, "{precedence:?}");
+}
+
+/// Who wrote, how, and to which subresource.
+fn writer(entry: &Value) -> String {
+    let word = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+    format!("{} {} {}", word("manager"), word("operation"), word("subresource"))
+}
+
+#[tokio::test]
+async fn the_start_of_a_generated_name_may_change() {
+    let s = TestServer::start().await;
+    s.post(MAPS, json!({ "metadata": { "name": "m", "generateName": "a-" } })).await.expect(201);
+    let map = json!({ "metadata": { "name": "m", "generateName": "b-" } });
+    let changed = s.put(&format!("{MAPS}/m"), map).await.expect(200);
+    assert_eq!(changed["metadata"]["generateName"], "b-");
 }

@@ -197,7 +197,7 @@ async fn a_wrong_apply_is_refused() {
             )
             .await,
             500,
-            "failed to create typed patch object (/m; v1, Kind=ConfigMap): .datas: field not declared in schema",
+            "failed to create typed patch object (/m; /v1, Kind=ConfigMap): .datas: field not declared in schema",
         ),
         (
             apply(&s, &format!("{MAPS}/other"), "me", config_map(json!({}))).await,

@@ -66,6 +66,8 @@ pub struct Rules {
     pub has_status: bool,
     /// A write of status leaves the metadata alone too.
     pub status_keeps_metadata: bool,
+    /// A write of status leaves the labels alone.
+    pub status_keeps_labels: bool,
     /// A create may bring its status along (nodes register with theirs).
     pub status_on_create: bool,
     /// The spec is the server's to write, and nobody owns its fields.
@@ -88,6 +90,8 @@ pub struct Rules {
     pub delete_warning: Option<&'static str>,
     /// The rule of `metadata.name`.
     pub name_rule: NameRule,
+    /// The column by whose number the rows of a table are sorted, before their names.
+    pub rows_by: Option<usize>,
 }
 
 /// The rule a name of this kind must follow; the checks themselves are in [`crate::objectmeta`].
@@ -169,7 +173,7 @@ pub trait Behaviour: Send + Sync {
     /// The same for an update: status is the old one, generation is set.
     fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
     /// The same for a write to the status subresource: everything but the status is the old one.
-    fn prepare_status_update(&self, _new: &mut Value, _old: &Value) {}
+    fn prepare_status_update(&self, _new: &mut Value, _old: &Value, _now: Timestamp) {}
     /// Errors of the object alone, without those of its metadata.
     fn validate(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
@@ -258,6 +262,7 @@ impl Kind {
             rules: Rules {
                 has_status: false,
                 status_keeps_metadata: false,
+                status_keeps_labels: false,
                 is_spec_reset: false,
                 status_on_create: false,
                 generation: false,
@@ -269,6 +274,7 @@ impl Kind {
                 is_marked_by_time: false,
                 delete_warning: None,
                 name_rule: NameRule::Subdomain,
+                rows_by: None,
             },
             deprecation: None,
             behaviour: Arc::new(Plain),
@@ -548,6 +554,19 @@ impl Kind {
     #[must_use]
     pub fn name_rule(mut self, rule: NameRule) -> Kind {
         self.rules.name_rule = rule;
+        self
+    }
+
+    #[must_use]
+    pub fn status_keeps_labels(mut self) -> Kind {
+        self.rules.status_keeps_labels = true;
+        self
+    }
+
+    /// Tables of this kind are sorted by the number in this column.
+    #[must_use]
+    pub fn rows_by(mut self, column: usize) -> Kind {
+        self.rules.rows_by = Some(column);
         self
     }
 

@@ -54,6 +54,10 @@ impl std::error::Error for Issues {}
 /// The error, the line it is in, and a mark below the place.
 fn show(f: &mut fmt::Formatter<'_>, text: &str, issue: &Issue) -> fmt::Result {
     let Some(offset) = issue.offset else { return write!(f, "ERROR: <input>:-1:0: {}", issue.message) };
+    if text.is_empty() {
+        // Nothing has no first column, and no line to show.
+        return write!(f, "ERROR: <input>:1:0: {}", issue.message);
+    }
     let (mut line_number, mut column) = (1, 0);
     for c in text.chars().take(offset as usize) {
         (line_number, column) = if c == '\n' { (line_number + 1, 0) } else { (line_number, column + 1) };

@@ -54,6 +54,11 @@ async fn find_account(a: &Attributes<'_>, name: &str) -> Result<Value, Status> {
     if let Some(account) = server.cached("", "v1", "serviceaccounts", namespace, name) {
         return Ok(account.value());
     }
+    let wrong = corten_meta::names::path_segment_name(name);
+    if !wrong.is_empty() {
+        let why = format!("invalid resource name {name:?}: [{}]", wrong.join(" "));
+        return Err(a.forbidden(format!("error looking up service account {namespace}/{name}: {why}")));
+    }
     let resource = server.resource("", "v1", "serviceaccounts")?;
     match server.registry.read(&resource, namespace, name).await? {
         Some(account) => Ok(account.value()),

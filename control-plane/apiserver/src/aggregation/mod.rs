@@ -27,6 +27,7 @@ pub use forward::forward;
 pub use remote::Remote;
 
 use crate::cache::ResourceCache;
+use crate::handlers::ownership::own_status;
 use crate::server::Server;
 use availability::{Condition, check};
 
@@ -177,9 +178,14 @@ async fn one(
 
 /// Writes the condition, if it says something new.
 async fn record(server: &Server, object: &Arc<Object>, service: &Value, condition: &Condition) {
-    let Some(new) = condition.written_into(service, jiff::Timestamp::now()) else { return };
+    let now = jiff::Timestamp::now();
+    let Some(mut new) = condition.written_into(service, now) else { return };
     let written = async {
         let resource = server.resource(GROUP, "v1", PLURAL)?;
+        // What this server serves itself has always been available.
+        if service.pointer("/spec/service").is_some_and(Value::is_object) {
+            own_status(&resource, service, &mut new, now);
+        }
         server.registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await
     };
     // If somebody wrote meanwhile, that is a change that is seen here again.

@@ -7,6 +7,7 @@ use corten_meta::Value;
 use serde_json::json;
 
 use super::Wanted;
+use crate::flow_control::CONSUMER;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
@@ -77,9 +78,14 @@ fn metadata(name: &str) -> Value {
     json!({ "name": name, "annotations": { AUTOUPDATE: "true" } })
 }
 
+/// An object that the server brings along under a name of its own, and keeps as it should be.
+fn produced(plural: &'static str, object: Value) -> Wanted {
+    let author = "api-priority-and-fairness-config-producer-v1";
+    Wanted { author, ..Wanted::new(GROUP, "v1", plural, object).repaired_by(repair) }
+}
+
 fn level(name: &str, spec: Value) -> Wanted {
-    Wanted::new(GROUP, "v1", "prioritylevelconfigurations", json!({ "metadata": metadata(name), "spec": spec }))
-        .repaired_by(repair)
+    produced("prioritylevelconfigurations", json!({ "metadata": metadata(name), "spec": spec }))
 }
 
 fn group(name: &str) -> Value {
@@ -114,8 +120,8 @@ fn schema(name: &str, level: &str, precedence: i64, distinguisher: Option<&str>,
     let condition = json!({ "type": "Dangling", "status": "False", "reason": "Found", "message": message,
                             "lastTransitionTime": corten_meta::time::rfc3339(jiff::Timestamp::now()) });
     let status = json!({ "conditions": [condition] });
-    Wanted::new(GROUP, "v1", "flowschemas", json!({ "metadata": metadata(name), "spec": spec, "status": status }))
-        .repaired_by(repair)
+    let object = json!({ "metadata": metadata(name), "spec": spec, "status": status });
+    Wanted { status_author: Some(CONSUMER), ..produced("flowschemas", object) }
 }
 
 fn rule(subjects: Vec<Value>, resource_rules: Vec<Value>, urls: Option<(&[&str], &[&str])>) -> Value {

@@ -14,7 +14,7 @@ use corten_store::{Expect, Op, Outcome};
 use serde_json::json;
 
 use crate::error::Error;
-use crate::handlers::ownership::own_created;
+use crate::handlers::ownership::{apply_status, own_created};
 use crate::registry::Resource;
 use crate::server::Server;
 
@@ -26,12 +26,17 @@ pub struct Wanted {
     pub object: Value,
     /// Makes an existing object right again; `None` says that it is.
     pub repair: fn(&Value, &Value) -> Option<Value>,
+    /// As whom the server creates it.
+    pub author: &'static str,
+    /// As whom it applies the status; `None` when nobody owns that.
+    pub status_author: Option<&'static str>,
 }
 
 impl Wanted {
     /// An object that is only created, never repaired.
     pub fn new(group: &'static str, version: &'static str, plural: &'static str, object: Value) -> Wanted {
-        Wanted { group, version, plural, object, repair: |_, _| None }
+        let author = "kube-apiserver";
+        Wanted { group, version, plural, object, repair: |_, _| None, author, status_author: None }
     }
 
     pub fn repaired_by(mut self, repair: fn(&Value, &Value) -> Option<Value>) -> Wanted {
@@ -90,7 +95,7 @@ async fn operations(server: &Server, wanted: Vec<Wanted>) -> Result<Vec<Op>, Sta
         let (namespace, name) = (corten_meta::namespace(&wanted.object), corten_meta::name(&wanted.object));
         match stored.cache.get(namespace, name) {
             None => {
-                let object = complete(&resource, wanted.object, now);
+                let object = complete(&resource, wanted, now);
                 operations.push(server.registry.put(&resource, &object, Expect::Absent).await?.0);
             }
             Some(present) => {
@@ -105,11 +110,12 @@ async fn operations(server: &Server, wanted: Vec<Wanted>) -> Result<Vec<Op>, Sta
 }
 
 /// What the pipeline would have added to a created object.
-fn complete(resource: &Resource, mut object: Value, now: jiff::Timestamp) -> Value {
+fn complete(resource: &Resource, wanted: Wanted, now: jiff::Timestamp) -> Value {
     let kind = &resource.kind;
+    let mut object = wanted.object;
     object["apiVersion"] = kind.api_version().into();
     object["kind"] = kind.kind.clone().into();
-    let status = object.get("status").cloned();
+    let status = object.as_object_mut().and_then(|object| object.remove("status"));
     let metadata = &mut object["metadata"];
     metadata["uid"] = uuid::Uuid::new_v4().to_string().into();
     metadata["creationTimestamp"] = corten_meta::time::rfc3339(now).into();
@@ -118,10 +124,12 @@ fn complete(resource: &Resource, mut object: Value, now: jiff::Timestamp) -> Val
     }
     kind.default(&mut object);
     // The server is the author of what it brings along.
-    own_created(resource, &mut object, now);
+    own_created(resource, &mut object, wanted.author, now);
     kind.behaviour.prepare_create(&mut object);
-    if let Some(status) = status {
+    let Some(status) = status else { return object };
+    let owned = wanted.status_author.and_then(|manager| apply_status(resource, &object, &status, manager, now));
+    owned.unwrap_or_else(|| {
         object["status"] = status;
-    }
-    object
+        object
+    })
 }

@@ -13,19 +13,21 @@ pub struct Comparison {
     /// What came or has another value.
     pub written: Set,
     pub removed: Set,
+    /// A list that is a map or a set holds an item without a key, so that nobody can be said to own it.
+    pub is_unclear: bool,
 }
 
 impl Comparison {
     /// Without the paths that are not the request's to write.
     pub fn filtered(self, filter: &Filter) -> Comparison {
-        Comparison { written: filter.apply(self.written), removed: filter.apply(self.removed) }
+        Comparison { written: filter.apply(self.written), removed: filter.apply(self.removed), ..self }
     }
 }
 
 /// Compares two objects. Nobody owns an object itself, only what is in it.
 pub fn compare(of: Type<'_>, old: &Value, new: &Value) -> Comparison {
-    let Difference { written, removed } = value(of, Some(old), Some(new));
-    Comparison { written: written.below, removed: removed.below }
+    let Difference { written, removed, is_unclear } = value(of, Some(old), Some(new));
+    Comparison { written: written.below, removed: removed.below, is_unclear }
 }
 
 /// Equality in which `1` and `1.0` are the same number.
@@ -45,6 +47,8 @@ pub fn same(a: &Value, b: &Value) -> bool {
 struct Difference {
     written: Node,
     removed: Node,
+    /// A list holds an item that cannot be told from others.
+    is_unclear: bool,
 }
 
 impl Difference {
@@ -52,6 +56,7 @@ impl Difference {
     fn put(&mut self, element: impl Fn() -> Element, of: Difference) {
         self.written.below.put(&element, of.written);
         self.removed.below.put(&element, of.removed);
+        self.is_unclear |= of.is_unclear;
     }
 }
 
@@ -61,7 +66,8 @@ fn value(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
         // Values without a schema may change their form: what was below is gone, the rest is another value.
         let (gone, mut come) = (below(of, old, None), below(of, None, new));
         come.written.member = true;
-        return Difference { written: come.written, removed: gone.removed };
+        let is_unclear = gone.is_unclear || come.is_unclear;
+        return Difference { written: come.written, removed: gone.removed, is_unclear };
     }
     if is_leaf(shape, old, new) {
         let mut leaf = Difference::default();
@@ -112,17 +118,19 @@ fn items(items: Type<'_>, kind: ListKind<'_>, old: Option<&Value>, new: Option<&
     fn list(value: Option<&Value>) -> impl Iterator<Item = &Value> {
         value.and_then(Value::as_array).into_iter().flatten()
     }
+    let mut all = Difference::default();
     for item in list(old) {
-        if let Ok(element) = item_element(items, kind, item) {
-            by_element.entry(element).or_default().0.push(item);
+        match item_element(items, kind, item) {
+            Ok(element) => by_element.entry(element).or_default().0.push(item),
+            Err(_) => all.is_unclear = true,
         }
     }
     for item in list(new) {
-        if let Ok(element) = item_element(items, kind, item) {
-            by_element.entry(element).or_default().1.push(item);
+        match item_element(items, kind, item) {
+            Ok(element) => by_element.entry(element).or_default().1.push(item),
+            Err(_) => all.is_unclear = true,
         }
     }
-    let mut all = Difference::default();
     for (element, (old, new)) in by_element {
         all.put(|| element.clone(), item(items, &old, &new));
     }

@@ -72,7 +72,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Ownership after an update of `live` to `new` by a manager, at a time.
+/// Ownership after an update of `live` to `new` by a manager, at a time. Of an object with items that cannot be told
+/// apart nobody owns anything.
 pub fn update(
     versions: &dyn Versions,
     live: &Value,
@@ -83,6 +84,9 @@ pub fn update(
 ) -> Managers {
     let mut change = Change::new(versions, live, new);
     let own = change.in_version(&by.api_version, &by.api_version);
+    if own.is_some_and(|own| own.is_unclear) {
+        return Managers::default();
+    }
     // What the writer has and writes again it would lose and gain: it only loses what is gone.
     let previous = managers.take(by).map(|mut entry| {
         if let Some(own) = own {

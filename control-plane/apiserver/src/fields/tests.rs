@@ -96,6 +96,19 @@ fn an_update_takes_over_what_it_writes() {
 }
 
 #[test]
+fn an_object_with_items_without_a_key_is_owned_by_nobody() {
+    let account = One(Type::table("io.k8s.api.core.v1.ServiceAccount").unwrap(), Filter::All);
+    let by = who("a", Operation::Update);
+    for (secrets, expected) in
+        [(json!([{"name": "s"}]), 1), (json!([{}]), 0), (json!([{"name": "s"}, {"namespace": "n"}]), 0)]
+    {
+        let new = json!({"secrets": secrets});
+        let managers = update(&account, &json!({}), &new, Managers::default(), &by, "2026-01-01T00:00:00Z");
+        assert_eq!(managers.entries.len(), expected, "{new}");
+    }
+}
+
+#[test]
 fn the_oldest_updaters_are_joined() {
     let one = deployment();
     let (mut managers, mut live) = (Managers::default(), json!({ "metadata": { "labels": {} } }));

@@ -22,6 +22,7 @@ use arc_swap::ArcSwap;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use http::HeaderValue;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 pub use debug::dump;
@@ -29,6 +30,7 @@ pub use level::Seat;
 pub use metrics::render as render_metrics;
 
 use crate::bootstrap;
+use crate::handlers::ownership::apply_status;
 use crate::pipeline::Context;
 use crate::request::RequestInfo;
 use crate::server::Server;
@@ -40,6 +42,8 @@ pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 const CATCH_ALL: &str = "catch-all";
+/// As whom the server says that a FlowSchema names a level that is there.
+pub const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// How often seats are lent and given back.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -255,8 +259,13 @@ async fn write_dangling(server: &Server, object: &Arc<Object>) -> Result<(), Sta
     let schema = object.value();
     let level = schema.pointer("/spec/priorityLevelConfiguration/name").and_then(Value::as_str).unwrap_or_default();
     let exists = server.cached(GROUP, "v1", LEVELS, "", level).is_some();
-    let Some(new) = schema::with_dangling(&schema, level, exists, jiff::Timestamp::now()) else { return Ok(()) };
+    let now = jiff::Timestamp::now();
     let resource = server.resource(GROUP, "v1", SCHEMAS)?;
+    let condition = schema::dangling(&schema, level, exists, now);
+    let status = condition.map(|condition| json!({ "conditions": [condition] }));
+    let Some(new) = status.and_then(|status| apply_status(&resource, &schema, &status, CONSUMER, now)) else {
+        return Ok(());
+    };
     // A conflict is a change that is seen here again.
     server.registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await.map(|_| ())
 }

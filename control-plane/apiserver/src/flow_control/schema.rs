@@ -189,28 +189,20 @@ impl PathRule {
     }
 }
 
-/// A FlowSchema with its `Dangling` condition; `None` if it has it.
-pub fn with_dangling(schema: &Value, level: &str, exists: bool, now: jiff::Timestamp) -> Option<Value> {
+/// The `Dangling` condition of a FlowSchema; `None` if it has it.
+pub fn dangling(schema: &Value, level: &str, exists: bool, now: jiff::Timestamp) -> Option<Value> {
     let (status, reason, rest) =
         if exists { ("False", "Found", "and it exists") } else { ("True", "NotFound", "but there is no such object") };
     let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {rest}");
-    let mut conditions = schema.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-    let present = conditions.iter().position(|c| c["type"] == "Dangling");
-    let same = present.and_then(|at| conditions.get(at));
-    if same.is_some_and(|c| c["status"] == status && c["reason"] == reason && c["message"] == message) {
+    let conditions = schema.pointer("/status/conditions").and_then(Value::as_array);
+    let present = conditions.into_iter().flatten().find(|c| c["type"] == "Dangling");
+    if present.is_some_and(|c| c["status"] == status && c["reason"] == reason && c["message"] == message) {
         return None;
     }
-    let kept = same.filter(|c| c["status"] == status).map(|c| c["lastTransitionTime"].clone());
+    let kept = present.filter(|c| c["status"] == status).map(|c| c["lastTransitionTime"].clone());
     let time = kept.unwrap_or_else(|| corten_meta::time::rfc3339(now).into());
-    let condition = json!({ "type": "Dangling", "status": status, "reason": reason, "message": message,
-                            "lastTransitionTime": time });
-    match present {
-        Some(at) => conditions[at] = condition,
-        None => conditions.push(condition),
-    }
-    let mut new = schema.clone();
-    corten_meta::set(&mut new, "/status/conditions", json!(conditions));
-    Some(new)
+    Some(json!({ "type": "Dangling", "status": status, "reason": reason, "message": message,
+                 "lastTransitionTime": time }))
 }
 
 #[cfg(test)]
@@ -264,10 +256,10 @@ mod tests {
     #[test]
     fn a_dangling_schema_says_so_once() {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let dangling = with_dangling(&json!({}), "l", false, now).unwrap();
-        assert_eq!(dangling["status"]["conditions"][0]["reason"], "NotFound");
-        assert_eq!(with_dangling(&dangling, "l", false, now), None);
-        let found = with_dangling(&dangling, "l", true, now).unwrap();
-        assert_eq!(found["status"]["conditions"][0]["status"], "False");
+        let condition = dangling(&json!({}), "l", false, now).unwrap();
+        assert_eq!(condition["reason"], "NotFound");
+        let schema = json!({ "status": { "conditions": [condition] } });
+        assert_eq!(dangling(&schema, "l", false, now), None);
+        assert_eq!(dangling(&schema, "l", true, now).unwrap()["status"], "False");
     }
 }

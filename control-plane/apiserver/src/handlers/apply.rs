@@ -11,6 +11,7 @@ use super::update::{Change, Part, reply};
 use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
 use crate::fields::{self, Identity, Operation, Type, Versions, conflict_status, extract};
+use crate::yaml_words;
 
 /// The media type of an apply.
 pub const MEDIA_TYPE: &str = "application/apply-patch+yaml";
@@ -22,6 +23,8 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// A decoded apply.
 pub struct Apply {
     config: Value,
+    /// The configuration says its name itself, without which nothing is created.
+    is_named: bool,
     force: bool,
     by: Identity,
 }
@@ -47,7 +50,10 @@ impl Apply {
     pub fn decode(target: &Target<'_>, bytes: &[u8], api_version: &str, kind: &str) -> Result<Apply, Status> {
         let context = target.context;
         check_options(context, Write::Apply)?;
-        let undecodable = |e: corten_meta::Error| Status::bad_request(format!("error decoding YAML: {e}"));
+        let undecodable = |e: corten_meta::Error| {
+            let why = yaml_words::words(bytes, &e.to_string());
+            Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {why}"))
+        };
         let is_json = bytes.trim_ascii_start().starts_with(b"{");
         let decoded = if is_json { corten_meta::decode_json(bytes, true).ok() } else { None };
         let (config, duplicates) = match decoded {
@@ -75,7 +81,8 @@ impl Apply {
             return Err(Status::bad_request(format!("invalid object type: {given}, Kind={kind}")));
         }
         let mut config = config;
-        if corten_meta::name(&config).is_empty() {
+        let is_named = !corten_meta::name(&config).is_empty();
+        if !is_named {
             corten_meta::set(&mut config, "/metadata/name", target.name.into());
         }
         if config.pointer("/metadata/managedFields").is_some_and(|m| !m.is_null()) {
@@ -84,7 +91,7 @@ impl Apply {
         let force = context.info.query.flag("force");
         let mut by = ownership::identity(target, Operation::Apply);
         by.api_version = api_version.to_owned();
-        Ok(Apply { config, force, by })
+        Ok(Apply { config, is_named, force, by })
     }
 
     /// The live object with the configuration applied and its managers brought up to date.
@@ -111,6 +118,9 @@ impl Apply {
 
     /// The object to create when there is none.
     fn create(&self, target: &Target<'_>) -> Result<Value, Status> {
+        if !self.is_named {
+            return Err(super::update::unnamed(target));
+        }
         let uid = corten_meta::uid(&self.config);
         if !uid.is_empty() {
             let why =
@@ -168,6 +178,8 @@ impl Apply {
         };
         let (namespace, name) = (corten_meta::namespace(&self.config), corten_meta::name(&self.config));
         let (version, kind) = (&self.by.api_version, self.config["kind"].as_str().unwrap_or_default());
+        // The core group has no name, but the place for one.
+        let version = if version.contains('/') { version.clone() } else { format!("/{version}") };
         let message =
             format!("failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): {text}");
         Err(Status { code: 500, message, ..Status::default() })

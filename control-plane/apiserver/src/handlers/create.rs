@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corten_meta::{Object, Status, Value};
+use corten_meta::{FieldError, Object, Status, Value};
 use corten_store::Expect;
 use http::StatusCode;
 use serde_json::Map;
@@ -45,7 +45,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             check_namespace(target, &mut attributes.object)?;
         }
         finish(target, &mut attributes.object, true);
-        validate(target, &attributes.object)?;
+        refuse_invalid(target, &attributes.object, make, &|object| target.resource.kind.validate(object))?;
         target.server.admission.validate(&attributes).await?;
         target.server.admission.charge(&mut attributes).await?;
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {
@@ -186,10 +186,28 @@ pub fn finish(target: &Target<'_>, object: &mut Touched, has_begun: bool) {
     }
 }
 
-fn validate(target: &Target<'_>, object: &Value) -> Result<(), Status> {
-    let errors = target.resource.kind.validate(object);
+/// Refuses an object that fails a check. What vanished of the given object because it is as good as absent, but which
+/// errors show as it came, is looked at again only now.
+pub fn refuse_invalid(
+    target: &Target<'_>,
+    object: &Value,
+    given: &Make<'_>,
+    check: &dyn Fn(&Value) -> Vec<FieldError>,
+) -> Result<(), Status> {
+    let mut errors = check(object);
     if errors.is_empty() {
         return Ok(());
+    }
+    if !target.resource.kind.is_custom()
+        && let Ok(given) = given()
+    {
+        let mut as_given = object.clone();
+        corten_api::schema::recall_empty(&given, &mut as_given);
+        let shown = check(&as_given);
+        // The same errors, only shown otherwise.
+        if shown.len() == errors.len() {
+            errors = shown;
+        }
     }
     Err(Status::invalid(&target.resource.group_kind(), corten_meta::name(object), errors))
 }

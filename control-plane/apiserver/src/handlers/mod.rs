@@ -20,6 +20,7 @@ use corten_meta::Status;
 
 use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
+use crate::negotiation::{ACCEPTED, View};
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::request::RequestInfo;
@@ -63,6 +64,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         return unknown_resource(server, context);
     };
     check_timeout(info)?;
+    check_view(context)?;
     let kind = &resource.kind;
     let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
     if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
@@ -102,6 +104,19 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
                 _ => Err(Status::method_not_allowed()),
             }
         }
+    }
+}
+
+/// Objects are not shown as everything that this server speaks, and tables hold only parts of objects that there are.
+fn check_view(context: &Context) -> Result<(), Status> {
+    let include = context.info.query.get("includeObject").unwrap_or_default();
+    match context.accept.view {
+        View::AggregatedDiscovery => Err(Status::not_acceptable(ACCEPTED)),
+        View::Table if !matches!(include, "" | "None" | "Metadata" | "Object") => Err(Status::bad_request(format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {include:?}: must be 'Metadata', \
+             'Object', 'None', or empty"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use corten_api::{Kind, Role};
 use corten_meta::Value;
-use serde_json::Map;
+use serde_json::{Map, json};
 
 use super::Target;
 use super::options::MAX_MANAGER;
 use super::update::Part;
-use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, update, zero};
+use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, apply, is_reset, update, zero};
 use crate::pipeline::Context;
 use crate::registry::Resource;
 
@@ -97,10 +97,10 @@ pub fn track_create(target: &Target<'_>, object: &mut Value) {
     set_managers(object, managers);
 }
 
-/// The server owns what it creates of its own accord.
-pub fn own_created(resource: &Resource, object: &mut Value, now: jiff::Timestamp) {
+/// The server owns what it creates of its own accord, as one of its managers.
+pub fn own_created(resource: &Resource, object: &mut Value, manager: &str, now: jiff::Timestamp) {
     let by = Identity {
-        manager: "kube-apiserver".to_owned(),
+        manager: manager.to_owned(),
         operation: Operation::Update,
         api_version: resource.kind.api_version(),
         subresource: String::new(),
@@ -113,6 +113,47 @@ pub fn own_created(resource: &Resource, object: &mut Value, now: jiff::Timestamp
     let time = corten_meta::time::rfc3339(now);
     let managers = update(&versions, resource.first(), object, Managers::default(), &by, &time);
     set_managers(object, managers);
+}
+
+/// The server owns what it writes into a status of its own accord.
+pub fn own_status(resource: &Resource, old: &Value, new: &mut Value, now: jiff::Timestamp) {
+    let by = Identity {
+        manager: "kube-apiserver".to_owned(),
+        operation: Operation::Update,
+        api_version: resource.kind.api_version(),
+        subresource: "status".to_owned(),
+    };
+    let filter = Filter::Only(vec![vec![Some("status")]]);
+    let versions = OneVersion { api_version: &by.api_version, schema: &resource.kind.schema, filter };
+    let time = corten_meta::time::rfc3339(now);
+    let managers = update(&versions, old, new, managers_of(old), &by, &time);
+    set_managers(new, managers);
+}
+
+/// A status as the server applies it of its own accord, as one of its managers: the object with it, if that changes it.
+pub fn apply_status(
+    resource: &Resource,
+    live: &Value,
+    status: &Value,
+    manager: &str,
+    now: jiff::Timestamp,
+) -> Option<Value> {
+    let kind = &resource.kind;
+    let by = Identity {
+        manager: manager.to_owned(),
+        operation: Operation::Apply,
+        api_version: kind.api_version(),
+        subresource: "status".to_owned(),
+    };
+    let filter = Filter::Without(Set::of_fields(&[&["spec"], &["metadata"]]));
+    let versions = OneVersion { api_version: &by.api_version, schema: &kind.schema, filter };
+    let config = json!({ "apiVersion": by.api_version, "kind": kind.kind, "status": status,
+                         "metadata": { "name": corten_meta::name(live) } });
+    let time = corten_meta::time::rfc3339(now);
+    let applied = apply(&versions, (live, resource.first()), &config, &managers_of(live), &by, (&time, true)).ok()?;
+    let mut object = applied.object?;
+    set_managers(&mut object, applied.managers);
+    Some(object)
 }
 
 /// The author of an object that is answered and never stored owns all that it says.
@@ -232,6 +273,7 @@ fn filter(target: &Target<'_>, part: Part) -> Filter {
         (Part::Status, _) if kind.is_custom() || kind.rules.status_keeps_metadata => {
             without(&[&["spec"], &["metadata"]])
         }
+        (Part::Status, _) if kind.rules.status_keeps_labels => without(&[&["spec"], &["metadata", "labels"]]),
         (Part::Status, _) => without(&[&["spec"]]),
         _ if kind.rules.is_spec_reset => without(&[&["spec"], &["status"]]),
         _ if kind.rules.has_status => without(&[&["status"]]),

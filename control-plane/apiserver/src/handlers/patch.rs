@@ -120,12 +120,46 @@ impl Patch {
                 Patch::Strategic(patch) => printed(patch),
                 Patch::Json(_) | Patch::Merge(_) => new.to_string(),
             };
+            let restored = if matches!(self, Patch::Strategic(_)) { restore_error(why) } else { None };
+            let why = restored.as_deref().unwrap_or(why);
             let error = FieldError::invalid(&Path::root("patch"), shown.as_str(), why);
             Status::invalid(&GroupKind::default(), "", vec![error])
         };
         let unknown = |paths: Vec<String>| paths.iter().map(|path| format!("unknown field {path:?}")).collect();
         checked(target.context, new, expected, unknown, &refuse)
     }
+}
+
+/// The complaint about a type after a strategic merge, whose result upstream turns into a struct without a detour
+/// through JSON. It speaks of what the value is, not of where.
+fn restore_error(why: &str) -> Option<String> {
+    let (found, wanted) = why.strip_prefix("json: cannot unmarshal ")?.split_once(" into Go ")?;
+    let (_, wanted) = wanted.rsplit_once(" of type ")?;
+    let kind = match found.split(' ').next()? {
+        "object" => "map",
+        "array" => "slice",
+        "number" if found.contains('.') => "float64",
+        "number" => "int64",
+        other => other,
+    };
+    Some(match wanted {
+        _ if wanted.starts_with("map[") => format!("cannot restore map from {kind}"),
+        _ if wanted.starts_with("[]") => format!("cannot restore slice from {kind}"),
+        "string" if kind == "int64" => "cannot convert int64 to string".to_owned(),
+        "string" | "bool" => format!("unrecognized type: {wanted}"),
+        "int32" | "int64" if kind.ends_with("64") => format!("cannot convert float64 to {wanted}"),
+        "int32" | "int64" => format!("unrecognized type: {wanted}"),
+        _ if is_struct(wanted) => format!("cannot restore struct from: {kind}"),
+        // A word that is one of a few.
+        _ if kind == "int64" => format!("cannot convert int64 to {wanted}"),
+        _ => "unrecognized type: string".to_owned(),
+    })
+}
+
+/// Whether a type that is named as `v1.PodSpec` has fields.
+fn is_struct(name: &str) -> bool {
+    let name = name.rsplit('.').next().unwrap_or(name);
+    corten_api::schema().types().any(|of| of.short_name() == name && of.scalar.is_none())
 }
 
 /// Reads the document of a patch, in the words of upstream for each kind of patch.
@@ -167,5 +201,31 @@ fn patch_status(e: corten_meta::Error) -> Status {
     match e {
         corten_meta::Error::PatchFailed(_) => Status::generic(422, "", &GroupResource::default(), "", ""),
         other => Status::bad_request(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::restore_error;
+
+    #[test]
+    fn a_strategic_merge_complains_of_types_as_upstream_does() {
+        for (found, wanted, expected) in [
+            ("string", "int32", "unrecognized type: int32"),
+            ("number 1.5", "int32", "cannot convert float64 to int32"),
+            ("number", "bool", "unrecognized type: bool"),
+            ("number", "string", "cannot convert int64 to string"),
+            ("object", "string", "unrecognized type: string"),
+            ("array", "v1.DeploymentSpec", "cannot restore struct from: slice"),
+            ("number", "v1.DeploymentSpec", "cannot restore struct from: int64"),
+            ("object", "[]v1.Container", "cannot restore slice from map"),
+            ("string", "map[string]string", "cannot restore map from string"),
+            ("number", "v1.DNSPolicy", "cannot convert int64 to v1.DNSPolicy"),
+            ("bool", "v1.DNSPolicy", "unrecognized type: string"),
+        ] {
+            let why = format!("json: cannot unmarshal {found} into Go struct field A.b of type {wanted}");
+            assert_eq!(restore_error(&why).as_deref(), Some(expected), "{found} {wanted}");
+        }
+        assert_eq!(restore_error("quantities must match the regular expression"), None);
     }
 }

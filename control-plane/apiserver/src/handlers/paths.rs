@@ -29,7 +29,10 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     let value = |value: &serde_json::Value| Ok(response::value(context.accept, StatusCode::OK, value));
     match path {
         "" => value(&index(server)),
-        "/version" => value(&version(server)),
+        "/version" => {
+            let accept = context.accept.only_json(&context.headers)?;
+            Ok(response::value(accept, StatusCode::OK, &version(server)))
+        }
         "/metrics" => Ok(response::full(
             StatusCode::OK,
             "text/plain; version=0.0.4; charset=utf-8",

@@ -75,10 +75,7 @@ pub fn reply(target: &Target<'_>, updated: &Updated) -> Reply {
 pub fn check_name(target: &Target<'_>, body: &Value) -> Result<(), Status> {
     let name = corten_meta::name(body);
     if name.is_empty() {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            target.name
-        )));
+        return Err(unnamed(target));
     }
     if name != target.name {
         return Err(Status::bad_request(format!(
@@ -87,6 +84,14 @@ pub fn check_name(target: &Target<'_>, body: &Value) -> Result<(), Status> {
         )));
     }
     Ok(())
+}
+
+/// The answer to an object without the name that it must have.
+pub fn unnamed(target: &Target<'_>) -> Status {
+    let name = target.name;
+    Status::bad_request(format!(
+        "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+    ))
 }
 
 /// Another form of an object, in which admission sees a change of it: the scale of a Deployment.
@@ -244,7 +249,7 @@ async fn admitted(
     new: Value,
     old: &Value,
 ) -> Result<(Value, Vec<Op>), Status> {
-    let (part, admission) = (change.part, &target.server.admission);
+    let admission = &target.server.admission;
     if let Some(view) = change.view {
         return admitted_as(target, change, view, new, old).await;
     }
@@ -256,9 +261,9 @@ async fn admitted(
         create::check_namespace(target, &mut attributes.object)?;
     }
     // A status that is written is complete, as it was completed when the write was prepared.
-    create::finish(target, &mut attributes.object, part != Part::Status);
+    create::finish(target, &mut attributes.object, change.part != Part::Status);
     bump_generation(target, &mut attributes.object, old);
-    validate(target, part, &attributes.object, old)?;
+    validate(target, change, &attributes.object, old)?;
     admission.validate(&attributes).await?;
     admission.charge(&mut attributes).await?;
     Ok(attributes.into_parts())
@@ -279,7 +284,7 @@ async fn admitted_as(
     let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
     target.resource.kind.default(&mut new);
     bump_generation(target, &mut new, old);
-    validate(target, change.part, &new, old)?;
+    validate(target, change, &new, old)?;
     admission.validate(&attributes).await?;
     Ok((new, Vec::new()))
 }
@@ -316,14 +321,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
     let part = change.part;
     let kind = &target.resource.kind;
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in [
-            "uid",
-            "creationTimestamp",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
-            "generation",
-            "generateName",
-        ] {
+        for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
             match old.get("metadata").and_then(Value::as_object) {
                 Some(before) => restore(metadata, before, field),
                 None => {
@@ -345,6 +343,12 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
             if kind.is_custom() || kind.rules.status_keeps_metadata {
                 restore_metadata(new_fields, old_fields);
             }
+            if kind.rules.status_keeps_labels
+                && let (Some(new), Some(old)) = (new_fields.get_mut("metadata"), old_fields.get("metadata"))
+                && let (Some(new), Some(old)) = (new.as_object_mut(), old.as_object())
+            {
+                restore(new, old, "labels");
+            }
             let is_other = |field: &str| field != "status" && field != "metadata";
             new_fields.retain(|field, _| !is_other(field) || old_fields.contains_key(field));
             for field in old_fields.keys().filter(|field| is_other(field)) {
@@ -360,7 +364,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
     }
     match part {
         Part::Main => kind.behaviour.prepare_update(new, old),
-        Part::Status => kind.behaviour.prepare_status_update(new, old),
+        Part::Status => kind.behaviour.prepare_status_update(new, old, target.context.now),
         _ => {}
     }
 }
@@ -408,9 +412,9 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, old: &Value) {
     }
 }
 
-fn validate(target: &Target<'_>, part: Part, new: &Value, old: &Value) -> Result<(), Status> {
+fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), Status> {
     let kind = &target.resource.kind;
-    let errors = match part {
+    let check = |new: &Value| match change.part {
         Part::Main => kind.validate_update(new, old),
         Part::Status => kind.validate_status_update(new, old),
         Part::Whole => {
@@ -418,10 +422,7 @@ fn validate(target: &Target<'_>, part: Part, new: &Value, old: &Value) -> Result
             role.map(|role| kind.validate_part_update(role, new, old)).unwrap_or_default()
         }
     };
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(Status::invalid(&target.resource.group_kind(), corten_meta::name(new), errors))
+    create::refuse_invalid(target, new, &|| (change.transform)(old), &check)
 }
 
 /// Whether the object was only waiting for the finalizer that this change removes.

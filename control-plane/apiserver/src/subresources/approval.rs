@@ -20,18 +20,29 @@ pub fn conditions<'a>(target: &'a Target<'_>) -> impl Fn(Value, &Value) -> Resul
         // Labels and annotations may be written with the approval; what only the server writes is restored later.
         let mut object = old.clone();
         object["metadata"] = new["metadata"].clone();
-        let now: Value = corten_meta::time::rfc3339(target.context.now).into();
-        let mut wanted = new.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-        for condition in &mut wanted {
-            for field in ["lastUpdateTime", "lastTransitionTime"] {
-                if condition.get(field).is_none_or(Value::is_null) {
-                    condition[field] = now.clone();
-                }
+        let wanted = new.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+        corten_meta::set(&mut object, "/status/conditions", json!(wanted));
+        Ok(dated(object, old, target.context.now))
+    }
+}
+
+/// The request with the times of its conditions, where they are missing. A condition that was there and says the same
+/// has changed when it did then.
+pub fn dated(mut object: Value, old: &Value, now: jiff::Timestamp) -> Value {
+    let now: Value = corten_meta::time::rfc3339(now).into();
+    let before = old.pointer("/status/conditions").and_then(Value::as_array);
+    let conditions = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter(|condition| condition.is_object()) {
+        let is_same = |other: &&Value| ["type", "status"].iter().all(|field| other[*field] == condition[*field]);
+        let then = before.into_iter().flatten().find(is_same).map(|c| c["lastTransitionTime"].clone());
+        let then = then.filter(|time| !time.is_null()).unwrap_or_else(|| now.clone());
+        for (field, time) in [("lastUpdateTime", now.clone()), ("lastTransitionTime", then)] {
+            if condition[field].is_null() {
+                condition[field] = time;
             }
         }
-        corten_meta::set(&mut object, "/status/conditions", json!(wanted));
-        Ok(object)
     }
+    object
 }
 
 /// Whether the user may act for a signer: by its name, or for its whole domain.
@@ -47,4 +58,23 @@ pub async fn check_signer(target: &Target<'_>, verb: &str, signer: &str) -> Resu
     }
     let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
     Err(Status::forbidden(&target.resource.group_resource(), target.name, &why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_get_the_times_they_miss() {
+        let (now, then) = (jiff::Timestamp::UNIX_EPOCH, "2020-01-01T00:00:00Z");
+        let old =
+            json!({"status": {"conditions": [{"type": "Approved", "status": "True", "lastTransitionTime": then}]}});
+        let condition = |kind: &str| json!({"type": kind, "status": "True"});
+        let new = json!({"status": {"conditions": [condition("Approved"), condition("Failed")]}});
+        let dated = dated(new, &old, now);
+        let shown = |at: usize, field: &str| dated["status"]["conditions"][at][field].clone();
+        assert_eq!(shown(0, "lastTransitionTime"), then);
+        assert_eq!(shown(0, "lastUpdateTime"), "1970-01-01T00:00:00Z");
+        assert_eq!(shown(1, "lastTransitionTime"), "1970-01-01T00:00:00Z");
+    }
 }

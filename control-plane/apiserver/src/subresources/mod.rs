@@ -45,6 +45,11 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
         check_options(target.context, Write::Create)?;
     }
     match subresource.role {
+        // The conditions of what can be approved say when they came.
+        Role::Status if target.resource.kind.subresources.iter().any(|s| s.role == Role::Approval) => {
+            let dated = |new, old: &corten_meta::Value| Ok(approval::dated(new, old, target.context.now));
+            part(target, &bytes, Part::Status, &dated).await
+        }
         Role::Status => part(target, &bytes, Part::Status, &|new, _| Ok(new)).await,
         Role::Finalize => part(target, &bytes, Part::Whole, &parts::finalizers).await,
         Role::EphemeralContainers => part(target, &bytes, Part::Whole, &parts::ephemeral_containers).await,

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use corten_meta::{Object, Status};
+use corten_meta::{GroupResource, Object, Status};
 use http::StatusCode;
 use serde_json::json;
 
 use crate::body::Reply;
+use crate::cache::Item;
 use crate::handlers::Target;
+use crate::handlers::list::filter;
 use crate::response::{self, ListMeta};
 
 const COMPONENTS: &[&str] = &["controller-manager", "etcd-0", "scheduler"];
@@ -20,9 +22,15 @@ pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
         Object::from_value(&object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
     };
     if context.info.verb == "list" {
-        let objects: Vec<Arc<Object>> = COMPONENTS.iter().map(component).collect::<Result<_, _>>()?;
+        let filter = filter(target.resource, "", &context.info.query)?;
+        let mut objects: Vec<Arc<Object>> = COMPONENTS.iter().map(component).collect::<Result<_, _>>()?;
+        objects.retain(|object| filter.matches(kind, &Item::of(Arc::clone(object))));
         return Ok(response::list(context.accept, context.include_object(), kind, objects, &ListMeta::default()));
     }
-    let name = COMPONENTS.iter().find(|name| **name == target.name).ok_or_else(|| target.not_found())?;
+    let name = COMPONENTS.iter().find(|name| **name == target.name).ok_or_else(|| {
+        // Upstream names the one and not the many.
+        let resource = GroupResource { group: String::new(), resource: "componentstatus".to_owned() };
+        Status::not_found(&resource, target.name)
+    })?;
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &component(name)?))
 }

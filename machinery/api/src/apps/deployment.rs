@@ -20,6 +20,7 @@ pub fn kind() -> Kind {
         .category("all")
         .scale()
         .status()
+        .status_keeps_labels()
         .generation()
         .table("Name, Ready, Up-to-date, Available, Age; Containers, Images, Selector")
         .behaviour(Deployment)

@@ -7,7 +7,7 @@ use corten_meta::{Value, names};
 use crate::check::{At, Errors};
 use crate::core::claim_validation::validate_claim_spec;
 use crate::core::pod_update::equal;
-use crate::core::pod_validation::validate_template;
+use crate::core::pod_validation::{validate_template, validate_template_metadata};
 use crate::validation::{int_or_percent, is_zero, label_selector};
 
 /// The numbers of a spec that may not be negative.
@@ -51,6 +51,10 @@ fn validate_workload_template(spec: &At<'_>, template: &At<'_>, kind: &str, erro
         return;
     }
     errors.extend(validate_template(template.value, &template.path));
+    if kind == "StatefulSet" {
+        // Upstream asks this of it once more.
+        errors.extend(validate_template_metadata(template.value, &template.path));
+    }
     validate_endless(template, kind, errors);
 }
 

@@ -37,6 +37,18 @@ impl Behaviour for PersistentVolume {
         crate::defaulting::put(object, "/status", status);
     }
 
+    /// A volume says since when it is in its phase, also when the writer of the phase does not.
+    fn prepare_status_update(&self, new: &mut Value, old: &Value, now: Timestamp) {
+        const SINCE: &str = "/status/lastPhaseTransitionTime";
+        let is_same = text(new, "/status/phase") == text(old, "/status/phase");
+        let (given, before) = (text(new, SINCE).to_string(), text(old, SINCE).to_string());
+        if is_same && given.is_empty() && !before.is_empty() {
+            crate::defaulting::put(new, SINCE, before);
+        } else if !is_same && (given.is_empty() || given == before) {
+            crate::defaulting::put(new, SINCE, corten_meta::time::rfc3339(now));
+        }
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         validate_volume(object)
     }
@@ -65,5 +77,30 @@ impl Behaviour for PersistentVolume {
             age(object, now),
             or(text(object, "/spec/volumeMode"), "<unset>").into(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_says_since_when_it_is_in_its_phase() {
+        let status =
+            |phase: &str, since: Option<&str>| json!({"status": {"phase": phase, "lastPhaseTransitionTime": since}});
+        let (then, now) = ("2020-01-01T00:00:00Z", "1970-01-01T00:00:00Z");
+        let old = status("Available", Some(then));
+        for (new, expected) in [
+            (status("Available", None), then),
+            (status("Bound", None), now),
+            (status("Bound", Some(then)), now),
+            (status("Bound", Some("2021-01-01T00:00:00Z")), "2021-01-01T00:00:00Z"),
+        ] {
+            let mut written = new.clone();
+            PersistentVolume.prepare_status_update(&mut written, &old, Timestamp::UNIX_EPOCH);
+            assert_eq!(text(&written, "/status/lastPhaseTransitionTime"), expected, "{new}");
+        }
     }
 }

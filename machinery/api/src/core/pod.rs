@@ -75,7 +75,7 @@ impl Behaviour for Pod {
     }
 
     /// Who reports a status without what was settled at the creation, or seen before, does not mean to take it back.
-    fn prepare_status_update(&self, new: &mut Value, old: &Value) {
+    fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
         match old.pointer("/metadata/ownerReferences") {
             Some(owners) => put(new, "/metadata/ownerReferences", owners.clone()),
             None => {
@@ -156,7 +156,7 @@ mod tests {
             "conditions": [{"type": "Ready", "observedGeneration": 2}]}});
         let mut new =
             json!({"metadata": {}, "status": {"phase": "Failed", "conditions": [{"type": "Ready"}, {"type": "New"}]}});
-        Pod.prepare_status_update(&mut new, &old);
+        Pod.prepare_status_update(&mut new, &old, Timestamp::UNIX_EPOCH);
         let wanted = json!({"metadata": {"ownerReferences": owners}, "status": {"phase": "Failed", "qosClass": "Burstable",
             "observedGeneration": 2, "conditions": [{"type": "Ready", "observedGeneration": 2}, {"type": "New"}]}});
         assert_eq!(new, wanted);

@@ -26,6 +26,11 @@ pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Errors {
             errors.push(spec.get(field).forbidden("pod updates may not add or remove containers"));
             return errors;
         }
+        for image in spec.get(field).items().map(|container| container.get("image")) {
+            if image.must(&mut errors) && image.text().trim() != image.text() {
+                errors.push(image.invalid("must not have leading or trailing whitespace"));
+            }
+        }
     }
     if !validate_deadline(&spec, &before, &mut errors) {
         return errors;
@@ -146,20 +151,17 @@ fn validate_gated(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
         let detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
         errors.push(selector.invalid(detail));
     }
-    let terms = |spec: &At<'_>| {
-        let affinity = spec.get("affinity").value.get("nodeAffinity").cloned().unwrap_or_default();
-        let terms = affinity.pointer("/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
-        terms.and_then(Value::as_array).cloned().unwrap_or_default()
-    };
-    let (now, then) = (terms(spec), terms(before));
+    const TERMS: &str = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let (now, then) = (list(spec.value, TERMS), list(before.value, TERMS));
     let path = spec.get("affinity").get("nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution");
     let path = path.path.child("nodeSelectorTerms");
     if !then.is_empty() && then.len() != now.len() {
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        errors.push(FieldError::invalid(&path, Value::from(now), detail));
+        let shown = spec.value.pointer(TERMS).cloned().unwrap_or_default();
+        errors.push(FieldError::invalid(&path, shown, detail));
         return;
     }
-    for (at, (now, then)) in now.iter().zip(&then).enumerate() {
+    for (at, (now, then)) in now.iter().zip(then).enumerate() {
         let fields = ["/matchExpressions", "/matchFields"];
         let starts = fields.iter().all(|field| list(now, field).starts_with(list(then, field)));
         let filled = |term: &Value| fields.iter().any(|field| !list(term, field).is_empty());

@@ -145,7 +145,9 @@ fn keep_allocated(new: &mut Value, old: &Value) {
     let has_ip = |s: &Value| text(s, "/spec/type") != "ExternalName";
     if has_ip(new) && has_ip(old) {
         for field in ["/spec/clusterIP", "/spec/clusterIPs", "/spec/ipFamilies", "/spec/ipFamilyPolicy"] {
-            let empty = new.pointer(field).is_none_or(|v| v == "" || v.is_null() || *v == json!([]));
+            // An empty policy is none of the known ones, and not no policy.
+            let is_word = field == "/spec/ipFamilyPolicy";
+            let empty = new.pointer(field).is_none_or(|v| v == "" && !is_word || v.is_null() || *v == json!([]));
             if empty && let Some(value) = old.pointer(field) {
                 put(new, field, value.clone());
             }
@@ -201,7 +203,8 @@ fn drop_fields_of_other_types(new: &mut Value, old: &Value) {
                 remove(port, "/nodePort");
             }
         }
-        if list(new, "/spec/externalIPs").is_empty() && unchanged(new, "/spec/externalTrafficPolicy") {
+        let is_reachable = kind == "ClusterIP" && !list(new, "/spec/externalIPs").is_empty();
+        if !is_reachable && unchanged(new, "/spec/externalTrafficPolicy") {
             remove(new, "/spec/externalTrafficPolicy");
         }
     }

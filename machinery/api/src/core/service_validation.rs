@@ -213,9 +213,13 @@ fn validate_balancer(service: &At<'_>, errors: &mut Errors) {
     if allocate.is_set() && !balanced {
         errors.push(allocate.forbidden(ONLY_BALANCED));
     }
+    validate_class(&spec, errors);
+}
+
+fn validate_class(spec: &At<'_>, errors: &mut Errors) {
     let class = spec.get("loadBalancerClass");
-    if class.is_set() && balanced {
-        class.follows_also_empty(errors, names::qualified_name);
+    if spec.get("type").text() == "LoadBalancer" {
+        class.follows_when_set(errors, names::qualified_name);
     } else if class.is_set() {
         errors.push(class.forbidden(ONLY_BALANCED));
     }
@@ -274,6 +278,8 @@ pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
     if balanced(&spec) && balanced(&before) && class.value != before.get("loadBalancerClass").value {
         errors.push(class.invalid("may not change once set"));
     }
+    // Upstream asks this of an update once more.
+    validate_class(&spec, &mut errors);
     let health = spec.get("healthCheckNodePort");
     if needs_health_check(&spec)
         && needs_health_check(&before)

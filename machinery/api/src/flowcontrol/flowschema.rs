@@ -20,6 +20,7 @@ pub fn kind() -> Kind {
         .status_keeps_metadata()
         .generation()
         .table("Name, PriorityLevel, MatchingPrecedence, DistinguisherMethod, Age, MissingPL")
+        .rows_by(2)
         .behaviour(FlowSchema)
 }
 

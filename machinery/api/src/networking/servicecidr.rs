@@ -52,10 +52,15 @@ impl Behaviour for ServiceCidr {
         let path = Path::root("spec").child("cidrs");
         let (now, then) = (list(new, "/spec/cidrs"), list(old, "/spec/cidrs"));
         if now.len() != then.len() && (then.len(), now.len()) != (1, 2) {
-            return vec![FieldError::invalid(&path, Value::from(now.to_vec()), FIXED)];
+            return vec![FieldError::invalid(&path, new["spec"]["cidrs"].clone(), FIXED)];
         }
         let changed = now.iter().zip(then).enumerate().filter(|(_, (now, then))| now != then);
-        changed.map(|(at, (now, _))| FieldError::invalid(&path.index(at), now.clone(), FIXED)).collect()
+        let mut errors: Vec<FieldError> =
+            changed.map(|(at, (now, _))| FieldError::invalid(&path.index(at), now.clone(), FIXED)).collect();
+        if now.len() > then.len() {
+            errors.extend(self.validate(new));
+        }
+        errors
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

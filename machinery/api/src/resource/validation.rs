@@ -191,6 +191,10 @@ fn validate_fully_qualified(at: &At<'_>, errors: &mut Errors) {
 
 /// The name of an attribute or capacity: an identifier of C, after a domain when it is not the driver's own.
 pub(super) fn validate_qualified(name: &str, at: &At<'_>, errors: &mut Errors) {
+    // Upstream looks only at names of one or two parts, and objects with others are about.
+    if name.matches('/').count() > 1 {
+        return;
+    }
     let (domain, name) = name.split_once('/').map_or((None, name), |(domain, name)| (Some(domain), name));
     match domain {
         Some("") => errors.push(FieldError::invalid(&at.path, "", "the domain must not be empty")),

@@ -10,6 +10,9 @@ use corten_meta::{Quantity, Value};
 
 use super::{Field, FieldType, Type, schema};
 
+/// Lists of which an empty one says something else than none: no scaling policy at all, instead of the usual ones.
+const TELLING: &str = "policies";
+
 /// Fills absent fields of a value of the named type, and drops those that are as good as absent.
 pub fn fill_defaults(type_name: &str, value: &mut Value) {
     if let Some(t) = schema().type_(type_name) {
@@ -49,7 +52,7 @@ fn vanishes(field: &Field, value: &Value) -> bool {
         Value::Bool(value) => !value,
         Value::Number(number) => number.as_f64() == Some(0.0) && !is_struct(&field.kind),
         Value::String(text) => text.is_empty() && !is_struct(&field.kind),
-        Value::Array(list) => list.is_empty() && !presence.is_always_written,
+        Value::Array(list) => list.is_empty() && !presence.is_always_written && field.name != TELLING,
         Value::Object(map) => map.is_empty() && matches!(field.kind, FieldType::Map(_)) && !presence.is_always_written,
     }
 }
@@ -89,6 +92,34 @@ fn fill_zeros_in(kind: &FieldType, value: &mut Value) {
         }
         FieldType::Map(values) => {
             value.as_object_mut().into_iter().flatten().for_each(|(_, item)| fill_zeros_in(values, item));
+        }
+        _ => {}
+    }
+}
+
+/// Puts back the empty lists, maps and texts that a client gave and that vanished. To upstream's validation they are
+/// still there, and its errors show them: `[]` and not null.
+pub fn recall_empty(given: &Value, object: &mut Value) {
+    match (given, object) {
+        (Value::Object(given), Value::Object(object)) => {
+            for (name, inner) in given {
+                let is_empty = match inner {
+                    Value::Array(list) => list.is_empty(),
+                    Value::Object(map) => map.is_empty(),
+                    Value::String(text) => text.is_empty(),
+                    _ => false,
+                };
+                match object.get_mut(name) {
+                    Some(present) => recall_empty(inner, present),
+                    None if is_empty => {
+                        object.insert(name.clone(), inner.clone());
+                    }
+                    None => {}
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(items)) => {
+            given.iter().zip(items).for_each(|(given, item)| recall_empty(given, item));
         }
         _ => {}
     }
@@ -223,6 +254,25 @@ mod tests {
         let mut role = json!({"rules": [{"verbs": []}]});
         settle("io.k8s.api.rbac.v1.Role", &mut role);
         assert_eq!(role, json!({"rules": [{"verbs": null}]}));
+    }
+
+    #[test]
+    fn empty_lists_and_maps_that_were_given_come_back() {
+        let given = json!({"spec": {"args": [], "of": {}, "items": [{"values": []}, null], "kept": [1], "word": ""},
+                           "status": {"a": []}});
+        let mut object = json!({"spec": {"items": [{}, {"added": 1}], "kept": [1], "default": "x"}});
+        recall_empty(&given, &mut object);
+        let spec = json!({"args": [], "of": {}, "items": [{"values": []}, {"added": 1}], "kept": [1], "default": "x",
+                           "word": ""});
+        assert_eq!(object, json!({"spec": spec}));
+    }
+
+    #[test]
+    fn an_empty_list_that_says_something_stays() {
+        let mut scaler = json!({"spec": {"metrics": [], "behavior": {"scaleUp": {"policies": []}}}});
+        fill_defaults("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler", &mut scaler);
+        assert_eq!(scaler["spec"]["behavior"], json!({"scaleUp": {"policies": []}}));
+        assert_eq!(scaler["spec"].get("metrics"), None);
     }
 
     #[test]

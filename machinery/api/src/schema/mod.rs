@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use corten_meta::Value;
 
-pub use defaults::{fill_defaults, fill_zeros, settle};
+pub use defaults::{fill_defaults, fill_zeros, recall_empty, settle};
 pub use fields::{FieldReport, check_fields, prune};
 pub(crate) use printed::difference;
 pub use printed::print_values;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::validation;
-use crate::cells::{age, join, list, name, or, text, truth};
+use crate::cells::{age, join, list, name, number, or, text, truth};
 use crate::check::{At, Errors};
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind};
@@ -49,8 +49,16 @@ impl Behaviour for CsiDriver {
         errors
     }
 
-    fn warnings(&self, driver: &Value, _old: Option<&Value>) -> Vec<String> {
-        let asks = !list(driver, "/spec/tokenRequests").is_empty();
+    /// A driver counts its changes, though not from one.
+    fn prepare_update(&self, new: &mut Value, old: &Value) {
+        if new["spec"] != old["spec"] {
+            put(new, "/metadata/generation", number(old, "/metadata/generation") + 1);
+        }
+    }
+
+    fn warnings(&self, driver: &Value, old: Option<&Value>) -> Vec<String> {
+        let asked = list(driver, "/spec/tokenRequests");
+        let asks = !asked.is_empty() && old.is_none_or(|old| list(old, "/spec/tokenRequests") != asked);
         let unset = driver.pointer("/spec/serviceAccountTokenInSecrets").is_none_or(Value::is_null);
         let warning = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to \
                        prevent possible logging of tokens in volume attributes";
