@@ -29,6 +29,65 @@ pub(crate) fn port_number_or_name(value: &Value, path: &Path) -> Vec<FieldError>
     }
 }
 
+/// Conditions in the form that all groups share: one of each type, each with a reason and the time it came.
+pub(crate) fn conditions(conditions: &At<'_>, errors: &mut Errors) {
+    const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of \
+                          alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. \
+                          'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex \
+                          used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+    let mut seen = Vec::new();
+    for condition in conditions.items() {
+        let kind = condition.get("type");
+        if seen.contains(&kind.text()) {
+            errors.push(kind.duplicate());
+        }
+        seen.push(kind.text());
+        kind.follows_also_empty(errors, names::qualified_name);
+        let status = condition.get("status");
+        if !["True", "False", "Unknown"].contains(&status.text()) {
+            errors.push(FieldError::not_supported(&status.path, status.text(), &["False", "True", "Unknown"]));
+        }
+        let generation = condition.get("observedGeneration");
+        if generation.number().is_some_and(|number| number < 0) {
+            errors.push(generation.invalid("must be greater than or equal to zero"));
+        }
+        condition.get("lastTransitionTime").must(errors);
+        let reason = condition.get("reason");
+        if reason.must(errors) {
+            if !is_reason(reason.text()) {
+                errors.push(reason.invalid(REASON));
+            }
+            reason.at_most_bytes(errors, 1024);
+        }
+        condition.get("message").at_most_bytes(errors, 32 * 1024);
+    }
+}
+
+fn is_reason(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.last().is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_')
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"_,:".contains(b))
+}
+
+/// A UUID in its usual form, in the words of upstream's reader of them.
+pub(crate) fn uuid(at: &At<'_>, errors: &mut Errors) {
+    let text = at.text();
+    let is_hex = |part: &str| part.bytes().all(|b| b.is_ascii_hexdigit());
+    let detail = match text.len() {
+        36 if !text.split('-').map(str::len).eq([8, 4, 4, 4, 12]) || !text.split('-').all(is_hex) => {
+            "error validating uid: invalid UUID format".to_string()
+        }
+        36 if !text.bytes().any(|b| b.is_ascii_uppercase()) => return,
+        32 | 36 if is_hex(&text.replace('-', "")) => "uid must be in RFC 4122 normalized form, \
+            `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters"
+            .to_string(),
+        32 => "error validating uid: invalid UUID format".to_string(),
+        length => format!("error validating uid: invalid UUID length: {length}"),
+    };
+    errors.push(at.invalid(detail));
+}
+
 /// A number or a percentage that, when it is given, is not negative.
 pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
     match value {
@@ -185,5 +244,54 @@ pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
         Value::String(text) => Quantity::parse(text).ok(),
         Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn conditions_are_whole() {
+        let whole =
+            json!({"type": "Ready", "status": "True", "reason": "R", "lastTransitionTime": "2020-01-01T00:00:00Z"});
+        let with = |field: &str, value: Value| {
+            let mut condition = whole.clone();
+            condition[field] = value;
+            condition
+        };
+        for (given, expected) in [
+            (json!([whole]), vec![]),
+            (json!([whole, whole]), vec!["type"]),
+            (json!([with("status", "Odd".into())]), vec!["status"]),
+            (json!([with("observedGeneration", (-1).into())]), vec!["observedGeneration"]),
+            (json!([with("reason", "not a reason".into())]), vec!["reason"]),
+            (json!([{}]), vec!["type", "type", "status", "lastTransitionTime", "reason"]),
+        ] {
+            let mut errors = Errors::new();
+            conditions(&At::new(&given, &Path::root("c")), &mut errors);
+            let fields: Vec<&str> = errors.iter().filter_map(|e| e.field.rsplit('.').next()).collect();
+            assert_eq!(fields, expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn uuids_are_in_their_usual_form() {
+        for (text, expected) in [
+            ("0190e0d0-9dfb-7b24-8bb7-ea4a9ba8f2b1", ""),
+            ("x", "error validating uid: invalid UUID length: 1"),
+            ("0190e0d0-9dfb-7b24-8bb7-ea4a9ba8f2bz", "error validating uid: invalid UUID format"),
+            (
+                "0190E0D0-9dfb-7b24-8bb7-ea4a9ba8f2b1",
+                "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters",
+            ),
+        ] {
+            let (value, mut errors) = (Value::from(text), Errors::new());
+            uuid(&At::new(&value, &Path::root("u")), &mut errors);
+            let details: Vec<&str> = errors.iter().map(|e| e.detail.as_str()).collect();
+            assert_eq!(details.concat(), expected, "{text}");
+        }
     }
 }

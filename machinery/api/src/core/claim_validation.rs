@@ -182,9 +182,9 @@ pub(super) fn validate_claim_status_update(new: &Value) -> Errors {
     const STATES: &[&str] = &[
         "ControllerResizeInProgress",
         "ControllerResizeInfeasible",
-        "NodeResizePending",
         "NodeResizeInProgress",
         "NodeResizeInfeasible",
+        "NodeResizePending",
     ];
     let status = At::object(new).get("status");
     let mut errors = Errors::new();

@@ -25,6 +25,7 @@ mod pod_cells;
 mod pod_qos;
 mod pod_resize;
 pub(crate) mod pod_spec;
+mod pod_status;
 pub(crate) mod pod_update;
 pub(crate) mod pod_validation;
 pub(crate) mod pod_warnings;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::cells::{age, list, name, or, text, truth};
 use crate::check::{At, Errors};
 use crate::core::resource_validation::validate_amount;
-use crate::defaulting::{absent, put};
+use crate::defaulting::{absent, put, remove};
 use crate::kind::{Behaviour, Kind};
 use crate::validation::legacy_cidr;
 
@@ -76,9 +76,17 @@ impl Behaviour for Node {
         errors
     }
 
+    /// Nodes are no longer configured through the API.
+    fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
+        if absent(old, "/status/config") {
+            remove(new, "/status/config");
+        }
+    }
+
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = self.validate_update(new, old);
         validate_amounts(&At::object(new).get("status"), &mut errors);
+        validate_features(&At::object(new).get("status").get("declaredFeatures"), &mut errors);
         errors
     }
 
@@ -139,6 +147,33 @@ fn validate_taints(taints: &At<'_>, errors: &mut Errors) {
             error.detail = "taints must be unique by key and effect pair".to_string();
             errors.push(error);
         }
+    }
+}
+
+/// Features that a node says it has: names in order, each once.
+fn validate_features(features: &At<'_>, errors: &mut Errors) {
+    let is_name = |part: &str| {
+        part.bytes().all(|b| b.is_ascii_alphanumeric()) && part.starts_with(|c: char| c.is_ascii_alphabetic())
+    };
+    let mut before: Option<&str> = None;
+    for feature in features.items() {
+        // The order is found when the first of two is looked at, so it is told of first.
+        match before.map(|before| before.cmp(feature.value.as_str().unwrap_or_default())) {
+            Some(std::cmp::Ordering::Equal) => errors.push(feature.duplicate()),
+            Some(std::cmp::Ordering::Greater) => errors.push(feature.invalid("list must be sorted alphabetically")),
+            _ => {}
+        }
+        let name = feature.value.as_str().unwrap_or_default();
+        if name.len() > 253 {
+            errors.push(feature.invalid(format!("invalid feature name {name:?}: must be no more than 253 characters")));
+        } else if !name.starts_with(|c: char| c.is_ascii_uppercase()) || !name.split('/').all(is_name) {
+            errors.push(feature.invalid(format!(
+                "invalid feature name {name:?}: must start with an UpperCamelCase segment, with subsequent segments \
+                 separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters \
+                 and slashes"
+            )));
+        }
+        before = feature.value.as_str();
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
+use super::pod_status;
 use super::pod_validation::MIRROR;
 use crate::cells::{list, text};
 use crate::check::{At, Errors};
@@ -243,6 +244,7 @@ pub(super) fn validate_pod_status_update(new: &Value, old: &Value) -> Errors {
         validate_transitions(&status.get(field), &before.get(field), &old.get("spec"), &mut errors);
     }
     validate_claim_statuses(&new, &mut errors);
+    pod_status::validate_extended_claim(&new, &mut errors);
     validate_addresses(&status, &before, "podIPs", &mut errors);
     let host = status.get("hostIPs");
     if let Some(first) = host.items().next()
@@ -251,6 +253,7 @@ pub(super) fn validate_pod_status_update(new: &Value, old: &Value) -> Errors {
         errors.push(first.get("ip").invalid("must be equal to `hostIP`"));
     }
     validate_addresses(&status, &before, "hostIPs", &mut errors);
+    pod_status::validate_containers(&new, &mut errors);
     errors
 }
 

@@ -13,7 +13,7 @@ pub(super) fn containers<'a>(spec: &At<'a>) -> impl Iterator<Item = At<'a>> + us
     lists.into_iter().flat_map(|list| list.items())
 }
 
-fn id(at: &At<'_>, rule: fn(i64) -> Vec<String>, errors: &mut Errors) {
+pub(super) fn id(at: &At<'_>, rule: fn(i64) -> Vec<String>, errors: &mut Errors) {
     if let Some(id) = at.number() {
         errors.extend(rule(id).into_iter().map(|m| FieldError::invalid(&at.path, id, m)));
     }

@@ -47,6 +47,7 @@ impl Behaviour for PodDisruptionBudget {
     fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
         let status = At::object(new).get("status");
         let mut errors = Errors::new();
+        crate::validation::conditions(&status.get("conditions"), &mut errors);
         for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
             status.get(field).nonnegative(&mut errors);
         }

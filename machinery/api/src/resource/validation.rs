@@ -8,6 +8,7 @@ use corten_meta::{Value, names};
 use crate::check::{At, Errors};
 use crate::core::scheduling_validation::validate_node_selector;
 use crate::core::volume_source::csi_driver_name;
+use crate::validation::{conditions, uuid};
 
 pub(super) const MAX_REQUESTS: usize = 32;
 const MAX_CONFIGS: usize = 32;
@@ -263,6 +264,7 @@ fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut E
         validate_pool_name(&result.get("pool"), errors);
         result.get("device").follows_also_empty(errors, names::dns1123_label);
         validate_binding_conditions(&result, errors);
+        validate_share(&result, errors);
     }
     devices.get("config").at_most(errors, 2 * MAX_CONFIGS);
     for config in devices.get("config").items() {
@@ -292,6 +294,25 @@ pub(super) fn validate_binding_conditions(device: &At<'_>, errors: &mut Errors) 
     }
 }
 
+/// Which share of a device that several have.
+fn validate_share(device: &At<'_>, errors: &mut Errors) {
+    let share = device.get("shareID");
+    if share.is_set() {
+        uuid(&share, errors);
+    }
+}
+
+fn validate_interface_address(at: &At<'_>, errors: &mut Errors) {
+    let detail = match names::address::parse_cidr(at.text()) {
+        None => "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)".to_string(),
+        Some((address, bits)) if format!("{address}/{bits}") != at.text() => {
+            format!("must be in canonical form (\"{address}/{bits}\")")
+        }
+        Some(_) => return,
+    };
+    errors.push(at.invalid(detail));
+}
+
 fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
     let id = |at: &At<'_>| ["driver", "pool", "device", "shareID"].map(|field| at.get(field).text().to_string());
     let results = status.get("allocation").get("devices").get("results");
@@ -301,18 +322,21 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         csi_driver_name(&device.get("driver"), errors);
         validate_pool_name(&device.get("pool"), errors);
         device.get("device").follows_also_empty(errors, names::dns1123_label);
+        validate_share(&device, errors);
         if !allocated.contains(&id(&device)) {
             let [driver, pool, name, _] = id(&device);
             let shown = format!("{driver}/{pool}/{name}");
             errors.push(FieldError::invalid(&device.path, shown, "must be an allocated device in the claim"));
         }
         device.get("conditions").at_most(errors, 8);
+        conditions(&device.get("conditions"), errors);
         if device.get("data").is_set() {
             validate_raw(&device.get("data"), 10 * 1024, errors);
         }
         let network = device.get("networkData");
         network.get("interfaceName").at_most_bytes(errors, 256);
         network.get("hardwareAddress").at_most_bytes(errors, 128);
+        network.get("ips").each(errors, validate_interface_address);
         limited_set(&network.get("ips"), 16, Clone::clone, errors);
         if !seen.insert(id(&device)) {
             errors.push(device.duplicate());

@@ -110,6 +110,7 @@ pub fn recall_empty(given: &Value, object: &mut Value) {
                     _ => false,
                 };
                 match object.get_mut(name) {
+                    Some(present) if is_empty && present.is_null() => *present = inner.clone(),
                     Some(present) => recall_empty(inner, present),
                     None if is_empty => {
                         object.insert(name.clone(), inner.clone());

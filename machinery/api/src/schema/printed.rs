@@ -120,6 +120,17 @@ fn print(kind: &FieldType, value: &Value, out: &mut String) {
     }
 }
 
+/// Whether a type with tags does not write a field with this value.
+fn is_left_out(field: &Field, value: &Value) -> bool {
+    match (&field.kind, value) {
+        _ if field.presence.is_pointer => false,
+        (FieldType::List(_), Value::Array(list)) => list.is_empty(),
+        (FieldType::Map(_), Value::Object(map)) => map.is_empty(),
+        (_, Value::String(text)) => text.is_empty(),
+        _ => false,
+    }
+}
+
 fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
     let has_tags = t.name.starts_with("io.k8s.apimachinery.");
     for field in validated_order(t) {
@@ -130,7 +141,7 @@ fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
             }
             continue;
         }
-        if has_tags && found.is_none() && !field.presence.is_always_written {
+        if has_tags && !field.presence.is_always_written && found.is_none_or(|found| is_left_out(field, found)) {
             continue;
         }
         let is_kept_apart = field.name == "securityContext" && t.short_name() == "PodSpec";
