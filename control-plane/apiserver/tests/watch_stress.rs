@@ -8,7 +8,8 @@ mod server;
 use std::collections::BTreeMap;
 
 use corten_apiserver::WatchEvent;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
+use http_body_util::BodyExt;
 use serde_json::json;
 use server::{TestServer, call};
 
@@ -67,7 +68,6 @@ const MANY: usize = 60;
 
 /// Reads a watch as text until an object called `end` comes: each event as type, name and revision.
 async fn read_text(mut body: corten_apiserver::HttpBody) -> Vec<(String, String, u64)> {
-    use http_body_util::BodyExt;
     let (mut rest, mut events) = (Vec::new(), Vec::new());
     loop {
         let frame = body.frame().await.expect("the watch goes on").unwrap();
@@ -123,6 +123,43 @@ async fn many_watchers_are_all_told_the_same() {
     assert!(first.len() > WRITERS * ROUNDS / 2);
     for (number, events) in all.iter().enumerate() {
         assert_eq!(own(events), first, "watcher {number}");
+    }
+}
+
+/// The types of all that a watch still says.
+async fn types(mut body: corten_apiserver::HttpBody) -> Vec<String> {
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        text.extend_from_slice(frame.unwrap().data_ref().unwrap());
+        assert!(text.len() < 1 << 20, "it never ends");
+    }
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let event = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).unwrap();
+    lines.map(|line| event(line)["type"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_that_falls_behind_is_told_once() {
+    let server = TestServer::start().await;
+    let list = server.get(MAPS).await.expect(200);
+    let path = format!("{MAPS}?watch=1&resourceVersion={}", list["metadata"]["resourceVersion"].as_str().unwrap());
+    let mut behind = Vec::new();
+    for _ in 0..MANY {
+        let mut body = server.watch_text(&path).await;
+        assert!(body.frame().now_or_never().is_none(), "nothing has happened yet");
+        behind.push(body);
+    }
+    // More than a window holds.
+    let filling = "x".repeat(48 * 1024);
+    for round in 0..150 {
+        let body = json!({ "metadata": { "name": format!("big-{}", round % 3) }, "data": { "round": round.to_string(), "filling": filling } });
+        let path = format!("{MAPS}/big-{}", round % 3);
+        let code = if round < 3 { server.post(MAPS, body).await.code } else { server.put(&path, body).await.code };
+        assert!(matches!(code, 200 | 201), "{code}");
+    }
+    for body in behind {
+        let told = tokio::time::timeout(std::time::Duration::from_secs(30), types(body)).await.expect("it ends");
+        assert_eq!(told, ["ERROR"]);
     }
 }
 

@@ -21,8 +21,8 @@ impl Plugin for ServiceAccount {
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let mirror = corten_meta::annotations(&a.object).contains_key(MIRROR);
-            if !a.creates("", "pods") || mirror || !a.object["spec"].is_object() {
+            let is_mirror = |pod: &Value| pod["metadata"]["annotations"].get(MIRROR).is_some_and(Value::is_string);
+            if !a.creates("", "pods") || is_mirror(&a.object) || !a.object["spec"].is_object() {
                 return Ok(());
             }
             admit(a).await

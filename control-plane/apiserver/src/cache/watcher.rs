@@ -124,12 +124,12 @@ impl Watcher {
             if let Some(delivery) = self.pending.pop_front() {
                 return Some(delivery);
             }
+            if self.ended {
+                return None;
+            }
             let upto = self.woken();
             if !self.collect(upto) {
                 self.wait().await;
-            }
-            if self.ended && self.pending.is_empty() {
-                return None;
             }
         }
     }
@@ -138,17 +138,19 @@ impl Watcher {
     pub async fn frames(&mut self, encode: &EventEncoder) -> Option<Bytes> {
         loop {
             if !self.pending.is_empty() {
-                return Some(self.encoded(encode).frames);
+                return Some(self.encoded(encode).0);
+            }
+            if self.ended {
+                return None;
             }
             let upto = self.woken();
             if let Some(frames) = self.shared(upto, encode) {
                 return Some(frames);
             }
-            if !self.collect(upto) {
+            // To share, it has looked already.
+            let has_news = self.ended || !self.pending.is_empty() || self.collect(upto);
+            if !has_news {
                 self.wait().await;
-            }
-            if self.ended && self.pending.is_empty() {
-                return None;
             }
         }
     }
@@ -168,14 +170,13 @@ impl Watcher {
         }
     }
 
-    /// Writes down what is pending, as much as leaves together.
-    fn encoded(&mut self, encode: &EventEncoder) -> Chunk {
+    /// Writes down what is pending, as much as leaves together; and how big each event is.
+    fn encoded(&mut self, encode: &EventEncoder) -> (Bytes, Vec<usize>) {
         let count = self.pending.len().min(CHUNK_EVENTS);
         let mut frames: Vec<Bytes> = self.pending.drain(..count).map(|delivery| encode(&delivery)).collect();
         let sizes: Vec<usize> = frames.iter().map(Bytes::len).collect();
         self.cache.storage.watches.observe(sizes.iter().copied());
-        let frames = if count == 1 { frames.swap_remove(0) } else { frames.concat().into() };
-        Chunk { namespace: String::new(), after: 0, upto: 0, frames, sizes }
+        (if count == 1 { frames.swap_remove(0) } else { frames.concat().into() }, sizes)
     }
 
     /// What another watcher that wanted the same has written down, or what this one writes down for others. `None` when
@@ -200,9 +201,10 @@ impl Watcher {
         if self.ended || self.pending.is_empty() || self.pending.len() > CHUNK_EVENTS {
             return None;
         }
-        let chunk = Chunk { namespace: self.filter.namespace.clone(), after, upto, ..self.encoded(encode) };
-        let frames = chunk.frames.clone();
-        *last = Some(chunk).filter(|chunk| chunk.frames.len() <= SHARED_BYTES);
+        let (frames, sizes) = self.encoded(encode);
+        let namespace = self.filter.namespace.clone();
+        let chunk = || Chunk { namespace, after, upto, frames: frames.clone(), sizes };
+        *last = (frames.len() <= SHARED_BYTES).then(chunk);
         Some(frames)
     }
 
