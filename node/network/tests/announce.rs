@@ -4,6 +4,7 @@
 
 #[path = "../../dns/tests/api/mod.rs"]
 mod api;
+mod namespaces;
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use api::Api;
 use corten_network::namespace_node::{self, NodeNamespace};
 use corten_network::{announce, enter};
-use nix::sched::{CloneFlags, unshare};
+use namespaces::{Pins, block_on, cable, link_is, on_machine};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -21,20 +22,6 @@ const BOUND: Duration = Duration::from_secs(30);
 const ATTEMPT: Duration = Duration::from_millis(300);
 /// Of the nodes' subnets, so that who asks is a neighbour.
 const ADDRESSES: [&str; 2] = ["10.89.0.200", "fd89::200"];
-
-struct Pins(tempfile::TempDir);
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        for entry in std::fs::read_dir(self.0.path().join("netns")).into_iter().flatten().flatten() {
-            namespace_node::unpin(&entry.path()).unwrap();
-        }
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
 
 fn node(api: &Api, name: &str, ready: bool) {
     let status = if ready { "True" } else { "Unknown" };
@@ -89,11 +76,10 @@ fn until_answered_by(address: &str, expected: impl Fn(&str) -> bool) -> String {
 
 #[test]
 fn a_lost_nodes_addresses_are_taken_over() {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
-        let pins = Pins(tempfile::tempdir().unwrap());
+    on_machine(|| {
+        let pins = Pins::new();
         let ranges = ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap());
-        let config = namespace_node::Config::new(pins.0.path(), &ranges);
+        let config = namespace_node::Config::new(pins.path(), &ranges);
         let nodes: Vec<NodeNamespace> = block_on(async {
             let mut made = Vec::new();
             for (index, name) in ["a", "b"].iter().enumerate() {
@@ -139,18 +125,14 @@ fn a_lost_nodes_addresses_are_taken_over() {
         assert_eq!(answers(ADDRESSES[1]), "");
         block_on(namespace_node::cleanup(&config)).unwrap();
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 #[test]
 fn what_a_killed_announcer_left_is_taken_back_and_would_end_by_itself() {
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
-        let pins = Pins(tempfile::tempdir().unwrap());
+    on_machine(|| {
+        let pins = Pins::new();
         let ranges = ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap());
-        let config = namespace_node::Config::new(pins.0.path(), &ranges);
+        let config = namespace_node::Config::new(pins.path(), &ranges);
         let made = block_on(namespace_node::create(&config, "a", &config.addresses(0).unwrap())).unwrap();
         let addresses = || {
             let output = enter(&made.path, || std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap());
@@ -195,18 +177,4 @@ fn what_a_killed_announcer_left_is_taken_back_and_would_end_by_itself() {
         assert_eq!(addresses(), [None, None]);
         block_on(namespace_node::cleanup(&config)).unwrap();
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-/// The machine's end of a node's link.
-fn cable(node: &NodeNamespace) -> String {
-    let IpAddr::V4(address) = node.addresses[0] else { panic!("{node:?}") };
-    format!("cn-{:08x}", address.to_bits())
-}
-
-fn link_is(name: &str, state: &str) {
-    let ended = std::process::Command::new("ip").args(["link", "set", name, state]).status().unwrap();
-    assert!(ended.success());
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod namespaces;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -9,9 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use corten_network::cni::{Chain, Config, plugin};
-use corten_network::namespace_node::{pin_new_namespace, unpin};
-use corten_network::{Attachment, Error, Limits, PortMapping, Protocol, SetupRequest, enter};
-use nix::sched::{CloneFlags, unshare};
+use corten_network::{Attachment, Error, PortMapping, Protocol, SetupRequest, enter};
+use namespaces::{Pins, on_node, request};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,11 +24,11 @@ fn reference_plugins() -> PathBuf {
     path
 }
 
-struct Place(tempfile::TempDir);
+struct Place(Pins);
 
 impl Place {
     fn new() -> Place {
-        let place = Place(tempfile::tempdir().unwrap());
+        let place = Place(Pins::new());
         for directory in ["net.d", "bin"] {
             std::fs::create_dir(place.0.path().join(directory)).unwrap();
         }
@@ -48,17 +49,7 @@ impl Place {
     }
 
     fn pod(&self, name: &str, port_mappings: Vec<PortMapping>) -> SetupRequest {
-        let netns_path = self.0.path().join("pins").join(name);
-        pin_new_namespace(&netns_path).unwrap();
-        SetupRequest {
-            sandbox_id: name.to_owned(),
-            netns_path,
-            pod_namespace: "default".to_owned(),
-            pod_name: name.to_owned(),
-            pod_uid: "uid".to_owned(),
-            port_mappings,
-            limits: Limits::default(),
-        }
+        request(name, &self.0.add(name), port_mappings)
     }
 
     /// A plugin that notes what it is asked and answers what it is told to.
@@ -79,24 +70,6 @@ impl Place {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let _ = std::fs::remove_file(path);
         text.lines().map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        for entry in std::fs::read_dir(self.0.path().join("pins")).into_iter().flatten().flatten() {
-            unpin(&entry.path()).unwrap();
-        }
-    }
-}
-
-fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
     }
 }
 

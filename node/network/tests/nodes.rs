@@ -4,6 +4,7 @@
 
 #[path = "../../dns/tests/api/mod.rs"]
 mod api;
+mod namespaces;
 mod wire;
 
 use std::collections::BTreeSet;
@@ -17,9 +18,9 @@ use api::Api;
 use corten_api::Typed;
 use corten_network::namespace_node::{self, NodeNamespace};
 use corten_network::routes::Backend;
-use corten_network::{Cidr, Config, Limits, PodNetwork, SetupRequest, enter, routes};
+use corten_network::{Cidr, Config, PodNetwork, enter, routes};
 use k8s_openapi::api::core::v1::Node;
-use nix::sched::{CloneFlags, unshare};
+use namespaces::{Pins, block_on, cable, ip, link_is, on_machine, request};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wire::{Packet, Wire};
@@ -27,21 +28,6 @@ use wire::{Packet, Wire};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// TCP waits longer the longer it was without an answer.
 const HEALED: Duration = Duration::from_secs(60);
-
-/// Pins below a directory that go when the test ends.
-struct Pins(tempfile::TempDir);
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        for entry in std::fs::read_dir(self.0.path().join("netns")).into_iter().flatten().flatten() {
-            namespace_node::unpin(&entry.path()).unwrap();
-        }
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
 
 fn node_object(name: &str, cidrs: &[String], addresses: &[IpAddr]) -> Node {
     let addresses: Vec<_> = addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
@@ -86,15 +72,7 @@ fn pod_on_node(directory: &Path, node: usize, own: IpAddr, nodes: &[Node], case:
         assert_eq!(routes::pending(&config, nodes).await.unwrap(), 0, "what stands is recognised");
         let netns_path = directory.join("netns").join(format!("pod-{node}"));
         namespace_node::pin_new_namespace(&netns_path).unwrap();
-        let request = SetupRequest {
-            sandbox_id: format!("pod-{node}"),
-            netns_path: netns_path.clone(),
-            pod_namespace: "default".to_owned(),
-            pod_name: "web".to_owned(),
-            pod_uid: String::new(),
-            port_mappings: Vec::new(),
-            limits: Limits::default(),
-        };
+        let request = request(&format!("pod-{node}"), &netns_path, Vec::new());
         (netns_path, network.setup(request).await.unwrap().ips)
     })
 }
@@ -143,19 +121,6 @@ fn check_wire(passed: &BTreeSet<Packet>, case: Case, [clients, servers]: [&[IpAd
     }
 }
 
-/// The machine's end of a node's link.
-fn cable(node: &NodeNamespace) -> String {
-    let bits = match node.addresses[0] {
-        IpAddr::V4(address) => address.to_bits(),
-        IpAddr::V6(address) => address.to_bits() as u32,
-    };
-    format!("cn-{bits:08x}")
-}
-
-fn link_is(name: &str, state: &str) {
-    ip(&["link", "set", name, state]);
-}
-
 /// A node that is cut off is not reached; when its cable heals, what stood goes on and what is new is served.
 fn cut_and_heal(cable: &str, from: &Path, to: &Path, address: IpAddr) {
     let connect =
@@ -195,9 +160,9 @@ async fn two_namespaces(config: &namespace_node::Config) -> Vec<NodeNamespace> {
 
 /// Three nodes: the machine itself, whose address is of another subnet, and two in namespaces.
 fn three_nodes(case: Case) {
-    on_thread(move || {
-        let pins = Pins(tempfile::tempdir().unwrap());
-        let directory = pins.0.path().to_owned();
+    on_machine(move || {
+        let pins = Pins::new();
+        let directory = pins.path().to_owned();
         let mut config = namespace_node::Config::new(&directory, &cluster(case));
 
         // Plain routes also lead to a machine whose addresses, here on its pod bridge, are not of the nodes' subnet.
@@ -250,17 +215,6 @@ fn three_nodes(case: Case) {
     });
 }
 
-/// Runs a test on a thread that is a machine of its own.
-fn on_thread(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
-        test();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
 #[test]
 fn pods_of_three_nodes_reach_each_other_without_translation() {
     three_nodes(Case { backend: Backend::HostGateway, ipv6_first: false });
@@ -292,7 +246,7 @@ async fn route_becomes(hexadecimal: &str, present: bool) {
 /// The routes of a node return with their link, and what somebody deletes is made again: at once, long before the next
 /// look at the whole.
 fn routes_return(backend: Backend) {
-    on_thread(move || {
+    on_machine(move || {
         block_on(async {
             for arguments in [
                 &["link", "add", "uplink", "type", "bridge"][..],
@@ -335,10 +289,6 @@ fn routes_return(backend: Backend) {
     });
 }
 
-fn ip(arguments: &[&str]) {
-    assert!(std::process::Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
-}
-
 #[test]
 fn plain_routes_return_with_their_link() {
     routes_return(Backend::HostGateway);
@@ -351,7 +301,7 @@ fn routes_of_the_overlay_return_with_their_link() {
 
 #[test]
 fn routes_follow_the_nodes_of_the_api() {
-    on_thread(|| {
+    on_machine(|| {
         let directory = tempfile::tempdir().unwrap();
         block_on(async {
             let own: Vec<Cidr> = cidrs(0, false).iter().map(|cidr| cidr.parse().unwrap()).collect();

@@ -2,69 +2,23 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod namespaces;
 mod sctp;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use corten_network::namespace_node::{pin_new_namespace, unpin};
 use corten_network::{Config, Error, Limits, PodNetwork, PortMapping, Protocol, SetupRequest, enter};
-use nix::sched::{CloneFlags, unshare};
+use namespaces::{Pins, link_is, on_node, request};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A directory of pinned namespaces; all of them go when the test ends, also by a panic.
-struct Pins(tempfile::TempDir);
-
-impl Pins {
-    fn new() -> Pins {
-        Pins(tempfile::tempdir().unwrap())
-    }
-
-    fn add(&self, name: &str) -> PathBuf {
-        let path = self.0.path().join("pins").join(name);
-        pin_new_namespace(&path).unwrap();
-        path
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        for entry in std::fs::read_dir(self.0.path().join("pins")).into_iter().flatten().flatten() {
-            unpin(&entry.path()).unwrap();
-        }
-    }
-}
-
-/// Runs a test on a thread that is a node of its own.
-fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 fn config(directory: &Path) -> Config {
     let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
     Config::new(&ranges(["10.244.7.0/24", "fd00:7::/64"]), &ranges(["10.244.0.0/16", "fd00::/16"]), directory)
-}
-
-fn request(sandbox_id: &str, netns_path: &Path, port_mappings: Vec<PortMapping>) -> SetupRequest {
-    SetupRequest {
-        sandbox_id: sandbox_id.to_owned(),
-        netns_path: netns_path.to_owned(),
-        pod_namespace: "default".to_owned(),
-        pod_name: sandbox_id.to_owned(),
-        pod_uid: String::new(),
-        port_mappings,
-        limits: Limits::default(),
-    }
 }
 
 fn host_port(host_port: u16, protocol: Protocol) -> PortMapping {
@@ -101,7 +55,7 @@ fn both(ips: &[IpAddr]) -> [IpAddr; 2] {
 fn pods_reach_each_other_and_the_node_with_their_own_addresses() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let (a, b) = (pins.add("a"), pins.add("b"));
         let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
         let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
@@ -133,12 +87,12 @@ fn pods_reach_each_other_and_the_node_with_their_own_addresses() {
 fn what_leaves_the_cluster_is_masqueraded() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let pod = pins.add("pod");
         network.setup(request("pod", &pod, vec![])).await.unwrap();
         // A node elsewhere, as another network of this node.
         let outside = pins.add("outside");
-        let mut elsewhere = config(&pins.0.path().join("elsewhere"));
+        let mut elsewhere = config(&pins.path().join("elsewhere"));
         elsewhere.bridge = "outside0".to_owned();
         elsewhere.table = "outside".to_owned();
         elsewhere.pod_cidrs = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/64".parse().unwrap()];
@@ -158,8 +112,8 @@ fn what_leaves_the_cluster_is_masqueraded() {
 fn host_ports_work_from_pods_from_the_node_on_localhost_and_back_to_the_pod_itself() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
-        bring_loopback_up();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
+        link_is("lo", "up");
         let (server_pod, client_pod) = (pins.add("server"), pins.add("client"));
         let ports = vec![host_port(8080, Protocol::Tcp), host_port(8080, Protocol::Udp)];
         let at = both(&network.setup(request("server", &server_pod, ports)).await.unwrap().ips);
@@ -212,7 +166,7 @@ fn host_ports_of_sctp_lead_to_the_pod_and_back() {
     use std::net::SocketAddrV4;
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let (server, client) = (pins.add("server"), pins.add("client"));
         network.setup(request("server", &server, vec![host_port(8080, Protocol::Sctp)])).await.unwrap();
         let own = network.setup(request("client", &client, vec![])).await.unwrap().ips[0];
@@ -232,8 +186,8 @@ fn host_ports_of_sctp_lead_to_the_pod_and_back() {
 fn a_pod_cannot_reach_the_nodes_localhost() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
-        bring_loopback_up();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
+        link_is("lo", "up");
         let pod = pins.add("pod");
         network.setup(request("pod", &pod, vec![])).await.unwrap();
         let server = UdpSocket::bind("127.0.0.1:5353").unwrap();
@@ -262,7 +216,7 @@ fn a_pod_cannot_reach_the_nodes_localhost() {
 fn raw_frames_reach_the_node_alone_and_with_the_pods_own_address_only() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let (a, b) = (pins.add("a"), pins.add("b"));
         let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
         let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
@@ -336,13 +290,13 @@ fn send_frame(to: &[u8], packet: &[u8]) {
 fn a_restart_keeps_pods_and_gc_collects_the_dead() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let (a, b) = (pins.add("a"), pins.add("b"));
         network.setup(request("a", &a, vec![host_port(8080, Protocol::Tcp)])).await.unwrap();
         network.setup(request("b", &b, vec![])).await.unwrap();
         drop(network);
 
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let server = serve_tcp(&a);
         ask_tcp((network.gateways()[0], 8080).into()).unwrap();
         server.join().unwrap();
@@ -367,8 +321,8 @@ fn a_restart_keeps_pods_and_gc_collects_the_dead() {
 fn a_new_range_replaces_the_old_one() {
     on_node(|| async {
         let pins = Pins::new();
-        PodNetwork::start(config(pins.0.path())).await.unwrap();
-        let mut other = config(pins.0.path());
+        PodNetwork::start(config(pins.path())).await.unwrap();
+        let mut other = config(pins.path());
         other.pod_cidrs = vec!["10.244.8.0/24".parse().unwrap(), "fd00:8::/64".parse().unwrap()];
         PodNetwork::start(other).await.unwrap();
         let routes = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
@@ -383,7 +337,7 @@ fn a_new_range_replaces_the_old_one() {
 fn pods_may_have_ipv6_alone() {
     on_node(|| async {
         let pins = Pins::new();
-        let mut alone = config(pins.0.path());
+        let mut alone = config(pins.path());
         alone.pod_cidrs.remove(0);
         let network = PodNetwork::start(alone).await.unwrap();
         let (a, b) = (pins.add("a"), pins.add("b"));
@@ -405,7 +359,7 @@ fn pods_may_have_ipv6_alone() {
 fn limits_are_token_buckets_at_both_ends_of_the_link() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let (pod, free) = (pins.add("pod"), pins.add("free"));
         let limits = Limits { ingress: Some(10_000_000), egress: Some(5_000_000) };
         let limited = SetupRequest { limits, ..request("pod", &pod, vec![]) };
@@ -435,7 +389,7 @@ fn a_flood_passes_no_faster_than_its_bucket_fills() {
     const FLOOD: u64 = 2_000;
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
         let (pod, other) = (pins.add("pod"), pins.add("other"));
         let limits = Limits { ingress: Some(RATE), egress: Some(RATE) };
         network.setup(SetupRequest { limits, ..request("pod", &pod, vec![]) }).await.unwrap();
@@ -471,8 +425,8 @@ fn counted(link: &str) -> (u64, u64) {
 fn a_failed_setup_leaves_nothing() {
     on_node(|| async {
         let pins = Pins::new();
-        let network = PodNetwork::start(config(pins.0.path())).await.unwrap();
-        let missing = pins.0.path().join("missing");
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
+        let missing = pins.path().join("missing");
         network.setup(request("x", &missing, vec![])).await.unwrap_err();
         assert_eq!(network.addresses("x"), [] as [IpAddr; 0]);
         assert_eq!(links(), ["corten0", "lo"]);
@@ -486,18 +440,4 @@ fn links() -> Vec<String> {
         table.lines().skip(2).filter_map(|line| Some(line.split(':').next()?.trim().to_owned())).collect();
     names.sort();
     names
-}
-
-/// A node's own loopback is up; a fresh namespace's is not.
-fn bring_loopback_up() {
-    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // SAFETY: an ifreq is plain old data, for which all zeros is a value.
-    let mut request: nix::libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name[0] = b'l' as _;
-    request.ifr_name[1] = b'o' as _;
-    request.ifr_ifru.ifru_flags = nix::libc::IFF_UP as _;
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: the request is a whole, initialised ifreq and the socket is open.
-    let result = unsafe { nix::libc::ioctl(fd, nix::libc::SIOCSIFFLAGS, &request) };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }

@@ -4,6 +4,7 @@
 
 #[path = "../../dns/tests/api/mod.rs"]
 mod api;
+mod namespaces;
 mod wire;
 
 use std::io::{Read, Write};
@@ -12,10 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use api::Api;
-use corten_network::namespace_node::{pin_new_namespace, unpin};
 use corten_network::policy::{self, Gate};
-use corten_network::{Config, Limits, PodNetwork, SetupRequest, enter};
-use nix::sched::{CloneFlags, unshare};
+use corten_network::{Config, PodNetwork, SetupRequest, enter};
+use namespaces::{Pins, on_machine, request};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use wire::Wire;
@@ -27,7 +27,7 @@ const BOUND: Duration = Duration::from_secs(10);
 
 /// A node with an API, whose pods are subject to policies.
 struct Cluster {
-    directory: tempfile::TempDir,
+    pins: Pins,
     api: Api,
     network: PodNetwork,
     shutdown: CancellationToken,
@@ -43,21 +43,18 @@ struct TestPod {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.shutdown.cancel();
-        for entry in std::fs::read_dir(self.directory.path().join("pins")).into_iter().flatten().flatten() {
-            unpin(&entry.path()).unwrap();
-        }
     }
 }
 
 impl Cluster {
     async fn start(version: usize, ipvs: bool) -> Cluster {
-        let directory = tempfile::tempdir().unwrap();
+        let pins = Pins::new();
         let (api, shutdown) = (Api::default(), CancellationToken::new());
         let (gate, requests) = policy::gate();
-        let network = PodNetwork::start(config(directory.path(), Some(gate))).await.unwrap();
+        let network = PodNetwork::start(config(pins.path(), Some(gate))).await.unwrap();
         let policies = policy::Config { ipvs, ..policy::Config::new(network.gateways().to_vec()) };
         tokio::spawn(policy::run(policies, api.client(), requests, shutdown.clone()));
-        let cluster = Cluster { directory, api, network, shutdown, version };
+        let cluster = Cluster { pins, api, network, shutdown, version };
         cluster.namespace("shop", json!({"team": "a"}));
         cluster.namespace("other", json!({"team": "b"}));
         cluster
@@ -85,22 +82,12 @@ impl Cluster {
 
     /// A pod with its object, its network and servers on ports 80 and 81.
     async fn pod(&self, namespace: &str, name: &str, labels: Value) -> TestPod {
-        let netns = self.directory.path().join("pins").join(name);
-        pin_new_namespace(&netns).unwrap();
-        self.connect(namespace, name, labels, netns).await
+        self.connect(namespace, name, labels, self.pins.add(name)).await
     }
 
     async fn connect(&self, namespace: &str, name: &str, labels: Value, netns: PathBuf) -> TestPod {
         self.pod_object(namespace, name, &labels, &[]);
-        let request = SetupRequest {
-            sandbox_id: name.to_owned(),
-            netns_path: netns.clone(),
-            pod_namespace: namespace.to_owned(),
-            pod_name: name.to_owned(),
-            pod_uid: format!("uid-{name}"),
-            port_mappings: Vec::new(),
-            limits: Limits::default(),
-        };
+        let request = SetupRequest { pod_namespace: namespace.to_owned(), ..request(name, &netns, Vec::new()) };
         let addresses = self.network.setup(request).await.unwrap().ips;
         self.pod_object(namespace, name, &labels, &addresses);
         for port in [80, 81] {
@@ -149,16 +136,12 @@ fn for_both_versions<F: Future<Output = ()> + 'static>(test: fn(usize, bool) -> 
 }
 
 fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
+    on_machine(move || {
         // Enforcement works while the test blocks in a connection: it needs a thread of its own, and
         // threads that the runtime starts from here belong to the node.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(test());
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 #[test]
@@ -278,8 +261,7 @@ fn no_packet_of_an_isolated_pod_is_on_the_wire_however_early_it_sends() {
         let sent_by = |address: IpAddr| wire.passed().into_iter().filter(|packet| packet.from == address).count();
         cluster.policy("deny", json!({"podSelector": {"matchLabels": {"app": "eager"}}, "policyTypes": ["Egress"]}));
 
-        let netns = cluster.directory.path().join("pins/eager");
-        pin_new_namespace(&netns).unwrap();
+        let netns = cluster.pins.add("eager");
         let end = CancellationToken::new();
         let (sender, ended) = (netns.clone(), end.clone());
         let sending = std::thread::spawn(move || {
@@ -311,15 +293,7 @@ fn a_pod_waits_while_policies_cannot_be_known() {
         let (gate, requests) = policy::gate();
         let network = PodNetwork::start(config(directory.path(), Some(gate))).await.unwrap();
         drop(requests);
-        let request = SetupRequest {
-            sandbox_id: "a".to_owned(),
-            netns_path: "/proc/self/ns/net".into(),
-            pod_namespace: "shop".to_owned(),
-            pod_name: "a".to_owned(),
-            pod_uid: String::new(),
-            port_mappings: Vec::new(),
-            limits: Limits::default(),
-        };
+        let request = request("a", Path::new("/proc/self/ns/net"), Vec::new());
         let refused = network.setup(request).await.unwrap_err();
         assert!(refused.to_string().contains("network policies"), "{refused}");
     });

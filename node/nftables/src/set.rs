@@ -15,9 +15,8 @@ pub enum DataType {
     Ipv6Addr,
     InetProto,
     InetService,
+    /// A 32-bit number in host byte order. `nft` knows how to show it, and ends itself over plain integers.
     Mark,
-    /// A 32-bit number in host byte order.
-    Integer,
     InterfaceName,
 }
 
@@ -25,7 +24,6 @@ impl DataType {
     /// The number by which the `nft` command knows the type when it lists a set.
     fn number(self) -> u32 {
         match self {
-            DataType::Integer => 4,
             DataType::Ipv4Addr => 7,
             DataType::Ipv6Addr => 8,
             DataType::InetProto => 12,
@@ -39,7 +37,7 @@ impl DataType {
         match self {
             DataType::InetProto => 1,
             DataType::InetService => 2,
-            DataType::Ipv4Addr | DataType::Mark | DataType::Integer => 4,
+            DataType::Ipv4Addr | DataType::Mark => 4,
             DataType::Ipv6Addr | DataType::InterfaceName => 16,
         }
     }

@@ -67,7 +67,7 @@ fn elements_are_added_replaced_and_deleted_in_one_batch() {
     in_namespace(|socket| {
         let map = Set::map(
             "endpoints",
-            &[DataType::Ipv4Addr, DataType::InetProto, DataType::InetService, DataType::Integer],
+            &[DataType::Ipv4Addr, DataType::InetProto, DataType::InetService, DataType::Mark],
             &[DataType::Ipv4Addr, DataType::InetService],
         );
         let element = |index: u32, last: u8| {
@@ -186,8 +186,7 @@ fn every_expression_is_accepted_by_the_kernel() {
         batch.add_set(&table(), &Set::new("nets", &[DataType::Ipv4Addr]).intervals());
         batch.add_set(&table(), &Set::vmap("chains", &SERVICE_KEY));
         let [address, protocol, port] = SERVICE_KEY;
-        batch
-            .add_set(&table(), &Set::map("endpoints", &[address, protocol, port, DataType::Integer], &[address, port]));
+        batch.add_set(&table(), &Set::map("endpoints", &[address, protocol, port, DataType::Mark], &[address, port]));
         batch.add_set(
             &table(),
             &Set::map("affinity", &[address, address, protocol, port], &[address, port])

@@ -113,28 +113,35 @@ impl Pick {
             Name::Endpoints.as_str(),
         );
         let Some(seconds) = self.affinity else { return vec![spread] };
-        // Registers: client, address, protocol, port; endpoint, its port. Those of IPv6 fill fifteen of the sixteen.
+        // Registers: one that nobody reads, endpoint, its port, address, protocol, port, client. Those of IPv6 fill all
+        // sixteen. What is loaded where an endpoint will be is for `nft` alone (see `sets`).
         let width = ip.registers();
-        let (client, service, endpoint) = (Register(0), Register(width), Register(2 * width + 2));
-        let endpoint_port = Register(3 * width + 2);
+        let (filler, endpoint, endpoint_port) = (Register(0), Register(1), Register(1 + width));
+        let (service, client) = (Register(2 + width), Register(4 + 2 * width));
         let timeout = Some(Duration::from_secs(seconds.into()));
-        let load = || Rule::new().load_at(client, &[ip.source(), address.clone(), protocol.clone(), port.clone()]);
+        let known = || {
+            let rule = Rule::new().load_at(endpoint, &[ip.source(), Field::ThDport]);
+            let rule = rule.load_at(service, &[address.clone(), protocol.clone(), port.clone(), ip.source()]);
+            rule.lookup_at(AFFINITY, service, filler).load_at(filler, &[Field::Mark])
+        };
         let remember = |rule: Rule| {
-            let remembered = rule.update_at(AFFINITY, client, Some(endpoint), timeout);
+            let remembered = rule.update_at(AFFINITY, service, Some(filler), timeout);
             remembered.dnat_at(ip.family(), endpoint, Some(endpoint_port))
         };
+        // Sixteen bytes that every packet has, whatever they are in one of IPv4.
+        let sixteen = Field::Ip6Saddr;
+        let chosen = Rule::new().load_at(filler, &[sixteen]).load_at(Register(4), &[Field::Mark, Field::Mark]);
+        let chosen = chosen
+            .load_at(service, &[address.clone(), protocol.clone(), port.clone(), self.random()])
+            .lookup_at(Name::Endpoints.as_str(), service, endpoint);
         let serves = Name::AffinityEndpoints.as_str();
         vec![
             // A client we know, whose endpoint still serves.
-            remember(load().lookup_at(AFFINITY, client, endpoint).contains_at(serves, service)),
+            remember(known().contains_at(serves, endpoint)),
             // One whose endpoint does not: forget it, for its data cannot be overwritten.
-            load().lookup_at(AFFINITY, client, endpoint).lacks_at(serves, service).delete_at(
-                AFFINITY,
-                client,
-                Some(endpoint),
-            ),
+            known().lacks_at(serves, endpoint).delete_at(AFFINITY, service, Some(filler)),
             // A new client.
-            remember(load().load_at(endpoint, &[self.random()]).lookup_at(Name::Endpoints.as_str(), service, endpoint)),
+            remember(chosen.load_at(client, &[ip.source()])),
             // One too many to remember.
             spread,
         ]
@@ -152,8 +159,8 @@ impl Shape {
         }
     }
 
-    /// The four numbers by which elements name the shape.
-    pub fn numbers(&self) -> (Index, Index, Index, Index) {
+    /// The three numbers by which elements name the shape.
+    pub fn numbers(&self) -> (Index, Index, Index) {
         let count = |pick: Option<Pick>| pick.map_or(0, |pick| pick.count);
         let (kind, cluster, local) = match *self {
             Shape::Pick(pick) | Shape::Cluster(pick) if pick.local => (0, 0, pick.count),
@@ -167,7 +174,7 @@ impl Shape {
             Some(Shape::Pick(Pick { affinity, .. })) => affinity.unwrap_or(0),
             _ => 0,
         };
-        (Index(kind | u32::from(node_port) << 2), Index(cluster), Index(local), Index(affinity))
+        (Index(kind | u32::from(node_port) << 2 | affinity << 3), Index(cluster), Index(local))
     }
 
     /// The element of @shapes; the chains of endpoints alone have none.
@@ -253,7 +260,8 @@ pub(crate) fn skeleton(batch: &mut Batch, book: &Rulebook) {
 fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
     let (ip, config) = (book.ip, &book.config);
     let service = [ip.destination(), Field::L4Proto, Field::ThDport];
-    let node_port = [Field::L4Proto, Field::ThDport];
+    // The mark is no part of the key: it fills what `nft` takes the numbers of a shape for.
+    let node_port = [Field::L4Proto, Field::ThDport, Field::Mark];
     let new = || Rule::new().has_any(Field::CtState, flags::CT_STATE_NEW);
     let to_node = |rule: Rule| {
         let rule = rule.eq(Field::FibDaddrType, Bytes4(Field::ADDRESS_LOCAL));
@@ -272,9 +280,9 @@ fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
         Mode::Ipvs => Rule::new(),
         _ => Rule::new().has_any(Field::CtStatus, flags::CT_STATUS_DNAT),
     };
-    let first = Register(0);
+    let (nobody_reads, first) = (Register(0), Register(1));
     let by = |rule: Rule, key: &[Field], map: Name, verdicts: &str| {
-        rule.load_at(first, key).lookup_at(map.as_str(), first, first).vmap_at(verdicts, first)
+        rule.load_at(first, key).lookup_at(map.as_str(), first, nobody_reads).vmap_at(verdicts, first)
     };
 
     let mut rules = vec![
@@ -295,7 +303,7 @@ fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
     ];
     if config.mode == Mode::Ipvs {
         // What is no port of the Service must not reach a process of the node.
-        let served = Rule::new().load_at(first, &service).lookup_at(Name::Services.as_str(), first, first);
+        let served = Rule::new().load_at(first, &service).lookup_at(Name::Services.as_str(), first, nobody_reads);
         rules.push(("filter", served.verdict(Verdict::Return)));
         rules.push(("filter", Rule::new().in_set(&[ip.destination()], Name::Held.as_str()).goto(REJECT)));
     }

@@ -1,8 +1,11 @@
 //! The sets and maps that Services are elements of.
 //!
-//! Services lead to chains in two steps: a map gives the *shape* of the Service, four numbers, and a
+//! Services lead to chains in two steps: a map gives the *shape* of the Service, three numbers, and a
 //! small verdict map gives the chain of the shape. With verdicts in the map of Services the kernel
 //! would check every one of them again for loops whenever one is added.
+//!
+//! Before the numbers stands one that nobody reads. `nft` ends itself over a lookup by what another lookup found, so
+//! that nobody could list the rules of a node; a key that begins one register later it takes for what was there before.
 
 use std::time::Duration;
 
@@ -32,7 +35,7 @@ pub(crate) enum Name {
     UnavailableNodePorts,
     /// `address . protocol . port . index → endpoint . port`; the address of node ports is the unspecified one
     Endpoints,
-    /// `address . protocol . port . endpoint . port`: the endpoints a remembered client may still use
+    /// `endpoint . port . address . protocol . port`: the endpoints a remembered client may still use
     AffinityEndpoints,
     /// `endpoint . endpoint`: a pod that reaches itself must be masqueraded
     Hairpin,
@@ -79,10 +82,10 @@ impl Name {
         match self {
             Name::Services => Set::map(name, &[address, protocol, port], &SHAPE),
             Name::NodePorts => Set::map(name, &[protocol, port], &SHAPE),
-            Name::Unavailable => Set::map(name, &[address, protocol, port], &[DataType::Integer]),
-            Name::UnavailableNodePorts => Set::map(name, &[protocol, port], &[DataType::Integer]),
-            Name::Endpoints => Set::map(name, &[address, protocol, port, DataType::Integer], &[address, port]),
-            Name::AffinityEndpoints => Set::new(name, &[address, protocol, port, address, port]),
+            Name::Unavailable => Set::map(name, &[address, protocol, port], &REFUSAL),
+            Name::UnavailableNodePorts => Set::map(name, &[protocol, port], &REFUSAL),
+            Name::Endpoints => Set::map(name, &[address, protocol, port, DataType::Mark], &[address, port]),
+            Name::AffinityEndpoints => Set::new(name, &[address, port, address, protocol, port]),
             Name::Hairpin => Set::new(name, &[address, address]),
             Name::Restricted => Set::new(name, &[address, protocol, port]),
             Name::Sources => Set::new(name, &[address, protocol, port, address]).intervals(),
@@ -91,17 +94,19 @@ impl Name {
     }
 }
 
-const SHAPE: [DataType; 4] = [DataType::Integer; 4];
+const SHAPE: [DataType; 4] = [DataType::Mark; 4];
+const REFUSAL: [DataType; 2] = [DataType::Mark; 2];
 
 pub(crate) fn shapes() -> Set {
-    Set::vmap(SHAPES, &SHAPE)
+    Set::vmap(SHAPES, &SHAPE[1..])
 }
 
 pub(crate) fn refusals() -> Set {
-    Set::vmap(REFUSALS, &[DataType::Integer])
+    Set::vmap(REFUSALS, &[DataType::Mark])
 }
 
 pub(crate) fn affinity(ip: IpVersion) -> Set {
     let (address, protocol, port) = (ip.address(), DataType::InetProto, DataType::InetService);
-    Set::map(AFFINITY, &[address, address, protocol, port], &[address, port]).dynamic(AFFINITY_TIMEOUT, AFFINITY_SIZE)
+    let (key, data) = ([address, protocol, port, address], [DataType::Mark, address, port]);
+    Set::map(AFFINITY, &key, &data).dynamic(AFFINITY_TIMEOUT, AFFINITY_SIZE)
 }

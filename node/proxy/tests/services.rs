@@ -456,3 +456,31 @@ fn leftovers_are_replaced_and_a_flushed_table_comes_back() {
         assert!(Socket::open().unwrap().tables().unwrap().iter().all(|table| table.name != "corten-proxy"));
     });
 }
+
+/// Whoever looks after a node reads its rules with `nft`, which must be able to show ours.
+#[test]
+fn the_nft_command_can_list_the_rules() {
+    on_node(|| async {
+        let mut node = Node::start(&["client", "a", "b"]).await;
+        node.service(&node_port(r#","sessionAffinity":"ClientIP","externalTrafficPolicy":"Local""#));
+        let json = slice("web", "TCP", 8080, &[("a", &node), ("b", &node)]);
+        node.slice("web-1", &json);
+        let six = web(r#","sessionAffinity":"ClientIP","clusterIPs":["fd00:96::1"]"#);
+        node.service(&six.replace("\"web\"", "\"six\"").replace("10.96.0.1", "fd00:96::1"));
+        let json = slice6("six", "TCP", 8080, &[("a", &node), ("b", &node)]);
+        node.slice("six-1", &json);
+        node.sync();
+        match std::process::Command::new("nft").args(["list", "ruleset"]).output() {
+            Ok(output) => {
+                let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+                assert!(output.status.success(), "{}: {told}", output.status);
+                for shown in
+                    ["map services", "10.96.0.", "fd00:96::1", "external-local-pick", &node.address("b").to_string()]
+                {
+                    assert!(said.contains(shown), "{shown}: {said}");
+                }
+            }
+            Err(error) => eprintln!("skipped: no nft command: {error}"),
+        }
+    });
+}

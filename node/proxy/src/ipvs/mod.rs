@@ -61,11 +61,33 @@ struct Standing {
     destinations: BTreeMap<Target, u32>,
 }
 
+/// Who is spoken to: the kernel, or in tests what stands for it.
+trait Kernel: Send {
+    /// A command of IPVS, and the attributes of every answer.
+    fn ipvs(&mut self, command: u8, flags: u16, attributes: &[u8]) -> io::Result<Vec<Vec<u8>>>;
+    /// A question of links and addresses, and every answer.
+    fn links(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>>;
+}
+
+struct Netlink {
+    family: GenericFamily,
+    links: Conversation,
+}
+
+impl Kernel for Netlink {
+    fn ipvs(&mut self, command: u8, flags: u16, attributes: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.family.ask(command, flags, attributes)
+    }
+
+    fn links(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.links.ask(kind, flags, body)
+    }
+}
+
 /// The Services of one version of IP.
 pub(crate) struct Ipvs {
     ip: IpVersion,
-    family: GenericFamily,
-    links: Conversation,
+    kernel: Box<dyn Kernel>,
     index: u32,
     standing: BTreeMap<Virtual, Standing>,
     addresses: BTreeSet<IpAddr>,
@@ -83,17 +105,23 @@ impl Ipvs {
         for setting in SETTINGS {
             std::fs::write(format!("/proc/sys/net/ipv4/vs/{setting}"), "1").map_err(Error::Ipvs)?;
         }
-        let opened = || -> io::Result<Ipvs> {
-            let mut links = Conversation::open(NETLINK_ROUTE)?;
-            links.ask(NEW_LINK, asking::CREATE | asking::ACKNOWLEDGE, &message::link(LINK, Some(KIND)))?;
-            let index = index(&mut links)?.ok_or(io::ErrorKind::NotFound)?;
-            let (standing, addresses) = (BTreeMap::new(), BTreeSet::new());
-            let (owned, found, spare) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-            let mut ipvs = Ipvs { ip, family, links, index, standing, addresses, owned, found, spare };
-            ipvs.learn()?;
-            Ok(ipvs)
-        };
-        opened().map_err(Error::Ipvs)
+        let links = Conversation::open(NETLINK_ROUTE).map_err(Error::Ipvs)?;
+        Ipvs::with(ip, Box::new(Netlink { family, links })).map_err(Error::Ipvs)
+    }
+
+    fn with(ip: IpVersion, kernel: Box<dyn Kernel>) -> io::Result<Ipvs> {
+        let (standing, owned) = (BTreeMap::new(), BTreeMap::new());
+        let (addresses, found, spare) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut ipvs = Ipvs { ip, kernel, index: 0, standing, addresses, owned, found, spare };
+        ipvs.make_link()?;
+        ipvs.learn()?;
+        Ok(ipvs)
+    }
+
+    fn make_link(&mut self) -> io::Result<()> {
+        self.kernel.links(NEW_LINK, asking::CREATE | asking::ACKNOWLEDGE, &message::link(LINK, Some(KIND)))?;
+        self.index = index(&mut *self.kernel)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(())
     }
 
     /// Reads what the kernel holds on our addresses.
@@ -111,7 +139,7 @@ impl Ipvs {
     }
 
     fn present_addresses(&mut self) -> io::Result<BTreeSet<IpAddr>> {
-        let told = self.links.ask(GET_ADDRESS, asking::DUMP, &[0; 8])?;
+        let told = self.kernel.links(GET_ADDRESS, asking::DUMP, &[0; 8])?;
         let told = told.iter().filter_map(|answer| message::read_link_address(answer));
         let ours =
             told.filter(|(index, address)| *index == self.index && self.ip.holds(*address) && !is_link_local(*address));
@@ -119,13 +147,13 @@ impl Ipvs {
     }
 
     fn present_services(&mut self) -> io::Result<BTreeSet<Virtual>> {
-        let told = self.family.ask(GET_SERVICE, asking::DUMP, &[])?;
+        let told = self.kernel.ipvs(GET_SERVICE, asking::DUMP, &[])?;
         let told = told.iter().filter_map(|answer| message::read_service(answer));
         Ok(told.filter(|service| self.addresses.contains(&service.address)).collect())
     }
 
     fn destinations(&mut self, service: &Virtual) -> io::Result<Vec<message::Told>> {
-        let told = self.family.ask(GET_DESTINATION, asking::DUMP, &message::about(service))?;
+        let told = self.kernel.ipvs(GET_DESTINATION, asking::DUMP, &message::about(service))?;
         let ipv4 = self.ip == IpVersion::V4;
         Ok(told.iter().filter_map(|answer| message::read_destination(answer, ipv4)).collect())
     }
@@ -202,14 +230,14 @@ impl Ipvs {
         // Last, for until then there is nobody to serve what the node would take for its own.
         if !self.addresses.contains(&service.address) {
             let message = message::link_address(self.index, service.address);
-            self.links.ask(NEW_ADDRESS, asking::CREATE | asking::REPLACE | asking::ACKNOWLEDGE, &message)?;
+            self.kernel.links(NEW_ADDRESS, asking::CREATE | asking::REPLACE | asking::ACKNOWLEDGE, &message)?;
             self.addresses.insert(service.address);
         }
         Ok(())
     }
 
     fn command(&mut self, command: u8, message: &[u8]) -> io::Result<()> {
-        self.family.ask(command, asking::ACKNOWLEDGE, message).map(drop)
+        self.kernel.ipvs(command, asking::ACKNOWLEDGE, message).map(drop)
     }
 
     fn weigh(&mut self, command: u8, service: &Virtual, target: Target, weight: u32) -> io::Result<()> {
@@ -226,7 +254,7 @@ impl Ipvs {
 
     fn drop_address(&mut self, address: IpAddr) -> io::Result<()> {
         let message = message::link_address(self.index, address);
-        gone(self.links.ask(DELETE_ADDRESS, asking::ACKNOWLEDGE, &message).map(drop))?;
+        gone(self.kernel.links(DELETE_ADDRESS, asking::ACKNOWLEDGE, &message).map(drop))?;
         self.addresses.remove(&address);
         Ok(())
     }
@@ -235,13 +263,13 @@ impl Ipvs {
     /// must be said again.
     pub fn check(&mut self) -> Result<bool, Error> {
         let mut look = || -> io::Result<bool> {
-            self.dismiss_idle()?;
-            let whole = index(&mut self.links)? == Some(self.index)
+            let whole = index(&mut *self.kernel)? == Some(self.index)
                 && self.present_addresses()? == self.addresses
                 && self.present_services()?.iter().eq(self.standing.keys());
-            if !whole {
-                self.links.ask(NEW_LINK, asking::CREATE | asking::ACKNOWLEDGE, &message::link(LINK, Some(KIND)))?;
-                self.index = index(&mut self.links)?.ok_or(io::ErrorKind::NotFound)?;
+            if whole {
+                self.dismiss_idle()?;
+            } else {
+                self.make_link()?;
                 self.learn()?;
             }
             Ok(whole)
@@ -265,8 +293,8 @@ impl Ipvs {
 }
 
 /// The number of our link, if it stands.
-fn index(links: &mut Conversation) -> io::Result<Option<u32>> {
-    match links.ask(GET_LINK, asking::ACKNOWLEDGE, &message::link(LINK, None)) {
+fn index(kernel: &mut dyn Kernel) -> io::Result<Option<u32>> {
+    match kernel.links(GET_LINK, asking::ACKNOWLEDGE, &message::link(LINK, None)) {
         Ok(answers) => Ok(answers.iter().find_map(|answer| message::read_link(answer))),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         Err(error) => Err(error),
@@ -297,29 +325,19 @@ pub fn supports_ipvs() -> Result<(), Error> {
     GenericFamily::open(FAMILY).map(drop).map_err(Error::NoIpvs)
 }
 
-/// Takes away what the mode left: the Services on our addresses, and the link with them.
+/// Takes away what the mode left: the Services on our addresses, and the link with them. A kernel without IPVS has neither.
 pub(crate) fn cleanup() -> Result<(), Error> {
-    let mut links = Conversation::open(NETLINK_ROUTE).map_err(Error::Ipvs)?;
-    if index(&mut links).map_err(Error::Ipvs)?.is_none() {
+    let Ok(family) = GenericFamily::open(FAMILY) else { return Ok(()) };
+    let mut kernel = Netlink { family, links: Conversation::open(NETLINK_ROUTE).map_err(Error::Ipvs)? };
+    if index(&mut kernel).map_err(Error::Ipvs)?.is_none() {
         return Ok(());
     }
     for ip in IpVersion::ALL {
         // Nothing has been said, so nothing is wanted.
         Ipvs::open(ip)?.finish()?;
     }
-    links.ask(DELETE_LINK, asking::ACKNOWLEDGE, &message::link(LINK, None)).map(drop).map_err(Error::Ipvs)
+    kernel.links(DELETE_LINK, asking::ACKNOWLEDGE, &message::link(LINK, None)).map(drop).map_err(Error::Ipvs)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_has_it_or_the_refusal_says_so() {
-        match supports_ipvs() {
-            Ok(()) => {}
-            Err(Error::NoIpvs(reason)) => assert_eq!(reason.raw_os_error(), Some(libc::ENOENT)),
-            Err(other) => panic!("{other}"),
-        }
-    }
-}
+mod tests;

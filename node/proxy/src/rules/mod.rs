@@ -162,7 +162,8 @@ impl PortRules<'_> {
     }
 
     fn lead(&self, name: Name, key: Value, shape: Shape, rules: &mut Rules) {
-        rules.elements.insert((name, Element::value(key, shape.numbers())));
+        let (kind, cluster, local) = shape.numbers();
+        rules.elements.insert((name, Element::value(key, (Index(0), kind, cluster, local))));
         rules.shapes.extend(shape.picks().chain([shape]));
     }
 
@@ -176,7 +177,7 @@ impl PortRules<'_> {
                 let key = (address, protocol, Port(port), Index(index));
                 rules.elements.insert((Name::Endpoints, Element::value(key, target)));
                 if self.service.affinity.is_some() {
-                    let key = (address, protocol, Port(port), target.0, target.1);
+                    let key = (target.0, target.1, address, protocol, Port(port));
                     rules.elements.insert((Name::AffinityEndpoints, Element::key(key)));
                 }
             }
@@ -208,7 +209,7 @@ fn last_of(network: IpAddr, length: u8) -> IpAddr {
 }
 
 fn refuse(name: Name, key: Value, refusal: Refusal, rules: &mut Rules) {
-    rules.elements.insert((name, Element::value(key, Index(refusal as u32))));
+    rules.elements.insert((name, Element::value(key, (Index(0), Index(refusal as u32)))));
 }
 
 #[cfg(test)]

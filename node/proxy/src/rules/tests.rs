@@ -74,13 +74,13 @@ fn a_cluster_address_with_two_endpoints() {
         &service(|_| {}),
         &[slice(&[endpoint(2, "self"), endpoint(3, "other")])],
         expect![[r#"
-        services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 2.0.0.0 0.0.0.0 0.0.0.0
-        endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
-        endpoints 10.96.0.1 6.0.0.0 0.80.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
-        hairpin 10.244.0.2 10.244.0.2
-        chain pick-2
-        chain cluster-pick-2
-    "#]],
+            services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 0.0.0.0 2.0.0.0 0.0.0.0
+            endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
+            endpoints 10.96.0.1 6.0.0.0 0.80.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
+            hairpin 10.244.0.2 10.244.0.2
+            chain pick-2
+            chain cluster-pick-2
+        "#]],
     );
 }
 
@@ -90,8 +90,8 @@ fn without_endpoints_it_is_refused() {
         &service(|_| {}),
         &[],
         expect![[r#"
-        unavailable 10.96.0.1 6.0.0.0 0.80.0.0 : 1.0.0.0
-    "#]],
+            unavailable 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 1.0.0.0
+        "#]],
     );
 }
 
@@ -101,8 +101,8 @@ fn local_traffic_inside_with_endpoints_elsewhere_is_dropped() {
         &service(|service| service.internal_local = true),
         &[slice(&[endpoint(3, "other")])],
         expect![[r#"
-        unavailable 10.96.0.1 6.0.0.0 0.80.0.0 : 2.0.0.0
-    "#]],
+            unavailable 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 2.0.0.0
+        "#]],
     );
 }
 
@@ -117,45 +117,45 @@ fn node_ports_and_addresses_of_the_outside_with_local_policy() {
         &service,
         &[slice(&[endpoint(2, "self"), endpoint(3, "other")])],
         expect![[r#"
-        services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 2.0.0.0 0.0.0.0 0.0.0.0
-        services 192.0.2.1 6.0.0.0 0.80.0.0 : 2.0.0.0 2.0.0.0 1.0.0.0 0.0.0.0
-        node-ports 6.0.0.0 117.128.0.0 : 6.0.0.0 2.0.0.0 1.0.0.0 0.0.0.0
-        endpoints 0.0.0.0 6.0.0.0 117.128.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
-        endpoints 0.0.0.0 6.0.0.0 117.128.0.0 0.0.1.0 : 10.244.0.2 31.144.0.0
-        endpoints 0.0.0.0 6.0.0.0 117.128.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
-        endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
-        endpoints 10.96.0.1 6.0.0.0 0.80.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
-        endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
-        endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.1.0 : 10.244.0.2 31.144.0.0
-        endpoints 192.0.2.1 6.0.0.0 0.80.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
-        hairpin 10.244.0.2 10.244.0.2
-        chain pick-2
-        chain pick-local-1
-        chain pick-node-port-2
-        chain pick-node-port-local-1
-        chain cluster-pick-2
-        chain external-local-pick-local-1-or-pick-2
-        chain external-local-pick-node-port-local-1-or-pick-node-port-2
-    "#]],
+            services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 0.0.0.0 2.0.0.0 0.0.0.0
+            services 192.0.2.1 6.0.0.0 0.80.0.0 : 0.0.0.0 2.0.0.0 2.0.0.0 1.0.0.0
+            node-ports 6.0.0.0 117.128.0.0 : 0.0.0.0 6.0.0.0 2.0.0.0 1.0.0.0
+            endpoints 0.0.0.0 6.0.0.0 117.128.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
+            endpoints 0.0.0.0 6.0.0.0 117.128.0.0 0.0.1.0 : 10.244.0.2 31.144.0.0
+            endpoints 0.0.0.0 6.0.0.0 117.128.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
+            endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
+            endpoints 10.96.0.1 6.0.0.0 0.80.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
+            endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.2 31.144.0.0
+            endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.1.0 : 10.244.0.2 31.144.0.0
+            endpoints 192.0.2.1 6.0.0.0 0.80.0.0 1.0.0.0 : 10.244.0.3 31.144.0.0
+            hairpin 10.244.0.2 10.244.0.2
+            chain pick-2
+            chain pick-local-1
+            chain pick-node-port-2
+            chain pick-node-port-local-1
+            chain cluster-pick-2
+            chain external-local-pick-local-1-or-pick-2
+            chain external-local-pick-node-port-local-1-or-pick-node-port-2
+        "#]],
     );
     check(
         &service,
         &[slice(&[endpoint(3, "other")])],
         expect![[r#"
-        services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 1.0.0.0 0.0.0.0 0.0.0.0
-        services 192.0.2.1 6.0.0.0 0.80.0.0 : 2.0.0.0 1.0.0.0 0.0.0.0 0.0.0.0
-        node-ports 6.0.0.0 117.128.0.0 : 6.0.0.0 1.0.0.0 0.0.0.0 0.0.0.0
-        unavailable 192.0.2.1 6.0.0.0 0.80.0.0 : 3.0.0.0
-        unavailable-node-ports 6.0.0.0 117.128.0.0 : 3.0.0.0
-        endpoints 0.0.0.0 6.0.0.0 117.128.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
-        endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
-        endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
-        chain pick-1
-        chain pick-node-port-1
-        chain cluster-pick-1
-        chain external-local-none-or-pick-1
-        chain external-local-none-or-pick-node-port-1
-    "#]],
+            services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 0.0.0.0 1.0.0.0 0.0.0.0
+            services 192.0.2.1 6.0.0.0 0.80.0.0 : 0.0.0.0 2.0.0.0 1.0.0.0 0.0.0.0
+            node-ports 6.0.0.0 117.128.0.0 : 0.0.0.0 6.0.0.0 1.0.0.0 0.0.0.0
+            unavailable 192.0.2.1 6.0.0.0 0.80.0.0 : 0.0.0.0 3.0.0.0
+            unavailable-node-ports 6.0.0.0 117.128.0.0 : 0.0.0.0 3.0.0.0
+            endpoints 0.0.0.0 6.0.0.0 117.128.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
+            endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
+            endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
+            chain pick-1
+            chain pick-node-port-1
+            chain cluster-pick-1
+            chain external-local-none-or-pick-1
+            chain external-local-none-or-pick-node-port-1
+        "#]],
     );
 }
 
@@ -170,18 +170,18 @@ fn affinity_and_source_ranges() {
         &service,
         &[slice(&[endpoint(3, "other")])],
         expect![[r#"
-        services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 1.0.0.0 0.0.0.0 60.0.0.0
-        services 192.0.2.1 6.0.0.0 0.80.0.0 : 1.0.0.0 1.0.0.0 0.0.0.0 60.0.0.0
-        endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
-        endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
-        affinity-endpoints 10.96.0.1 6.0.0.0 0.80.0.0 10.244.0.3 31.144.0.0
-        affinity-endpoints 192.0.2.1 6.0.0.0 0.80.0.0 10.244.0.3 31.144.0.0
-        restricted 192.0.2.1 6.0.0.0 0.80.0.0
-        sources 192.0.2.1 6.0.0.0 0.80.0.0 198.51.100.0 - 192.0.2.1 6.0.0.0 0.80.0.0 198.51.100.255
-        chain pick-1-affinity-60
-        chain cluster-pick-1-affinity-60
-        chain external-pick-1-affinity-60
-    "#]],
+            services 10.96.0.1 6.0.0.0 0.80.0.0 : 0.0.0.0 224.1.0.0 1.0.0.0 0.0.0.0
+            services 192.0.2.1 6.0.0.0 0.80.0.0 : 0.0.0.0 225.1.0.0 1.0.0.0 0.0.0.0
+            endpoints 10.96.0.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
+            endpoints 192.0.2.1 6.0.0.0 0.80.0.0 0.0.0.0 : 10.244.0.3 31.144.0.0
+            affinity-endpoints 10.244.0.3 31.144.0.0 10.96.0.1 6.0.0.0 0.80.0.0
+            affinity-endpoints 10.244.0.3 31.144.0.0 192.0.2.1 6.0.0.0 0.80.0.0
+            restricted 192.0.2.1 6.0.0.0 0.80.0.0
+            sources 192.0.2.1 6.0.0.0 0.80.0.0 198.51.100.0 - 192.0.2.1 6.0.0.0 0.80.0.0 198.51.100.255
+            chain pick-1-affinity-60
+            chain cluster-pick-1-affinity-60
+            chain external-pick-1-affinity-60
+        "#]],
     );
 }
 

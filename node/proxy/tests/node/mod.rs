@@ -1,34 +1,27 @@
 //! A node for tests: a network namespace with pods, servers in them, and a proxy.
 
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
+
+#[path = "../../../network/tests/namespaces/mod.rs"]
+pub mod namespaces;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use corten_api::Typed;
-use corten_network::namespace_node::{pin_new_namespace, unpin};
-use corten_network::{Config as NetworkConfig, Limits, PodNetwork, SetupRequest, enter};
+use corten_network::namespace_node::unpin;
+use corten_network::{Config as NetworkConfig, PodNetwork, enter};
 use corten_nftables::IpVersion;
 use corten_proxy::{Config, Mode, Proxier, Service, ServiceKey, Slice, SliceKey, Synced};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
-use nix::sched::{CloneFlags, unshare};
+pub use namespaces::on_node;
+use namespaces::{Pins, ip, link_is, request};
 
 pub const TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Runs a test on a thread in a fresh network namespace.
-pub fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test());
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 struct Pod {
     namespace: PathBuf,
@@ -42,17 +35,9 @@ pub struct Node {
     proxier: Proxier,
     /// The proxy of the other version of IP.
     proxier6: Proxier,
-    directory: tempfile::TempDir,
+    pins: Pins,
     services: BTreeMap<String, String>,
     slices: BTreeMap<String, String>,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        for entry in std::fs::read_dir(self.directory.path().join("pins")).into_iter().flatten().flatten() {
-            unpin(&entry.path()).unwrap();
-        }
-    }
 }
 
 impl Node {
@@ -76,20 +61,22 @@ impl Node {
 
     /// The same with another range of pod addresses.
     pub async fn with_range(mode: Mode, range: &str, pods: &[&str]) -> Node {
-        let directory = tempfile::tempdir().unwrap();
+        let pins = Pins::new();
         let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
         let (own, cluster) = ([range, "fd00:244::/64"], ["10.244.0.0/16", "fd00:244::/32"]);
-        let network = NetworkConfig::new(&ranges(own), &ranges(cluster), directory.path());
+        let network = NetworkConfig::new(&ranges(own), &ranges(cluster), pins.path());
         let network = PodNetwork::start(network).await.unwrap();
         let config =
             Config::new("self", vec![("10.244.0.0".parse().unwrap(), 16), ("fd00:244::".parse().unwrap(), 32)]);
         let config = Config { mode, iptables: Some(iptables()), ..config };
         let [proxier, proxier6] = proxiers(&config);
         let (services, slices) = (BTreeMap::new(), BTreeMap::new());
-        let mut node = Node { pods: BTreeMap::new(), network, config, proxier, proxier6, directory, services, slices };
+        let mut node = Node { pods: BTreeMap::new(), network, config, proxier, proxier6, pins, services, slices };
         // As on any host, the loopback is up and there is a way out: to the pods' bridge, so that
         // what is not translated goes nowhere.
-        node.bring_loopback_up(if range.ends_with("/24") { 254 } else { 14 });
+        let nobody = if range.ends_with("/24") { 254 } else { 14 };
+        link_is("lo", "up");
+        ip(&["route", "add", "default", "via", &format!("10.244.0.{nobody}")]);
         for pod in pods {
             node.add_pod(pod).await;
         }
@@ -108,49 +95,10 @@ impl Node {
     }
 
     pub async fn add_pod(&mut self, name: &str) {
-        let namespace = self.directory.path().join("pins").join(name);
-        pin_new_namespace(&namespace).unwrap();
-        let request = SetupRequest {
-            sandbox_id: name.to_owned(),
-            netns_path: namespace.clone(),
-            pod_namespace: "default".to_owned(),
-            pod_name: name.to_owned(),
-            pod_uid: String::new(),
-            port_mappings: Vec::new(),
-            limits: Limits::default(),
-        };
+        let namespace = self.pins.add(name);
+        let request = request(name, &namespace, Vec::new());
         let addresses = self.network.setup(request).await.unwrap().ips;
         self.pods.insert(name.to_owned(), Pod { namespace, addresses });
-    }
-
-    fn bring_loopback_up(&self, nobody: u8) {
-        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        // SAFETY: an ifreq is plain old data, for which all zeros is a value.
-        let mut request: nix::libc::ifreq = unsafe { std::mem::zeroed() };
-        request.ifr_name[0] = b'l' as _;
-        request.ifr_name[1] = b'o' as _;
-        request.ifr_ifru.ifru_flags = nix::libc::IFF_UP as _;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-        // SAFETY: the request is a whole, initialised ifreq and the socket is open.
-        assert_eq!(unsafe { nix::libc::ioctl(fd, nix::libc::SIOCSIFFLAGS, &request) }, 0);
-        // SAFETY: a rtentry is plain old data, for which all zeros is a value.
-        let mut route: nix::libc::rtentry = unsafe { std::mem::zeroed() };
-        let address = |ip: Ipv4Addr| {
-            let socket_address = nix::libc::sockaddr_in {
-                sin_family: nix::libc::AF_INET as _,
-                sin_port: 0,
-                sin_addr: nix::libc::in_addr { s_addr: u32::from(ip).to_be() },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: both are plain sixteen bytes, and the kernel reads the one as the other.
-            unsafe { std::mem::transmute::<nix::libc::sockaddr_in, nix::libc::sockaddr>(socket_address) }
-        };
-        route.rt_dst = address(Ipv4Addr::UNSPECIFIED);
-        route.rt_genmask = address(Ipv4Addr::UNSPECIFIED);
-        route.rt_gateway = address(Ipv4Addr::new(10, 244, 0, nobody));
-        route.rt_flags = nix::libc::RTF_UP | nix::libc::RTF_GATEWAY;
-        // SAFETY: the request is a whole, initialised rtentry and the socket is open.
-        assert_eq!(unsafe { nix::libc::ioctl(fd, nix::libc::SIOCADDRT, &route) }, 0);
     }
 
     pub fn gateway(&self) -> IpAddr {
