@@ -69,17 +69,18 @@ pub async fn apply<K: Typed>(client: &Client, namespace: &str, name: &str, wante
 }
 
 /// Marks the first node as the control plane, and keeps user pods away from it where there are other nodes for them.
-/// The kubelet may not say so of itself, so the administrator does, as kubeadm would.
+/// The kubelet may not say so of itself, so the administrator does, as kubeadm would: once. Who takes the taint away, or
+/// gives a node one, means it.
 async fn mark_control_plane(client: &Client, node: &Node, dedicated: bool) -> Result<(), Error> {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let labelled = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CONTROL_PLANE));
-    if labelled && taints.iter().any(|t| t.key == CONTROL_PLANE) == dedicated {
+    if labelled {
         return Ok(());
     }
-    let mut wanted: Vec<Taint> = taints.into_iter().filter(|t| t.key != CONTROL_PLANE).collect();
-    wanted.extend(dedicated.then_some(taint));
+    let missing = dedicated && !taints.iter().any(|t| t.key == CONTROL_PLANE);
+    let wanted = taints.into_iter().chain(missing.then_some(taint)).collect::<Vec<_>>();
     let wanted: Vec<Value> = wanted.iter().map(taint_value).collect();
     let patch = json!({
         "metadata": {"labels": {CONTROL_PLANE: ""}, "resourceVersion": node.metadata.resource_version},

@@ -118,7 +118,7 @@ pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result
     let _lock = instance::acquire_component(&place, "kubelet")?;
     let mut tasks = Tasks::new(shutdown);
     let Some((node, identities)) = super::become_node(&flags.agent, &mut tasks).await? else { return Ok(()) };
-    let mut config = node::kubelet_config(&node, identities.serving, node::host_resolver(), false)?;
+    let mut config = node::kubelet_config(&node, identities.serving, false)?;
     if let Some(endpoint) = flags.container_runtime_endpoint {
         config.cri_socket = endpoint;
     }
@@ -148,7 +148,10 @@ pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result
     if let Some(socket) = flags.listen {
         config.socket = socket;
     }
-    let network = Arc::new(Plugged::alone(node.clone()));
+    let network = Arc::new(match &flags.pod_cidr {
+        Some(_) => Plugged::default(),
+        None => Plugged::alone(node.clone()),
+    });
     if let Some(range) = flags.pod_cidr.or_else(|| network::known_range(&node)) {
         network.start(&node, &range, None).await?;
     }

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use arc_swap::ArcSwapOption;
 use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::Caches;
 use corten_meta::{Key, Value};
@@ -43,7 +44,7 @@ enum Network {
 /// The runtime's pod network: nothing until the range is known, then corten's own or that of CNI plugins.
 #[derive(Default)]
 pub struct Plugged {
-    network: OnceLock<Network>,
+    network: ArcSwapOption<Network>,
     /// The sandboxes that the runtime found at its start, until the network has been told. Held while either of
     /// them starts, so that whoever is second does the telling.
     live: Mutex<Option<BTreeSet<String>>>,
@@ -60,7 +61,7 @@ impl Plugged {
     /// Makes the network of this range stand, and opens it for pods, which wait for their policies at the gate.
     pub async fn start(&self, node: &config::Node, range: &str, policies: Option<Gate>) -> Result<()> {
         let mut live = self.live.lock().await;
-        if self.network.get().is_some() {
+        if self.network.load().is_some() {
             return Ok(());
         }
         // Written first: whatever is made below can then be found and taken down, also after a crash.
@@ -71,7 +72,7 @@ impl Plugged {
         if let Some(live) = live.take() {
             network.gc(&live).await.context("addresses of dead sandboxes cannot be collected")?;
         }
-        let _ = self.network.set(Network::Own(network));
+        self.network.store(Some(Arc::new(Network::Own(network))));
         Ok(())
     }
 
@@ -82,12 +83,21 @@ impl Plugged {
         if let Some(live) = live.take() {
             chain.gc(&live).await.context("networks of dead sandboxes cannot be collected")?;
         }
-        let _ = self.network.set(Network::Plugins(chain));
+        self.network.store(Some(Arc::new(Network::Plugins(chain))));
         Ok(())
     }
 
-    fn get(&self) -> Result<&Network, String> {
-        self.network.get().ok_or_else(|| "the node has no pod range yet".to_owned())
+    /// Makes the network of this range stand, in place of one that this machine had in another cluster.
+    async fn move_to(&self, node: &config::Node, range: &str) -> Result<()> {
+        if known_range(node).is_some_and(|known| known != range) {
+            self.network.store(None);
+            cleanup(&node.place).await.context("the network of the range before cannot be taken down")?;
+        }
+        self.start(node, range, None).await
+    }
+
+    fn get(&self) -> Result<Arc<Network>, String> {
+        self.network.load_full().ok_or_else(|| "the node has no pod range yet".to_owned())
     }
 }
 
@@ -163,7 +173,7 @@ impl corten_runtime::PodNetwork for Plugged {
             port_mappings: request.port_mappings.iter().map(mapping).collect::<Result<_, _>>()?,
             limits: Limits::of(&request.annotations).map_err(|error| error.to_string())?,
         };
-        let attachment = match self.get()? {
+        let attachment = match &*self.get()? {
             Network::Own(network) => network.setup(wanted).await,
             Network::Plugins(chain) => chain.setup(wanted).await,
         };
@@ -172,7 +182,7 @@ impl corten_runtime::PodNetwork for Plugged {
     }
 
     async fn teardown(&self, request: PodNetworkRequest) -> Result<(), String> {
-        let done = match self.get()? {
+        let done = match &*self.get()? {
             Network::Own(network) => network.teardown(&request.sandbox_id).await,
             Network::Plugins(chain) => chain.teardown(&request.sandbox_id).await,
         };
@@ -181,7 +191,7 @@ impl corten_runtime::PodNetwork for Plugged {
 
     async fn reconcile(&self, live: BTreeSet<String>) -> Result<(), String> {
         let mut waiting = self.live.lock().await;
-        match self.network.get() {
+        match self.network.load_full().as_deref() {
             Some(Network::Own(network)) => network.gc(&live).await.map(drop).map_err(|error| error.to_string()),
             Some(Network::Plugins(chain)) => chain.gc(&live).await.map(drop).map_err(|error| error.to_string()),
             None => {
@@ -193,21 +203,17 @@ impl corten_runtime::PodNetwork for Plugged {
 
     async fn pod_range(&self, range: &str) -> Result<(), String> {
         match &self.alone {
-            Some(node) => {
-                self.start(node, range, None).await.map_err(|error| format!("{error:#}"))?;
-                match known_range(node) {
-                    Some(known) if known != range => Err(format!("the pods of this node have addresses of {known}")),
-                    _ => Ok(()),
-                }
-            }
+            Some(node) => self.move_to(node, range).await.map_err(|error| format!("{error:#}")),
             None => Ok(()),
         }
     }
 
     async fn not_ready(&self) -> Option<String> {
         match self.get() {
-            Ok(Network::Own(_)) => None,
-            Ok(Network::Plugins(chain)) => chain.not_ready().await,
+            Ok(network) => match &*network {
+                Network::Own(_) => None,
+                Network::Plugins(chain) => chain.not_ready().await,
+            },
             Err(reason) => Some(reason),
         }
     }

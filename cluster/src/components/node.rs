@@ -26,6 +26,9 @@ use crate::{config, kubeconfig, pki, registries};
 /// The label and the taint of a node that runs the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
+/// What the machine itself resolves names by; a machine may be without.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
 /// Who cluster DNS is: the name that kubeadm's own DNS has.
 pub const DNS_USER: &str = "system:serviceaccount:kube-system:coredns";
 
@@ -133,7 +136,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     let network = Arc::new(Plugged::default());
 
     tasks.spawn("runtime", corten_runtime::serve(runtime_config(&node)?, network.clone(), shutdown.clone()));
-    let kubelet = kubelet_config(&node, identities.serving, resolver.clone(), control_plane_only)?;
+    let kubelet = kubelet_config(&node, identities.serving, control_plane_only)?;
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet.clone(), shutdown.clone()));
     let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
     proxy.mode = node.proxy_mode;
@@ -249,7 +252,6 @@ pub fn runtime_in(place: &Place, images: PathBuf) -> Result<corten_runtime::Conf
 pub fn kubelet_config(
     node: &Node,
     serving: watch::Receiver<Tls>,
-    resolver: HostResolver,
     control_plane_only: bool,
 ) -> Result<corten_kubelet::Config> {
     let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
@@ -263,13 +265,17 @@ pub fn kubelet_config(
         tls: Some(serving),
         cluster_dns: node.cluster_dns.first().map(IpAddr::to_string).into_iter().collect(),
         cluster_domain: node.cluster_domain.clone(),
-        host_resolver: resolver,
         taints: if control_plane_only { vec![taint] } else { Vec::new() },
         cgroup_root: node.place.cgroup(),
         eviction: EvictionConfig { hard: least_free(), ..EvictionConfig::default() },
         ..corten_kubelet::Config::default()
     };
     node.kubelet.apply(&mut config)?;
+    config.host_resolver = match config.resolv_conf.as_deref() {
+        Some(path) if path == Path::new(RESOLV_CONF) => host_resolver(),
+        Some(path) => parse_resolver(&super::files::read(path)?),
+        None => HostResolver::default(),
+    };
     read_certificates(&mut config)?;
     Ok(config)
 }
@@ -302,7 +308,7 @@ fn least_free() -> BTreeMap<String, String> {
 
 /// What the node itself asks about names.
 pub fn host_resolver() -> HostResolver {
-    parse_resolver(&std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
+    parse_resolver(&std::fs::read_to_string(RESOLV_CONF).unwrap_or_default())
 }
 
 fn parse_resolver(text: &str) -> HostResolver {

@@ -140,6 +140,8 @@ pub struct Config {
     pub cluster_domain: String,
     /// The resolver configuration of the node.
     pub host_resolver: HostResolver,
+    /// The file that it was read from; `None` where pods get no names from the node.
+    pub resolv_conf: Option<PathBuf>,
     /// Labels to register besides the well-known ones.
     pub labels: BTreeMap<String, String>,
     /// Taints to register.
@@ -237,6 +239,7 @@ impl Default for Config {
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             host_resolver: HostResolver::default(),
+            resolv_conf: Some("/etc/resolv.conf".into()),
             labels: BTreeMap::new(),
             taints: Vec::new(),
             max_pods: 110,

@@ -124,6 +124,11 @@ pub(super) const FIELDS: &[Field] = &[
         set: |config, value| Ok(config.cluster_dns = texts(value)?),
     },
     Field {
+        name: "resolvConf",
+        get: |config| json!(config.resolv_conf.as_deref().unwrap_or(std::path::Path::new(""))),
+        set: |config, value| Ok(config.resolv_conf = path(value)?),
+    },
+    Field {
         name: "nodeStatusReportFrequency",
         get: |config| written(config.status_report_interval),
         set: |config, value| Ok(config.status_report_interval = duration(value)?),
@@ -462,7 +467,6 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("cpuManagerReconcilePeriod", r#""10s""#),
     ("runtimeRequestTimeout", r#""2m0s""#),
     ("hairpinMode", r#""promiscuous-bridge""#),
-    ("resolvConf", r#""/etc/resolv.conf""#),
     ("runOnce", "false"),
     ("cpuCFSQuota", "true"),
     ("cpuCFSQuotaPeriod", r#""100ms""#),

@@ -173,7 +173,7 @@ mod tests {
         "logging": {"flushFrequency": 0, "options": {"json": {"infoBufferSize": "0"}, "text": {"infoBufferSize": "0"}},
             "verbosity": 0},
         "memorySwap": {}, "nodeStatusReportFrequency": "0s", "nodeStatusUpdateFrequency": "0s",
-        "rotateCertificates": true, "runtimeRequestTimeout": "0s", "shutdownGracePeriod": "0s",
+        "resolvConf": "/run/systemd/resolve/resolv.conf", "rotateCertificates": true, "runtimeRequestTimeout": "0s", "shutdownGracePeriod": "0s",
         "shutdownGracePeriodCriticalPods": "0s", "staticPodPath": "/etc/kubernetes/manifests",
         "streamingConnectionIdleTimeout": "0s", "syncFrequency": "0s", "volumeStatsAggPeriod": "0s"
     }"#;
@@ -186,6 +186,8 @@ mod tests {
         assert_eq!(config.eviction.pressure_transition_period, default.eviction.pressure_transition_period);
         assert_eq!(config.image_collection.minimum_age, default.image_collection.minimum_age);
         assert_eq!(config.cri_socket, default.cri_socket);
+        assert_eq!(config.resolv_conf.as_deref(), Some(std::path::Path::new("/run/systemd/resolve/resolv.conf")));
+        assert_eq!(read(json!({"resolvConf": ""})).unwrap().resolv_conf, None, "pods get no names from the node");
         assert_eq!(config.tls_files.client_ca.as_deref(), Some(std::path::Path::new("/etc/kubernetes/pki/ca.crt")));
         let error = read(json!({"syncFrequencies": "0s"})).unwrap_err();
         assert!(error.contains("unknown field"), "{error}");
