@@ -2,9 +2,9 @@
 //!
 //! Pure but for the warnings it leaves on the context. It never changes what a known field says.
 
-use corten_meta::{Status, Value};
+use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 
-use crate::custom_resources::unknown_fields;
+use crate::custom_resources::{coerce, unknown_fields};
 use crate::negotiation::{BodyFormat, body_format};
 use crate::pipeline::Context;
 use crate::protobuf;
@@ -179,13 +179,13 @@ pub fn checked(
     refuse: &dyn Fn(&Value, &str) -> Status,
 ) -> Result<Value, Status> {
     Given::of(&value, expected).check(expected, &|why| refuse(&value, why))?;
-    let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
     if !expected.schema.is_empty() {
         let report = corten_api::check_fields(expected.schema, &value);
         if let Some(error) = report.type_errors.first() {
             return Err(refuse(&value, error));
         }
         let needs_pruning = report.needs_pruning();
+        let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
         field_validation_complaints(context, complaints(report.unknown), strict)?;
         if needs_pruning {
             corten_api::prune(expected.schema, &mut value);
@@ -197,7 +197,10 @@ pub fn checked(
             return Err(refuse(&value, error));
         }
         let in_metadata = report.unknown.iter().map(|path| format!("metadata.{path}"));
-        let unknown = in_metadata.chain(unknown_fields(custom, &value)).collect();
+        let mut unknown: Vec<String> = in_metadata.chain(unknown_fields(custom, &value)).collect();
+        let coerced = coerce(custom, &mut value, &mut unknown);
+        coerced.map_err(|error| refuse(&value, &error.to_string()))?;
+        let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
         field_validation_complaints(context, complaints(unknown), strict)?;
         if let Some(metadata) = value.get_mut("metadata") {
             corten_api::prune(OBJECT_META, metadata);
@@ -233,6 +236,7 @@ pub fn field_validation_complaints(
 struct Given<'a> {
     api_version: &'a str,
     kind: &'a str,
+    name: &'a str,
 }
 
 impl<'a> Given<'a> {
@@ -240,7 +244,8 @@ impl<'a> Given<'a> {
         let field = |key: &str, default: &'a str| {
             value.get(key).and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or(default)
         };
-        Given { api_version: field("apiVersion", expected.api_version), kind: field("kind", expected.kind) }
+        let name = corten_meta::name(value);
+        Given { api_version: field("apiVersion", expected.api_version), kind: field("kind", expected.kind), name }
     }
 
     fn version(&self) -> &str {
@@ -262,6 +267,12 @@ impl<'a> Given<'a> {
         let is_version = self.api_version == expected.api_version || Some(self.api_version) == expected.older;
         if is_kind && is_version {
             return Ok(());
+        }
+        if expected.custom.is_some() && is_version {
+            let kind = GroupKind { group: self.group().to_owned(), kind: self.kind.to_owned() };
+            let why = format!("must be {}", expected.kind);
+            let error = FieldError::invalid(&Path::root("kind"), self.kind, why);
+            return Err(Status::invalid(&kind, self.name, vec![error]));
         }
         let known = corten_api::schema().types().any(|t| {
             t.gvk.as_ref().is_some_and(|(group, version, kind)| {

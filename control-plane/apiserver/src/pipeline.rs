@@ -5,18 +5,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use corten_meta::Status;
+use corten_meta::{Status, Value};
 use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, header};
 
+use crate::admission;
 use crate::aggregation;
 use crate::audit::Record;
 use crate::authentication::{Peer, User, authenticate, impersonate};
-use crate::authorization::{Attributes, authorize, forbidden};
+use crate::authorization::{Attributes, Decision, Verdict, decide, forbidden};
 use crate::body::{Body, Reply, RequestBody};
 use crate::config::Config;
 use crate::flow_control::{Classified, Seat};
-use crate::handlers;
+use crate::handlers::{self, Target};
+use crate::metrics::place;
 use crate::negotiation::Accept;
 use crate::registry::Resource;
 use crate::request::RequestInfo;
@@ -79,30 +81,8 @@ impl Server {
     /// Answers one request. It never fails and never panics: both are answers.
     pub async fn handle(&self, request: Request<RequestBody>, peer: &Peer) -> Reply {
         let started = Instant::now();
-        let (mut parts, body) = request.into_parts();
-        let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
-        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"));
-        let resource = match info.is_resource {
-            true => self.registry.resource(&info.group, &info.version, &info.resource),
-            false => None,
-        };
-        let mut context = Context {
-            resource,
-            user: User::anonymous(),
-            accept: negotiated.clone().unwrap_or_default(),
-            not_acceptable: negotiated.err(),
-            now: jiff::Timestamp::now(),
-            warnings: Mutex::default(),
-            audit: Record::new(&parts.headers, peer),
-            annotations: Mutex::default(),
-            classified: None,
-            upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
-            raw_path: parts.uri.path().to_owned(),
-            raw_query: parts.uri.query().unwrap_or_default().to_owned(),
-            headers: parts.headers,
-            method: parts.method,
-            info,
-        };
+        let (parts, body) = request.into_parts();
+        let mut context = self.context(parts, peer);
         let series = self.metrics.requests.series(&context);
         let accept = context.accept;
         let answered = AssertUnwindSafe(self.answer(&mut context, body, peer)).catch_unwind().await;
@@ -125,10 +105,55 @@ impl Server {
         reply
     }
 
+    /// A request before anything is known of who makes it.
+    fn context(&self, mut parts: http::request::Parts, peer: &Peer) -> Context {
+        let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"));
+        let resource = match info.is_resource {
+            true => self.registry.resource(&info.group, &info.version, &info.resource),
+            false => None,
+        };
+        Context {
+            resource,
+            user: User::anonymous(),
+            accept: negotiated.clone().unwrap_or_default(),
+            not_acceptable: negotiated.err(),
+            now: jiff::Timestamp::now(),
+            warnings: Mutex::default(),
+            audit: Record::new(&parts.headers, peer),
+            annotations: Mutex::default(),
+            classified: None,
+            upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
+            raw_path: parts.uri.path().to_owned(),
+            raw_query: parts.uri.query().unwrap_or_default().to_owned(),
+            headers: parts.headers,
+            method: parts.method,
+            info,
+        }
+    }
+
+    /// Lets admission judge new objects as a create would, and does nothing else with them: what admission costs is
+    /// measured by this.
+    pub(crate) async fn admit(&self, request: Request<()>, peer: &Peer, objects: Vec<Value>) -> Result<(), Status> {
+        let mut context = self.context(request.into_parts().0, peer);
+        context.user = authenticate(self, &context.info.path, &context.headers, peer).await?;
+        let resource = context.resource.as_ref().ok_or_else(Status::path_not_found)?;
+        let namespace = context.info.namespace.as_str();
+        let target = Target { server: self, context: &context, resource, namespace, name: "" };
+        for object in objects {
+            let mut attributes = admission::Attributes::new(&target, admission::Operation::Create, object, None);
+            self.admission.admit(&mut attributes).await?;
+            self.admission.validate(&attributes).await?;
+            self.admission.charge(&mut attributes).await?;
+        }
+        Ok(())
+    }
+
     /// The steps of a request, in order.
     async fn answer(&self, context: &mut Context, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
+        let began = Instant::now();
         let authenticated = authenticate(self, &context.info.path, &context.headers, peer).await;
-        self.metrics.authenticated.count(authenticated.is_ok());
+        self.metrics.authenticated.count(usize::from(authenticated.is_err()), began.elapsed());
         context.user = authenticated?;
         if context.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             let acting = match impersonate(self, context.user.clone(), &context.headers).await {
@@ -172,13 +197,16 @@ impl Server {
 
     async fn authorize(&self, context: &mut Context) -> Result<(), Status> {
         let attributes = Attributes::of_request(&context.user, &context.info);
-        let (decision, refused) = match authorize(self, &attributes).await {
-            Ok(reason) => (("allow", reason), None),
-            Err(reason) => (("forbid", reason.clone()), Some(forbidden(&attributes, &reason))),
-        };
-        context.audit.decision = Some(decision);
-        self.metrics.authorized.count(refused.is_none());
-        refused.map_or(Ok(()), Err)
+        let began = Instant::now();
+        let Verdict { decision, reason } = decide(self, &attributes).await;
+        self.metrics.authorized.count(place(decision), began.elapsed());
+        if decision == Decision::Allow {
+            context.audit.decision = Some(("allow", reason));
+            return Ok(());
+        }
+        let refused = forbidden(&attributes, &reason);
+        context.audit.decision = Some(("forbid", reason));
+        Err(refused)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
-use corten_meta::Object;
+use corten_meta::{Object, Status, Value};
 use corten_store::Store;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -165,15 +165,10 @@ impl Server {
     }
 
     /// A resource that the API always has.
-    pub(crate) fn resource(
-        &self,
-        group: &str,
-        version: &str,
-        plural: &str,
-    ) -> Result<Arc<Resource>, corten_meta::Status> {
+    pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Resource>, Status> {
         self.registry
             .resource(group, version, plural)
-            .ok_or_else(|| corten_meta::Status::internal(format!("{plural}.{version}.{group} is not served")))
+            .ok_or_else(|| Status::internal(format!("{plural}.{version}.{group} is not served")))
     }
 }
 
@@ -204,5 +199,11 @@ impl InProcess {
     /// Sends one request through the pipeline.
     pub async fn call(&self, request: http::Request<Bytes>) -> Reply {
         self.server.handle(request.map(RequestBody::Full), &self.peer).await.map(Body::joined)
+    }
+
+    /// Lets admission judge new objects for a path, and stores none of them: for measuring what it costs.
+    pub async fn admit(&self, path: &str, objects: Vec<Value>) -> Result<(), Status> {
+        let request = http::Request::post(path).body(()).map_err(|e| Status::bad_request(e.to_string()))?;
+        self.server.admit(request, &self.peer, objects).await
     }
 }

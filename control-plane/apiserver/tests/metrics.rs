@@ -187,3 +187,38 @@ async fn clients_cannot_make_up_labels() {
     let series = families["apiserver_request_total"].1.len();
     assert!(series < 40, "{series} series");
 }
+
+#[tokio::test]
+async fn access_is_counted() {
+    let server = TestServer::start().await;
+    let nobody = server.user("nobody", &[]);
+    call(&nobody, "GET", "/api/v1/pods", None, "").await.expect(403);
+    let strict =
+        json!({ "metadata": { "name": "strict", "labels": { "pod-security.kubernetes.io/enforce": "baseline" } } });
+    server.post("/api/v1/namespaces", strict).await.expect(201);
+    let namespace = "/api/v1/namespaces/strict";
+    server
+        .post(&format!("{namespace}/serviceaccounts"), json!({ "metadata": { "name": "default" } }))
+        .await
+        .expect(201);
+    let pod = |privileged: bool| {
+        let container = json!({ "name": "c", "image": "i", "securityContext": { "privileged": privileged } });
+        json!({ "metadata": { "name": "p" }, "spec": { "containers": [container] } })
+    };
+    server.post(&format!("{namespace}/pods"), pod(true)).await.expect(403);
+    server.post(&format!("{namespace}/pods"), pod(false)).await.expect(201);
+    let families = scrape(&server).await;
+    assert_eq!(value(&families, "authorization_attempts_total", &[("result", "no-opinion")]), Some(1.0));
+    assert!(value(&families, "authentication_duration_seconds_count", &[("result", "success")]).unwrap() > 3.0);
+    let refused = [("operation", "CREATE"), ("rejected", "true"), ("type", "validate")];
+    assert_eq!(value(&families, "apiserver_admission_step_admission_duration_seconds_count", &refused), Some(1.0));
+    let plugin = "apiserver_admission_controller_admission_duration_seconds_count";
+    let of = |name: &'static str, rejected: &'static str, step: &'static str| {
+        [("name", name), ("operation", "CREATE"), ("rejected", rejected), ("type", step)]
+    };
+    assert_eq!(value(&families, plugin, &of("PodSecurity", "true", "validate")), Some(1.0));
+    assert!(value(&families, plugin, &of("NamespaceLifecycle", "false", "admit")).unwrap() >= 4.0);
+    assert_eq!(value(&families, plugin, &of("NamespaceLifecycle", "false", "validate")), None);
+    let denied = [("decision", "deny"), ("mode", "enforce"), ("policy_level", "baseline"), ("resource", "pod")];
+    assert_eq!(value(&families, "pod_security_evaluations_total", &denied), Some(1.0));
+}

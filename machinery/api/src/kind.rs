@@ -194,6 +194,8 @@ pub trait Behaviour: Send + Sync {
     fn validate_part_update(&self, _role: Role, _new: &Value, _old: &Value) -> Vec<FieldError> {
         Vec::new()
     }
+    /// What is written into an object when its deletion is first asked for: what holds it, and what says so.
+    fn prepare_delete(&self, _object: &mut Value, _now: Timestamp) {}
     /// The row of `kubectl get`, in the order of [`Kind::columns`].
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         crate::cells::name_and_age(object, now)

@@ -45,6 +45,7 @@ mod resource;
 mod scheduling;
 mod storage;
 
+pub use apiextensions::CUSTOM_RESOURCE_CLEANUP;
 pub use error::Error;
 pub use k8s_openapi;
 pub use kind::{Behaviour, Column, Kind, NameRule, Role, Rules, ScalePaths, Storage, Subresource};

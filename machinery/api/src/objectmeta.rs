@@ -20,6 +20,24 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// Errors of the metadata of a resource inside of another, which need not say what it is called.
+pub fn validate_embedded(resource: &Value, metadata: &Path) -> Vec<FieldError> {
+    let [name, prefix, namespace] =
+        ["name", "generateName", "namespace"].map(|field| text(resource, &format!("/metadata/{field}")).to_string());
+    let mut errors = Vec::new();
+    for (field, given, messages) in [
+        ("generateName", &prefix, names::path_segment_name(&masked(&prefix))),
+        ("name", &name, names::path_segment_name(&name)),
+        ("namespace", &namespace, names::dns1123_label(&namespace)),
+    ] {
+        if !given.is_empty() {
+            errors.extend(invalid_each(&metadata.child(field), given, messages));
+        }
+    }
+    errors.extend(validate_content(resource, metadata));
+    errors
+}
+
 /// Errors of the metadata of an object that is already there.
 pub fn validate_present(object: &Value) -> Vec<FieldError> {
     validate_content(object, &Path::root("metadata"))

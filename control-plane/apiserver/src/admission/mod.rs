@@ -39,12 +39,15 @@ pub use service_allocation::ip_address as service_allocation_ip_address;
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use corten_meta::{Status, Value};
 use corten_store::Op;
 use futures::future::BoxFuture;
 
 use crate::handlers::Target;
+use crate::metrics::Exposition;
+use crate::metrics::admission::{self as metrics, Durations, Step, handled};
 use crate::registry::Resource;
 use reinvocation::Reinvocation;
 pub use touched::Touched;
@@ -241,12 +244,41 @@ impl Future for Indifferent {
     }
 }
 
-/// The plugins in their order.
-pub struct Chain(Vec<Box<dyn Plugin>>);
+/// The plugins in their order, with what they take.
+pub struct Chain {
+    plugins: Vec<Counted>,
+    steps: Durations,
+}
+
+/// A plugin, and how long it took where upstream has one of its name.
+struct Counted {
+    plugin: Box<dyn Plugin>,
+    name: &'static str,
+    handles: [&'static [Operation]; 2],
+    durations: Durations,
+}
+
+impl Counted {
+    fn new(plugin: Box<dyn Plugin>) -> Counted {
+        let (name, handles) = handled(plugin.name()).unwrap_or((plugin.name(), [&[], &[]]));
+        Counted { plugin, name, handles, durations: Durations::default() }
+    }
+
+    /// Counts what the plugin answered since `began`, and tells when it did.
+    fn answered(&self, operation: Operation, step: Step, answer: &Result<(), Status>, began: Instant) -> Instant {
+        if let Err(status) = answer {
+            log(self.plugin.as_ref(), status);
+        }
+        if !self.handles[step as usize].contains(&operation) {
+            return began;
+        }
+        self.durations.observe(operation, step, answer.is_err(), began)
+    }
+}
 
 impl Chain {
     pub fn new() -> Chain {
-        Chain(vec![
+        let plugins: Vec<Box<dyn Plugin>> = vec![
             Box::new(namespace_lifecycle::NamespaceLifecycle),
             Box::new(limit_ranger::LimitRanger),
             Box::new(service_account::ServiceAccount),
@@ -273,23 +305,37 @@ impl Chain {
             Box::new(rbac_escalation::RbacEscalation),
             Box::new(service_allocation::ServiceAllocation),
             Box::new(resource_quota::ResourceQuota),
-        ])
+        ];
+        Chain { plugins: plugins.into_iter().map(Counted::new).collect(), steps: Durations::default() }
+    }
+
+    pub fn render_metrics(&self, out: &mut Exposition) {
+        metrics::render(out, &self.steps, self.plugins.iter().map(|counted| (counted.name, &counted.durations)));
     }
 
     /// Lets the plugins change the object, a second time if one of them wants it, and then allocate for it.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        loop {
-            for plugin in &self.0 {
-                plugin.admit(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
-            }
-            if !attributes.reinvocation.next() {
-                break;
-            }
-        }
-        for plugin in &self.0 {
+        let began = Instant::now();
+        let admitted = self.change(attributes, began).await;
+        self.steps.observe(attributes.operation, Step::Admit, admitted.is_err(), began);
+        admitted?;
+        for Counted { plugin, .. } in &self.plugins {
             plugin.allocate(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
         }
         Ok(())
+    }
+
+    async fn change(&self, attributes: &mut Attributes<'_>, mut began: Instant) -> Result<(), Status> {
+        loop {
+            for counted in &self.plugins {
+                let answer = counted.plugin.admit(attributes).await;
+                began = counted.answered(attributes.operation, Step::Admit, &answer, began);
+                answer?;
+            }
+            if !attributes.reinvocation.next() {
+                return Ok(());
+            }
+        }
     }
 
     /// Admits what is answered and not stored: the body of a subresource, a review, or the options of a connection.
@@ -301,14 +347,23 @@ impl Chain {
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
-        for plugin in &self.0 {
-            plugin.validate(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+        let began = Instant::now();
+        let validated = self.judge(attributes, began).await;
+        self.steps.observe(attributes.operation, Step::Validate, validated.is_err(), began);
+        validated
+    }
+
+    async fn judge(&self, attributes: &Attributes<'_>, mut began: Instant) -> Result<(), Status> {
+        for counted in &self.plugins {
+            let answer = counted.plugin.validate(attributes).await;
+            began = counted.answered(attributes.operation, Step::Validate, &answer, began);
+            answer?;
         }
         Ok(())
     }
 
     pub async fn charge(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        for plugin in &self.0 {
+        for Counted { plugin, .. } in &self.plugins {
             plugin.charge(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
         }
         Ok(())
@@ -316,7 +371,7 @@ impl Chain {
 
     pub async fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
         let mut operations = Vec::new();
-        for plugin in &self.0 {
+        for Counted { plugin, .. } in &self.plugins {
             operations.extend(plugin.released(target, object).await?);
         }
         Ok(operations)

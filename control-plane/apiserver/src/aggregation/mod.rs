@@ -28,6 +28,7 @@ pub use remote::Remote;
 
 use crate::cache::ResourceCache;
 use crate::handlers::ownership::own_status;
+use crate::metrics::Exposition;
 use crate::server::Server;
 use availability::{Condition, check};
 
@@ -70,6 +71,14 @@ impl Aggregation {
             return None;
         }
         table.get(&(parts.next()?.to_owned(), parts.next()?.to_owned())).cloned()
+    }
+
+    pub fn render_metrics(&self, out: &mut Exposition) {
+        let name = "aggregator_unavailable_apiservice";
+        out.family(name, "gauge", "Whether an API of another server is unavailable.");
+        for ((group, version), known) in self.table.load().iter() {
+            out.sample(name, &[("name", &format!("{version}.{group}"))], f64::from(u8::from(!known.available)));
+        }
     }
 
     /// All remote group versions.

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::authentication::User;
 use crate::config::{Authorization, Config};
 use crate::error::Error;
+use crate::metrics::{AUTHORIZATION_RELOADED_AT, AUTHORIZATION_RELOADS};
 use crate::request::RequestInfo;
 use crate::server::Server;
 use webhook::Webhook;
@@ -125,7 +126,7 @@ pub async fn decide(server: &Server, attributes: &Attributes<'_>) -> Verdict {
         match authorizers.next(server, attributes, at, &mut reasons) {
             Step::Decided(verdict) => return verdict,
             Step::Ask(index, webhook) => {
-                let verdict = webhook.review(attributes).await;
+                let verdict = webhook.review(&server.metrics, attributes).await;
                 if verdict.decision != Decision::NoOpinion {
                     return verdict;
                 }
@@ -146,6 +147,19 @@ pub enum Authorizer {
     Node,
     Rbac,
     Webhook(Box<Webhook>),
+}
+
+impl Authorizer {
+    /// Its place among those that are counted.
+    fn place(&self) -> usize {
+        match self {
+            Authorizer::AlwaysAllow => 0,
+            Authorizer::AlwaysDeny => 1,
+            Authorizer::Node => 2,
+            Authorizer::Rbac => 3,
+            Authorizer::Webhook(_) => usize::MAX,
+        }
+    }
 }
 
 /// How far the question came without waiting.
@@ -191,6 +205,7 @@ impl Authorizers {
                 Authorizer::Webhook(webhook) => return Step::Ask(at, webhook),
             };
             if verdict.decision != Decision::NoOpinion {
+                server.metrics.decisions.count(authorizer.place(), verdict.decision);
                 return Step::Decided(verdict);
             }
             reasons.push(verdict.reason);
@@ -211,7 +226,9 @@ pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
         }
         let text = settings.configuration.borrow_and_update().clone();
         let Some(server) = server.upgrade() else { return };
-        match Authorizers::read(&text, &settings) {
+        let read = Authorizers::read(&text, &settings);
+        server.metrics.reloaded(&AUTHORIZATION_RELOADS, &AUTHORIZATION_RELOADED_AT, read.is_ok());
+        match read {
             Ok(authorizers) => {
                 server.authorizers.store(Arc::new(authorizers));
                 tracing::info!("the authorization configuration was read again");

@@ -15,6 +15,11 @@ use serde_json::json;
 
 use super::{Attributes, Decision, Verdict};
 use crate::conditions::{Condition, all_hold};
+use crate::metrics::{
+    AUTHORIZATION_CONDITION_ERRORS, AUTHORIZATION_CONDITION_EXCLUSIONS, AUTHORIZATION_CONDITION_SECONDS,
+    AUTHORIZATION_DECISIONS, AUTHORIZATION_WEBHOOK, AUTHORIZATION_WEBHOOK_FAIL_OPEN, AUTHORIZATION_WEBHOOK_SECONDS,
+    Metrics,
+};
 use crate::outbound::Caller;
 
 /// The most answers that are kept, and the longest question whose answer is.
@@ -88,9 +93,20 @@ pub struct Webhook {
 
 impl Webhook {
     /// What the server says.
-    pub async fn review(&self, a: &Attributes<'_>) -> Verdict {
+    pub async fn review(&self, metrics: &Metrics, a: &Attributes<'_>) -> Verdict {
+        let verdict = self.judge(metrics, a).await;
+        let decided = match verdict.decision {
+            Decision::Allow => "allowed",
+            Decision::Deny => "denied",
+            Decision::NoOpinion => return verdict,
+        };
+        metrics.add(&AUTHORIZATION_DECISIONS, &[decided, &self.name, "Webhook"]);
+        verdict
+    }
+
+    async fn judge(&self, metrics: &Metrics, a: &Attributes<'_>) -> Verdict {
         let spec = spec(a);
-        match self.conditions_hold(&spec) {
+        match self.conditions_hold(metrics, &spec) {
             Ok(true) => {}
             Ok(false) => return Verdict::new(Decision::NoOpinion, ""),
             Err(errors) => return self.failed(&errors.join(", ")),
@@ -99,17 +115,39 @@ impl Webhook {
         if let Some(verdict) = self.known(&question) {
             return verdict;
         }
-        match self.ask(&spec).await {
+        let began = Instant::now();
+        let asked = self.ask(&spec).await;
+        let labels = [self.name.as_str(), if asked.is_ok() { "success" } else { "error" }];
+        metrics.add(&AUTHORIZATION_WEBHOOK, &labels);
+        metrics.took(&AUTHORIZATION_WEBHOOK_SECONDS, &labels, began.elapsed());
+        match asked {
             Ok(verdict) => {
                 self.keep(question, &verdict);
                 verdict
             }
-            Err(why) => self.failed(&why),
+            Err(why) => {
+                if self.on_error == Decision::NoOpinion {
+                    metrics.add(&AUTHORIZATION_WEBHOOK_FAIL_OPEN, &labels);
+                }
+                self.failed(&why)
+            }
         }
     }
 
-    fn conditions_hold(&self, spec: &Value) -> Result<bool, Vec<String>> {
-        all_hold(self.conditions.iter(), &[("request", Cel::json(spec))])
+    fn conditions_hold(&self, metrics: &Metrics, spec: &Value) -> Result<bool, Vec<String>> {
+        if self.conditions.is_empty() {
+            return Ok(true);
+        }
+        let began = Instant::now();
+        let held = all_hold(self.conditions.iter(), &[("request", Cel::json(spec))]);
+        let labels = [self.name.as_str(), "Webhook"];
+        metrics.took(&AUTHORIZATION_CONDITION_SECONDS, &labels, began.elapsed());
+        match &held {
+            Ok(true) => {}
+            Ok(false) => metrics.add(&AUTHORIZATION_CONDITION_EXCLUSIONS, &labels),
+            Err(_) => metrics.add(&AUTHORIZATION_CONDITION_ERRORS, &labels),
+        }
+        held
     }
 
     fn failed(&self, why: &str) -> Verdict {

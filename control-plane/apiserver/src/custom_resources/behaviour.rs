@@ -3,11 +3,11 @@
 use std::sync::OnceLock;
 
 use corten_api::{Behaviour, Column, ScalePaths};
-use corten_meta::{FieldError, Path, Value};
+use corten_meta::{ErrorKind, FieldError, Path, Value};
 use jiff::Timestamp;
 
 use super::rules::Rules;
-use super::{schema, validation};
+use super::{embedded, lists, scale, schema, validation};
 
 /// A column and where its value is.
 pub struct PrinterColumn {
@@ -97,24 +97,64 @@ pub struct CustomResource {
     pub rules: OnceLock<Option<Rules>>,
 }
 
+/// Errors after which the rules are not asked: what they would look at is not what they were written for.
+const BLOCKING: [ErrorKind; 5] =
+    [ErrorKind::NotSupported, ErrorKind::Required, ErrorKind::TooLong, ErrorKind::TooMany, ErrorKind::TypeInvalid];
+
 impl CustomResource {
     /// What schema and rules say against an object that replaces `old`.
     fn errors(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        validation::validate(&self.schema, object, old, None, &mut errors);
-        let Some(rules) = self.rules.get_or_init(|| Rules::compile(&self.schema)) else { return errors };
-        if errors.is_empty() {
-            return rules.check(object, old);
+        let mut errors = validation::validate(&self.schema, object, old, None);
+        if let Some(scale) = &self.scale {
+            scale::validate_spec(scale, object, &mut errors);
+            scale::validate_status(scale, object, &mut errors);
         }
-        let unchecked = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-        errors.push(FieldError::invalid(&Path::default(), Value::Null, unchecked));
+        embedded::validate(&self.schema, object, &mut errors);
+        self.judge_lists_and_rules(object, old, &mut errors);
         errors
+    }
+
+    /// What they say against a status that replaces another.
+    fn status_errors(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        let (schema, place) = (&self.schema["properties"]["status"], Path::root("status"));
+        let mut errors = match new.get("status") {
+            Some(status) => validation::validate(schema, status, old.get("status"), Some(&place)),
+            None => Vec::new(),
+        };
+        if let Some(scale) = &self.scale {
+            scale::validate_status(scale, new, &mut errors);
+        }
+        self.judge_lists_and_rules(new, Some(old), &mut errors);
+        errors
+    }
+
+    fn judge_lists_and_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+        let repeated = |object: &Value| {
+            let mut found = Vec::new();
+            lists::validate(&self.schema, object, &Path::default(), &mut found);
+            found
+        };
+        let mut found = repeated(object);
+        // What was there twice before may stay so.
+        if !found.is_empty() && old.is_none_or(|old| repeated(old).is_empty()) {
+            errors.append(&mut found);
+        }
+        let Some(rules) = self.rules.get_or_init(|| Rules::compile(&self.schema)) else { return };
+        // An object without a name is refused before this, in the same answer.
+        let blocked = corten_meta::name(object).is_empty() || errors.iter().any(|error| BLOCKING.contains(&error.kind));
+        if blocked {
+            let unchecked = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid(&Path::default(), Value::Null, unchecked));
+        } else {
+            errors.extend(rules.check(object, old));
+        }
     }
 }
 
 impl Behaviour for CustomResource {
     fn default(&self, object: &mut Value) {
         schema::prune_root(&self.schema, object);
+        schema::prune_nulls(&self.schema, object);
         schema::default(&self.schema, object);
     }
 
@@ -143,7 +183,29 @@ impl Behaviour for CustomResource {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        self.errors(new, Some(old))
+        self.status_errors(new, old)
+    }
+
+    /// Finalizers should say whose they are.
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        const OWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+        const PREFER: &str = "prefer a domain-qualified finalizer name";
+        const AVOID: &str = "to avoid accidental conflicts with other finalizer writers";
+        let before = old.map(corten_meta::finalizers).unwrap_or_default();
+        let mut added: Vec<&str> = corten_meta::finalizers(new);
+        added.retain(|name| !before.contains(name));
+        added.sort_unstable();
+        added.dedup();
+        let mut warnings = Vec::new();
+        for name in added {
+            let wrong = corten_meta::names::qualified_name(name);
+            warnings.extend(wrong.into_iter().map(|why| format!("metadata.finalizers: {name:?}: {why}")));
+            if !name.contains('/') && !OWN.contains(&name) {
+                let path = if name.contains('.') { " including a path (/)" } else { "" };
+                warnings.push(format!("metadata.finalizers: {name:?}: {PREFER}{path} {AVOID}"));
+            }
+        }
+        warnings
     }
 
     fn fields(&self, object: &Value, field: &str) -> Option<String> {

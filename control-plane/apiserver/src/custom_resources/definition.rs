@@ -9,9 +9,6 @@ use serde_json::json;
 
 use super::behaviour::{CustomResource, PrinterColumn};
 
-/// Holds a definition until its objects are gone.
-pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -39,10 +36,8 @@ impl Names {
         let accepted = definition.pointer("/status/acceptedNames").cloned().unwrap_or_default();
         let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
         let holds = |kind: &str| conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True");
-        let settled = corten_meta::finalizers(definition).contains(&FINALIZER)
-            && definition.pointer("/spec/names") == Some(&accepted)
-            && holds("NamesAccepted")
-            && holds("Established");
+        let settled =
+            definition.pointer("/spec/names") == Some(&accepted) && holds("NamesAccepted") && holds("Established");
         let (name, group) = (corten_meta::name(definition).to_owned(), text(definition, "/spec/group").to_owned());
         Names { definition: name, group, accepted, settled }
     }
@@ -90,14 +85,9 @@ impl Taken {
     }
 }
 
-/// The definition with its conditions, accepted names and finalizer; `None` if it has them.
+/// The definition with its conditions and accepted names; `None` if it has them.
 pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Option<Value> {
     let mut new = definition.clone();
-    let mut finalizers: Vec<&str> = corten_meta::finalizers(definition);
-    if !finalizers.contains(&FINALIZER) {
-        finalizers.push(FINALIZER);
-        corten_meta::set(&mut new, "/metadata/finalizers", json!(finalizers));
-    }
     let names = definition.pointer("/spec/names").cloned().unwrap_or_default();
     match taken.conflict(&names) {
         None => {

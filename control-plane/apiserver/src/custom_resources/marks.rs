@@ -161,8 +161,16 @@ fn list_map(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::required(&here, "must not be empty if x-kubernetes-list-type is map"));
     }
     let (items, place) = (&schema["items"], path.child("items"));
-    if !items.is_object() {
+    if items.is_null() {
         return errors.push(FieldError::required(&place, "must have a schema if x-kubernetes-list-type is map"));
+    }
+    if !items.is_object() {
+        let detail = "must only have a single schema if x-kubernetes-list-type is map";
+        let mut error = FieldError::invalid(&place, items.clone(), detail);
+        if !items.is_array() {
+            error.printed = Some(r#"{"Schema":null,"JSONSchemas":null}"#.to_owned());
+        }
+        return errors.push(error);
     }
     if text(items, "type") != "object" {
         let detail = "must be object if parent array's x-kubernetes-list-type is map";

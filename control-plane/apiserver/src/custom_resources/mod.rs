@@ -5,15 +5,20 @@
 
 mod behaviour;
 mod definition;
+mod embedded;
 mod expressions;
 mod formats;
+mod lists;
 mod marks;
+mod numbers;
 mod rules;
+mod scale;
 mod schema;
 mod selectable;
 mod structural;
 mod validation;
 
+pub use embedded::coerce;
 pub use expressions::validate as validate_expressions;
 pub use rules::usable_message;
 pub use schema::unknown_fields;
@@ -28,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::definition::{Names, Taken};
 use crate::follow::follow;
+use crate::handlers::ownership::own_status;
 use crate::registry::{Resource, Written, store_status};
 use crate::server::Server;
 
@@ -101,7 +107,9 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
             let definition = object.value();
             let others = definitions.iter().map(|known| &known.names).chain(&given);
             let taken = Taken::by_others(&known.names, others);
-            if let Some(accepted) = definition::accepted(&definition, &taken, jiff::Timestamp::now()) {
+            let now = jiff::Timestamp::now();
+            if let Some(mut accepted) = definition::accepted(&definition, &taken, now) {
+                own_status(&resource, &definition, &mut accepted, now);
                 accept(server, &resource, object, &accepted).await?;
                 established = definition::is_established(&accepted);
                 given.push(Names::of(&accepted));
@@ -122,7 +130,7 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
     Ok(())
 }
 
-/// Writes the conditions and the finalizer of a definition.
+/// Writes the conditions of a definition.
 async fn accept(server: &Server, resource: &Resource, object: &Object, accepted: &Value) -> Result<(), Status> {
     let expect = Expect::ModRevision(object.revision);
     match server.registry.write(resource, accepted, expect, Vec::new()).await? {
@@ -135,7 +143,7 @@ async fn accept(server: &Server, resource: &Resource, object: &Object, accepted:
 /// A definition goes after all its objects have: both in one commit.
 async fn clean_up(server: &Server, resource: &Resource, object: &Object, definition: &Value) -> Result<(), Status> {
     let mut waiting: Vec<&str> = corten_meta::finalizers(definition);
-    waiting.retain(|finalizer| *finalizer != definition::FINALIZER);
+    waiting.retain(|finalizer| *finalizer != corten_api::CUSTOM_RESOURCE_CLEANUP);
     let prefix = format!("{}/", definition::prefix(definition));
     let store = &server.registry.store;
     let instances = store.range(Range::prefix(prefix.as_bytes()).keys_only()).await.map_err(store_status)?;

@@ -85,6 +85,23 @@ fn find_unknown(schema: &Value, value: &Value, is_resource: bool, path: &str, un
     }
 }
 
+/// Drops fields that are null where the schema allows no null; those with a default get it afterwards.
+pub fn prune_nulls(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Object(map) => map.retain(|name, value| {
+            let schema = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+            let refused = schema.is_object() && schema["nullable"] != true && schema["default"].is_null();
+            if value.is_null() && refused {
+                return false;
+            }
+            prune_nulls(schema, value);
+            true
+        }),
+        Value::Array(items) => items.iter_mut().for_each(|item| prune_nulls(&schema["items"], item)),
+        _ => {}
+    }
+}
+
 /// Fills absent fields that have a default.
 pub fn default(schema: &Value, value: &mut Value) {
     match value {
@@ -136,6 +153,16 @@ mod tests {
             json!({ "apiVersion": "v", "kind": "K", "metadata": { "x": 1 },
             "spec": { "size": 2, "mode": "a", "any": { "kept": 1 }, "labels": { "l": "v" } } })
         );
+    }
+
+    #[test]
+    fn nulls_go_where_they_are_not_allowed() {
+        let schema = json!({ "properties": {
+            "a": { "type": "string" }, "b": { "type": "string", "nullable": true }, "c": { "type": "string", "default": "x" },
+            "l": { "type": "array", "items": { "type": "string" } }, "m": { "additionalProperties": { "type": "string" } } } });
+        let mut object = json!({ "a": null, "b": null, "c": null, "l": [null], "m": { "x": null }, "other": null });
+        prune_nulls(&schema, &mut object);
+        assert_eq!(object, json!({ "b": null, "c": null, "l": [null], "m": {}, "other": null }));
     }
 
     #[test]

@@ -32,9 +32,6 @@ const BESIDE_STATUS: &[&str] = &[
     "XValidations",
 ];
 
-/// How the path of a whole value is written.
-const NOWHERE: &str = "<nil>";
-
 /// Where a schema stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -295,16 +292,7 @@ fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(&place, default.clone(), "must not have unknown fields"));
         }
         // The errors speak of the value as if it were an object of its own.
-        let mut found = Vec::new();
-        validation::validate(schema, default, None, None, &mut found);
-        for error in &mut found {
-            let of_root = error.field == NOWHERE;
-            error.field = if of_root { place.to_string() } else { format!("{place}.{}", error.field) };
-            if let Some(rest) = error.detail.strip_prefix(NOWHERE) {
-                error.detail = rest.to_owned();
-            }
-        }
-        errors.append(&mut found);
+        errors.extend(validation::validate(schema, default, None, Some(&place)));
     }
     if schema["items"].is_object() {
         defaults(&schema["items"], &path.child("items"), errors);

@@ -1,244 +1,286 @@
-//! Structural schemas: checking what they demand, in the words of upstream's validator.
+//! Structural schemas: checking what they demand, in the words of upstream's validator and in its order.
 //!
-//! Pure, on JSON. `metadata`, `apiVersion` and `kind` of the root are checked elsewhere.
-
-use std::collections::HashSet;
+//! Pure, on JSON. A value of the wrong type is still held to everything else that is said of values of its own type,
+//! as upstream does it.
 
 use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
-use serde_json::Map;
 
 use super::formats;
+use super::numbers::{self, Bound};
 use super::rules::correlated;
-use super::schema::ALWAYS;
 
-/// Checks a value that replaces `old`; `path` is `None` at the root. What did not change is not refused: a schema may
-/// be tightened under objects that would no longer pass.
-pub fn validate(schema: &Value, value: &Value, old: Option<&Value>, path: Option<Path>, errors: &mut Vec<FieldError>) {
-    if !schema.is_object() || (old == Some(value) && path.is_some()) {
-        return;
+/// What is wrong with a value that replaces `old`. Errors stand below `place`; none is the whole object.
+pub fn validate(schema: &Value, value: &Value, old: Option<&Value>, place: Option<&Path>) -> Vec<FieldError> {
+    let mut check = Check { place, name: String::new(), errors: Vec::new() };
+    check.value(schema, value, old);
+    check.errors
+}
+
+/// The walk through a value.
+struct Check<'a> {
+    place: Option<&'a Path>,
+    /// Where the walk is, below the place.
+    name: String,
+    errors: Vec<FieldError>,
+}
+
+impl Check<'_> {
+    fn path(&self, below: &str) -> Path {
+        let name = format!("{}{below}", self.name);
+        let name = name.strip_prefix('.').unwrap_or(&name);
+        match self.place {
+            None => Path::root(name),
+            Some(place) if name.is_empty() => place.clone(),
+            Some(place) => place.child(name),
+        }
     }
-    let here = || path.clone().unwrap_or_else(|| Path::root(""));
-    if value.is_null() && schema["nullable"] == true {
-        return;
+
+    fn invalid(&mut self, value: impl Into<Value>, why: &str) {
+        let error = FieldError::invalid(&self.path(""), value, format!("{} in body {why}", self.name));
+        self.errors.push(error);
     }
-    if !check_type(schema, value, &here(), errors) {
-        return;
+
+    /// An error that upstream does not tie to a field.
+    fn general(&mut self, why: String) {
+        let place = self.place.cloned().unwrap_or_default();
+        self.errors.push(FieldError::invalid(&place, "", why));
     }
-    if let Some(allowed) = schema["enum"].as_array()
-        && !allowed.contains(value)
-    {
-        let words: Vec<String> =
-            allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        errors.push(FieldError::not_supported(&here(), value.clone(), &words));
+
+    /// Checks one value, and tells how much of it matched: alternatives are compared by that. What did not change is
+    /// not refused: a schema may be tightened under objects that would no longer pass.
+    fn value(&mut self, schema: &Value, value: &Value, old: Option<&Value>) -> usize {
+        if !schema.is_object() || old == Some(value) {
+            return 0;
+        }
+        let mut matched = self.kind(schema, value) + 2;
+        if !value.is_null() {
+            matched += self.junctors(schema, value) + 1;
+        }
+        match value {
+            Value::String(text) => self.text(schema, text),
+            Value::Number(number) => {
+                matched += 2;
+                self.number(schema, number);
+            }
+            Value::Array(items) => matched += self.items(schema, items, old) + 2,
+            _ => {}
+        }
+        self.enumerated(schema, value);
+        if let Value::Object(map) = value {
+            matched += self.fields(schema, map, old) + 1;
+        }
+        matched
     }
-    check_bounds(schema, value, &here(), errors);
-    check_text(schema, value, &here(), errors);
-    check_junctors(schema, value, path.as_ref(), errors);
-    match value {
-        Value::Object(map) => validate_map(schema, map, old, path, errors),
-        Value::Array(items) => {
-            check_unique(schema, items, &here(), errors);
-            let keys = list_keys(schema);
-            for (index, item) in items.iter().enumerate() {
-                let before = correlated(&keys, item, old);
-                validate(&schema["items"], item, before, Some(here().index(index)), errors);
+
+    /// Checks what stands below a value, under `step`.
+    fn below(&mut self, step: &str, schema: &Value, value: &Value, old: Option<&Value>) -> usize {
+        let length = self.name.len();
+        self.name.push_str(step);
+        let matched = self.value(schema, value, old);
+        self.name.truncate(length);
+        matched
+    }
+
+    fn kind(&mut self, schema: &Value, value: &Value) -> usize {
+        let (format, types) = (schema["format"].as_str().unwrap_or_default(), types(schema));
+        if types.is_empty() && format.is_empty() {
+            return 0;
+        }
+        match mismatch(&types, format, value).filter(|_| !(value.is_null() && schema["nullable"] == true)) {
+            None => 2,
+            Some((wanted, found)) => {
+                let detail = format!("{} in body must be of type {wanted}: {found:?}", self.name);
+                self.errors.push(FieldError::type_invalid(&self.path(""), found, detail));
+                1
             }
         }
-        _ => {}
     }
-}
 
-/// The keys of a list that is a map of items.
-fn list_keys(schema: &Value) -> Vec<String> {
-    let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
-    keys.filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-fn validate_map(
-    schema: &Value,
-    map: &Map<String, Value>,
-    old: Option<&Value>,
-    path: Option<Path>,
-    errors: &mut Vec<FieldError>,
-) {
-    let child = |name: &str| path.as_ref().map_or_else(|| Path::root(name), |p| p.child(name));
-    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        if !map.contains_key(name) {
-            errors.push(FieldError::required(&child(name), ""));
+    /// Length, pattern and format of a text; the first of the three that fails is told.
+    fn text(&mut self, schema: &Value, text: &str) {
+        let length = text.chars().count() as u64;
+        let pattern = schema["pattern"].as_str();
+        if let Some(max) = schema["maxLength"].as_u64().filter(|max| length > *max) {
+            self.errors.push(FieldError::too_long(&self.path(""), usize::try_from(max).unwrap_or(usize::MAX)));
+        } else if let Some(min) = schema["minLength"].as_u64().filter(|min| length < *min) {
+            self.invalid(text, &format!("should be at least {min} chars long"));
+        } else if let Some(pattern) = pattern.filter(|p| compile(p).is_ok_and(|regex| !regex.is_match(text))) {
+            self.invalid(text, &format!("should match '{pattern}'"));
+        }
+        if let Some(format) = schema["format"].as_str().filter(|format| !formats::has(format, text)) {
+            let detail = format!("{} in body must be of type {format}: {text:?}", self.name);
+            self.errors.push(FieldError::type_invalid(&self.path(""), text, detail));
         }
     }
-    for (name, value) in map {
-        if path.is_none() && ALWAYS.contains(&name.as_str()) {
-            continue;
+
+    fn number(&mut self, schema: &Value, number: &serde_json::Number) {
+        let kind = Some(types(schema)).filter(|types| types.len() == 1).map_or("", |types| types[0]);
+        let format = schema["format"].as_str().filter(|format| match kind {
+            "integer" => matches!(*format, "int32" | "int64"),
+            "number" => matches!(*format, "float" | "double"),
+            _ => false,
+        });
+        let complaint = |what: &str, name: &str| match format {
+            Some(format) => format!("{what} value must be of type {kind} with format {format} in {name}"),
+            None => format!("{what} value must be of type {kind} (default format) in {name}"),
+        };
+        let number = Value::Number(number.clone());
+        if !numbers::fits(&number, kind, format) {
+            self.general(complaint("Checked", &self.name));
         }
-        let schema = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-        validate(schema, value, old.and_then(|old| old.get(name)), Some(child(name)), errors);
+        for (what, key) in
+            [("MultipleOf", "multipleOf"), ("Minimum boundary", "minimum"), ("Maximum boundary", "maximum")]
+        {
+            let Some(limit) = schema[key].as_f64() else { continue };
+            let fits = numbers::fits(&Value::from(limit), kind, format);
+            if !fits {
+                self.general(complaint(what, &self.name));
+            }
+            let bound = match key {
+                "multipleOf" => Bound::MultipleOf,
+                "minimum" => Bound::Minimum { exclusive: schema["exclusiveMinimum"] == true },
+                _ => Bound::Maximum { exclusive: schema["exclusiveMaximum"] == true },
+            };
+            if let Some(why) = numbers::broken(&number, bound, limit, fits) {
+                self.invalid(number.clone(), &why);
+            }
+        }
+    }
+
+    fn items(&mut self, schema: &Value, items: &[Value], old: Option<&Value>) -> usize {
+        let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
+        let keys: Vec<String> = keys.filter_map(Value::as_str).map(str::to_owned).collect();
+        let mut matched = 0;
+        for (index, item) in items.iter().enumerate() {
+            let before = correlated(&keys, item, old);
+            matched += self.below(&format!("[{index}]"), &schema["items"], item, before);
+        }
+        if let Some(min) = schema["minItems"].as_u64().filter(|min| (items.len() as u64) < *min) {
+            self.invalid(items.len(), &format!("should have at least {min} items"));
+        }
+        self.at_most(items.len(), &schema["maxItems"]);
+        matched
+    }
+
+    fn at_most(&mut self, count: usize, max: &Value) {
+        if let Some(max) = max.as_u64().and_then(|max| usize::try_from(max).ok()).filter(|max| count > *max) {
+            self.errors.push(FieldError::too_many(&self.path(""), count, max));
+        }
+    }
+
+    fn enumerated(&mut self, schema: &Value, value: &Value) {
+        let Some(allowed) = schema["enum"].as_array().filter(|allowed| !allowed.is_empty()) else { return };
+        if !allowed.iter().any(|one| one == value || numbers::same(value, one)) {
+            let words: Vec<String> =
+                allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            self.errors.push(FieldError::not_supported(&self.path(""), value.clone(), &words));
+        }
+    }
+
+    fn fields(&mut self, schema: &Value, map: &serde_json::Map<String, Value>, old: Option<&Value>) -> usize {
+        if let Some(min) = schema["minProperties"].as_u64().filter(|min| (map.len() as u64) < *min) {
+            self.invalid(map.len(), &format!("should have at least {min} properties"));
+        }
+        self.at_most(map.len(), &schema["maxProperties"]);
+        let before = |name: &str| old.and_then(|old| old.get(name));
+        let (properties, values) = (schema["properties"].as_object(), &schema["additionalProperties"]);
+        let mut matched = 0;
+        for (name, value) in map.iter().filter(|(name, _)| properties.is_none_or(|known| !known.contains_key(*name))) {
+            matched += self.below(&format!(".{name}"), values, value, before(name));
+        }
+        for (name, schema) in properties.into_iter().flatten() {
+            let Some(value) = map.get(name) else { continue };
+            let step = if self.name.is_empty() { name.clone() } else { format!(".{name}") };
+            matched += self.below(&step, schema, value, before(name));
+        }
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if !map.contains_key(name) {
+                self.errors.push(FieldError::required(&self.path(&format!(".{name}")), ""));
+            }
+        }
+        matched
+    }
+
+    /// `anyOf`, `oneOf`, `allOf` and `not`. Of alternatives that all fail, the errors of the one that matched most are
+    /// told.
+    fn junctors(&mut self, schema: &Value, value: &Value) -> usize {
+        let (place, name) = (self.place, self.name.clone());
+        let judged = |branch: &Value| {
+            let mut inner = Check { place, name: name.clone(), errors: Vec::new() };
+            let matched = inner.value(branch, value, None);
+            (inner.errors, matched)
+        };
+        let branches = |key: &str| schema[key].as_array().into_iter().flatten().map(&judged).collect::<Vec<_>>();
+        let mut total = 1;
+        let mut best = |check: &mut Self, failed: Vec<(Vec<FieldError>, usize)>| {
+            let most = failed.into_iter().reduce(|most, next| if next.1 > most.1 { next } else { most });
+            let (errors, matched) = most.unwrap_or_default();
+            check.errors.extend(errors);
+            total += matched;
+        };
+        let any = branches("anyOf");
+        if !any.is_empty() && !any.iter().any(|(errors, _)| errors.is_empty()) {
+            self.general(format!("{name:?} must validate at least one schema (anyOf)"));
+            best(self, any);
+        }
+        let one = branches("oneOf");
+        match one.iter().filter(|(errors, _)| errors.is_empty()).count() {
+            1 => {}
+            _ if one.is_empty() => {}
+            0 => {
+                self.general(format!("{name:?} must validate one and only one schema (oneOf). Found none valid"));
+                best(self, one);
+            }
+            many => self.general(format!(
+                "{name:?} must validate one and only one schema (oneOf). Found {many} valid alternatives"
+            )),
+        }
+        let all = branches("allOf");
+        let (count, failed) = (all.len(), all.iter().filter(|(errors, _)| !errors.is_empty()).count());
+        self.errors.extend(all.into_iter().flat_map(|(errors, _)| errors));
+        if failed > 0 {
+            let none = if failed == count { ". None validated" } else { "" };
+            self.general(format!("{name:?} must validate all the schemas (allOf){none}"));
+        }
+        if schema["not"].is_object() && judged(&schema["not"]).0.is_empty() {
+            self.general(format!("{name:?} must not validate the schema (not)"));
+        }
+        total
     }
 }
 
-fn check_type(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) -> bool {
+/// The types that a schema allows.
+fn types(schema: &Value) -> Vec<&str> {
     if schema["x-kubernetes-int-or-string"] == true {
-        let good = value.is_i64() || value.is_u64() || value.is_string();
-        if !good {
-            errors.push(type_error(path, value, "integer,string"));
-        }
-        return good;
+        return vec!["integer", "string"];
     }
-    let Some(wanted) = schema["type"].as_str().filter(|wanted| !wanted.is_empty()) else { return true };
-    let good = match wanted {
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "string" => value.is_string(),
-        "boolean" => value.is_boolean(),
-        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0),
-        "number" => value.is_number(),
-        _ => false,
-    };
-    if !good {
-        errors.push(type_error(path, value, wanted));
-    }
-    good
+    schema["type"].as_str().filter(|kind| !kind.is_empty()).into_iter().collect()
 }
 
-fn type_error(path: &Path, value: &Value, wanted: &str) -> FieldError {
-    let actual = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(n) if n.is_f64() => "number",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
+/// The type that was wanted and the one that was found, if they are not the same.
+fn mismatch(types: &[&str], format: &str, value: &Value) -> Option<(String, &'static str)> {
+    let (found, found_format) = match value {
+        Value::Null => return (!types.is_empty()).then(|| (types.join(","), "null")),
+        Value::Bool(_) => ("boolean", ""),
+        Value::Number(n) if n.is_i64() => ("integer", "int64"),
+        Value::Number(_) => ("number", "float64"),
+        Value::String(_) => ("string", ""),
+        Value::Array(_) => ("array", ""),
+        Value::Object(_) => ("object", ""),
     };
-    let detail = format!("{path} in body must be of type {wanted}: {actual:?}");
-    FieldError::invalid(path, actual, detail)
-}
-
-fn check_bounds(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let mut refuse =
-        |detail: String| errors.push(FieldError::invalid(path, value.clone(), format!("{path} in body {detail}")));
-    if let Some(number) = value.as_f64() {
-        if let Some(min) = schema["minimum"].as_f64() {
-            let exclusive = schema["exclusiveMinimum"] == true;
-            if number < min || (exclusive && number == min) {
-                refuse(format!(
-                    "should be greater than {}{}",
-                    if exclusive { "" } else { "or equal to " },
-                    schema["minimum"]
-                ));
-            }
-        }
-        if let Some(max) = schema["maximum"].as_f64() {
-            let exclusive = schema["exclusiveMaximum"] == true;
-            if number > max || (exclusive && number == max) {
-                refuse(format!(
-                    "should be less than {}{}",
-                    if exclusive { "" } else { "or equal to " },
-                    schema["maximum"]
-                ));
-            }
-        }
+    let has = |kind: &str| types.contains(&kind);
+    let whole = || has("integer") && value.as_f64().is_some_and(numbers::is_whole);
+    let good = has(found) || (found == "integer" && has("number")) || (found == "number" && whole());
+    let is_text = matches!(found, "string" | "array");
+    if !is_text && !format.is_empty() && !good && found_format != format {
+        return Some((format.to_owned(), found_format));
     }
-    if let (Some(number), Some(step)) = (value.as_f64(), schema["multipleOf"].as_f64())
-        && step > 0.0
-        && (number / step).fract() != 0.0
-    {
-        refuse(format!("should be a multiple of {}", schema["multipleOf"]));
+    if is_text && !format.is_empty() && !has("number") && !has("integer") {
+        return None;
     }
-    let length = match value {
-        Value::String(text) => Some((text.chars().count(), "minLength", "maxLength", "chars long")),
-        Value::Array(list) => Some((list.len(), "minItems", "maxItems", "items")),
-        Value::Object(map) => Some((map.len(), "minProperties", "maxProperties", "properties")),
-        _ => None,
-    };
-    if let Some((length, min, max, unit)) = length {
-        if schema[min].as_u64().is_some_and(|min| (length as u64) < min) {
-            refuse(format!("should be at least {} {unit}", schema[min]));
-        }
-        if schema[max].as_u64().is_some_and(|max| (length as u64) > max) {
-            refuse(format!("may not be more than {} {unit}", schema[max]));
-        }
-    }
-}
-
-/// `pattern` and `format` of a text.
-fn check_text(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let Some(text) = value.as_str() else { return };
-    if let Some(pattern) = schema["pattern"].as_str()
-        && compile(pattern).is_ok_and(|regex| !regex.is_match(text))
-    {
-        errors.push(FieldError::invalid(path, text, format!("{path} in body should match '{pattern}'")));
-    }
-    if let Some(format) = schema["format"].as_str()
-        && matches!(schema["type"].as_str(), None | Some("" | "string"))
-        && !formats::has(format, text)
-    {
-        errors.push(FieldError::invalid(path, text, format!("{path} in body must be of type {format}: {text:?}")));
-    }
-}
-
-/// `uniqueItems` and the items of sets and maps.
-fn check_unique(schema: &Value, items: &[Value], path: &Path, errors: &mut Vec<FieldError>) {
-    let kind = schema["x-kubernetes-list-type"].as_str();
-    let keys: Vec<&str> =
-        schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let identity = |item: &Value| match kind {
-        Some("set") => Some(item.clone()),
-        Some("map") => {
-            let key = keys.iter().map(|key| ((*key).to_owned(), item.get(*key).cloned().unwrap_or_default()));
-            Some(Value::Object(key.collect()))
-        }
-        _ => None,
-    };
-    // By their text, so that a list of a hundred thousand costs as many looks and not their square.
-    let mut seen = HashSet::new();
-    for (index, item) in items.iter().enumerate() {
-        let Some(identity) = identity(item) else { break };
-        if !seen.insert(identity.to_string()) {
-            errors.push(FieldError::duplicate(&path.index(index), identity));
-        }
-    }
-    let repeats = || {
-        let mut seen = HashSet::new();
-        items.iter().any(|item| !seen.insert(item.to_string()))
-    };
-    if schema["uniqueItems"] == true && repeats() {
-        let detail = format!("{path} in body shouldn't contain duplicates");
-        errors.push(FieldError::invalid(path, Value::from(items.to_vec()), detail));
-    }
-}
-
-/// `allOf`, `anyOf`, `oneOf` and `not`.
-fn check_junctors(schema: &Value, value: &Value, path: Option<&Path>, errors: &mut Vec<FieldError>) {
-    let name = path.map(ToString::to_string).unwrap_or_default();
-    let mut refuse =
-        |why: String| errors.push(FieldError::invalid(&Path::root("<nil>"), "", format!("{name:?} must {why}")));
-    let found = |schema: &Value| {
-        let mut errors = Vec::new();
-        validate(schema, value, None, path.cloned(), &mut errors);
-        errors
-    };
-    let branches = |key: &str| schema[key].as_array().map(Vec::as_slice).unwrap_or_default();
-    let valid = |key: &str| branches(key).iter().filter(|branch| found(branch).is_empty()).count();
-    if !branches("anyOf").is_empty() && valid("anyOf") == 0 {
-        refuse("validate at least one schema (anyOf)".to_owned());
-    }
-    match valid("oneOf") {
-        1 => {}
-        _ if branches("oneOf").is_empty() => {}
-        0 => refuse("validate one and only one schema (oneOf). Found none valid".to_owned()),
-        many => refuse(format!("validate one and only one schema (oneOf). Found {many} valid alternatives")),
-    }
-    if schema["not"].is_object() && found(&schema["not"]).is_empty() {
-        refuse("not validate the schema (not)".to_owned());
-    }
-    let inner: Vec<FieldError> = branches("allOf").iter().flat_map(found).collect();
-    if !inner.is_empty() {
-        refuse("validate all the schemas (allOf)".to_owned());
-        errors.extend(inner);
-    }
+    (!good).then(|| (types.join(","), found))
 }
 
 #[cfg(test)]
@@ -253,8 +295,6 @@ mod tests {
             "cron": { "type": "string", "pattern": "^(\\d+|\\*)(/\\d+)?$" },
             "at": { "type": "string", "format": "date-time" },
             "net": { "type": "string", "format": "cidr" },
-            "set": { "type": "array", "x-kubernetes-list-type": "set", "items": { "type": "string" } },
-            "map": { "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": { "type": "object" } },
             "any": { "type": "integer", "anyOf": [{ "minimum": 10 }, { "maximum": 2 }], "not": { "enum": [12] } },
             "one": { "type": "object", "oneOf": [{ "required": ["a"] }, { "required": ["b"] }] },
             "all": { "type": "integer", "allOf": [{ "minimum": 3 }, { "maximum": 5 }] },
@@ -264,8 +304,7 @@ mod tests {
     #[test]
     fn demands_are_checked() {
         let check = |spec: Value| {
-            let mut errors = Vec::new();
-            validate(&schema(), &json!({ "metadata": 5, "spec": spec }), None, None, &mut errors);
+            let errors = validate(&schema(), &json!({ "metadata": 5, "spec": spec }), None, None);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         assert_eq!(check(json!({ "size": 1 })), "");
@@ -279,25 +318,17 @@ mod tests {
     }
 
     #[test]
-    fn words_lists_and_alternatives_are_checked() {
+    fn words_and_alternatives_are_checked() {
         let check = |field: &str, value: Value| {
-            let mut errors = Vec::new();
             let mut spec = json!({ "size": 1 });
             spec[field] = value;
-            validate(&schema(), &json!({ "spec": spec }), None, None, &mut errors);
+            let errors = validate(&schema(), &json!({ "spec": spec }), None, None);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         for (field, good, bad, message) in [
             ("cron", json!("*/5"), json!("x"), "spec.cron in body should match '^(\\d+|\\*)(/\\d+)?$'"),
             ("at", json!("2026-01-02T03:04:05Z"), json!("now"), "spec.at in body must be of type date-time: \"now\""),
             ("net", json!("10.0.0.0/8"), json!("10.0.0.0/33"), "must be of type cidr"),
-            ("set", json!(["a", "b"]), json!(["a", "a"]), "spec.set[1]: Duplicate value: \"a\""),
-            (
-                "map",
-                json!([{ "k": 1 }, { "k": 2 }]),
-                json!([{ "k": 1, "v": 1 }, { "k": 1 }]),
-                "spec.map[1]: Duplicate value",
-            ),
             ("any", json!(11), json!(5), "\"spec.any\" must validate at least one schema (anyOf)"),
             ("any", json!(1), json!(12), "\"spec.any\" must not validate the schema (not)"),
             (

@@ -57,11 +57,17 @@ pub fn check(of: Type<'_>, value: &Value) -> Vec<String> {
     errors
 }
 
-/// What is wrong with a scalar of a type that the table knows.
+/// What is wrong with a scalar of a type that the table or a structural schema knows.
 fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
     let kind = match of {
         Type::Field(field) => &field.kind,
         Type::Item(kind) => kind,
+        Type::Custom { schema, .. } => match schema["type"].as_str() {
+            Some("integer" | "number") => &FieldType::Number(""),
+            Some("boolean") => &FieldType::Boolean,
+            Some("string") => &FieldType::String,
+            _ => return None,
+        },
         _ => return None,
     };
     let found = match value {

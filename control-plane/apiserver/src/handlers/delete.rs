@@ -280,6 +280,9 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
             Grace::Now => {}
         }
     }
+    if !deleting {
+        target.resource.kind.behaviour.prepare_delete(&mut new, now);
+    }
     set_dependents_finalizers(target, options, &mut new);
     let held = !corten_meta::finalizers(&new).is_empty() || spec_finalizers(target, &new) > 0;
     if !graceful && !held && !target.resource.kind.rules.graceful_delete {

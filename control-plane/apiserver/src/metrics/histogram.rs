@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Exposition;
 
 /// Counts of values up to each of `N` bounds, which the caller keeps.
-pub struct Histogram<const N: usize> {
+pub struct Histogram<const N: usize, const PARTS: u64 = 1_000_000> {
     buckets: [AtomicU64; N],
     beyond: AtomicU64,
-    /// The sum in millionths, which atomics can add.
+    /// The sum in parts of one, of which there are `PARTS`: atomics can add them.
     sum: AtomicU64,
 }
 
-impl<const N: usize> Default for Histogram<N> {
-    fn default() -> Histogram<N> {
+impl<const N: usize, const PARTS: u64> Default for Histogram<N, PARTS> {
+    fn default() -> Self {
         Histogram { buckets: [const { AtomicU64::new(0) }; N], beyond: AtomicU64::new(0), sum: AtomicU64::new(0) }
     }
 }
 
-impl<const N: usize> Histogram<N> {
+impl<const N: usize, const PARTS: u64> Histogram<N, PARTS> {
     /// Adds one value.
     pub fn observe(&self, value: f64, bounds: &[f64]) {
         self.add(value, 1, value, bounds);
@@ -28,7 +28,7 @@ impl<const N: usize> Histogram<N> {
     pub fn add(&self, value: f64, count: u64, sum: f64, bounds: &[f64]) {
         let bucket = bounds.iter().position(|bound| value <= *bound).and_then(|at| self.buckets.get(at));
         bucket.unwrap_or(&self.beyond).fetch_add(count, Ordering::Relaxed);
-        self.sum.fetch_add((sum * 1e6) as u64, Ordering::Relaxed);
+        self.sum.fetch_add((sum * PARTS as f64) as u64, Ordering::Relaxed);
     }
 
     pub fn count(&self) -> u64 {
@@ -48,7 +48,7 @@ impl<const N: usize> Histogram<N> {
             labels.push(("le", &bound));
             out.sample(&bucket, &labels, total as f64);
         }
-        out.sample(&format!("{name}_sum"), labels, self.sum.load(Ordering::Relaxed) as f64 / 1e6);
+        out.sample(&format!("{name}_sum"), labels, self.sum.load(Ordering::Relaxed) as f64 / PARTS as f64);
         out.sample(&format!("{name}_count"), labels, total as f64);
     }
 }

@@ -3,6 +3,8 @@
 //! Counting must cost next to nothing: a request finds its series once and adds to atomic numbers. Labels come from
 //! the table of resources and never from what a client made up, so that their number is bounded.
 
+mod access;
+pub mod admission;
 mod histogram;
 mod process;
 mod requests;
@@ -11,7 +13,9 @@ mod watches;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use access::*;
 pub use corten_meta::metrics::Exposition;
+use corten_meta::metrics::Registry;
 pub use histogram::Histogram;
 pub use process::render as process_metrics;
 pub use requests::{LongRunning, Requests};
@@ -32,27 +36,10 @@ pub struct Metrics {
     pub requests: Requests,
     pub authenticated: Attempts,
     pub authorized: Attempts,
+    pub decisions: Decisions,
     pub tls_handshake_errors: AtomicU64,
-}
-
-/// How often something succeeded and failed.
-#[derive(Default)]
-pub struct Attempts {
-    succeeded: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl Attempts {
-    pub fn count(&self, success: bool) {
-        let counter = if success { &self.succeeded } else { &self.failed };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn render(&self, out: &mut Exposition, name: &str, help: &str, [success, failure]: [&str; 2]) {
-        out.family(name, "counter", help);
-        out.sample(name, &[("result", success)], self.succeeded.load(Ordering::Relaxed) as f64);
-        out.sample(name, &[("result", failure)], self.failed.load(Ordering::Relaxed) as f64);
-    }
+    /// What happens seldom.
+    rare: Registry,
 }
 
 /// What the storage of one resource counts.
@@ -103,10 +90,14 @@ impl Metrics {
         let name = "apiserver_tls_handshake_errors_total";
         out.family(name, "counter", "TLS handshakes that failed.");
         out.sample(name, &[], self.tls_handshake_errors.load(Ordering::Relaxed) as f64);
+        let names = ["authentication_attempts", "authentication_duration_seconds"];
         let help = "Authentications, by how they ended.";
-        self.authenticated.render(&mut out, "authentication_attempts", help, ["success", "failure"]);
+        self.authenticated.render(&mut out, names, help, &["success", "failure"]);
+        let names = ["authorization_attempts_total", "authorization_duration_seconds"];
         let help = "Authorizations, by how they ended.";
-        self.authorized.render(&mut out, "authorization_attempts_total", help, ["allowed", "denied"]);
+        self.authorized.render(&mut out, names, help, &["allowed", "denied", "no-opinion"]);
+        server.admission.render_metrics(&mut out);
+        server.aggregation.render_metrics(&mut out);
         let resources = server.registry.resources();
         storage(&mut out, &resources);
         watches::render(&mut out, &resources);
@@ -115,7 +106,7 @@ impl Metrics {
         out.sample(name, &[], server.registry.store.revision() as f64);
         build_info(&mut out, server);
         process::render(&mut out);
-        out.finish()
+        out.finish() + &self.render_rare()
     }
 }
 

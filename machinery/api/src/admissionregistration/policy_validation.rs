@@ -10,7 +10,7 @@ use crate::check::{At, Errors};
 use crate::validation::label_selector;
 
 /// Words of CEL that cannot name a variable.
-const RESERVED: [&str; 20] = [
+const RESERVED: [&str; 21] = [
     "true",
     "false",
     "null",
@@ -31,6 +31,7 @@ const RESERVED: [&str; 20] = [
     "return",
     "var",
     "void",
+    "while",
 ];
 
 /// What both kinds of policy have.

@@ -12,6 +12,9 @@ use crate::kind::{Behaviour, Kind};
 
 struct CustomResourceDefinition;
 
+/// Holds a definition until its objects are gone.
+pub const CUSTOM_RESOURCE_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
 /// The declaration.
 pub fn kind() -> Kind {
     Kind::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
@@ -51,8 +54,8 @@ impl Behaviour for CustomResourceDefinition {
 
     /// Every version that was ever stored is remembered, until its objects are migrated.
     fn prepare_create(&self, object: &mut Value) {
-        let stored: Vec<Value> =
-            list(object, "/spec/versions").iter().filter(|v| truth(v, "/storage")).map(|v| v["name"].clone()).collect();
+        let storage = list(object, "/spec/versions").iter().find(|v| truth(v, "/storage"));
+        let stored: Vec<Value> = storage.map(|v| v["name"].clone()).into_iter().collect();
         put(object, "/status", json!({"storedVersions": stored}));
     }
 
@@ -64,6 +67,22 @@ impl Behaviour for CustomResourceDefinition {
             default_at(new, "/status", json!({}));
             put(new, "/status/storedVersions", stored);
         }
+    }
+
+    /// A definition stays until its objects are gone.
+    fn prepare_delete(&self, object: &mut Value, now: Timestamp) {
+        let mut finalizers = list(object, "/metadata/finalizers").to_vec();
+        if !finalizers.iter().any(|one| one == CUSTOM_RESOURCE_CLEANUP) {
+            finalizers.push(CUSTOM_RESOURCE_CLEANUP.into());
+            put(object, "/metadata/finalizers", finalizers);
+        }
+        let mut conditions = list(object, "/status/conditions").to_vec();
+        conditions.retain(|condition| text(condition, "/type") != "Terminating");
+        conditions.push(json!({"type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+            "lastTransitionTime": corten_meta::time::rfc3339(now),
+            "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"}));
+        default_at(object, "/status", json!({}));
+        put(object, "/status/conditions", conditions);
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

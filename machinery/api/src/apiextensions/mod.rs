@@ -6,6 +6,8 @@ mod customresourcedefinition;
 mod schemas;
 mod validation;
 
+pub use customresourcedefinition::CUSTOM_RESOURCE_CLEANUP;
+
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![customresourcedefinition::kind()]

@@ -15,7 +15,9 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     let mut errors = Errors::new();
     let (group, plural) = (spec.get("group"), spec.get("names").get("plural").text());
     let name = object.get("metadata").get("name");
-    if !name.is_empty() && name.text() != format!("{plural}.{}", group.text()) {
+    // A definition that is already there has a name, and cannot change what the name is made of.
+    let is_new = object.get("metadata").get("resourceVersion").is_empty();
+    if is_new && !name.is_empty() && name.text() != format!("{plural}.{}", group.text()) {
         errors.push(name.invalid("must be spec.names.plural+\".\"+spec.group"));
     }
     let messages = names::dns1123_subdomain(group.text());
@@ -32,6 +34,10 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
         if let Some(at) = shared(&spec, field) {
             rule(&at, &mut errors);
         }
+    }
+    if shared(&spec, "selectableFields").is_some_and(|fields| !fields.is_empty()) && all_lack_schema(&spec) {
+        let path = spec.path.child("selectableFields");
+        errors.push(FieldError::invalid(&path, "", "may only be set when validations.schema is included"));
     }
     validate_conversion(&spec.get("conversion"), &mut errors);
     validate_stored_versions(&object, &mut errors);
@@ -86,6 +92,26 @@ fn shared<'a>(spec: &At<'a>, field: &str) -> Option<At<'a>> {
     parts.all(|part| part.value == first.value).then(|| first.with(spec.path.child(field)))
 }
 
+fn all_lack_schema(spec: &At<'_>) -> bool {
+    spec.get("versions").items().all(|version| !version.get("schema").is_set())
+}
+
+/// The versions as errors show them: without what they share.
+fn shown(spec: &At<'_>) -> Value {
+    let versions = spec.get("versions");
+    let mut shown = versions.value.clone();
+    for field in ["schema", "subresources", "additionalPrinterColumns", "selectableFields"] {
+        let mut parts = versions.items().map(|version| version.get(field).value.clone());
+        let first = parts.next();
+        if parts.all(|part| Some(part) == first) {
+            for version in shown.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+                version.remove(field);
+            }
+        }
+    }
+    shown
+}
+
 fn validate_versions(spec: &At<'_>, errors: &mut Errors) {
     let versions = &spec.get("versions");
     for version in versions.items() {
@@ -100,13 +126,20 @@ fn validate_versions(spec: &At<'_>, errors: &mut Errors) {
         for (field, rule) in PARTS.iter().filter(|(field, _)| shared(spec, field).is_none()) {
             rule(&version.get(field), errors);
         }
+        let fields = version.get("selectableFields");
+        let lacks_schema = !version.get("schema").get("openAPIV3Schema").is_object();
+        if !fields.is_empty() && lacks_schema && shared(spec, "selectableFields").is_none() {
+            let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
+            errors.push(FieldError::invalid(&fields.path, "", detail));
+        }
     }
     let names: BTreeSet<&str> = versions.items().map(|version| version.get("name").text()).collect();
     if names.len() != versions.len() {
-        errors.push(versions.invalid("must contain unique version names"));
+        errors.push(FieldError::invalid(&versions.path, shown(spec), "must contain unique version names"));
     }
     if versions.items().filter(|version| version.get("storage").is_true()).count() != 1 {
-        errors.push(versions.invalid("must have exactly one version marked as storage version"));
+        let detail = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid(&versions.path, shown(spec), detail));
     }
     // The name of the first version is kept beside them.
     if let Some(first) = versions.items().next().map(|version| version.get("name")).filter(|name| !name.is_empty()) {
@@ -235,20 +268,20 @@ fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
         }
         return;
     }
-    for version in declared.items().filter(|version| version.get("storage").is_true()) {
+    // A name counts once, so that two versions of one name miss it.
+    let mut left: BTreeSet<&str> = stored.texts().collect();
+    for version in declared.items() {
         let name = version.get("name").text();
-        if !stored.texts().any(|known| known == name) {
+        if !left.remove(name) && version.get("storage").is_true() {
             errors.push(stored.invalid(format!("must have the storage version {name}")));
         }
     }
-    for version in stored.items() {
+    for version in stored.items().filter(|version| left.contains(version.text())) {
         let name = version.text();
-        if !declared.items().any(|declared| declared.get("name").text() == name) {
-            let detail = format!(
-                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
-            );
-            errors.push(version.invalid(detail));
-        }
+        let detail = format!(
+            "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+        );
+        errors.push(version.invalid(detail));
     }
 }
 

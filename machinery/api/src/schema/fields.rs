@@ -34,7 +34,8 @@ pub fn check_fields(type_name: &str, value: &Value) -> FieldReport {
     check.report
 }
 
-/// Removes what the table does not know, and null fields, as decoding into a struct and back would.
+/// Removes what the table does not know, and null fields, as decoding into a struct and back would; a null among texts
+/// is an empty one.
 pub fn prune(type_name: &str, value: &mut Value) {
     if let Some(t) = schema().type_(type_name) {
         prune_type(t, value);
@@ -58,6 +59,7 @@ fn prune_type(t: &Type, value: &mut Value) {
 
 fn prune_value(kind: &FieldType, value: &mut Value) {
     match kind {
+        FieldType::String if value.is_null() => *value = Value::String(String::new()),
         FieldType::Ref(id) => prune_type(schema().get(*id), value),
         FieldType::List(items) => {
             value.as_array_mut().into_iter().flatten().for_each(|item| prune_value(items, item));
@@ -88,11 +90,21 @@ struct Check<'v> {
     owner: &'static str,
     /// The name of the type of the field's values, where it is more than their shape.
     type_name: Option<&'static str>,
+    /// The struct that all errors name, inside of one that decodes itself.
+    outer: Option<&'static str>,
 }
+
+/// The schemas of definitions. Where one of these stands, three types may hold something else instead.
+const SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+/// A struct without fields, which the table cannot tell from an object of any shape.
+const EMPTY_STRUCT: &str = "CustomResourceSubresourceStatus";
 
 impl<'v> Check<'v> {
     fn object(&mut self, t: &'static Type, value: &'v Value) {
-        if let Some(scalar) = &t.scalar {
+        if let Some(scalar) = t.scalar.as_ref().filter(|_| t.short_name() != EMPTY_STRUCT) {
+            if let Some(instead) = t.short_name().strip_prefix("JSONSchemaPropsOr") {
+                return self.schema_or(instead, value);
+            }
             // Raw JSON is whatever it is; the kind's rules judge it.
             if t.short_name() != "RawExtension" {
                 self.value(scalar, value);
@@ -122,6 +134,26 @@ impl<'v> Check<'v> {
         self.owner = owner;
     }
 
+    /// A schema or, in its place, a truth value, a list of schemas or a list of names. These types decode themselves:
+    /// unknown fields inside are not told, and errors name the struct around them.
+    fn schema_or(&mut self, instead: &str, value: &'v Value) {
+        let Some(props) = schema().type_(SCHEMA_PROPS) else { return };
+        let (unknown, outer) = (self.report.unknown.len(), self.outer);
+        self.outer = Some(outer.unwrap_or(self.owner));
+        match (instead, value) {
+            (_, Value::Object(_)) => self.object(props, value),
+            ("Array", Value::Array(items)) => items.iter().for_each(|item| self.object(props, item)),
+            ("StringArray", Value::Array(items)) => {
+                items.iter().for_each(|item| self.value(&FieldType::String, item));
+            }
+            ("Bool", Value::Bool(_)) => {}
+            ("Bool", _) => self.report.type_errors.push("boolean or JSON schema expected".to_string()),
+            _ => {}
+        }
+        self.report.unknown.truncate(unknown);
+        self.outer = outer;
+    }
+
     /// `spec.containers[0].image`, as unknown fields are reported.
     fn path(&self) -> String {
         let mut path = String::new();
@@ -148,6 +180,7 @@ impl<'v> Check<'v> {
 
     fn value(&mut self, kind: &'static FieldType, value: &'v Value) {
         if value.is_null() {
+            self.report.has_nulls = true;
             return;
         }
         match (kind, value) {
@@ -228,7 +261,7 @@ impl<'v> Check<'v> {
         } else {
             format!(
                 "json: cannot unmarshal {found} into Go struct field {}.{} of type {go_type}",
-                self.owner,
+                self.outer.unwrap_or(self.owner),
                 self.go_path()
             )
         };
@@ -425,5 +458,33 @@ mod tests {
         let before = crd.clone();
         prune("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", &mut crd);
         assert_eq!(crd, before);
+    }
+
+    #[test]
+    fn schemas_are_checked_also_where_something_else_may_stand() {
+        const DEFINITION: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
+        let check = |schema: Value, status: Value| {
+            let version = json!({"schema": {"openAPIV3Schema": schema}, "subresources": {"status": status}});
+            check_fields(DEFINITION, &json!({"spec": {"versions": [version]}}))
+        };
+        let at = "JSONSchemaProps.spec.versions.schema.openAPIV3Schema";
+        for (schema, wanted) in [
+            (
+                json!({"items": {"type": 5}}),
+                format!("json: cannot unmarshal number into Go struct field {at}.items.type of type string"),
+            ),
+            (json!({"additionalProperties": "x"}), "boolean or JSON schema expected".to_string()),
+            (
+                json!({"items": {"x-kubernetes-validations": [{"rule": 5}]}}),
+                format!(
+                    "json: cannot unmarshal number into Go struct field {at}.items.x-kubernetes-validations.rule of type string"
+                ),
+            ),
+        ] {
+            assert_eq!(check(schema, json!({})).type_errors, [wanted]);
+        }
+        let good = json!({"items": {"odd": 1}, "additionalProperties": true});
+        assert_eq!(check(good, json!({"odd": 1})).unknown, ["spec.versions[0].subresources.status.odd"]);
+        assert!(check(json!({}), json!("x")).type_errors[0].ends_with("of type v1.CustomResourceSubresourceStatus"));
     }
 }

@@ -37,20 +37,21 @@ const CAPABILITIES: &[&str] = &[
     "SETUID",
     "SYS_CHROOT",
 ];
-const SE_LINUX_TYPES: &[&str] = &["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
-const SYSCTLS: &[&str] = &[
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
+const SE_LINUX_TYPES: &[&str] = &["", "container_t", "container_init_t", "container_kvm_t"];
+/// With the minor version that first allowed each.
+const SYSCTLS: &[(&str, u32)] = &[
+    ("kernel.shm_rmid_forced", 0),
+    ("net.ipv4.ip_local_port_range", 0),
+    ("net.ipv4.tcp_syncookies", 0),
+    ("net.ipv4.ping_group_range", 0),
+    ("net.ipv4.ip_unprivileged_port_start", 0),
+    ("net.ipv4.ip_local_reserved_ports", 27),
+    ("net.ipv4.tcp_keepalive_time", 29),
+    ("net.ipv4.tcp_fin_timeout", 29),
+    ("net.ipv4.tcp_keepalive_intvl", 29),
+    ("net.ipv4.tcp_keepalive_probes", 29),
+    ("net.ipv4.tcp_rmem", 32),
+    ("net.ipv4.tcp_wmem", 32),
 ];
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
@@ -156,6 +157,9 @@ fn hosts(container: &Value) -> Vec<String> {
 }
 
 fn host_probes(pod: &Pod<'_>) -> Option<Violation> {
+    if !pod.version.since(34) {
+        return None;
+    }
     let bad: Vec<&str> = pod.bad(|c| !hosts(c).is_empty()).into_iter().collect::<BTreeSet<_>>().into_iter().collect();
     let all: Vec<String> = pod.containers().flat_map(hosts).collect::<BTreeSet<_>>().into_iter().collect();
     violation(!bad.is_empty(), "probe or lifecycle host", || {
@@ -178,7 +182,7 @@ fn privileged(pod: &Pod<'_>) -> Option<Violation> {
 
 fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     // A pod in a user namespace of its own may see all of /proc.
-    if pod.spec["hostUsers"] == false {
+    if pod.has_own_users() {
         return None;
     }
     let is_bad = |c: &Value| !matches!(text(c, "/securityContext/procMount"), "" | "Default");
@@ -190,14 +194,16 @@ fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
+    let is_bad_type =
+        |kind: &str| !SE_LINUX_TYPES.contains(&kind) && !(kind == "container_engine_t" && pod.version.since(31));
     let is_bad = |context: &Value| {
-        !SE_LINUX_TYPES.contains(&text(context, "/seLinuxOptions/type"))
+        is_bad_type(text(context, "/seLinuxOptions/type"))
             || !text(context, "/seLinuxOptions/user").is_empty()
             || !text(context, "/seLinuxOptions/role").is_empty()
     };
     let who = setters(pod, is_bad)?;
     let mut what = Vec::new();
-    let types = bad_values(pod, "/seLinuxOptions/type", |v| !SE_LINUX_TYPES.contains(&v));
+    let types = bad_values(pod, "/seLinuxOptions/type", is_bad_type);
     if !types.is_empty() {
         what.push(format!("{} {}", plural("type", types.len()), quoted(&types)));
     }
@@ -214,7 +220,8 @@ fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
 fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
     let list = pod.spec.pointer("/securityContext/sysctls").and_then(Value::as_array);
     let names = list.into_iter().flatten().map(|s| s["name"].as_str().unwrap_or_default());
-    let bad: Vec<&str> = names.filter(|name| !SYSCTLS.contains(name)).collect();
+    let bad: Vec<&str> =
+        names.filter(|name| !SYSCTLS.iter().any(|(known, since)| known == name && pod.version.since(*since))).collect();
     violation(!bad.is_empty(), "forbidden sysctls", || bad.join(", "))
 }
 
@@ -229,7 +236,7 @@ pub fn added<'a>(container: &'a Value, allowed: &[&str]) -> Vec<&'a str> {
     list.into_iter().flatten().filter_map(Value::as_str).filter(|name| !allowed.contains(name)).collect()
 }
 
-fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
+pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let bad = pod.bad(|c| !added(c, CAPABILITIES).is_empty());
     violation(!bad.is_empty(), "non-default capabilities", || {
         let names: BTreeSet<&str> = pod.containers().flat_map(|c| added(c, CAPABILITIES)).collect();
@@ -238,7 +245,7 @@ fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
+pub fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     let is_bad = |kind: &str| !matches!(kind, "RuntimeDefault" | "Localhost");
     let who =
         setters(pod, |context| context.pointer("/seccompProfile/type").and_then(Value::as_str).is_some_and(is_bad))?;

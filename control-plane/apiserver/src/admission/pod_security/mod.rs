@@ -1,17 +1,24 @@
 //! PodSecurity: the Pod Security Standards, as the labels of a namespace ask for them.
 //!
-//! `enforce` refuses pods; `warn` also speaks up for workloads whose pods would be refused later. The checks are
-//! pure functions on a pod spec, one list for each level.
+//! `enforce` refuses pods; `audit` notes and `warn` says what would be refused, also of workloads whose pods are made
+//! later. The checks are pure functions on a pod spec, one list for each level; a namespace may ask for those of an
+//! older version.
 
 mod baseline;
+mod policy;
 mod restricted;
 
-use corten_meta::{Status, Value};
+use std::collections::{BTreeMap, HashSet};
+
+use corten_meta::{Object, Status, Value};
 use futures::future::BoxFuture;
 
 use super::{Attributes, Operation, Plugin};
+use crate::metrics::POD_SECURITY_EVALUATIONS;
+use policy::{Level, LevelVersion, PREFIX, Policy, Version};
 
-const PREFIX: &str = "pod-security.kubernetes.io/";
+/// The most pods of a namespace that are looked at when it asks for a stricter level.
+const MOST_PODS: usize = 3000;
 
 /// What a check found: the reason in short, and the detail.
 pub struct Violation {
@@ -22,41 +29,16 @@ pub struct Violation {
 /// One check; `None` is a pass.
 pub type Check = fn(&Pod<'_>) -> Option<Violation>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Level {
-    Privileged,
-    Baseline,
-    Restricted,
-}
-
-impl Level {
-    fn parse(text: &str) -> Level {
-        match text {
-            "privileged" => Level::Privileged,
-            "baseline" => Level::Baseline,
-            // What cannot be understood is read as the safest, as upstream does.
-            _ => Level::Restricted,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Level::Privileged => "privileged",
-            Level::Baseline => "baseline",
-            Level::Restricted => "restricted",
-        }
-    }
-}
-
-/// A pod spec and the annotations beside it.
+/// A pod spec, the annotations beside it, and the version whose checks count.
 pub struct Pod<'a> {
     pub spec: &'a Value,
-    pub annotations: std::collections::BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub version: Version,
 }
 
 impl<'a> Pod<'a> {
-    fn new(template: &'a Value) -> Pod<'a> {
-        Pod { spec: &template["spec"], annotations: corten_meta::annotations(template) }
+    fn new(template: &'a Value, version: Version) -> Pod<'a> {
+        Pod { spec: &template["spec"], annotations: corten_meta::annotations(template), version }
     }
 
     /// All containers of all kinds.
@@ -67,8 +49,14 @@ impl<'a> Pod<'a> {
             .flat_map(move |list| spec[list].as_array().into_iter().flatten())
     }
 
+    /// Whether what does not exist on Windows need not be asked of the pod.
     pub fn is_windows(&self) -> bool {
-        self.spec.pointer("/os/name").and_then(Value::as_str) == Some("windows")
+        self.version.since(25) && self.spec.pointer("/os/name").and_then(Value::as_str) == Some("windows")
+    }
+
+    /// Whether the pod is in a user namespace of its own: it is root of nothing but itself.
+    pub fn has_own_users(&self) -> bool {
+        self.version.since(35) && self.spec["hostUsers"] == false
     }
 
     /// The names of the containers that fail a test.
@@ -86,41 +74,139 @@ impl Plugin for PodSecurity {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let ephemeral = a.operation == Operation::Update && a.is("", "pods", "ephemeralcontainers");
-            if a.creates("", "pods") || ephemeral {
-                return check_pod(a);
+            if !matches!(a.operation, Operation::Create | Operation::Update) {
+                return Ok(());
             }
-            if let Some(template) = template_of(a) {
-                warn_of(a, template);
+            if a.is("", "namespaces", "") {
+                return check_namespace(a);
             }
-            Ok(())
+            if ["", "ephemeralcontainers", "resize"].iter().any(|subresource| a.is("", "pods", subresource)) {
+                let changes = a.old.as_ref().is_none_or(|old| is_significant(&a.object, old));
+                return if changes { check(a, &a.object, true) } else { Ok(()) };
+            }
+            template_of(a).map_or(Ok(()), |template| check(a, template, false))
         })
     }
 }
 
-/// The level and version of a mode, from the labels of the namespace.
-fn mode(a: &Attributes<'_>, mode: &str) -> (Level, String) {
-    let namespace = a.target.server.cached("", "v1", "namespaces", "", a.target.namespace);
-    let label = |name: String| namespace.as_ref().and_then(|n| n.header.labels.get(&name).cloned());
-    let level = label(format!("{PREFIX}{mode}")).map_or(Level::Privileged, |text| Level::parse(&text));
-    (level, label(format!("{PREFIX}{mode}-version")).unwrap_or_else(|| "latest".to_owned()))
+/// Whether a change of a pod can break a level: other containers or other images.
+fn is_significant(new: &Value, old: &Value) -> bool {
+    let images = |pod: &Value, list: &str| -> Vec<Value> {
+        pod["spec"][list].as_array().into_iter().flatten().map(|container| container["image"].clone()).collect()
+    };
+    ["containers", "initContainers", "ephemeralContainers"].iter().any(|list| images(new, list) != images(old, list))
 }
 
-fn check_pod(a: &Attributes<'_>) -> Result<(), Status> {
-    let pod = Pod::new(&a.object);
-    let (level, version) = mode(a, "enforce");
-    if let Some(found) = evaluate(level, &pod) {
-        return Err(a.forbidden(format!("violates PodSecurity \"{}:{version}\": {found}", level.word())));
+/// Holds a pod, or the template of pods to come, to what its namespace asks for.
+fn check(a: &Attributes<'_>, template: &Value, is_pod: bool) -> Result<(), Status> {
+    let namespace = a.target.server.cached("", "v1", "namespaces", "", a.target.namespace);
+    let (policy, errors) =
+        namespace.map(|found| Policy::of(&found.header.labels)).unwrap_or_else(|| Policy::of(&BTreeMap::new()));
+    if errors.is_empty() && policy.is_privileged() {
+        if is_pod {
+            count(a, policy.enforce, "enforce", "allow", is_pod);
+        }
+        return Ok(());
     }
-    warn_of(a, &a.object);
+    let note = |key: &str, value: &str| a.target.context.annotate(&format!("{PREFIX}{key}"), value);
+    if let Some(why) = corten_meta::field::aggregate(&errors) {
+        note("error", &format!("Failed to parse policy: {why}"));
+    }
+    let mut refused = None;
+    if is_pod {
+        note("enforce-policy", &policy.enforce.to_string());
+        let found = evaluate(policy.enforce, template);
+        count(a, policy.enforce, "enforce", if found.is_some() { "deny" } else { "allow" }, is_pod);
+        refused = found.map(|found| a.forbidden(format!("violates PodSecurity \"{}\": {found}", policy.enforce)));
+    }
+    if let Some(found) = evaluate(policy.audit, template) {
+        count(a, policy.audit, "audit", "deny", is_pod);
+        note("audit-violations", &format!("would violate PodSecurity \"{}\": {found}", policy.audit));
+    }
+    if let Some(status) = refused {
+        return Err(status);
+    }
+    if let Some(found) = evaluate(policy.warn, template) {
+        count(a, policy.warn, "warn", "deny", is_pod);
+        a.target.context.warn(format!("would violate PodSecurity \"{}\": {found}", policy.warn));
+    }
     Ok(())
 }
 
-fn warn_of(a: &Attributes<'_>, template: &Value) {
-    let (level, version) = mode(a, "warn");
-    if let Some(found) = evaluate(level, &Pod::new(template)) {
-        a.target.context.warn(format!("would violate PodSecurity \"{}:{version}\": {found}", level.word()));
+fn count(a: &Attributes<'_>, asked: LevelVersion, mode: &str, decision: &str, is_pod: bool) {
+    let version = if asked.level == Level::Privileged { Version::LATEST } else { asked.version }.to_string();
+    let operation = a.operation.word().to_lowercase();
+    let resource = if is_pod { "pod" } else { "controller" };
+    let labels = [decision, mode, asked.level.word(), &version, &operation, resource, a.subresource()];
+    a.target.server.metrics.add(&POD_SECURITY_EVALUATIONS, &labels);
+}
+
+/// The labels of a namespace make sense; what they newly enforce is told of the pods that are there.
+fn check_namespace(a: &Attributes<'_>) -> Result<(), Status> {
+    let (policy, errors) = Policy::of(&corten_meta::labels(&a.object));
+    let (before, old_errors) = match &a.old {
+        Some(old) => Policy::of(&corten_meta::labels(old)),
+        None => (policy, Vec::new()),
+    };
+    if !errors.is_empty() && errors != old_errors {
+        return Err(Status::invalid(&a.target.resource.group_kind(), a.name(), errors));
     }
+    let (new, old) = (policy.enforce, before.enforce);
+    let relaxed = new.version == old.version && new.level <= old.level;
+    if a.old.is_some() && new.level != Level::Privileged && !relaxed {
+        let pods = a.target.server.cached_list("", "v1", "pods", a.name());
+        warnings(a.name(), new, pods).into_iter().for_each(|warning| a.target.context.warn(warning));
+    }
+    Ok(())
+}
+
+/// What is to be said of the pods of a namespace that break the level it newly enforces.
+fn warnings(namespace: &str, asked: LevelVersion, pods: Vec<std::sync::Arc<Object>>) -> Vec<String> {
+    let total = pods.len();
+    // One pod of each controller before the others, which are like it.
+    let mut seen = HashSet::new();
+    let (mut first, rest): (Vec<Value>, Vec<Value>) = pods.iter().map(|pod| pod.value()).partition(|pod| {
+        let owners = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let controller = owners.into_iter().find(|owner| owner["controller"] == true);
+        controller.is_none_or(|owner| seen.insert(owner["uid"].as_str().unwrap_or_default().to_owned()))
+    });
+    first.extend(rest);
+    first.truncate(MOST_PODS);
+    let mut broken: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    for pod in &first {
+        let reasons: Vec<String> = violations(asked, pod).into_iter().map(|found| found.reason).collect();
+        if !reasons.is_empty() {
+            let name = corten_meta::name(pod);
+            let (least, count) = broken.entry(reasons.join(", ")).or_insert_with(|| (name.to_owned(), 0));
+            *count += 1;
+            if name < least.as_str() {
+                name.clone_into(least);
+            }
+        }
+    }
+    let mut said = Vec::new();
+    if first.len() < total {
+        let checked = first.len();
+        said.push(format!(
+            "new PodSecurity enforce level only checked against the first {checked} of {total} existing pods"
+        ));
+    }
+    if !broken.is_empty() {
+        said.push(format!(
+            "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{asked}\""
+        ));
+    }
+    let mut each: Vec<String> = broken
+        .into_iter()
+        .map(|(reasons, (name, count))| match count {
+            1 => format!("{name}: {reasons}"),
+            2 => format!("{name} (and 1 other pod): {reasons}"),
+            many => format!("{name} (and {} other pods): {reasons}", many - 1),
+        })
+        .collect();
+    each.sort_unstable();
+    said.extend(each);
+    said
 }
 
 /// The pod template of a workload.
@@ -128,23 +214,28 @@ fn template_of<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
     let kind = &a.target.resource.kind;
     let workload = matches!(kind.group.as_str(), "apps" | "batch")
         || (kind.group.is_empty() && matches!(kind.plural.as_str(), "replicationcontrollers" | "podtemplates"));
-    if !workload || a.operation == Operation::Delete || !a.subresource().is_empty() {
+    if !workload || !a.subresource().is_empty() {
         return None;
     }
     let object = &a.object;
     ["/spec/jobTemplate/spec/template", "/spec/template", "/template"].into_iter().find_map(|at| object.pointer(at))
 }
 
-/// Everything that breaks a level, in one line; `None` if nothing does.
-fn evaluate(level: Level, pod: &Pod<'_>) -> Option<String> {
-    let checks: Vec<Check> = match level {
-        Level::Privileged => return None,
-        Level::Baseline => baseline::CHECKS.iter().chain(baseline::LENIENT).copied().collect(),
-        Level::Restricted => baseline::CHECKS.iter().chain(restricted::CHECKS).copied().collect(),
+/// Everything that breaks a level.
+fn violations(asked: LevelVersion, template: &Value) -> Vec<Violation> {
+    let pod = Pod::new(template, asked.version);
+    let own: &[Check] = match asked.level {
+        Level::Privileged => return Vec::new(),
+        Level::Baseline => baseline::LENIENT,
+        Level::Restricted => restricted::CHECKS,
     };
-    let found: Vec<String> = checks
+    baseline::CHECKS.iter().chain(own).filter_map(|check| check(&pod)).collect()
+}
+
+/// The same in one line; `None` if nothing does.
+fn evaluate(asked: LevelVersion, template: &Value) -> Option<String> {
+    let found: Vec<String> = violations(asked, template)
         .into_iter()
-        .filter_map(|check| check(pod))
         .map(|v| if v.detail.is_empty() { v.reason } else { format!("{} ({})", v.reason, v.detail) })
         .collect();
     (!found.is_empty()).then(|| found.join(", "))
@@ -193,7 +284,7 @@ mod tests {
                 for file in std::fs::read_dir(path).expect("a folder of fixtures") {
                     let file = file.expect("a fixture").path();
                     let pod = corten_meta::decode_yaml(&std::fs::read(&file).expect("a file")).expect("a pod");
-                    let found = evaluate(level, &Pod::new(&pod));
+                    let found = evaluate(LevelVersion { level, version: Version::LATEST }, &pod);
                     if found.is_none() != passes {
                         wrong.push(format!("{} {found:?}", file.display()));
                     }
@@ -209,9 +300,49 @@ mod tests {
     fn the_message_is_upstreams() {
         let pod = serde_json::json!({ "spec": { "containers": [{ "name": "c" }] } });
         assert_eq!(
-            evaluate(Level::Restricted, &Pod::new(&pod)).unwrap(),
+            evaluate(LevelVersion { level: Level::Restricted, version: Version::LATEST }, &pod).unwrap(),
             "allowPrivilegeEscalation != false (container \"c\" must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"c\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"c\" must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \"c\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
         );
-        assert_eq!(evaluate(Level::Baseline, &Pod::new(&pod)), None);
+        assert_eq!(evaluate(LevelVersion { level: Level::Baseline, version: Version::LATEST }, &pod), None);
+    }
+
+    #[test]
+    fn older_versions_ask_for_less() {
+        let check = |pod: Value, label: &str, expected: Option<&str>| {
+            let labels = [("enforce", "restricted"), ("enforce-version", label)];
+            let labels = labels.map(|(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).into();
+            let found = evaluate(Policy::of(&labels).0.enforce, &pod);
+            assert_eq!(found.is_some(), expected.is_some(), "{label} {found:?}");
+            if let (Some(found), Some(expected)) = (found, expected) {
+                assert!(found.contains(expected), "{found}");
+            }
+        };
+        let secure = serde_json::json!({ "allowPrivilegeEscalation": false, "runAsNonRoot": true });
+        let pod = |context: Value| serde_json::json!({ "spec": { "containers": [{ "name": "c", "securityContext": context }] } });
+        check(pod(secure.clone()), "v1.18", None);
+        check(pod(secure.clone()), "v1.19", Some("seccompProfile"));
+        check(pod(secure.clone()), "v1.22", Some("unrestricted capabilities"));
+        let mut adds = secure;
+        adds["capabilities"] = serde_json::json!({ "add": ["SYS_ADMIN"] });
+        check(pod(adds), "v1.18", Some("non-default capabilities"));
+    }
+
+    #[test]
+    fn a_stricter_namespace_is_told_of_its_pods() {
+        let pod = |name: &str, privileged: bool| {
+            let context = serde_json::json!({ "privileged": privileged });
+            let pod = serde_json::json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "n" },
+                "spec": { "containers": [{ "name": "c", "securityContext": context }] } });
+            std::sync::Arc::new(Object::from_value(&pod, 1).unwrap())
+        };
+        let asked = LevelVersion { level: Level::Baseline, version: Version::LATEST };
+        let pods = vec![pod("b", true), pod("a", true), pod("good", false)];
+        assert_eq!(
+            warnings("n", asked, pods),
+            [
+                "existing pods in namespace \"n\" violate the new PodSecurity enforce level \"baseline:latest\"",
+                "a (and 1 other pod): privileged",
+            ]
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use corten_meta::Value;
 
-use super::baseline::{added, bad_values, setters};
+use super::baseline::{self, added, bad_values, setters};
 use super::{Check, Pod, Violation, containers, plural, quoted, uses, violation};
 
 /// The checks of this level beyond the common ones, in upstream's order.
@@ -23,13 +23,8 @@ const VOLUMES: &[&str] = &[
     "image",
 ];
 
-/// A pod in a user namespace of its own is root of nothing but itself.
-fn has_own_users(pod: &Pod<'_>) -> bool {
-    pod.spec["hostUsers"] == false
-}
-
 fn allow_privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
-    if pod.is_windows() {
+    if pod.is_windows() || !pod.version.since(8) {
         return None;
     }
     let allowed = |c: &Value| c.pointer("/securityContext/allowPrivilegeEscalation") != Some(&Value::Bool(false));
@@ -40,6 +35,9 @@ fn allow_privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
+    if !pod.version.since(22) {
+        return baseline::capabilities(pod);
+    }
     if pod.is_windows() {
         return None;
     }
@@ -64,7 +62,7 @@ fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
 
 fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     // Without its own users the common check has spoken already.
-    if !has_own_users(pod) {
+    if !pod.has_own_users() {
         return None;
     }
     let is_bad = |v: &str| !matches!(v, "" | "Default");
@@ -101,7 +99,7 @@ fn volumes(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
-    if has_own_users(pod) {
+    if pod.has_own_users() {
         return None;
     }
     const REASON: &str = "runAsNonRoot != true";
@@ -128,7 +126,7 @@ fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
-    if has_own_users(pod) {
+    if pod.has_own_users() || !pod.version.since(23) {
         return None;
     }
     let who = setters(pod, |context| context.pointer("/runAsUser").and_then(Value::as_i64) == Some(0))?;
@@ -136,6 +134,9 @@ fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
+    if !pod.version.since(19) {
+        return baseline::seccomp(pod);
+    }
     if pod.is_windows() {
         return None;
     }

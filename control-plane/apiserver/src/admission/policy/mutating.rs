@@ -5,6 +5,7 @@
 //! `Reinvocation`).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use corten_cel::value::to_json;
 use corten_cel::{RUNTIME_BUDGET, Value as Cel};
@@ -20,6 +21,7 @@ use crate::admission::expressions::Rights;
 use crate::admission::{Attributes, Indifferent, Operation, Plugin};
 use crate::fields::merge;
 use crate::handlers::ownership::{managers_are_valid, restore_managers, type_of};
+use crate::metrics::{MUTATING_POLICY_CHECKS, MUTATING_POLICY_SECONDS};
 use crate::registry::Resource;
 
 /// The plugin.
@@ -102,7 +104,12 @@ async fn bound_policy(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding
             let mut input = input(a, &resource).await.map_err(message)?;
             input.params = one.clone();
             let rights = Rights::new(a, &resource);
+            let began = Instant::now();
             let mutated = rights.settled(|| mutate(policy, mutation, index == 0, &input, &rights, &resource)).await;
+            let error_type = if mutated.is_ok() { "no_error" } else { "invalid_error" };
+            let labels = [error_type, &policy.name, &binding.name];
+            a.target.server.metrics.add(&MUTATING_POLICY_CHECKS, &labels);
+            a.target.server.metrics.took(&MUTATING_POLICY_SECONDS, &labels, began.elapsed());
             let Some(object) = mutated? else { return Ok(()) };
             *a.object = read(a, &resource, object).await.map_err(message)?;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use corten_cel::{RUNTIME_BUDGET, Value as Cel};
 use corten_meta::Status;
@@ -17,6 +18,7 @@ use super::{conditions_hold, is_exempt};
 use crate::admission::expressions::Rights;
 use crate::admission::{Attributes, Indifferent, Plugin};
 use crate::custom_resources::usable_message;
+use crate::metrics::{VALIDATING_POLICY_CHECKS, VALIDATING_POLICY_SECONDS};
 use crate::registry::Resource;
 
 /// The longest value of an audit annotation.
@@ -36,6 +38,8 @@ struct Denied {
     message: String,
     reason: String,
     index: usize,
+    /// As metrics tell it.
+    error_type: &'static str,
 }
 
 /// What a policy notes in the audit log: the distinct values of each key, over all bindings and parameters.
@@ -44,6 +48,8 @@ type Notes = BTreeMap<String, Vec<String>>;
 /// What the evaluation of a policy for one set of parameters gave.
 #[derive(Default)]
 struct Judgement {
+    /// How many validations were looked at.
+    evaluated: usize,
     denied: Vec<Denied>,
     annotations: Vec<(String, String)>,
 }
@@ -85,7 +91,7 @@ impl Plugin for ValidatingAdmissionPolicy {
 }
 
 fn failure(message: String) -> Denied {
-    Denied { message, reason: String::new(), index: 0 }
+    Denied { message, reason: String::new(), index: 0, error_type: "invalid_error" }
 }
 
 /// A policy under one binding: the refusal, if it refuses.
@@ -116,7 +122,9 @@ async fn bound_policy(
     let mut refusal = None;
     for one in params {
         input.params = one;
+        let began = Instant::now();
         let judgement = rights.settled(|| judge(policy, &input, &rights)).await;
+        count(a, policy, binding, &judgement, began);
         for (key, value) in judgement.annotations {
             let values = notes.entry(key).or_default();
             if !values.contains(&value) {
@@ -129,6 +137,20 @@ async fn bound_policy(
         }
     }
     Ok(refusal)
+}
+
+/// Counts the validations of a judgement: those that hold, and those that do not once for each action.
+fn count(a: &Attributes<'_>, policy: &Policy, binding: &Binding, judgement: &Judgement, began: Instant) {
+    let each = began.elapsed() / u32::try_from(judgement.evaluated.max(1)).unwrap_or(u32::MAX);
+    let one = |action: &str, error_type: &str| {
+        let labels = [action, error_type, &policy.name, &binding.name];
+        a.target.server.metrics.add(&VALIDATING_POLICY_CHECKS, &labels);
+        a.target.server.metrics.took(&VALIDATING_POLICY_SECONDS, &labels, each);
+    };
+    (judgement.denied.len()..judgement.evaluated).for_each(|_| one("allow", "no_error"));
+    for denied in &judgement.denied {
+        binding.actions.iter().for_each(|action| one(&action.to_lowercase(), denied.error_type));
+    }
 }
 
 /// Does what the binding wants done about a validation that failed.
@@ -177,7 +199,7 @@ fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Ju
     let mut judgement = Judgement::default();
     let fail = |judgement: &mut Judgement, index: usize, message: String| {
         if !policy.fail_open {
-            judgement.denied.push(Denied { message, reason: String::new(), index });
+            judgement.denied.push(Denied { index, ..failure(message) });
         }
     };
     match conditions_hold(policy, &scope) {
@@ -188,6 +210,7 @@ fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Ju
             return judgement;
         }
     }
+    judgement.evaluated = policy.validations.len();
     let mut budget = RUNTIME_BUDGET;
     for (index, validation) in policy.validations.iter().enumerate() {
         let value = match &validation.compiled {
@@ -201,7 +224,7 @@ fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Ju
             Ok(_) => {
                 let message = message(validation, &scope, &mut budget);
                 let reason = validation.reason.clone();
-                judgement.denied.push(Denied { message, reason, index });
+                judgement.denied.push(Denied { message, reason, index, error_type: "no_error" });
             }
             Err(message) => fail(&mut judgement, index, message),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use corten_cel::{Env, Value as Cel};
 use corten_meta::{FieldError, Path, Status, Value};
@@ -11,6 +12,7 @@ use super::review;
 use crate::admission::Attributes;
 use crate::admission::expressions::{self, Rights};
 use crate::conditions::{Condition, all_hold, compile};
+use crate::metrics::{CONDITION_ERRORS, CONDITION_EXCLUSIONS, CONDITION_SECONDS};
 
 /// What the conditions may speak of.
 static ENV: LazyLock<Env> = LazyLock::new(|| expressions::env(false, true));
@@ -45,7 +47,18 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
         ];
         all_hold(invocation.hook.conditions.iter(), &variables)
     });
-    match held.await {
+    let began = Instant::now();
+    let held = held.await;
+    let metrics = &a.target.server.metrics;
+    let step = if invocation.hook.mutates { "admit" } else { "validate" };
+    let labels = ["webhook", &invocation.hook.name, a.operation.word(), step];
+    metrics.took(&CONDITION_SECONDS, &labels, began.elapsed());
+    match &held {
+        Ok(true) => {}
+        Ok(false) => metrics.add(&CONDITION_EXCLUSIONS, &labels),
+        Err(_) => metrics.add(&CONDITION_ERRORS, &labels),
+    }
+    match held {
         Ok(matches) => Ok(matches),
         Err(_) if invocation.hook.fail_open => Ok(false),
         Err(errors) => {

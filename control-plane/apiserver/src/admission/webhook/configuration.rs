@@ -35,6 +35,8 @@ pub struct Webhook {
     pub review_version: Option<&'static str>,
     /// Whether it wants to see the object again after later changes.
     pub reinvoke: bool,
+    /// Whether it may change what it is shown; only such webhooks have a policy for being called again.
+    pub mutates: bool,
     /// What must hold for it to be called.
     pub conditions: Vec<Condition>,
 }
@@ -67,6 +69,7 @@ impl Webhook {
             dry_run: matches!(text("sideEffects"), "None" | "NoneOnDryRun"),
             review_version: spoken,
             reinvoke: text("reinvocationPolicy") == "IfNeeded",
+            mutates: !text("reinvocationPolicy").is_empty(),
             conditions: conditions::read(hook),
         }
     }

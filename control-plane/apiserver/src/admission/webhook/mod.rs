@@ -13,11 +13,14 @@ mod configuration;
 pub(super) mod matching;
 mod review;
 
+use std::time::Instant;
+
 use corten_meta::{Status, Value};
 use futures::future::{BoxFuture, join_all};
 
 use super::{Attributes, Indifferent, Operation, Plugin};
 use crate::handlers::ownership::{managers_are_valid, restore_managers};
+use crate::metrics::{WEBHOOK_FAIL_OPEN, WEBHOOK_REJECTIONS, WEBHOOK_REQUESTS, WEBHOOK_SECONDS};
 use call::{Failure, call};
 use configuration::{Configurations, Webhook};
 use matching::{Invocation, invocation};
@@ -86,7 +89,9 @@ async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, in
     if a.reinvocation.again && !a.reinvocation.may_call_again(plugin, &hook.id) {
         return Ok(());
     }
+    let began = Instant::now();
     let called = ask(a, &invocation).await;
+    count(a, hook, "admit", began, called.as_ref().err());
     if hook.reinvoke {
         a.reinvocation.remember(plugin, &hook.id);
     }
@@ -179,7 +184,10 @@ impl Plugin for ValidatingAdmissionWebhook {
 /// Calls one validating webhook.
 async fn judge(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) -> Result<(), Status> {
     let hook = invocation.hook;
-    match call(a, invocation, false).await {
+    let began = Instant::now();
+    let called = call(a, invocation, false).await;
+    count(a, hook, "validating", began, called.as_ref().err());
+    match called {
         Ok(_) => Ok(()),
         Err(Failure::Refused(status)) => Err(status),
         Err(Failure::Call(why)) if hook.fail_open => {
@@ -189,6 +197,26 @@ async fn judge(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) ->
             Ok(())
         }
         Err(Failure::Call(why)) => Err(failed(hook, &why)),
+    }
+}
+
+/// Counts one call of a webhook, by how it ended.
+fn count(a: &Attributes<'_>, hook: &Webhook, step: &str, began: Instant, failure: Option<&Failure>) {
+    let metrics = &a.target.server.metrics;
+    let operation = a.operation.word();
+    let (code, error) = match failure {
+        None => ("200".to_owned(), None),
+        Some(Failure::Refused(status)) => (status.code.to_string(), Some("no_error")),
+        Some(Failure::Call(_)) => ("500".to_owned(), Some("calling_webhook_error")),
+    };
+    let passed_over = hook.fail_open && matches!(failure, Some(Failure::Call(_)));
+    let rejected = if failure.is_some() && !passed_over { "true" } else { "false" };
+    metrics.add(&WEBHOOK_REQUESTS, &[&code, &hook.name, operation, rejected, step]);
+    metrics.took(&WEBHOOK_SECONDS, &[&hook.name, operation, rejected, step], began.elapsed());
+    if passed_over {
+        metrics.add(&WEBHOOK_FAIL_OPEN, &[&hook.name, step]);
+    } else if let Some(error) = error {
+        metrics.add(&WEBHOOK_REJECTIONS, &[error, &hook.name, operation, &code, step]);
     }
 }
 

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::token::Authenticated;
 use crate::config::{Config, RemoteServer};
 use crate::error::Error;
+use crate::metrics::{AUTHENTICATION_RELOADED_AT, AUTHENTICATION_RELOADS};
 use crate::outbound::Caller;
 use crate::server::Server;
 use configuration::{Anonymous, Configuration, Issuer};
@@ -163,7 +164,9 @@ pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
         }
         configuration.mark_unchanged();
         let Some(server) = server.upgrade() else { return };
-        match Issuers::new(&server.config) {
+        let read = Issuers::new(&server.config);
+        server.metrics.reloaded(&AUTHENTICATION_RELOADS, &AUTHENTICATION_RELOADED_AT, read.is_ok());
+        match read {
             Ok(issuers) => {
                 server.issuers.store(Arc::new(issuers));
                 tracing::info!("the authentication configuration was read again");

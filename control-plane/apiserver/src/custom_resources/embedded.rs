@@ -1,0 +1,164 @@
+//! Resources inside of custom resources (`x-kubernetes-embedded-resource`): they have a type and metadata like any other.
+//! Pure.
+
+use corten_meta::{FieldError, Path, Value, names};
+
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// Goes to every embedded resource of a value.
+fn each<E>(
+    schema: &Value,
+    value: &mut Value,
+    path: &Path,
+    visit: &mut dyn FnMut(&mut Value, &Path) -> Result<(), E>,
+) -> Result<(), E> {
+    if value.is_object() && schema["x-kubernetes-embedded-resource"] == true {
+        visit(value, path)?;
+    }
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                let (known, values) = (schema["properties"].get(name), &schema["additionalProperties"]);
+                match known {
+                    Some(schema) => each(schema, value, &path.child(name), visit)?,
+                    None if values.is_object() => each(values, value, &path.key(name), visit)?,
+                    None => {}
+                }
+            }
+        }
+        Value::Array(items) if schema["items"].is_object() => {
+            for (index, item) in items.iter_mut().enumerate() {
+                each(&schema["items"], item, &path.index(index), visit)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether there can be embedded resources at all, which is rare.
+fn has_any(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => map.iter().any(|(key, value)| match key.as_str() {
+            "x-kubernetes-embedded-resource" => *value == true,
+            "properties" => value.as_object().into_iter().flatten().any(|(_, schema)| has_any(schema)),
+            "items" | "additionalProperties" => has_any(value),
+            _ => false,
+        }),
+        _ => false,
+    }
+}
+
+/// Reads the metadata of embedded resources as metadata: what it does not know goes, and is named in `unknown`.
+pub fn coerce(schema: &Value, object: &mut Value, unknown: &mut Vec<String>) -> Result<(), FieldError> {
+    if !has_any(schema) {
+        return Ok(());
+    }
+    each(schema, object, &Path::default(), &mut |resource, path| {
+        for field in ["apiVersion", "kind"] {
+            if let Some(given) = resource.get(field).filter(|given| !given.is_string()) {
+                return Err(FieldError::invalid(&path.child(field), given.clone(), "must be a string"));
+            }
+        }
+        let Some(metadata) = resource.get_mut("metadata") else { return Ok(()) };
+        let place = path.child("metadata");
+        let report = corten_api::check_fields(OBJECT_META, metadata);
+        if let Some(error) = report.type_errors.first() {
+            return Err(FieldError::invalid(&place, metadata.clone(), error));
+        }
+        unknown.extend(report.unknown.iter().map(|field| format!("{place}.{field}")));
+        if metadata.is_null() {
+            *metadata = serde_json::json!({});
+        }
+        corten_api::prune(OBJECT_META, metadata);
+        let is_empty = |value: &Value| match value {
+            Value::String(text) => text.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        };
+        if let Some(metadata) = metadata.as_object_mut() {
+            metadata.retain(|_, value| !is_empty(value));
+        }
+        Ok(())
+    })
+}
+
+/// What is wrong with embedded resources.
+pub fn validate(schema: &Value, object: &Value, errors: &mut Vec<FieldError>) {
+    if !has_any(schema) {
+        return;
+    }
+    let visited: Result<(), ()> = each(schema, &mut object.clone(), &Path::default(), &mut |resource, path| {
+        judge(resource, path, errors);
+        Ok(())
+    });
+    // Nothing above refuses to go on.
+    let _ = visited;
+}
+
+fn judge(resource: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let places = ["apiVersion", "kind"].map(|field| (resource.get(field), path.child(field)));
+    for (_, place) in places.iter().filter(|(given, _)| given.is_none()) {
+        errors.push(FieldError::required(place, ""));
+    }
+    let [version, kind] = places.map(|(given, place)| (given.and_then(Value::as_str), place));
+    match version.0 {
+        Some("") => errors.push(FieldError::invalid(&version.1, "", "must not be empty")),
+        Some(text) if text.matches('/').count() > 1 => {
+            errors.push(FieldError::invalid(&version.1, text, format!("unexpected GroupVersion string: {text}")));
+        }
+        _ => {}
+    }
+    match kind.0.map(|text| (text, names::dns1035_label(&text.to_lowercase()))) {
+        Some(("", _)) => errors.push(FieldError::invalid(&kind.1, "", "must not be empty")),
+        Some((text, messages)) if !messages.is_empty() => {
+            let detail = format!("may have mixed case, but should otherwise match: {}", messages.join(","));
+            errors.push(FieldError::invalid(&kind.1, text, detail));
+        }
+        _ => {}
+    }
+    if resource.get("metadata").is_some() {
+        errors.extend(corten_api::objectmeta::validate_embedded(resource, &path.child("metadata")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn schema() -> Value {
+        let resource = json!({ "type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true });
+        json!({ "type": "object", "properties": { "list": { "type": "array", "items": resource } } })
+    }
+
+    #[test]
+    fn metadata_is_read_as_such() {
+        let mut object =
+            json!({ "list": [{ "metadata": { "name": "", "labels": { "a": "b" }, "odd": 1 }, "kept": 1 }] });
+        let mut unknown = Vec::new();
+        coerce(&schema(), &mut object, &mut unknown).unwrap();
+        assert_eq!(unknown, ["list[0].metadata.odd"]);
+        assert_eq!(object, json!({ "list": [{ "metadata": { "labels": { "a": "b" } }, "kept": 1 }] }));
+        let mut wrong = json!({ "list": [{ "metadata": { "name": 5 } }] });
+        let error = coerce(&schema(), &mut wrong, &mut unknown).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "list[0].metadata: Invalid value: {\"name\":5}: json: cannot unmarshal number into Go struct field ObjectMeta.name of type string"
+        );
+    }
+
+    #[test]
+    fn a_resource_has_a_type() {
+        let check = |resource: Value| {
+            let mut errors = Vec::new();
+            validate(&schema(), &json!({ "list": [resource] }), &mut errors);
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(check(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } })), "");
+        assert_eq!(check(json!({})), "list[0].apiVersion: Required value; list[0].kind: Required value");
+        let found = check(json!({ "apiVersion": "a/b/c", "kind": "", "metadata": { "labels": { "a b": "c" } } }));
+        assert!(found.starts_with("list[0].apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c; list[0].kind: Invalid value: \"\": must not be empty; list[0].metadata.labels: Invalid value: \"a b\": name part"), "{found}");
+    }
+}

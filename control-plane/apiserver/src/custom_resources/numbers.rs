@@ -1,0 +1,113 @@
+//! Bounds of numbers, as upstream's validator compares them: whole numbers as such, with what their bounds have behind
+//! the point cut off; all others as floats. Pure.
+
+use corten_meta::Value;
+
+/// What a schema may demand of a number.
+#[derive(Clone, Copy)]
+pub enum Bound {
+    MultipleOf,
+    Minimum { exclusive: bool },
+    Maximum { exclusive: bool },
+}
+
+/// The greatest whole number below which every other has a float of its own.
+const MOST_EXACT: f64 = 9_007_199_254_740_991.0;
+
+/// Whether a float stands for a whole number.
+pub fn is_whole(number: f64) -> bool {
+    const EPSILON: f64 = 1e-9;
+    let whole = number.trunc();
+    number.abs() <= MOST_EXACT
+        && (number == whole || ((number - whole).abs() / (number.abs() + whole.abs()) < EPSILON && whole != 0.0))
+}
+
+/// Whether a number is one of the type and format that a schema names.
+pub fn fits(number: &Value, kind: &str, format: Option<&str>) -> bool {
+    let text = match number.as_i64() {
+        Some(whole) => whole.to_string(),
+        None => number.as_f64().unwrap_or_default().to_string(),
+    };
+    match (kind, format) {
+        ("integer", Some("int32")) => text.parse::<i32>().is_ok(),
+        ("integer", _) => text.parse::<i64>().is_ok(),
+        ("number", Some("float")) => number.as_f64().is_none_or(|n| n.abs() <= f64::from(f32::MAX)),
+        _ => true,
+    }
+}
+
+/// Why a number breaks a bound. `native` says that the bound is of the type of the schema.
+pub fn broken(number: &Value, bound: Bound, limit: f64, native: bool) -> Option<String> {
+    match number.as_i64().filter(|_| native) {
+        // Cutting off is what the comparison is about; a limit beyond the range becomes its end.
+        Some(whole) => broken_whole(whole, bound, limit as i64),
+        None => broken_float(number.as_f64()?, bound, limit),
+    }
+}
+
+fn broken_whole(number: i64, bound: Bound, limit: i64) -> Option<String> {
+    let failed = match bound {
+        Bound::MultipleOf => limit > 0 && number % limit != 0,
+        Bound::Minimum { exclusive } => number < limit || (exclusive && number == limit),
+        Bound::Maximum { exclusive } => number > limit || (exclusive && number == limit),
+    };
+    failed.then(|| words(bound, &limit.to_string()))
+}
+
+fn broken_float(number: f64, bound: Bound, limit: f64) -> Option<String> {
+    let failed = match bound {
+        Bound::MultipleOf if limit <= 0.0 => false,
+        Bound::MultipleOf if limit < 1.0 => !is_whole(1.0 / limit * number),
+        Bound::MultipleOf => !is_whole(number / limit),
+        Bound::Minimum { exclusive } => number < limit || (exclusive && number == limit),
+        Bound::Maximum { exclusive } => number > limit || (exclusive && number == limit),
+    };
+    failed.then(|| words(bound, &limit.to_string()))
+}
+
+fn words(bound: Bound, limit: &str) -> String {
+    match bound {
+        Bound::MultipleOf => format!("should be a multiple of {limit}"),
+        Bound::Minimum { exclusive: true } => format!("should be greater than {limit}"),
+        Bound::Minimum { exclusive: false } => format!("should be greater than or equal to {limit}"),
+        Bound::Maximum { exclusive: true } => format!("should be less than {limit}"),
+        Bound::Maximum { exclusive: false } => format!("should be less than or equal to {limit}"),
+    }
+}
+
+/// Whether a number is the one that an enum lists, once it is of that one's type.
+pub fn same(number: &Value, listed: &Value) -> bool {
+    match (number.as_i64(), number.as_f64(), listed.as_i64()) {
+        (None, Some(number), Some(listed)) => number as i64 == listed,
+        (Some(_), Some(number), None) => listed.as_f64() == Some(number),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn whole_numbers_are_compared_as_such() {
+        let maximum = Bound::Maximum { exclusive: false };
+        assert_eq!(broken(&json!(10), maximum, 9.5, true).as_deref(), Some("should be less than or equal to 9"));
+        assert_eq!(broken(&json!(9.6), maximum, 9.5, true).as_deref(), Some("should be less than or equal to 9.5"));
+        assert_eq!(
+            broken(&json!(5), Bound::Minimum { exclusive: true }, 5.0, true).as_deref(),
+            Some("should be greater than 5")
+        );
+        assert_eq!(broken(&json!(0.3), Bound::MultipleOf, 0.1, true), None);
+        assert!(broken(&json!(7), Bound::MultipleOf, 5.0, true).is_some());
+    }
+
+    #[test]
+    fn a_number_fits_its_format() {
+        assert!(fits(&json!(5.0), "integer", None) && !fits(&json!(1.5), "integer", None));
+        assert!(!fits(&json!(3_000_000_000_i64), "integer", Some("int32")));
+        assert!(!fits(&json!(1e30), "integer", None) && fits(&json!(1e30), "number", None));
+        assert!(is_whole(5.0) && !is_whole(1e30) && !is_whole(0.5));
+        assert!(same(&json!(1.5), &json!(1)) && !same(&json!(2), &json!(1)));
+    }
+}

@@ -1,0 +1,158 @@
+//! What authentication, authorization and admission count, under upstream's names. Those that are asked with every
+//! request count into numbers of their own; what is rare finds its series by name.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use corten_meta::metrics::{Family, Kind};
+
+use super::{Exposition, Histogram, Metrics};
+use crate::authorization::Decision;
+
+/// The bounds of the durations of authentication and authorization, in seconds.
+const ACCESS_SECONDS: &[f64] =
+    &[0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
+/// Of a question to an authorizing webhook, of a webhook of admission, of conditions, and of a policy.
+const QUESTION: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const WEBHOOK: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+const CONDITIONS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
+const POLICY: &[f64] = &[0.000_000_5, 0.001, 0.01, 0.1, 1.0];
+
+macro_rules! families {
+    ($($name:ident = $full:literal, $kind:expr, [$($label:literal),*], $help:literal;)*) => {
+        $(pub static $name: Family = Family { name: $full, kind: $kind, labels: &[$($label),*], help: $help };)*
+    };
+}
+
+families! {
+    WEBHOOK_SECONDS = "apiserver_admission_webhook_admission_duration_seconds", Kind::Histogram(WEBHOOK),
+        ["name", "operation", "rejected", "type"], "How long webhooks of admission took.";
+    WEBHOOK_REQUESTS = "apiserver_admission_webhook_request_total", Kind::Counter,
+        ["code", "name", "operation", "rejected", "type"], "Calls of webhooks of admission.";
+    WEBHOOK_REJECTIONS = "apiserver_admission_webhook_rejection_count", Kind::Counter,
+        ["error_type", "name", "operation", "rejection_code", "type"], "Writes that webhooks refused.";
+    WEBHOOK_FAIL_OPEN = "apiserver_admission_webhook_fail_open_count", Kind::Counter,
+        ["name", "type"], "Writes that went on without a webhook that failed.";
+    CONDITION_SECONDS = "apiserver_admission_match_condition_evaluation_seconds", Kind::Histogram(CONDITIONS),
+        ["kind", "name", "operation", "type"], "How long match conditions took.";
+    CONDITION_ERRORS = "apiserver_admission_match_condition_evaluation_errors_total", Kind::Counter,
+        ["kind", "name", "operation", "type"], "Match conditions that could not be evaluated.";
+    CONDITION_EXCLUSIONS = "apiserver_admission_match_condition_exclusions_total", Kind::Counter,
+        ["kind", "name", "operation", "type"], "Writes that match conditions kept from a webhook or policy.";
+    VALIDATING_POLICY_CHECKS = "apiserver_validating_admission_policy_check_total", Kind::Counter,
+        ["enforcement_action", "error_type", "policy", "policy_binding"], "Checks by validating policies.";
+    VALIDATING_POLICY_SECONDS = "apiserver_validating_admission_policy_check_duration_seconds", Kind::Histogram(POLICY),
+        ["enforcement_action", "error_type", "policy", "policy_binding"], "How long such checks took.";
+    MUTATING_POLICY_CHECKS = "apiserver_mutating_admission_policy_check_total", Kind::Counter,
+        ["error_type", "policy", "policy_binding"], "Changes by mutating policies.";
+    MUTATING_POLICY_SECONDS = "apiserver_mutating_admission_policy_check_duration_seconds", Kind::Histogram(POLICY),
+        ["error_type", "policy", "policy_binding"], "How long such changes took.";
+    AUTHORIZATION_DECISIONS = "apiserver_authorization_decisions_total", Kind::Counter,
+        ["decision", "name", "type"], "Questions that an authorizer decided.";
+    AUTHORIZATION_WEBHOOK = "apiserver_authorization_webhook_evaluations_total", Kind::Counter,
+        ["name", "result"], "Questions to authorizing webhooks.";
+    AUTHORIZATION_WEBHOOK_SECONDS = "apiserver_authorization_webhook_duration_seconds", Kind::Histogram(QUESTION),
+        ["name", "result"], "How long authorizing webhooks took.";
+    AUTHORIZATION_WEBHOOK_FAIL_OPEN = "apiserver_authorization_webhook_evaluations_fail_open_total", Kind::Counter,
+        ["name", "result"], "Failed questions that were taken for no opinion.";
+    AUTHORIZATION_CONDITION_SECONDS = "apiserver_authorization_match_condition_evaluation_seconds",
+        Kind::Histogram(CONDITIONS), ["name", "type"], "How long match conditions of authorizers took.";
+    AUTHORIZATION_CONDITION_ERRORS = "apiserver_authorization_match_condition_evaluation_errors_total", Kind::Counter,
+        ["name", "type"], "Match conditions of authorizers that could not be evaluated.";
+    AUTHORIZATION_CONDITION_EXCLUSIONS = "apiserver_authorization_match_condition_exclusions_total", Kind::Counter,
+        ["name", "type"], "Questions that match conditions kept from an authorizer.";
+    POD_SECURITY_EVALUATIONS = "pod_security_evaluations_total", Kind::Counter,
+        ["decision", "mode", "policy_level", "policy_version", "request_operation", "resource", "subresource"],
+        "Pods and their templates that were held to a level.";
+    AUTHENTICATION_RELOADS = "apiserver_authentication_config_controller_automatic_reloads_total", Kind::Counter,
+        ["apiserver_id_hash", "status"], "Reloads of the authentication configuration.";
+    AUTHENTICATION_RELOADED_AT = "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds",
+        Kind::Gauge, ["apiserver_id_hash", "status"], "When the authentication configuration was last reloaded.";
+    AUTHORIZATION_RELOADS = "apiserver_authorization_config_controller_automatic_reloads_total", Kind::Counter,
+        ["apiserver_id_hash", "status"], "Reloads of the authorization configuration.";
+    AUTHORIZATION_RELOADED_AT = "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
+        Kind::Gauge, ["apiserver_id_hash", "status"], "When the authorization configuration was last reloaded.";
+}
+
+/// How one kind of question ended, with how long it took: authentication or authorization.
+#[derive(Default)]
+pub struct Attempts {
+    results: [Histogram<{ ACCESS_SECONDS.len() }>; 3],
+}
+
+impl Attempts {
+    /// Counts one; `result` is a place among the words it is rendered with.
+    pub fn count(&self, result: usize, took: Duration) {
+        if let Some(histogram) = self.results.get(result) {
+            histogram.observe(took.as_secs_f64(), ACCESS_SECONDS);
+        }
+    }
+
+    pub(super) fn render(&self, out: &mut Exposition, [attempts, seconds]: [&str; 2], help: &str, results: &[&str]) {
+        out.family(attempts, "counter", help);
+        for (result, histogram) in results.iter().zip(&self.results) {
+            out.sample(attempts, &[("result", result)], histogram.count() as f64);
+        }
+        out.family(seconds, "histogram", "How long that took.");
+        for (result, histogram) in results.iter().zip(&self.results).filter(|(_, h)| h.count() > 0) {
+            histogram.render(out, seconds, &[("result", result)], ACCESS_SECONDS);
+        }
+    }
+}
+
+/// The place of a decision among `allowed`, `denied` and `no-opinion`.
+pub fn place(decision: Decision) -> usize {
+    match decision {
+        Decision::Allow => 0,
+        Decision::Deny => 1,
+        Decision::NoOpinion => 2,
+    }
+}
+
+/// What the authorizers of this server itself decided: by authorizer, allowed and denied.
+#[derive(Default)]
+pub struct Decisions([[AtomicU64; 2]; AUTHORIZERS.len()]);
+
+/// The types of the authorizers that need not ask anybody.
+pub const AUTHORIZERS: [&str; 4] = ["AlwaysAllow", "AlwaysDeny", "Node", "RBAC"];
+
+impl Decisions {
+    pub fn count(&self, authorizer: usize, decision: Decision) {
+        if let Some(counter) = self.0.get(authorizer).and_then(|counters| counters.get(place(decision))) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Metrics {
+    /// Adds one to a series that is rare.
+    pub fn add(&self, family: &'static Family, labels: &[&str]) {
+        self.rare.series(family, labels).add(1.0);
+    }
+
+    pub fn took(&self, family: &'static Family, labels: &[&str], took: Duration) {
+        self.rare.series(family, labels).observe(took.as_secs_f64());
+    }
+
+    /// Counts the reload of a configuration.
+    pub fn reloaded(&self, reloads: &'static Family, at: &'static Family, success: bool) {
+        // A server of this kind has no identity of its own in the API, so its hash is that of nothing.
+        let labels = ["", if success { "success" } else { "failure" }];
+        self.add(reloads, &labels);
+        self.rare.series(at, &labels).set(jiff::Timestamp::now().as_second() as f64);
+    }
+
+    /// The rare series, and what became of the frequent ones that share a family with them.
+    pub(super) fn render_rare(&self) -> String {
+        for (authorizer, counters) in AUTHORIZERS.iter().zip(&self.decisions.0) {
+            for (word, counter) in ["allowed", "denied"].iter().zip(counters) {
+                let count = counter.load(Ordering::Relaxed);
+                if count > 0 {
+                    let labels = [*word, &authorizer.to_lowercase(), *authorizer];
+                    self.rare.series(&AUTHORIZATION_DECISIONS, &labels).set(count as f64);
+                }
+            }
+        }
+        self.rare.render()
+    }
+}
