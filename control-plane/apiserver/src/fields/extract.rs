@@ -57,6 +57,28 @@ pub fn check(of: Type<'_>, value: &Value) -> Vec<String> {
     errors
 }
 
+/// A value as upstream prints the wrapper that it reads one through.
+fn wrapped(value: &Value) -> String {
+    format!("&{{{}}}", corten_meta::go::printed(value))
+}
+
+/// A value as upstream's language would write it in its source.
+fn as_source(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields: Vec<String> =
+                fields.iter().map(|(name, inner)| format!("{name:?}:{}", as_source(inner))).collect();
+            format!("map[string]interface {{}}{{{}}}", fields.join(", "))
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(as_source).collect();
+            format!("[]interface {{}}{{{}}}", items.join(", "))
+        }
+        Value::Null => "interface {}(nil)".to_owned(),
+        scalar => scalar.to_string(),
+    }
+}
+
 /// What is wrong with a scalar of a type that the table or a structural schema knows.
 fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
     let kind = match of {
@@ -73,14 +95,18 @@ fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
     let found = match value {
         Value::String(_) => "string",
         Value::Bool(_) => "bool",
+        Value::Object(_) => "map[string]interface {}",
+        Value::Array(_) => "[]interface {}",
         _ => "float64",
     };
     match kind {
         FieldType::Integer(_) | FieldType::Number(_) if !value.is_number() => {
             Some(format!("expected numeric (int or float), got {found}"))
         }
-        FieldType::Boolean if !value.is_boolean() => Some(format!("expected boolean, got {value}")),
-        FieldType::String if !value.is_string() => Some(format!("expected string, got {value}")),
+        FieldType::Boolean if !value.is_boolean() => Some(format!("expected boolean, got {}", wrapped(value))),
+        FieldType::String if !value.is_string() => {
+            Some(format!("expected string, got &value.valueUnstructured{{Value:{}}}", as_source(value)))
+        }
         _ => None,
     }
 }
@@ -91,17 +117,14 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
     }
     let mut wrong = |path: &[Element], what: String| errors.push(format!("{}: {what}", show(path)));
     match of.shape(value) {
-        Shape::Scalar if value.is_object() || value.is_array() => {
-            wrong(path, format!("expected scalar, got {value}"));
-        }
-        Shape::Scalar => {
-            if let Some(what) = scalar_error(of, value) {
-                wrong(path, what);
-            }
-        }
+        Shape::Scalar => match scalar_error(of, value) {
+            Some(what) => wrong(path, what),
+            None if value.is_object() || value.is_array() => wrong(path, format!("expected scalar, got {value}")),
+            None => {}
+        },
         Shape::Map { .. } => {
             let Some(fields) = value.as_object() else {
-                return wrong(path, format!("expected map, got {value}"));
+                return wrong(path, format!("expected map, got {}", wrapped(value)));
             };
             for (name, inner) in fields {
                 path.push(Element::Field(name.clone()));
@@ -114,7 +137,7 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
         }
         Shape::List { items, kind } => {
             let Some(list) = value.as_array() else {
-                return wrong(path, format!("expected list, got {value}"));
+                return wrong(path, format!("expected list, got {}", wrapped(value)));
             };
             let mut seen = std::collections::BTreeSet::new();
             for (index, item) in list.iter().enumerate() {

@@ -217,9 +217,21 @@ fn the_form_of_a_configuration_is_checked() {
             ".metadata.finalizers: duplicate entries for key [=\"a\"]",
             ".spec.containers[name=\"a\"].imag: field not declared in schema",
             ".spec.containers: duplicate entries for key [name=\"a\"]",
-            ".spec.volumes: expected list, got {}"
+            ".spec.volumes: expected list, got &{map[]}"
         ]
     );
+    for (spec, expected) in [
+        (json!({"hostNetwork": "x"}), ".spec.hostNetwork: expected boolean, got &{x}"),
+        (json!({"nodeSelector": []}), ".spec.nodeSelector: expected map, got &{[]}"),
+        (json!({"nodeName": true}), ".spec.nodeName: expected string, got &value.valueUnstructured{Value:true}"),
+        (
+            json!({"nodeName": ["a"]}),
+            ".spec.nodeName: expected string, got &value.valueUnstructured{Value:[]interface {}{\"a\"}}",
+        ),
+        (json!({"priority": {}}), ".spec.priority: expected numeric (int or float), got map[string]interface {}"),
+    ] {
+        assert_eq!(check(of, &json!({"spec": spec})), [expected]);
+    }
 }
 
 #[test]
