@@ -36,22 +36,22 @@ fn each<E>(
     Ok(())
 }
 
-/// Whether there can be embedded resources at all, which is rare.
-fn has_any(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => map.iter().any(|(key, value)| match key.as_str() {
-            "x-kubernetes-embedded-resource" => *value == true,
-            "properties" => value.as_object().into_iter().flatten().any(|(_, schema)| has_any(schema)),
-            "items" | "additionalProperties" => has_any(value),
-            _ => false,
+/// Whether a value holds an embedded resource, which is rare. Costs what the value is big, not what its schema is.
+fn holds_any(schema: &Value, value: &Value) -> bool {
+    match value {
+        Value::Object(_) if schema["x-kubernetes-embedded-resource"] == true => true,
+        Value::Object(map) => map.iter().any(|(name, value)| {
+            let below = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+            holds_any(below, value)
         }),
+        Value::Array(items) => items.iter().any(|item| holds_any(&schema["items"], item)),
         _ => false,
     }
 }
 
 /// Reads the metadata of embedded resources as metadata: what it does not know goes, and is named in `unknown`.
 pub fn coerce(schema: &Value, object: &mut Value, unknown: &mut Vec<String>) -> Result<(), FieldError> {
-    if !has_any(schema) {
+    if !holds_any(schema, object) {
         return Ok(());
     }
     each(schema, object, &Path::default(), &mut |resource, path| {
@@ -86,7 +86,7 @@ pub fn coerce(schema: &Value, object: &mut Value, unknown: &mut Vec<String>) -> 
 
 /// What is wrong with embedded resources.
 pub fn validate(schema: &Value, object: &Value, errors: &mut Vec<FieldError>) {
-    if !has_any(schema) {
+    if !holds_any(schema, object) {
         return;
     }
     let visited: Result<(), ()> = each(schema, &mut object.clone(), &Path::default(), &mut |resource, path| {

@@ -9,7 +9,7 @@ use serde_json::Map;
 pub fn validate(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     match value {
         Value::Object(map) => {
-            for (name, value) in map {
+            for (name, value) in map.iter().filter(|(_, value)| value.is_object() || value.is_array()) {
                 let (known, values) = (schema["properties"].get(name), &schema["additionalProperties"]);
                 if let Some(schema) = known {
                     validate(schema, value, &path.child(name), errors);
