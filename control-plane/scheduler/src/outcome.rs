@@ -12,7 +12,7 @@ use corten_client::{Client, DeleteOptions, Error, EventType, ObjectRef, Occurren
 use corten_meta::Value;
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::framework::Effect;
 use crate::preemption::Preemption;
@@ -24,11 +24,15 @@ use crate::scheduler::{Placed, Unplaced};
 const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Longer notes are cut: an event holds no more.
 const MAX_NOTE: usize = 1024;
+/// Victims that are taken down at once. A pod may need many, and many pods may need some: the API server refuses what
+/// exceeds its queues, and a pod whose victims stay has to wait for its next turn.
+const EVICTIONS: usize = 64;
 
 pub struct Outcomes {
     client: Client,
     recorder: SeriesRecorder,
     component: String,
+    evictions: Semaphore,
 }
 
 impl Outcomes {
@@ -36,7 +40,7 @@ impl Outcomes {
     pub fn new(client: Client, component: &str, identity: &str, busy: watch::Receiver<bool>) -> Outcomes {
         let host = identity.split('_').next().unwrap_or_default();
         let recorder = SeriesRecorder::new(&client, component, format!("{component}-{host}"), busy);
-        Outcomes { client, recorder, component: component.to_owned() }
+        Outcomes { client, recorder, component: component.to_owned(), evictions: Semaphore::new(EVICTIONS) }
     }
 
     /// Binds by the pod's own subresource.
@@ -231,6 +235,8 @@ impl Outcomes {
     }
 
     async fn evict_one(&self, pod: &PodRow, victim: &PodRow, node: &str, now: Timestamp) -> Result<(), Error> {
+        // It is never closed; and if it were, the eviction would still be due.
+        let _turn = self.evictions.acquire().await;
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
             "message": format!("{}: preempting to accommodate a higher priority pod", self.component),

@@ -147,12 +147,12 @@ impl Scheduler {
         self.queue.add(row.clone(), now).map(|_| row)
     }
 
-    /// A nomination of ours holds until the cache has shown it.
+    /// A nomination of ours holds until the cache has shown it: what it shows before is older, be it one of ours too.
     fn keep_nomination(&mut self, row: &mut PodRow) {
         if let Some(ours) = self.unconfirmed.get(&row.uid) {
-            match row.nominated.is_empty() {
-                true => row.nominated.clone_from(ours),
-                false => drop(self.unconfirmed.remove(&row.uid)),
+            match row.nominated == *ours {
+                false => row.nominated.clone_from(ours),
+                true => drop(self.unconfirmed.remove(&row.uid)),
             }
         }
     }
@@ -175,13 +175,6 @@ impl Scheduler {
         self.snapshot.nominated.remove(&row.uid);
         self.unconfirmed.remove(&row.uid);
         let old = self.snapshot.pod(&row.uid).cloned();
-        let row = match &old {
-            // A victim of ours that the cache does not show as going yet.
-            Some(old) if old.preempted && old.terminating && !row.terminating => {
-                Arc::new(PodRow { preempted: true, terminating: true, ..(*row).clone() })
-            }
-            _ => row,
-        };
         self.snapshot.add_pod(row.clone());
         match old {
             None => self.queue.wake(&ClusterEvent::PodPlaced(&row), &self.snapshot, now),

@@ -60,10 +60,8 @@ struct Condition<'a> {
 /// says what it holds.
 pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
     let header = &object.header;
-    // A victim of ours counts as going before it does.
-    let going = header.deletion_timestamp.is_some() || known.preempted;
     if header.generation > 1
-        || going != known.terminating
+        || header.deletion_timestamp.is_some() != known.terminating
         || header.labels != *known.labels()
         || *header.uid != *known.uid
     {
@@ -75,10 +73,12 @@ pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
         && glance.status.start_time.is_some() == known.started.is_some()
 }
 
-/// A pod that waits, as it was known but for its status, if nothing but that can have changed.
+/// A pod that waits, as it was known but for its status, if nothing but that can have changed. Which claims a pod has
+/// is told by its status: one with such is read whole.
 pub fn restated(known: &PodRow, object: &Object) -> Option<PodRow> {
     let header = &object.header;
-    let same = header.generation == known.generation
+    let same = known.demand.claims.is_empty()
+        && header.generation == known.generation
         && header.deletion_timestamp.is_none()
         && header.labels == *known.labels()
         && *header.uid == *known.uid;
