@@ -1,7 +1,7 @@
 //! What a decision adds to the metrics, as data: a plan says it, and the runtime counts it when the plan is done.
 //!
-//! Labels come from the code or are namespaces and zones: their number is bounded by the cluster, never by what a user
-//! can write into an object.
+//! Labels come from the code, or name namespaces, zones and autoscalers, as upstream's do: nothing else that a user writes
+//! into an object may become one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

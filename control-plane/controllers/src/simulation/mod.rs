@@ -3,7 +3,8 @@
 //!
 //! [`workloads`] plays those that keep pods, [`makers`] all others that create something. What must hold at every step:
 //! nothing is there more often than it was ever asked for. What must hold when the faults end: everything is as asked,
-//! and nothing is left over. [`everyone`] looks at every controller there is, on worlds put together at random.
+//! and nothing is left over. [`everyone`] plays all there are, each alone and all together, on worlds put
+//! together at random.
 
 mod everyone;
 mod makers;
