@@ -46,8 +46,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Token(command) => block_on(token::run(command)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();
-            // The server needs the other half of the machine; one thread alone spends nothing on waking others.
-            block_on_workers(bench::run(&flags), processors() / 2)
+            block_on(bench::run(&flags))
         }
         Command::Server(flags) => {
             log_to_stderr(&cli.log)?;
@@ -148,23 +147,12 @@ where
     })
 }
 
-fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    block_on_workers(future, processors())
-}
-
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
-}
-
 /// Boxed before it runs: the runtime would otherwise be compiled again around each command's future.
-fn block_on_workers<T>(future: impl Future<Output = Result<T>>, workers: usize) -> Result<T> {
+fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let future: Pin<Box<dyn Future<Output = Result<T>> + '_>> = Box::pin(future);
-    let mut builder = match workers {
-        0 | 1 => tokio::runtime::Builder::new_current_thread(),
-        _ => tokio::runtime::Builder::new_multi_thread(),
-    };
-    builder
-        .worker_threads(workers.clamp(1, 8))
+    let workers = std::thread::available_parallelism().map_or(2, usize::from).min(8);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
         .enable_all()
         .build()
         .context("the asynchronous runtime cannot start")?
