@@ -110,9 +110,26 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
+/// Rates depend on who else is on the machine; the processor's time of both ends, and of all between them, does not.
 fn measure(name: &str, client: &Path, to: SocketAddr) {
-    figure(&format!("{name}, connections"), enter(client, || connections(to)).expect("the pod is there"), "1/s");
-    figure(&format!("{name}, throughput"), enter(client, || throughput(to)).expect("the pod is there"), "Gbit/s");
+    let before = processor_seconds();
+    let (made, rate) = enter(client, || connections(to)).expect("the pod is there");
+    figure(&format!("{name}, connections"), rate, "1/s");
+    figure(&format!("{name}, processor a connection"), (processor_seconds() - before) * 1e6 / made, "µs");
+    let before = processor_seconds();
+    let (sent, rate) = enter(client, || throughput(to)).expect("the pod is there");
+    figure(&format!("{name}, throughput"), rate, "Gbit/s");
+    figure(&format!("{name}, processor a gigabyte"), (processor_seconds() - before) * 1e3 / sent, "ms");
+}
+
+/// What this process has used of processors.
+fn processor_seconds() -> f64 {
+    // SAFETY: a rusage is plain old data, for which all zeros is a value.
+    let mut used: nix::libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a whole rusage.
+    assert_eq!(unsafe { nix::libc::getrusage(nix::libc::RUSAGE_SELF, &mut used) }, 0, "usage is known");
+    let seconds = |time: nix::libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(used.ru_utime) + seconds(used.ru_stime)
 }
 
 /// A control group that this process is in until the end, if the kernel takes programs at its sockets.
@@ -245,9 +262,9 @@ fn swallow(mut stream: TcpStream) {
     while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
 }
 
-/// Connections a second of as many clients as the server has threads: each is made, asked, answered and reset, so that no
+/// Connections, and connections a second, of as many clients as the server has threads: each is made, asked, answered and reset, so that no
 /// port has to wait for its last packet.
-fn connections(to: SocketAddr) -> f64 {
+fn connections(to: SocketAddr) -> (f64, f64) {
     let start = Instant::now();
     let client = || {
         let mut made = 0;
@@ -263,7 +280,7 @@ fn connections(to: SocketAddr) -> f64 {
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
         clients.into_iter().map(|client| client.join().expect("a client")).sum()
     });
-    f64::from(made) / start.elapsed().as_secs_f64()
+    (f64::from(made), f64::from(made) / start.elapsed().as_secs_f64())
 }
 
 fn reset_when_closed(stream: &TcpStream) {
@@ -276,14 +293,15 @@ fn reset_when_closed(stream: &TcpStream) {
     assert_eq!(set, 0, "a socket can linger");
 }
 
-fn throughput(to: SocketAddr) -> f64 {
+/// Gigabytes, and gigabits a second, of one connection.
+fn throughput(to: SocketAddr) -> (f64, f64) {
     let mut stream = TcpStream::connect(to).expect("the server is there");
     let (buffer, start, mut sent) = (vec![0; 1 << 18], Instant::now(), 0u64);
     while start.elapsed() < DURATION {
         stream.write_all(&buffer).expect("the server reads");
         sent += buffer.len() as u64;
     }
-    sent as f64 * 8.0 / 1e9 / start.elapsed().as_secs_f64()
+    (sent as f64 / 1e9, sent as f64 * 8.0 / 1e9 / start.elapsed().as_secs_f64())
 }
 
 fn cluster_ip(number: u32) -> IpAddr {
