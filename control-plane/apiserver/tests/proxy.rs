@@ -240,6 +240,23 @@ async fn an_upgraded_connection_is_joined() {
     stream.read_exact(&mut echoed).await.unwrap();
     assert_eq!(&echoed, b"HELLO");
     drop(stream);
+
+    // A log is a WebSocket of this server's: the kubelet is asked for a plain body, here the path that it was asked.
+    let mut sender = connect(&cluster.ca, address).await;
+    let request = Request::get("/api/v1/namespaces/default/pods/p/log").header("host", "x");
+    let request = request.header("connection", "Upgrade").header("upgrade", "websocket");
+    let request = request.header("sec-websocket-version", "13").header("sec-websocket-protocol", "binary.k8s.io");
+    let request = request.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let mut response = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    assert_eq!(response.headers()["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    assert_eq!(response.headers()["sec-websocket-protocol"], "binary.k8s.io");
+    let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
+    let mut messages = vec![0; 2 + 2 + "/containerLogs/default/p/c".len()];
+    stream.read_exact(&mut messages).await.unwrap();
+    let path = [&[0x82, 0, 0x82, 26][..], b"/containerLogs/default/p/c"].concat();
+    assert_eq!(messages, path, "an empty message, then the log");
+    drop(stream);
     shutdown.cancel();
     serving.await.unwrap().unwrap();
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use corten_api::Role;
 use corten_meta::Status;
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Full, Limited};
@@ -14,6 +15,7 @@ use hyper_util::rt::TokioIo;
 
 use super::links::Places;
 use super::locate::Backend;
+use super::log_socket;
 use crate::body::{Body, Reply, RequestBody};
 use crate::handlers::Target;
 use crate::pipeline::Context;
@@ -49,7 +51,7 @@ pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: Re
             tracing::debug!(error = %e, "a proxied connection ended");
         }
     });
-    let upgrade = is_upgrade(&target.context.headers);
+    let upgrade = is_upgrade(&target.context.headers) && role != Role::Log;
     let request = request(target, &backend, body, upgrade)?;
     let response = sender.send_request(request).await.map_err(broken)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -58,6 +60,9 @@ pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: Re
     // The errors of a stream or a proxied page are the client's to read as they are.
     if role == Role::Log && !response.status().is_success() {
         return Err(refused(target, response).await);
+    }
+    if role == Role::Log && log_socket::is_asked_for(&target.context.headers) {
+        return log_socket::switch(target.server, target.context, chunks(response.into_body()));
     }
     if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }
 }
@@ -170,13 +175,17 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
 /// The backend's answer, its body still to come.
 pub fn passed(response: Response<Incoming>) -> Reply {
     let (parts, body) = response.into_parts();
-    let stream = BodyStream::new(body).filter_map(|frame| async move {
+    answer(&parts, Body::Stream(chunks(body)))
+}
+
+fn chunks(body: Incoming) -> BoxStream<'static, Result<Bytes, std::io::Error>> {
+    let frames = BodyStream::new(body).filter_map(|frame| async move {
         match frame {
             Ok(frame) => frame.into_data().ok().map(Ok),
             Err(e) => Some(Err(std::io::Error::other(e))),
         }
     });
-    answer(&parts, Body::Stream(stream.boxed()))
+    frames.boxed()
 }
 
 fn answer(parts: &http::response::Parts, body: Body) -> Reply {

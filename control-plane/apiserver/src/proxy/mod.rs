@@ -2,13 +2,15 @@
 //!
 //! The server authorizes and finds the way; bytes are passed through as they are, but for the links of
 //! proxied pages. Streams (WebSocket or SPDY)
-//! are upgraded on both sides and joined: the kubelet speaks their protocol, not the API server.
+//! are upgraded on both sides and joined: the kubelet speaks their protocol, not the API server. Only a log over a
+//! WebSocket is the API server's own.
 
 mod backend;
 mod fetch;
 mod kubelet;
 mod links;
 mod locate;
+mod log_socket;
 mod options;
 
 use corten_api::Role;

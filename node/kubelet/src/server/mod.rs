@@ -7,7 +7,6 @@ mod access;
 mod authorize;
 mod cadvisor;
 mod local_volumes;
-mod log_socket;
 mod logs;
 mod metrics;
 mod node_logs;
@@ -180,11 +179,7 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
             text(StatusCode::NOT_IMPLEMENTED, "checkpointing containers is not supported by this node\n")
         }
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
-            let answer = logs::container_logs(state, namespace, pod, container, request.uri().query()).await;
-            if log_socket::is_asked_for(request.headers()) {
-                return log_socket::switch(request, answer, state.shutdown.clone());
-            }
-            answer
+            logs::container_logs(state, namespace, pod, container, request.uri().query()).await
         }
         (_, ["exec", namespace, pod, container]) => {
             streams::exec(state, namespace, pod, None, container, request).await

@@ -131,20 +131,6 @@ async fn logs_are_read_and_followed_to_the_end_of_the_container() {
 }
 
 #[tokio::test]
-async fn a_log_comes_over_a_websocket_if_asked() {
-    let (_fixture, authority, address) = node_with_pod().await;
-    let mut stream = authority.dial(address, API_SERVER).await;
-    let request = "GET /containerLogs/ns/p/main HTTP/1.1\r\nhost: n1\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
-        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-        sec-websocket-protocol: binary.k8s.io\r\n\r\n";
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let answer = read_until(&mut stream, "hello").await;
-    assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
-    assert!(answer.contains("sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{answer}");
-    assert!(answer.contains("sec-websocket-protocol: binary.k8s.io"), "{answer}");
-}
-
-#[tokio::test]
 async fn exec_is_joined_to_the_runtime_byte_for_byte() {
     let (fixture, authority, address) = node_with_pod().await;
     let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,57 +1,55 @@
-//! A log over a WebSocket: the API server joins upgraded connections byte for byte, so a client that asks for its
-//! log that way is answered here. One direction only; what the client sends is read and dropped.
+//! A log over a WebSocket: made here, as kubelets of every make send their logs as plain bodies. One direction only;
+//! what the client sends is read and dropped.
 
 use base64::Engine;
 use bytes::Bytes;
+use corten_meta::Status;
+use futures::stream::BoxStream;
 use futures::{SinkExt, StreamExt};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::BodyStream;
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
-use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{Body, full, text};
+use crate::body::{Body, Reply};
+use crate::pipeline::Context;
+use crate::server::Server;
 
 const BINARY: &str = "binary.k8s.io";
 const BASE64: &str = "base64.binary.k8s.io";
 
+/// The chunks of a log.
+type Log = BoxStream<'static, Result<Bytes, std::io::Error>>;
+
 /// Whether the client wants a WebSocket.
 pub fn is_asked_for(headers: &HeaderMap) -> bool {
-    let names = |name, token: &str| {
-        let value = headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();
-        value.split(',').any(|part| part.trim().eq_ignore_ascii_case(token))
-    };
-    names(header::CONNECTION, "upgrade") && names(header::UPGRADE, "websocket")
+    let upgrade = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    super::is_upgrade(headers) && upgrade.eq_ignore_ascii_case("websocket")
 }
 
-/// Switches protocols and sends the log that `answer` holds; an answer without a log is given as it is.
-pub fn switch(mut request: Request<Incoming>, answer: Response<Body>, shutdown: CancellationToken) -> Response<Body> {
-    if answer.status() != StatusCode::OK {
-        return answer;
-    }
-    let Some(key) = request.headers().get(header::SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()))
-    else {
-        return text(StatusCode::BAD_REQUEST, "a WebSocket needs a Sec-WebSocket-Key");
-    };
-    let protocol = choose(request.headers());
-    let upgrading = hyper::upgrade::on(&mut request);
+/// Switches protocols and sends the log.
+pub fn switch(server: &Server, context: &Context, log: Log) -> Result<Reply, Status> {
+    let key = context.headers.get(header::SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
+    let key = key.ok_or_else(|| Status::bad_request("a WebSocket needs a Sec-WebSocket-Key"))?;
+    let client = context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let client = client.ok_or_else(|| Status::bad_request("Upgrade request required"))?;
+    let protocol = choose(&context.headers);
+    let shutdown = server.shutdown.clone();
     tokio::spawn(async move {
         let sent = async {
-            let socket = TokioIo::new(upgrading.await.map_err(|error| error.to_string())?);
+            let socket = TokioIo::new(client.await.map_err(|error| error.to_string())?);
             let socket = WebSocketStream::from_raw_socket(socket, Role::Server, None).await;
-            send(socket, answer.into_body(), protocol == Some(BASE64)).await.map_err(|error| error.to_string())
+            send(socket, log, protocol == Some(BASE64)).await.map_err(|error| error.to_string())
         };
         tokio::select! {
             sent = sent => if let Err(error) = sent { debug!(error, "log not sent to the end") },
             () = shutdown.cancelled() => {}
         }
     });
-    switching(&key, protocol)
+    Ok(switching(&key, protocol))
 }
 
 /// The first protocol of the client's that is known; a client may also name none.
@@ -62,8 +60,8 @@ fn choose(headers: &HeaderMap) -> Option<&'static str> {
         .find_map(|name| [BINARY, BASE64].into_iter().find(|one| name.trim() == *one))
 }
 
-fn switching(accept: &str, protocol: Option<&'static str>) -> Response<Body> {
-    let mut response = Response::new(full(Bytes::new()));
+fn switching(accept: &str, protocol: Option<&'static str>) -> Reply {
+    let mut response = Reply::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -80,7 +78,7 @@ fn switching(accept: &str, protocol: Option<&'static str>) -> Response<Body> {
 /// Every chunk a message, an empty one first so that the client sees the stream stand, a close at the end.
 async fn send<S>(
     socket: WebSocketStream<S>,
-    body: Body,
+    mut log: Log,
     base64: bool,
 ) -> Result<(), tokio_tungstenite::tungstenite::Error>
 where
@@ -96,11 +94,8 @@ where
     let (mut to, mut from) = socket.split();
     let sending = async {
         to.send(message(Bytes::new())).await?;
-        let mut frames = BodyStream::new(body);
-        while let Some(Ok(frame)) = frames.next().await {
-            if let Ok(bytes) = frame.into_data() {
-                to.send(message(bytes)).await?;
-            }
+        while let Some(Ok(bytes)) = log.next().await {
+            to.send(message(bytes)).await?;
         }
         to.send(Message::Close(None)).await
     };
@@ -122,7 +117,8 @@ mod tests {
             let (client, server) = tokio::io::duplex(1024);
             let server = WebSocketStream::from_raw_socket(server, Role::Server, None).await;
             let mut client = WebSocketStream::from_raw_socket(client, Role::Client, None).await;
-            let sending = tokio::spawn(send(server, full("line\n"), base64));
+            let sending =
+                tokio::spawn(send(server, futures::stream::iter([Ok(Bytes::from("line\n"))]).boxed(), base64));
             let first = client.next().await.unwrap().unwrap();
             assert!(first.is_empty(), "{first:?}");
             assert_eq!(client.next().await.unwrap().unwrap(), expected);
