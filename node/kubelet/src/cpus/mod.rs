@@ -46,9 +46,12 @@ pub struct Options {
     pub by_cache: bool,
 }
 
+/// Where an option stands.
+type Switch = fn(&mut Options) -> &mut bool;
+
 impl Options {
     /// The options by upstream's names.
-    pub const ALL: [(&'static str, fn(&mut Options) -> &mut bool); 3] = [
+    pub const ALL: [(&'static str, Switch); 3] = [
         ("full-pcpus-only", |options| &mut options.whole_cores),
         ("strict-cpu-reservation", |options| &mut options.strict_reservation),
         ("prefer-align-cpus-by-uncorecache", |options| &mut options.by_cache),

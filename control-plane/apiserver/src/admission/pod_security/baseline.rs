@@ -195,7 +195,7 @@ fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
 
 fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
     let is_bad_type =
-        |kind: &str| !SE_LINUX_TYPES.contains(&kind) && !(kind == "container_engine_t" && pod.version.since(31));
+        |kind: &str| !(SE_LINUX_TYPES.contains(&kind) || kind == "container_engine_t" && pod.version.since(31));
     let is_bad = |context: &Value| {
         is_bad_type(text(context, "/seLinuxOptions/type"))
             || !text(context, "/seLinuxOptions/user").is_empty()
