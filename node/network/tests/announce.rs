@@ -7,14 +7,14 @@ mod api;
 mod namespaces;
 
 use std::io::Read;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use api::Api;
 use corten_network::namespace_node::{self, NodeNamespace};
 use corten_network::{announce, enter};
-use namespaces::{Pins, block_on, cable, link_is, on_machine};
+use namespaces::{Pins, block_on, cable, link_is, listen, on_machine};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ fn node(api: &Api, name: &str, ready: bool) {
 
 /// A server that says its node's name, on every address of the node.
 fn serve(node: &NodeNamespace) {
-    let listener = enter(&node.path, || TcpListener::bind("[::]:80").unwrap()).unwrap();
+    let listener = listen(&node.path);
     let name = node.name.clone();
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {

@@ -20,7 +20,7 @@ use corten_network::namespace_node::{self, NodeNamespace};
 use corten_network::routes::Backend;
 use corten_network::{Cidr, Config, PodNetwork, enter, routes};
 use k8s_openapi::api::core::v1::Node;
-use namespaces::{Pins, block_on, cable, ip, link_is, on_machine, request};
+use namespaces::{Pins, block_on, cable, ip, link_is, listen, on_machine, request};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wire::{Packet, Wire};
@@ -87,7 +87,7 @@ fn cluster(case: Case) -> Vec<Cidr> {
 
 /// What address a server in `to` sees of a client in `from`.
 fn seen(from: &Path, to: &Path, address: IpAddr) -> String {
-    let listener = enter(to, || TcpListener::bind("[::]:80").unwrap()).unwrap();
+    let listener = listen(to);
     let server = std::thread::spawn(move || {
         let (mut stream, peer) = listener.accept().unwrap();
         stream.write_all(peer.ip().to_canonical().to_string().as_bytes()).unwrap();

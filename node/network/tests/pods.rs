@@ -7,12 +7,12 @@ mod sctp;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use corten_network::{Config, Error, Limits, PodNetwork, PortMapping, Protocol, SetupRequest, enter};
-use namespaces::{Pins, link_is, on_node, request};
+use namespaces::{Pins, link_is, listen, on_node, request};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -27,7 +27,7 @@ fn host_port(host_port: u16, protocol: Protocol) -> PortMapping {
 
 /// A server that tells its clients the address they come from; one connection.
 fn serve_tcp(namespace: &Path) -> std::thread::JoinHandle<()> {
-    let listener = enter(namespace, || TcpListener::bind("[::]:80").unwrap()).unwrap();
+    let listener = listen(namespace);
     std::thread::spawn(move || {
         let (mut stream, peer) = listener.accept().unwrap();
         stream.write_all(peer.ip().to_canonical().to_string().as_bytes()).unwrap();

@@ -3,11 +3,13 @@
 
 #![allow(dead_code)]
 
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use corten_network::namespace_node::{NodeNamespace, pin_new_namespace, unpin};
-use corten_network::{Limits, PortMapping, SetupRequest};
+use corten_network::{Limits, PortMapping, SetupRequest, enter};
 use nix::sched::{CloneFlags, unshare};
 
 /// Runs a test on a thread that is a machine of its own.
@@ -80,6 +82,19 @@ pub fn cable(node: &NodeNamespace) -> String {
         IpAddr::V6(address) => address.to_bits() as u32,
     };
     format!("cn-{bits:08x}")
+}
+
+/// Listens on port 80 of a namespace. A program that another test is just starting may still hold a listener of before.
+pub fn listen(namespace: &Path) -> TcpListener {
+    let patience = Instant::now() + Duration::from_secs(10);
+    loop {
+        match enter(namespace, || TcpListener::bind("[::]:80")).unwrap() {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
 }
 
 /// Sets a link up or down.
