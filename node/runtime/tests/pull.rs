@@ -249,37 +249,24 @@ fn layer_path(content: &HashMap<String, Vec<u8>>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_download_that_breaks_off_goes_on_where_it_was() {
+async fn a_download_that_breaks_off_or_stalls_goes_on_where_it_was() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: unpacking a layer changes owners, which needs root");
         return;
     }
-    let registry = Registry::start_with(|registry| registry.breaks_off = vec![layer_path(&registry.content)]).await;
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let name = format!("{}/team/app:1", registry.address);
-    let auth = PullAuth::Basic("user".into(), "word".into());
-    let image = registry.store(folder.path()).pull(&name, auth).await.expect("pull");
-    assert_eq!(image.size, 5);
-    let layer = layer_path(&registry.content);
-    let asked = registry.asked.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
-    assert_eq!(asked, 2, "the half and the rest");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_download_that_stalls_goes_on_where_it_was() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: unpacking a layer changes owners, which needs root");
-        return;
+    let faults: [fn(&mut Registry, Vec<String>); 2] =
+        [|registry, layers| registry.breaks_off = layers, |registry, layers| registry.stalls = layers];
+    for fault in faults {
+        let registry = Registry::start_with(|registry| fault(registry, vec![layer_path(&registry.content)])).await;
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let name = format!("{}/team/app:1", registry.address);
+        let auth = PullAuth::Basic("user".into(), "word".into());
+        let image = registry.store(folder.path()).pull(&name, auth).await.expect("pull");
+        assert_eq!(image.size, 5);
+        let layer = layer_path(&registry.content);
+        let asked = registry.asked.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
+        assert_eq!(asked, 2, "the half and the rest");
     }
-    let registry = Registry::start_with(|registry| registry.stalls = vec![layer_path(&registry.content)]).await;
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let name = format!("{}/team/app:1", registry.address);
-    let auth = PullAuth::Basic("user".into(), "word".into());
-    let image = registry.store(folder.path()).pull(&name, auth).await.expect("pull");
-    assert_eq!(image.size, 5);
-    let layer = layer_path(&registry.content);
-    let asked = registry.asked.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
-    assert_eq!(asked, 2, "the half and the rest");
 }
 
 #[tokio::test(flavor = "multi_thread")]
