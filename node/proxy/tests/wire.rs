@@ -27,9 +27,9 @@ fn service(name: &str, extra: &str) -> String {
     )
 }
 
-/// Who has sent to the pod's port since the capture began.
+/// Who has opened connections to the pod's port since the last look. The last packets of an earlier connection may come late.
 fn senders(wire: &Wire) -> BTreeSet<IpAddr> {
-    wire.passed().into_iter().filter(|packet| packet.port == PORT).map(|packet| packet.from).collect()
+    wire.passed().into_iter().filter(|packet| packet.port == PORT && packet.opens).map(|packet| packet.from).collect()
 }
 
 /// The requests of one case: from where, to what, and as whom the serving pod is to see it.

@@ -7,13 +7,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use nix::libc;
 
-/// The transport, sender, receiver and the receiver's port of a frame.
+/// The transport, sender, receiver and the receiver's port of a frame, and whether it asks for a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Packet {
     pub protocol: u8,
     pub from: IpAddr,
     pub to: IpAddr,
     pub port: u16,
+    pub opens: bool,
 }
 
 /// A link of the calling thread's network namespace, listened to.
@@ -62,5 +63,6 @@ fn packet(frame: &[u8]) -> Option<Packet> {
         _ => return None,
     };
     let port = u16::from_be_bytes(body.get(end + 2..end + 4)?.try_into().ok()?);
-    matches!(protocol, 6 | 17).then_some(Packet { protocol, from, to, port })
+    let opens = protocol == 6 && body.get(end + 13)? & 0b1_0010 == 0b10;
+    matches!(protocol, 6 | 17).then_some(Packet { protocol, from, to, port, opens })
 }
