@@ -597,3 +597,41 @@ async fn a_leader_that_stops_hands_a_rollout_over() {
 async fn a_leader_that_crashes_is_followed_by_another() {
     leader_lost_in_mid_rollout(false).await;
 }
+
+/// A controller whose share of the server is used up waits as long as the server says, and its writes are then done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_the_server_refuses_for_now_is_sent_again() {
+    let cluster = Cluster::without_manager(0).await;
+    let user = "system:serviceaccount:kube-system:deployment-controller";
+    let flow =
+        |plural: &str| cluster.admin.dynamic(&Resource::new("flowcontrol.apiserver.k8s.io", "v1", plural, false));
+    let level = json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration", "metadata": {"name": "narrow"},
+        "spec": {"type": "Limited", "limited": {"nominalConcurrencyShares": 1, "lendablePercent": 0, "borrowingLimitPercent": 0, "limitResponse": {"type": "Reject"}}}});
+    flow("prioritylevelconfigurations").create("", &level).await.unwrap();
+    let schema = json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": "narrow"},
+        "spec": {"priorityLevelConfiguration": {"name": "narrow"}, "matchingPrecedence": 2, "rules": [{"subjects": [{"kind": "User", "user": {"name": user}}],
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": true}]}]}});
+    flow("flowschemas").create("", &schema).await.unwrap();
+    let metrics = corten_client::Metrics::default();
+    let client = (cluster.clients)("deployment-controller").with_metrics(&metrics, "here");
+    let template = &deployment("late", 0)["spec"]["template"];
+    let set = |name: String| {
+        let spec = json!({"replicas": 0, "selector": {"matchLabels": {"app": "late"}}, "template": template});
+        let metadata = json!({"namespace": "default", "name": name});
+        ReplicaSet::from_value(
+            json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}),
+        )
+        .unwrap()
+    };
+    // The level has few seats: of more writes at once than those, some are refused.
+    let refused = "rest_client_requests_total{code=\"429\",host=\"here\",method=\"POST\"}";
+    let mut rounds = 0..100;
+    while !metrics.render().contains(refused) {
+        let round = rounds.next().expect("a refusal");
+        let sets: Vec<ReplicaSet> = (0..16).map(|number| set(format!("r{round}-{number}"))).collect();
+        for created in futures::future::join_all(sets.iter().map(|set| client.create(set))).await {
+            created.unwrap();
+        }
+    }
+    assert!(metrics.render().contains("rest_client_request_retries_total{code=\"201\",host=\"here\",verb=\"POST\"}"));
+}

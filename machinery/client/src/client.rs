@@ -1,6 +1,7 @@
 //! The client of a component: typed requests over any transport.
 
 use crate::dynamic::Dynamic;
+use crate::retry::{Again, Refused, retry_after};
 use crate::{Body, DeleteOptions, Error, HttpsConfig, Kubeconfig, ListOptions, Patch, Resource, Transport, WatchEvent};
 use bytes::Bytes;
 use corten_api::Typed;
@@ -218,11 +219,15 @@ impl Client {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<Bytes, Error> {
-        let exchange = async {
-            let response = self.open(method, path_and_query, content_type, body).await?;
-            response.into_body().into_bytes().await
-        };
-        tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or(Err(Error::Timeout(REQUEST_TIMEOUT)))
+        let (call, mut retries) = (Call { method, path_and_query, content_type, body }, 0);
+        loop {
+            let exchange = async { Ok(self.attempt(&call, retries > 0).await?.into_body().into_bytes().await?) };
+            match tokio::time::timeout(REQUEST_TIMEOUT, exchange).await {
+                Ok(Ok(bytes)) => return Ok(bytes),
+                Ok(Err(refused)) => Refused::wait(refused, &mut retries).await?,
+                Err(_) => return Err(Error::Timeout(REQUEST_TIMEOUT)),
+            }
+        }
     }
 
     /// One request, and the head of a successful answer; failures become errors.
@@ -233,22 +238,50 @@ impl Client {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<Response<Body>, Error> {
-        let mut request = Request::builder()
-            .method(method.clone())
-            .uri(path_and_query)
-            .header(ACCEPT, "application/json")
-            .body(body)
-            .map_err(|e| Error::Config(format!("cannot make a request of {path_and_query:?}: {e}")))?;
-        if let Some(content_type) = content_type {
-            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        let (call, mut retries) = (Call { method, path_and_query, content_type, body }, 0);
+        loop {
+            match self.attempt(&call, retries > 0).await {
+                Ok(response) => return Ok(response),
+                Err(refused) => refused.wait(&mut retries).await?,
+            }
+        }
+    }
+
+    async fn attempt(&self, call: &Call<'_>, again: bool) -> Result<Response<Body>, Refused> {
+        let mut request = call.request()?;
+        if again {
+            request.extensions_mut().insert(Again);
         }
         let response = self.request(request).await?;
         if response.status().is_success() {
             return Ok(response);
         }
-        let code = response.status().as_u16();
+        let (code, retry_after) = (response.status().as_u16(), retry_after(&response));
         let body = response.into_body().into_bytes().await?;
-        Err(Error::Api(failure(code, &method, &body)))
+        Err(Refused { error: Error::Api(failure(code, &call.method, &body)), retry_after })
+    }
+}
+
+/// A request that may have to be sent more than once.
+struct Call<'a> {
+    method: Method,
+    path_and_query: &'a str,
+    content_type: Option<&'static str>,
+    body: Bytes,
+}
+
+impl Call<'_> {
+    fn request(&self) -> Result<Request<Bytes>, Error> {
+        let mut request = Request::builder()
+            .method(self.method.clone())
+            .uri(self.path_and_query)
+            .header(ACCEPT, "application/json")
+            .body(self.body.clone())
+            .map_err(|e| Error::Config(format!("cannot make a request of {:?}: {e}", self.path_and_query)))?;
+        if let Some(content_type) = self.content_type {
+            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        Ok(request)
     }
 }
 

@@ -21,6 +21,7 @@ pub mod watch;
 
 mod any_server;
 mod backoff;
+mod retry;
 
 pub use any_server::AnyServer;
 pub use cache::{Cache, Caches, Change, Subscription};

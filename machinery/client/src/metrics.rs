@@ -13,6 +13,7 @@ use corten_meta::metrics::{Family, Kind, Registry, Series, exponential};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use crate::retry::Again;
 use crate::{Body, Error, Transport};
 
 /// From ten nanoseconds to ten seconds, a decade each.
@@ -58,6 +59,12 @@ static REQUEST_DURATION: Family = Family {
     kind: Kind::Histogram(&REQUEST_SECONDS),
     labels: &["host", "verb"],
     help: "How long requests took until their answer began, by verb and host.",
+};
+static REQUEST_RETRIES: Family = Family {
+    name: "rest_client_request_retries_total",
+    kind: Kind::Counter,
+    labels: &["code", "host", "verb"],
+    help: "Requests that were sent again, by code, verb and host.",
 };
 static LEADER: Family = Family {
     name: "leader_election_master_status",
@@ -188,6 +195,7 @@ struct CountingTransport {
 impl Transport for CountingTransport {
     fn send(&self, request: http::Request<Bytes>) -> BoxFuture<'static, Result<http::Response<Body>, Error>> {
         let (metrics, host, method) = (self.metrics.clone(), self.host.clone(), request.method().clone());
+        let again = request.extensions().get::<Again>().is_some();
         let began = tokio::time::Instant::now();
         let sent = self.transport.send(request);
         async move {
@@ -195,6 +203,9 @@ impl Transport for CountingTransport {
             // Without an answer there is no code; client-go says so in this word.
             let code = answer.as_ref().map_or("<error>".to_owned(), |answer| answer.status().as_u16().to_string());
             metrics.answered(&host, &method, &code, began.elapsed());
+            if again {
+                metrics.0.registry.series(&REQUEST_RETRIES, &[&code, &host, method.as_str()]).add(1.0);
+            }
             answer
         }
         .boxed()

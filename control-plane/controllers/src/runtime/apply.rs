@@ -3,6 +3,7 @@
 //! The first failure ends the plan: what follows was decided on the assumption that it would succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use corten_client::{
     Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch, Resource, WatchEvent,
@@ -20,6 +21,9 @@ use super::view::Failure;
 
 /// The most creations in flight at once.
 const MAX_BATCH: usize = 64;
+
+/// How long the writes in flight may take after the leader was told to stop.
+const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// What a write leaves behind, for the wait until the cache shows it.
 #[derive(Clone, Debug)]
@@ -61,7 +65,8 @@ impl Applier {
             let creations = rest.iter().take_while(|action| matches!(action, Action::Create { .. })).count();
             let size = if matches!(first, Action::Create { .. }) { creations.min(batch) } else { 1 };
             let (now, later) = rest.split_at(size);
-            let outcomes = join_all(now.iter().map(|action| self.act(action))).await;
+            let acts = join_all(now.iter().map(|action| self.act(action)));
+            let Some(outcomes) = self.while_leading(acts).await else { break };
             for (action, outcome) in now.iter().zip(outcomes) {
                 match outcome {
                     Ok(echo) => applied.echoes.extend(echo),
@@ -78,6 +83,19 @@ impl Applier {
             rest = later;
         }
         applied
+    }
+
+    /// What is begun may end, but a server that asks for patience does not hold a leader that was told to stop: whoever
+    /// leads next is waiting, and sees what was written.
+    async fn while_leading<T>(&self, acts: impl Future<Output = T>) -> Option<T> {
+        let stopped = async {
+            self.shutdown.cancelled().await;
+            tokio::time::sleep(LAST_WRITES).await;
+        };
+        tokio::select! {
+            outcomes = acts => Some(outcomes),
+            () = stopped => None,
+        }
     }
 
     /// A revision that holds everything written so far, as the server says, in the namespace of one resource.
