@@ -381,11 +381,12 @@ pub(super) const FIELDS: &[Field] = &[
 ];
 
 fn taint(value: &Value) -> Result<Taint, String> {
-    let field = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-    let (Some(key), Some(effect)) = (field("key"), field("effect")) else {
+    // An unquoted `true` is a boolean to YAML: it is refused rather than dropped.
+    let field = |name: &str| value.get(name).filter(|value| !value.is_null()).map(text).transpose();
+    let (Some(key), Some(effect)) = (field("key")?, field("effect")?) else {
         return Err(format!("{value} is not a taint: it needs a key and an effect"));
     };
-    Ok(Taint { key, effect, value: field("value"), time_added: None })
+    Ok(Taint { key, effect, value: field("value")?, time_added: None })
 }
 
 /// Walks the leaves of an object; `take` says `None` to a path that it does not know.

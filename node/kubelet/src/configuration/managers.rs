@@ -49,7 +49,6 @@ pub(super) const FIELDS: &[Field] = &[
             for (name, value) in map(value)? {
                 let known = Options::ALL.iter().find(|(known, _)| *known == name);
                 let (_, option) = known.ok_or_else(|| match name.as_str() {
-                    "distribute-cpus-across-numa" => format!("option {name:?} is not supported by this kubelet"),
                     "align-by-socket" | "distribute-cpus-across-cores" => {
                         format!("CPU Manager Policy Alpha-level Options not enabled, but option {name:?} provided")
                     }

@@ -215,6 +215,10 @@ mod tests {
             ),
             (json!({"maxPods": "many"}), "KubeletConfiguration: maxPods: \"many\" is not a whole number"),
             (
+                json!({"registerWithTaints": [{"key": "a", "value": true, "effect": "NoSchedule"}]}),
+                "KubeletConfiguration: registerWithTaints: true is not a text",
+            ),
+            (
                 json!({"authentication": {"x509": {"clientCAFiles": ""}}}),
                 "KubeletConfiguration: authentication: unknown field \"x509.clientCAFiles\"",
             ),

@@ -4,6 +4,7 @@
 //! Invariant: no processor is given to two containers, except from an init container to a later one of its pod; the
 //! reserved ones are given to nobody. What was given is written down before a container runs on it.
 
+mod distribute;
 mod places;
 pub mod set;
 
@@ -44,6 +45,8 @@ pub struct Options {
     pub strict_reservation: bool,
     /// A container's processors share a cache where that is possible.
     pub by_cache: bool,
+    /// What one NUMA node has too little of comes from several, of each the same.
+    pub distribute: bool,
 }
 
 /// Where an option stands.
@@ -51,10 +54,11 @@ type Switch = fn(&mut Options) -> &mut bool;
 
 impl Options {
     /// The options by upstream's names.
-    pub const ALL: [(&'static str, Switch); 3] = [
+    pub const ALL: [(&'static str, Switch); 4] = [
         ("full-pcpus-only", |options| &mut options.whole_cores),
         ("strict-cpu-reservation", |options| &mut options.strict_reservation),
         ("prefer-align-cpus-by-uncorecache", |options| &mut options.by_cache),
+        ("distribute-cpus-across-numa", |options| &mut options.distribute),
     ];
 }
 
@@ -202,12 +206,18 @@ impl Static {
         let beside: CpuSet = free.iter().copied().filter(near).collect();
         for (among, most) in [(beside.clone(), beside.len()), (free.clone(), usize::MAX)] {
             let among: CpuSet = among.intersection(&free).copied().collect();
-            let taken =
-                self.topology.take(&among, (count - chosen.len()).min(most), self.options.by_cache).unwrap_or_default();
+            let taken = self.take(&among, (count - chosen.len()).min(most)).unwrap_or_default();
             free.retain(|cpu| !taken.contains(cpu));
             chosen.extend(taken);
         }
         Ok(chosen)
+    }
+
+    /// So many of the processors, by the policy's options.
+    fn take(&self, free: &CpuSet, count: usize) -> Option<CpuSet> {
+        let Options { distribute, whole_cores, by_cache, .. } = self.options;
+        let distributed = distribute.then(|| self.topology.take_distributed(free, count, whole_cores)).flatten();
+        distributed.or_else(|| self.topology.take(free, count, by_cache && !distribute))
     }
 
     fn free(&self, given: &Given) -> CpuSet {
@@ -426,7 +436,7 @@ mod tests {
     fn whole_cores_and_strict_reservations_are_kept_on_request() {
         let root = tempfile::tempdir().unwrap();
         let mut policy = policy(root.path());
-        policy.options = Options { whole_cores: true, strict_reservation: true, by_cache: false };
+        policy.options = Options { whole_cores: true, strict_reservation: true, ..Options::default() };
         policy.reserved = set::parse("0").unwrap();
         assert_eq!(set::format(&policy.shared()), "1-5", "what is reserved is not shared");
         let refused = |cpu| match allocate(&policy, &pod("a", None, cpu)).unwrap_err() {

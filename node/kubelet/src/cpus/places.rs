@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use super::distribute;
 use super::set::{self, CpuSet};
 use crate::topology::{self, Nodes};
 
@@ -87,6 +88,19 @@ impl Topology {
             taken.insert(next);
         }
         Some(taken)
+    }
+
+    /// So many of the free processors, as many from each of the NUMA nodes that are needed; `None` if that is not
+    /// possible. A core's processors come together if `whole_cores`.
+    pub fn take_distributed(&self, free: &CpuSet, count: usize, whole_cores: bool) -> Option<CpuSet> {
+        let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        for cpu in free {
+            nodes.entry(self.0.get(cpu)?.numa_node).or_default().insert(*cpu);
+        }
+        let sizes = nodes.iter().map(|(node, cpus)| (*node, cpus.len())).collect();
+        let shares = distribute::shares(&sizes, count, if whole_cores { self.per_core() } else { 1 })?;
+        let parts = shares.into_iter().map(|(node, share)| self.take(&nodes[&node], share, false));
+        parts.collect::<Option<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect())
     }
 
     /// What to take of caches: whole ones while that many are needed, and the rest from one that has it, the fullest
@@ -196,6 +210,21 @@ mod tests {
             assert_eq!(taken, Some(expected), "{count} of {free}");
         }
         assert_eq!(machine().take(&set::parse("0-1").unwrap(), 3, false), None);
+    }
+
+    #[test]
+    fn numa_nodes_give_the_same_on_request() {
+        for (free, count, whole_cores, expected) in [
+            ("0-7", 4, false, Some("0-1,4-5")),
+            ("0-7", 6, false, Some("0-4,6")),
+            ("0-7", 6, true, Some("0-2,4-6")),
+            ("1-7", 6, false, Some("1-6")),
+            ("1-7", 5, true, None),
+            ("2-3,6", 4, false, None),
+        ] {
+            let taken = machine().take_distributed(&set::parse(free).unwrap(), count, whole_cores);
+            assert_eq!(taken, expected.map(|expected| set::parse(expected).unwrap()), "{count} of {free}");
+        }
     }
 
     #[test]
