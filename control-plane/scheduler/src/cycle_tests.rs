@@ -196,7 +196,7 @@ fn room_made_for_a_pod_is_kept_for_it() {
     let mut cluster = Cluster::new(vec![node("a", "1", json!({}))]);
     let mut waiting = cluster.snapshot.row(typed_pod("waiting", cpu("1", json!({"priority": 10}))));
     waiting.nominated = "a".to_owned();
-    cluster.snapshot.nominated.add(Arc::new(waiting));
+    cluster.snapshot.nominate(Arc::new(waiting));
     assert!(cluster.try_place("p", cpu("1", json!({}))).is_err());
     assert_eq!(cluster.place("p", cpu("1", json!({"priority": 20}))), "a");
 }
@@ -348,9 +348,9 @@ proptest! {
                 3 => {
                     let mut row = cluster.snapshot.row(typed_pod(&name, spec));
                     row.nominated = names[at].to_owned();
-                    cluster.snapshot.nominated.add(Arc::new(row));
+                    cluster.snapshot.nominate(Arc::new(row));
                 }
-                4 => cluster.snapshot.nominated.remove(&name),
+                4 => cluster.snapshot.end_nomination(&name),
                 _ => {
                     let unschedulable = json!({"spec": {"unschedulable": amount == 1}});
                     cluster.snapshot.set_node(node(names[at], &amount.to_string(), unschedulable));

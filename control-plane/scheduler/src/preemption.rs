@@ -126,23 +126,42 @@ impl Memory {
         }
     }
 
-    fn get(&self, slot: usize, generation: u64) -> Option<Found> {
-        let (at, found) = self.nodes.get(slot)?.as_ref()?;
-        (*at == generation).then(|| found.clone())
-    }
-
-    fn keep(&mut self, slot: usize, generation: u64, found: &Found) {
+    /// What was found on a node before, unless it changed since.
+    fn of_node(&mut self, snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filters<'_>) -> &Found {
         if self.nodes.len() <= slot {
             self.nodes.resize(slot + 1, None);
         }
-        self.nodes[slot] = Some((generation, found.clone()));
+        let (place, generation) = (&mut self.nodes[slot], snapshot.room(slot).generation);
+        place.take_if(|(at, _)| *at != generation);
+        let (_, found) = place.get_or_insert_with(|| {
+            let found = victims_on(snapshot, pod, slot, filters);
+            // Pods went off the node and back.
+            (snapshot.room(slot).generation, found)
+        });
+        found
     }
 }
 
 #[derive(Default)]
 struct DryRun {
     candidates: Vec<Arc<Preemption>>,
+    /// Why there is no room where there is none, as long as there is none anywhere.
     refused: Vec<Verdict>,
+    /// Somewhere no budget is violated.
+    harmless: bool,
+}
+
+impl DryRun {
+    fn found(&mut self, found: &Found) {
+        match found {
+            Ok(preemption) => {
+                self.harmless |= preemption.violations == 0;
+                self.candidates.push(preemption.clone());
+            }
+            Err(verdict) if self.candidates.is_empty() => self.refused.push(verdict.clone()),
+            Err(_) => {}
+        }
+    }
 }
 
 fn dry_run(
@@ -159,41 +178,21 @@ fn dry_run(
     }
     let Ok(filters) = pre_filter(snapshot, profile, pod) else { return run };
     let (before, after) = possible.split_at(rotation.below(possible.len()));
-    let mut harmless = false;
+    // A pod is not in its own way where it is nominated to, as it is in others'.
+    let own = snapshot.find(&pod.nominated).map(|node| node.slot);
     let memorable = snapshot.budgets.is_empty() && filters.are_local();
-    rotation.dry_runs.begin(pod);
+    let memory = &mut rotation.dry_runs;
+    memory.begin(pod);
     for slot in after.iter().chain(before) {
-        let found = match memorable {
-            true => remembered(snapshot, pod, *slot, &filters, &mut rotation.dry_runs),
-            false => victims_on(snapshot, pod, *slot, &filters),
-        };
-        match found {
-            Ok(preemption) => {
-                harmless |= preemption.violations == 0;
-                run.candidates.push(preemption);
-            }
-            Err(verdict) => run.refused.push(verdict),
+        match memorable && own != Some(*slot) {
+            true => run.found(memory.of_node(snapshot, pod, *slot, &filters)),
+            false => run.found(&victims_on(snapshot, pod, *slot, &filters)),
         }
-        if harmless && run.candidates.len() >= enough {
+        if run.harmless && run.candidates.len() >= enough {
             break;
         }
     }
     run
-}
-
-/// What was found before, unless the node changed since. Pods that are nominated to it count as well, and are no part
-/// of its row.
-fn remembered(snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filters<'_>, memory: &mut Memory) -> Found {
-    let node = snapshot.node(slot);
-    if !snapshot.nominated.on(&node.name).is_empty() {
-        return victims_on(snapshot, pod, slot, filters);
-    }
-    if let Some(found) = memory.get(slot, node.generation) {
-        return found;
-    }
-    let found = victims_on(snapshot, pod, slot, filters);
-    memory.keep(slot, snapshot.node(slot).generation, &found);
-    found
 }
 
 /// The fewest pods that must leave the node: all of lesser priority at first, then back with those that still fit,

@@ -135,7 +135,7 @@ impl Scheduler {
         }
         if row.terminating || !self.profiles.contains_key(&row.demand.scheduler_name) {
             self.queue.remove(&row.uid);
-            self.snapshot.nominated.remove(&row.uid);
+            self.snapshot.end_nomination(&row.uid);
             return None;
         }
         if self.assumed.contains_key(&row.uid) {
@@ -143,7 +143,7 @@ impl Scheduler {
         }
         self.keep_nomination(&mut row);
         let row = Arc::new(row);
-        self.snapshot.nominated.add(row.clone());
+        self.snapshot.nominate(row.clone());
         self.queue.add(row.clone(), now).map(|_| row)
     }
 
@@ -172,7 +172,7 @@ impl Scheduler {
     fn placed(&mut self, row: Arc<PodRow>, now: Timestamp) {
         self.assumed.remove(&row.uid);
         self.queue.remove(&row.uid);
-        self.snapshot.nominated.remove(&row.uid);
+        self.snapshot.end_nomination(&row.uid);
         self.unconfirmed.remove(&row.uid);
         let old = self.snapshot.pod(&row.uid).cloned();
         self.snapshot.add_pod(row.clone());
@@ -193,7 +193,7 @@ impl Scheduler {
     pub fn pod_gone(&mut self, uid: &str, now: Timestamp) {
         self.assumed.remove(uid);
         self.queue.remove(uid);
-        self.snapshot.nominated.remove(uid);
+        self.snapshot.end_nomination(uid);
         self.unconfirmed.remove(uid);
         if let Some(pod) = self.snapshot.remove_pod(uid) {
             self.queue.wake(&ClusterEvent::PodRemoved(&pod), &self.snapshot, now);
@@ -256,7 +256,7 @@ impl Scheduler {
         row.node_name.clone_from(&self.snapshot.node(slot).name);
         let row = Arc::new(row);
         self.assumed.insert(row.uid.clone(), row.clone());
-        self.snapshot.nominated.remove(&row.uid);
+        self.snapshot.end_nomination(&row.uid);
         self.snapshot.add_pod(row.clone());
         Decision::Place(Placed { entry, row, effects })
     }
@@ -291,12 +291,12 @@ impl Scheduler {
             false => drop(self.unconfirmed.insert(row.uid.clone(), node.to_owned())),
         }
         entry.pod = Arc::new(row);
-        self.snapshot.nominated.add(entry.pod.clone());
+        self.snapshot.nominate(entry.pod.clone());
     }
 
     /// A pod whose room went to a more important one is tried elsewhere at once.
     fn lose_nomination(&mut self, pod: &Arc<PodRow>) {
-        self.snapshot.nominated.remove(&pod.uid);
+        self.snapshot.end_nomination(&pod.uid);
         self.unconfirmed.remove(&pod.uid);
         if let Some(mut entry) = self.queue.remove(&pod.uid) {
             let mut row = (*entry.pod).clone();
@@ -405,6 +405,10 @@ impl Scheduler {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+#[path = "nomination_tests.rs"]
+mod nomination_tests;
 
 #[cfg(test)]
 #[path = "simulation.rs"]

@@ -27,7 +27,7 @@ pub struct NodeRow {
     pub with_disks: usize,
     /// Which images it has, by number.
     pub images: Vec<u32>,
-    /// Grows with every change of the row.
+    /// Grows with every change of the row, and of what is nominated to it.
     pub generation: u64,
     /// False while only pods of the node are known, not the node itself.
     pub known: bool,

@@ -35,35 +35,24 @@ const MOST_TOUCHED: usize = 4096;
 pub struct Nominated {
     by_node: HashMap<String, Vec<Arc<PodRow>>>,
     by_pod: HashMap<Arc<str>, String>,
-    /// The nodes whose nominations changed, while somebody wants to know.
-    touched: Option<Vec<String>>,
 }
 
 impl Nominated {
-    /// Nominates a pod to the node it names as such; a nomination to another node ends.
-    pub fn add(&mut self, pod: Arc<PodRow>) {
-        self.remove(&pod.uid);
-        if !pod.nominated.is_empty() {
-            self.touch(&pod.nominated);
-            self.by_pod.insert(pod.uid.clone(), pod.nominated.clone());
-            self.by_node.entry(pod.nominated.clone()).or_default().push(pod);
-        }
+    fn add(&mut self, pod: Arc<PodRow>) {
+        self.by_pod.insert(pod.uid.clone(), pod.nominated.clone());
+        self.by_node.entry(pod.nominated.clone()).or_default().push(pod);
     }
 
-    pub fn remove(&mut self, uid: &str) {
-        let Some(node) = self.by_pod.remove(uid) else { return };
+    /// Says which node it was nominated to.
+    fn remove(&mut self, uid: &str) -> Option<String> {
+        let node = self.by_pod.remove(uid)?;
         if let Some(pods) = self.by_node.get_mut(&node) {
             pods.retain(|pod| *pod.uid != *uid);
             if pods.is_empty() {
                 self.by_node.remove(&node);
             }
         }
-        self.touch(&node);
-    }
-
-    fn touch(&mut self, node: &str) {
-        self.touched.take_if(|touched| touched.len() >= MOST_TOUCHED);
-        self.touched.iter_mut().for_each(|touched| touched.push(node.to_owned()));
+        Some(node)
     }
 
     pub fn on(&self, node: &str) -> &[Arc<PodRow>] {
@@ -153,7 +142,6 @@ impl Snapshot {
     pub fn begin_noting(&mut self) -> u64 {
         self.noting += 1;
         self.touched = Some(Vec::new());
-        self.nominated.touched = Some(Vec::new());
         self.noting
     }
 
@@ -162,9 +150,7 @@ impl Snapshot {
         if noting != self.noting {
             return None;
         }
-        let names = self.nominated.touched.take();
-        let (mut slots, names) = (self.touched.take()?, names?);
-        slots.extend(names.iter().filter_map(|name| self.index.get(name)));
+        let mut slots = self.touched.take()?;
         slots.sort_unstable();
         slots.dedup();
         Some(slots)
@@ -175,6 +161,29 @@ impl Snapshot {
         self.rooms[slot] = self.nodes[slot].room();
         self.touched.take_if(|touched| touched.len() >= MOST_TOUCHED);
         self.touched.iter_mut().for_each(|touched| touched.push(slot));
+    }
+
+    /// Nominates a pod to the node it names as such; a nomination to another node ends.
+    pub fn nominate(&mut self, pod: Arc<PodRow>) {
+        self.end_nomination(&pod.uid);
+        if !pod.nominated.is_empty() {
+            self.nominations_changed(&pod.nominated);
+            self.nominated.add(pod);
+        }
+    }
+
+    pub fn end_nomination(&mut self, uid: &str) {
+        if let Some(node) = self.nominated.remove(uid) {
+            self.nominations_changed(&node);
+        }
+    }
+
+    /// What is remembered of a node hangs on the pods that are nominated to it as on those that are there.
+    fn nominations_changed(&mut self, node: &str) {
+        if let Some(slot) = self.index.get(node).copied() {
+            self.nodes[slot].generation += 1;
+            self.touch(slot);
+        }
     }
 
     pub fn pod(&self, uid: &str) -> Option<&Arc<PodRow>> {

@@ -56,12 +56,13 @@ struct Condition<'a> {
 }
 
 /// Whether the change of a placed pod can be passed over: the same spec and labels, on the same node, neither ended
-/// nor being deleted, and its start known. A pod whose spec was changed is always read whole, for then its status
-/// says what it holds.
+/// nor newly being deleted, and its start known. A pod whose spec was changed is always read whole, for then its status
+/// says what it holds. One that we told to go is known to be going before others see it: what is said of it until then
+/// is older.
 pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
     let header = &object.header;
     if header.generation > 1
-        || header.deletion_timestamp.is_some() != known.terminating
+        || (header.deletion_timestamp.is_some() && !known.terminating)
         || header.labels != *known.labels()
         || *header.uid != *known.uid
     {
@@ -217,6 +218,10 @@ mod tests {
             (json!({"spec": {"nodeName": "m"}}), false),
         ] {
             assert_eq!(unchanged(&known, &object(change.clone())), expected, "{change}");
+        }
+        let told_to_go = Arc::new(PodRow { terminating: true, ..(*known).clone() });
+        for change in [json!({}), json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})] {
+            assert!(unchanged(&told_to_go, &object(change.clone())), "{change}");
         }
     }
 }
