@@ -1,4 +1,5 @@
-//! Tokens of an OpenID Connect issuer, and tokens that only look like them.
+//! Tokens of an OpenID Connect issuer, those that another controller manager writes into Secrets, and tokens that only
+//! look like them.
 
 // In a test, a panic is the report.
 #![allow(clippy::unwrap_used)]
@@ -22,7 +23,10 @@ struct Issuer {
 
 impl Issuer {
     fn new() -> Issuer {
-        let key = rcgen::KeyPair::generate().unwrap();
+        Issuer::with(&rcgen::KeyPair::generate().unwrap())
+    }
+
+    fn with(key: &rcgen::KeyPair) -> Issuer {
         let random = ring::rand::SystemRandom::new();
         let algorithm = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
         Issuer { pair: EcdsaKeyPair::from_pkcs8(algorithm, &key.serialize_der(), &random).unwrap() }
@@ -34,7 +38,11 @@ impl Issuer {
     }
 
     fn token(&self, claims: &Value) -> String {
-        let header = json!({ "alg": "ES256", "kid": "k" });
+        self.token_of_key("k", claims)
+    }
+
+    fn token_of_key(&self, key: &str, claims: &Value) -> String {
+        let header = json!({ "alg": "ES256", "kid": key });
         let message = format!("{}.{}", BASE64URL.encode(header.to_string()), BASE64URL.encode(claims.to_string()));
         let signed = self.pair.sign(&ring::rand::SystemRandom::new(), message.as_bytes()).unwrap();
         format!("{message}.{}", BASE64URL.encode(signed))
@@ -122,4 +130,43 @@ async fn no_name_is_needed_only_where_it_is_configured() {
     let server = TestServer::with(config).await;
     let codes = [anonymously(&server, "/livez").await, anonymously(&server, "/readyz").await];
     assert_eq!((codes, anonymously(&server, "/api/v1/pods").await), ([200, 401], 401));
+}
+
+/// Upstream's controller manager signs the tokens of Secrets itself.
+#[tokio::test]
+async fn a_token_that_a_secret_holds_is_good_while_it_is_there() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let server = TestServer::with(Config { service_account_keys: vec![key.serialize_pem()], ..server::config() }).await;
+    let account = json!({ "metadata": { "name": "robot" } });
+    let account = server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
+    let claims = json!({
+        "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:robot",
+        "kubernetes.io/serviceaccount/namespace": "default", "kubernetes.io/serviceaccount/secret.name": "robot",
+        "kubernetes.io/serviceaccount/service-account.name": "robot",
+        "kubernetes.io/serviceaccount/service-account.uid": account["metadata"]["uid"],
+    });
+    let token = Issuer::with(&key).token_of_key("", &claims);
+    let review = async |token: &str, audiences: Value| {
+        let body = json!({ "spec": { "token": token, "audiences": audiences } });
+        server.post("/apis/authentication.k8s.io/v1/tokenreviews", body).await.expect(201)["status"].clone()
+    };
+    assert_ne!(review(&token, Value::Null).await["authenticated"], true, "no secret holds it");
+    let secret = json!({ "metadata": { "name": "robot", "annotations": { "kubernetes.io/service-account.name": "robot" } },
+        "type": "kubernetes.io/service-account-token", "stringData": { "token": token } });
+    server.post("/api/v1/namespaces/default/secrets", secret).await.expect(201);
+    let status = review(&token, Value::Null).await;
+    assert_eq!(status["user"]["username"], "system:serviceaccount:default:robot", "{status}");
+    assert_eq!(status["user"]["uid"], account["metadata"]["uid"]);
+    let mut others = claims.clone();
+    others["sub"] = json!("system:serviceaccount:kube-system:robot");
+    for (name, token, audiences) in [
+        ("another audience", &token, json!(["vault"])),
+        ("another key", &Issuer::new().token_of_key("", &claims), Value::Null),
+        ("another account", &Issuer::with(&key).token_of_key("", &others), Value::Null),
+        ("another copy", &Issuer::with(&key).token_of_key("", &claims), Value::Null),
+    ] {
+        assert_ne!(review(token, audiences).await["authenticated"], true, "{name}");
+    }
+    server.delete("/api/v1/namespaces/default/secrets/robot", None).await.expect(200);
+    assert_ne!(review(&token, Value::Null).await["authenticated"], true, "its secret is gone");
 }

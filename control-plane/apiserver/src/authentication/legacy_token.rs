@@ -1,15 +1,46 @@
 //! Tokens that live in a Secret: when each was last used is written on its Secret, and one that was marked invalid is
 //! refused. The controller that cleans up unused tokens believes these labels, so a use must never go unmarked for a day.
+//! Those that another controller manager signed with the cluster's key are known by their issuer, and never expire.
 
-use corten_meta::Status;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use corten_meta::{Status, Value};
 use corten_store::Expect;
 
+use super::User;
+use super::token::check_alive;
 use crate::server::Server;
+
+/// The issuer that tokens of Secrets name.
+pub const ISSUER: &str = "kubernetes/serviceaccount";
 
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 /// How often a mark is tried while others write the Secret.
 const ATTEMPTS: usize = 5;
+
+/// Whose token this is: it is good while its Secret holds it and its account lives.
+pub async fn authenticate(server: &Server, token: &str, claims: &Value) -> Result<User, String> {
+    let text =
+        |name: &str| claims[format!("kubernetes.io/serviceaccount/{name}").as_str()].as_str().unwrap_or_default();
+    let (namespace, secret) = (text("namespace"), text("secret.name"));
+    let (name, uid) = (text("service-account.name"), text("service-account.uid"));
+    let mut user = User::service_account(namespace, name);
+    if claims["sub"] != user.name.as_str() {
+        return Err("the subject is not the account that the token names".to_owned());
+    }
+    let secrets = server.resource("", "v1", "secrets").map_err(|status| status.message)?;
+    let stored = server.registry.read(&secrets, namespace, secret).await.map_err(|status| status.message)?;
+    let stored = stored.filter(|secret| secret.header.deletion_timestamp.is_none());
+    let held = stored.and_then(|secret| BASE64.decode(secret.value()["data"]["token"].as_str()?).ok());
+    if held.is_none_or(|held| held != token.as_bytes()) {
+        return Err("the token is not the one in its secret".to_owned());
+    }
+    check_alive(server, "serviceaccounts", namespace, name, uid).await?;
+    used(server, namespace, secret).await?;
+    user.uid = uid.to_owned();
+    Ok(user)
+}
 
 /// Marks the Secret as used today; once a day is enough. An error is the reason for which the token is not good.
 pub async fn used(server: &Server, namespace: &str, name: &str) -> Result<(), String> {

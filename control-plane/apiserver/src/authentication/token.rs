@@ -107,6 +107,16 @@ impl Tokens {
             }
             (Err(e), None) => return Err(e),
         };
+        if claims["iss"] == legacy_token::ISSUER {
+            // It says nothing of audiences, so it is meant for the API server.
+            let own = audiences.iter().filter(|audience| server.config.audiences.contains(audience));
+            let accepted: Vec<String> = own.cloned().collect();
+            if accepted.is_empty() {
+                return Err(format!("the token is for none of {audiences:?}"));
+            }
+            let user = legacy_token::authenticate(server, token, &claims).await?;
+            return Ok(Authenticated { user, audiences: accepted });
+        }
         check_times(&claims, jiff::Timestamp::now().as_second())?;
         let accepted = check_audiences(&claims, audiences)?;
         let user = check_bindings(server, &claims).await?;
@@ -152,7 +162,7 @@ impl Tokens {
             return Err("the signature is not of this cluster".to_owned());
         }
         let claims = json(payload)?;
-        if claims["iss"] != self.issuer.as_str() {
+        if claims["iss"] != self.issuer.as_str() && claims["iss"] != legacy_token::ISSUER {
             return Err("the issuer is another".to_owned());
         }
         Ok(claims)
@@ -228,7 +238,13 @@ async fn check_bindings(server: &Server, claims: &Value) -> Result<User, String>
 
 /// Whether an object is there as the store has it now: a token may be newer than the caches, and is dead at once when
 /// what it is bound to is gone.
-async fn check_alive(server: &Server, plural: &str, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
+pub(super) async fn check_alive(
+    server: &Server,
+    plural: &str,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<(), String> {
     let resource = server.resource("", "v1", plural).map_err(|status| status.message)?;
     let object = server.registry.read(&resource, namespace, name).await.map_err(|status| status.message)?;
     let object = object.ok_or_else(|| format!("{plural} {namespace}/{name} is gone"))?;
