@@ -44,7 +44,10 @@ pub async fn authenticate(server: &Server, token: &str, claims: &Value) -> Resul
 
 /// Marks the Secret as used today; once a day is enough. An error is the reason for which the token is not good.
 pub async fn used(server: &Server, namespace: &str, name: &str) -> Result<(), String> {
-    let Some(secret) = server.cached("", "v1", "secrets", namespace, name) else { return Ok(()) };
+    let secrets = server.resource("", "v1", "secrets").map_err(|status| status.message)?;
+    // As the store has it now: a mark counts from the moment at which it was acknowledged.
+    let secret = server.registry.read(&secrets, namespace, name).await.map_err(|status| status.message)?;
+    let Some(secret) = secret else { return Ok(()) };
     let today = today();
     if secret.header.labels.get(LAST_USED) != Some(&today)
         && let Err(why) = mark(server, namespace, name, &today).await
