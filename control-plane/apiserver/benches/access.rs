@@ -30,6 +30,7 @@ fn main() {
         let admin = server.in_process(User::new("admin", &["system:masters"]));
         decisions(&server, &admin).await;
         admission(&admin).await;
+        parts(&admin).await;
         writes(&admin).await;
         definitions(&admin).await;
     });
@@ -128,6 +129,46 @@ async fn admission(admin: &InProcess) {
         let each = (processor_time() - begin) / CALLS;
         figure(&format!("access, admission of a {kind} without webhooks, processor time"), micros(each), "µs");
     }
+}
+
+/// What a pod takes of the processor besides the store: to be made, to have its status patched as a scheduler does it
+/// that makes room, and to go.
+async fn parts(admin: &InProcess) {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    const TIMES: u32 = CALLS / 4;
+    make(admin, PODS, &pod()).await;
+    let uid = serde_json::from_slice::<Value>(&call(admin, "GET", &format!("{PODS}/bench"), None).await.1);
+    let uid = uid.expect("a pod")["metadata"]["uid"].clone();
+    let condition = json!({ "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+        "message": "default-scheduler: preempting to accommodate a higher priority pod",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let patch = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
+    let mut other = pod();
+    other["metadata"]["name"] = "other".into();
+    for (what, method, path, body) in [
+        ("made", "POST", format!("{PODS}?dryRun=All"), Some(&other)),
+        ("whose status is patched", "PATCH", format!("{PODS}/bench/status?dryRun=All"), Some(&patch)),
+        ("deleted", "DELETE", format!("{PODS}/bench?dryRun=All&gracePeriodSeconds=0"), None),
+    ] {
+        let content = if method == "PATCH" { "application/strategic-merge-patch+json" } else { "application/json" };
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let one = async || {
+            let request = http::Request::builder().method(method).uri(&path).header("content-type", content);
+            let reply = admin.call(request.body(body.clone()).expect("a request")).await;
+            assert!(reply.status().is_success(), "{what}: {}", reply.status());
+        };
+        for _ in 0..TIMES / 10 {
+            one().await;
+        }
+        let begin = processor_time();
+        for _ in 0..TIMES {
+            one().await;
+        }
+        let each = (processor_time() - begin) / TIMES;
+        figure(&format!("access, a pod {what} without the store, processor time"), micros(each), "µs");
+    }
+    let (code, _) = call(admin, "DELETE", &format!("{PODS}/bench?gracePeriodSeconds=0"), None).await;
+    assert_eq!(code, 200);
 }
 
 /// Widgets and ConfigMaps of the same size.

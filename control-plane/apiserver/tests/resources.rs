@@ -361,3 +361,62 @@ async fn concurrent_patches_all_count() {
     }
     assert_eq!(s.get(&format!("{MAPS}/a")).await.expect(200)["data"].as_object().unwrap().len(), 16);
 }
+
+/// Objects that have a status, by collection.
+fn with_status() -> Vec<(&'static str, Value)> {
+    let template = json!({ "metadata": { "labels": { "a": "b" } },
+        "spec": { "containers": [{ "name": "c", "image": "i", "ports": [{ "containerPort": 80 }] }] } });
+    let selector = json!({ "matchLabels": { "a": "b" } });
+    let pod = json!({ "metadata": { "name": "o", "annotations": { "a": "b" } }, "spec": template["spec"] });
+    let named = |spec: Value| json!({ "metadata": { "name": "o", "finalizers": ["example.com/a"] }, "spec": spec });
+    vec![
+        ("/api/v1/namespaces/default/pods", pod),
+        ("/api/v1/nodes", named(json!({ "podCIDR": "10.0.0.0/24" }))),
+        ("/api/v1/namespaces", json!({ "metadata": { "name": "o" } })),
+        ("/api/v1/namespaces/default/services", named(json!({ "ports": [{ "port": 80 }], "selector": { "a": "b" } }))),
+        ("/api/v1/namespaces/default/resourcequotas", named(json!({ "hard": { "pods": "5", "cpu": "0.5" } }))),
+        ("/apis/apps/v1/namespaces/default/deployments", named(json!({ "selector": selector, "template": template }))),
+        ("/apis/policy/v1/namespaces/default/poddisruptionbudgets", named(json!({ "selector": selector }))),
+    ]
+}
+
+/// A patch that says nothing of the spec comes to the same as one that says that nothing of it changes.
+#[tokio::test]
+async fn a_status_is_written_alike_whether_or_not_the_rest_is_looked_at() {
+    let s = TestServer::start().await;
+    s.post("/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "default" } }))
+        .await
+        .expect(201);
+    let condition = json!({ "type": "Ready", "status": "True", "reason": "R", "message": "m",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let patches = [
+        json!({ "status": { "conditions": [condition] } }),
+        json!({ "metadata": { "labels": { "x": "y" }, "uid": "another" }, "status": {} }),
+        json!({ "metadata": { "labels": { "x": "y" }, "finalizers": null } }),
+        json!({ "apiVersion": "v1", "status": null }),
+        json!({ "status": { "observedGeneration": -1, "unknown": 1 } }),
+        json!({ "status": "wrong" }),
+        json!({ "metadata": { "managedFields": [{}] } }),
+        json!({}),
+    ];
+    for (collection, object) in with_status() {
+        s.post(collection, object).await.expect(201);
+        let path = format!("{collection}/o/status?dryRun=All&fieldValidation=Strict&fieldManager=test");
+        for (patch, kind) in patches.iter().flat_map(|patch| ["merge", "strategic"].map(|kind| (patch, kind))) {
+            let mut whole = patch.clone();
+            whole["spec"] = json!({});
+            let (silent, whole) = (s.patch(&path, kind, patch.clone()).await, s.patch(&path, kind, whole).await);
+            let timeless = |mut answer: Value| {
+                for entry in
+                    answer.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut).into_iter().flatten()
+                {
+                    entry["time"] = Value::Null;
+                }
+                // A strategic patch that is refused is shown, and these two differ.
+                answer.to_string().replace("spec:map[] ", "")
+            };
+            assert_eq!(silent.code, whole.code, "{collection} {kind} {patch}");
+            assert_eq!(timeless(silent.body), timeless(whole.body), "{collection} {kind} {patch}");
+        }
+    }
+}

@@ -52,5 +52,5 @@ pub use kind::{Behaviour, Column, Kind, NameRule, Role, Rules, ScalePaths, Stora
 pub use metrics::metrics_kinds;
 pub use registry::{by_gvk, kinds, lookup};
 pub use schema::{FieldReport, Schema, check_fields, prune, schema};
-pub use strategic::strategic_merge;
+pub use strategic::{strategic_merge, strategically_merged};
 pub use typed::{Typed, decode_object};

@@ -55,6 +55,9 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         errors.push(FieldError::invalid(&metadata.child("generation"), generation, "must not be decremented"));
     }
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if new["metadata"].get(field) == old["metadata"].get(field) {
+            continue;
+        }
         errors.extend(immutable(new, old, &format!("/metadata/{field}"), &metadata.child(field)));
     }
     errors.extend(validate_shared(new, &metadata));

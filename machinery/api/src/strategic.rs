@@ -19,13 +19,18 @@ const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 
 /// Applies `patch` to an object of the named type.
 pub fn strategic_merge(type_name: &str, original: &mut Value, patch: &Value) -> Result<(), Error> {
+    *original = strategically_merged(type_name, original.clone(), patch)?;
+    Ok(())
+}
+
+/// As [`strategic_merge`] for an object that nobody needs any more.
+pub fn strategically_merged(type_name: &str, original: Value, patch: &Value) -> Result<Value, Error> {
     let root = schema().type_(type_name).ok_or_else(|| Error::UnknownType(type_name.to_string()))?;
     let Value::Object(patch) = patch.clone() else {
         return Err(error("invalid JSON document: the patch is not an object"));
     };
-    let target = original.as_object().cloned().unwrap_or_default();
-    *original = Value::Object(merge_map(target, patch, Place::Struct(root))?);
-    Ok(())
+    let target = if let Value::Object(target) = original { target } else { Map::new() };
+    Ok(Value::Object(merge_map(target, patch, Place::Struct(root))?))
 }
 
 /// What is known about the value that is being merged.

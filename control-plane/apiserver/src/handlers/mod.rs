@@ -1,5 +1,6 @@
 //! The handlers of verbs on resources. Each sees an erased kind; none knows which one it is.
 
+pub mod apart;
 pub mod apply;
 pub mod create;
 pub mod decide;

@@ -251,8 +251,9 @@ fn same_but_managers(new: &Value, old: &Value) -> bool {
         // The revision is the store's to write, and not yet in the new object.
         fields.filter(|(name, _)| *name != "managedFields" && *name != "resourceVersion")
     }
+    // From the end: of a status that was written it is the status that differs.
     new.len() == old.len()
-        && new.iter().all(|(name, value)| name == "metadata" || old.get(name) == Some(value))
+        && new.iter().rev().all(|(name, value)| name == "metadata" || old.get(name) == Some(value))
         && metadata(new).eq(metadata(old))
 }
 

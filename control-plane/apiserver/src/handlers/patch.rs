@@ -86,7 +86,7 @@ impl Patch {
             Patch::Merge(patch) => corten_meta::patch::merge_patch(&mut new, patch),
             Patch::Strategic(patch) => {
                 let failed = |e: corten_api::Error| Status { code: 500, message: e.to_string(), ..Status::default() };
-                corten_api::strategic_merge(schema, &mut new, patch).map_err(failed)?;
+                new = corten_api::strategically_merged(schema, new, patch).map_err(failed)?;
                 // The typed object keeps its type whatever the patch says.
                 for field in ["apiVersion", "kind"] {
                     new[field] = old[field].clone();
@@ -94,6 +94,16 @@ impl Patch {
             }
         }
         Ok(new)
+    }
+
+    /// Whether nothing is said of any field of the object but these.
+    pub fn is_within(&self, fields: &[&str]) -> bool {
+        match self {
+            Patch::Json(_) => false,
+            Patch::Merge(patch) | Patch::Strategic(patch) => {
+                patch.as_object().is_some_and(|patch| patch.keys().all(|field| fields.contains(&field.as_str())))
+            }
+        }
     }
 
     /// The patched object of the resource, with its fields checked.

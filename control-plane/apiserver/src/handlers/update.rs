@@ -12,6 +12,7 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::Target;
+use super::apart::Apart;
 use super::create::{self, Make};
 use super::options::{Write, check_options};
 use super::ownership::{Ownership, keep_times, track_update};
@@ -107,6 +108,8 @@ pub struct Change<'a> {
     view: Option<&'a dyn View>,
     ownership: Ownership,
     create: Create<'a>,
+    /// Whether nothing but metadata and status is looked at or changed.
+    spares_rest: bool,
     transform: &'a Transform<'a>,
 }
 
@@ -122,7 +125,7 @@ enum Create<'a> {
 impl<'a> Change<'a> {
     /// A change of a part, of which the writer owns what it writes.
     pub fn new(part: Part, transform: &'a Transform<'a>) -> Change<'a> {
-        Change { part, view: None, ownership: Ownership::Tracked, create: Create::No, transform }
+        Change { part, view: None, ownership: Ownership::Tracked, create: Create::No, spares_rest: false, transform }
     }
 
     #[must_use]
@@ -135,6 +138,12 @@ impl<'a> Change<'a> {
         Change { ownership, ..self }
     }
 
+    /// Says whether the change of a status neither looks at nor changes anything but metadata and status.
+    #[must_use]
+    pub fn sparing_rest(self, spares_rest: bool) -> Change<'a> {
+        Change { spares_rest, ..self }
+    }
+
     #[must_use]
     pub fn or_create(self, object: &'a Value) -> Change<'a> {
         Change { create: Create::Update(object), ..self }
@@ -143,6 +152,22 @@ impl<'a> Change<'a> {
     #[must_use]
     pub fn or_apply(self, create: &'a Make<'a>) -> Change<'a> {
         Change { create: Create::Apply(create), ..self }
+    }
+
+    /// The wanted object, and what is set apart of the one that stands.
+    fn transformed(&self, kind: &corten_api::Kind, old: &mut Value) -> Result<(Value, Option<Apart>), Status> {
+        if !self.spares_rest || self.part != Part::Status || kind.is_custom() {
+            return Ok(((self.transform)(old)?, None));
+        }
+        let apart = Apart::take(old);
+        match (self.transform)(old) {
+            Ok(new) => Ok((new, Some(apart))),
+            // An error may show the whole object.
+            Err(_) => {
+                apart.put_into(old);
+                Ok(((self.transform)(old)?, None))
+            }
+        }
     }
 
     /// Tries the change until nobody else wrote in between.
@@ -202,11 +227,11 @@ async fn may_create(target: &Target<'_>) -> Result<(), Status> {
 async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>) -> Result<Option<Updated>, Status> {
     let part = change.part;
     let served = target.resource.serve(current).await?;
-    let old = served.value();
-    let mut new = (change.transform)(&old)?;
+    let mut old = served.value();
+    let (mut new, apart) = change.transformed(&target.resource.kind, &mut old)?;
     check_preconditions(target, &new, &old)?;
     create::check_namespace(target, &mut new)?;
-    prepare(target, change, &mut new, &old);
+    prepare(target, change, &mut new, &mut old, apart);
 
     let dry_run = target.context.dry_run();
     let (mut new, companions) = admitted(target, change, new, &old).await?;
@@ -262,7 +287,10 @@ async fn admitted(
     }
     // A status that is written is complete, as it was completed when the write was prepared.
     create::finish(target, &mut attributes.object, change.part != Part::Status);
-    bump_generation(target, &mut attributes.object, old);
+    // What is wanted is the old one, unless somebody could write it.
+    if change.part != Part::Status || attributes.object.is_touched() {
+        bump_generation(target, &mut attributes.object, old);
+    }
     validate(target, change, &attributes.object, old)?;
     admission.validate(&attributes).await?;
     admission.charge(&mut attributes).await?;
@@ -317,7 +345,7 @@ fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<
 }
 
 /// Metadata that only the server writes, and the parts that this request does not touch, are the old ones.
-fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Value) {
+fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut Value, apart: Option<Apart>) {
     let part = change.part;
     let kind = &target.resource.kind;
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -358,9 +386,17 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &Valu
         _ => {}
     }
     kind.default(new);
+    if apart.is_some() {
+        // What defaulting made of the absent rest.
+        drop(Apart::take(new));
+    }
     match change.ownership {
         Ownership::Tracked => track_update(target, part, new, old),
         Ownership::Given => {}
+    }
+    if let Some(apart) = apart {
+        apart.clone().put_into(new);
+        apart.put_into(old);
     }
     match part {
         Part::Main => kind.behaviour.prepare_update(new, old),

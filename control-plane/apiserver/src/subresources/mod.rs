@@ -13,6 +13,7 @@ use corten_meta::Status;
 use crate::authorization::{Attributes, authorize, forbidden};
 use crate::body::{Reply, RequestBody};
 use crate::handlers::Target;
+use crate::handlers::apart::CONCERNED;
 use crate::handlers::apply::Apply;
 use crate::handlers::create::check_namespace;
 use crate::handlers::options::{Write, check_options};
@@ -92,7 +93,7 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
             check_namespace(target, &mut body)?;
             check_name(target, &body)?;
             let transform: &Transform<'_> = &|old| merge(body.clone(), old);
-            Ok(reply(target, &Change::new(part, transform).carry_out(target).await?))
+            Ok(reply(target, &Change::new(part, transform).sparing_rest(true).carry_out(target).await?))
         }
         _ if is_apply(target) => {
             let kind = &target.resource.kind;
@@ -110,7 +111,8 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
         _ => {
             let patch = Patch::decode(target, bytes)?;
             let transform: &Transform<'_> = &|old| merge(patch.apply_checked(target, old)?, old);
-            Ok(reply(target, &Change::new(part, transform).carry_out(target).await?))
+            let change = Change::new(part, transform).sparing_rest(patch.is_within(&CONCERNED));
+            Ok(reply(target, &change.carry_out(target).await?))
         }
     }
 }

@@ -198,8 +198,12 @@ fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
 
 /// Two annotations stay as they were at creation.
 fn validate_annotation_update(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
-    let of = |object: &At<'_>| object.get("metadata").get("annotations").value.as_object().cloned().unwrap_or_default();
-    let (now, then) = (of(new), of(old));
+    let nothing = serde_json::Map::new();
+    let [now, then] = [new, old].map(|object| object.get("metadata").get("annotations").value);
+    if now == then {
+        return;
+    }
+    let (now, then) = (now.as_object().unwrap_or(&nothing), then.as_object().unwrap_or(&nothing));
     let path = Path::root("metadata").child("annotations");
     let mut forbid = |key: &str, profile: &str, mirror: &str| {
         if key.starts_with("container.apparmor.security.beta.kubernetes.io/") {
@@ -271,6 +275,9 @@ fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
 
 /// A container that ended stays so, unless it is one that is started again.
 fn validate_transitions(now: &At<'_>, then: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    if then.is_empty() {
+        return;
+    }
     let restarts: BTreeMap<&str, bool> = ["containers", "initContainers"]
         .iter()
         .flat_map(|list| spec.get(list).items().map(move |c| (*list, c)))
