@@ -1,7 +1,8 @@
 //! Writes every description that the schema output of `k8s-openapi` holds into one compressed file.
 //!
 //! The text is made while building and never stands in the source tree. The file is JSON,
-//! type → field → description (the field of the type itself is empty), deflated.
+//! type → field → description (the field of the type itself is empty), deflated. A second, small one holds what the
+//! columns of tables mean, which is asked for with every `kubectl get`: `src/columns.tbl` says where that is written.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -22,14 +23,44 @@ macro_rules! kinds {
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/columns.tbl");
     let mut generator = SchemaSettings::openapi3().into_generator();
     add_kinds(&mut generator);
     let descriptions = collect(generator.definitions());
-    let json = serde_json::to_vec(&descriptions).expect("maps of text are JSON");
+    write("descriptions.zz", &descriptions);
+    write("columns.zz", &columns(&descriptions));
+}
+
+fn write(name: &str, descriptions: &Descriptions) {
+    let json = serde_json::to_vec(descriptions).expect("maps of text are JSON");
     let directory = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
-    let file = std::fs::File::create(Path::new(&directory).join("descriptions.zz")).expect("OUT_DIR is writable");
+    let file = std::fs::File::create(Path::new(&directory).join(name)).expect("OUT_DIR is writable");
     let mut encoder = flate2::write::ZlibEncoder::new(file, flate2::Compression::best());
     encoder.write_all(&json).and_then(|()| encoder.finish().map(drop)).expect("OUT_DIR is writable");
+}
+
+/// Kind → column → description. A line that names no described field fails the build.
+fn columns(descriptions: &Descriptions) -> Descriptions {
+    let mut all = Descriptions::new();
+    for line in include_str!("src/columns.tbl").lines().filter(|line| !line.starts_with('#')) {
+        let (column, source) = line.split_once(" = ").expect("a line is KIND/COLUMN = SOURCE");
+        let (kind, column) = column.split_once('/').expect("a line is KIND/COLUMN = SOURCE");
+        let text = source_text(descriptions, source).unwrap_or_else(|| panic!("no description: {line}"));
+        all.entry(kind.to_string()).or_default().insert(column.to_string(), text);
+    }
+    all
+}
+
+fn source_text(descriptions: &Descriptions, source: &str) -> Option<String> {
+    let unquoted = |text: &str| text.strip_prefix('"')?.strip_suffix('"').map(str::to_string);
+    if let Some(text) = unquoted(source) {
+        return Some(text);
+    }
+    let (source, ending) = source.split_once(" minus ").unwrap_or((source, "\"\""));
+    let (of, field) = source.rsplit_once('.')?;
+    let package = if of.starts_with("meta.") { "io.k8s.apimachinery.pkg.apis." } else { "io.k8s.api." };
+    let text = descriptions.get(&format!("{package}{of}"))?.get(field)?;
+    text.strip_suffix(&unquoted(ending)?).map(str::to_string)
 }
 
 fn collect(definitions: &serde_json::Map<String, Value>) -> Descriptions {

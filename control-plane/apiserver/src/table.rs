@@ -23,22 +23,28 @@ pub fn render(
     if let Some(column) = kind.rules.rows_by {
         rows.sort_by_key(|row| row["cells"][column].as_i64());
     }
-    let definitions: Vec<Value> = if columns { kind.columns.iter().map(column).collect() } else { Vec::new() };
+    let definitions = || kind.columns.iter().map(|c| column(kind, c)).collect::<Vec<Value>>();
+    let no_rows = rows.is_empty() && (kind.is_custom() || kind.is_plainly_shown());
     json!({
         "kind": "Table",
         "apiVersion": accept.meta_version(),
         "metadata": meta.to_value(),
-        "columnDefinitions": if columns { json!(definitions) } else { Value::Null },
-        "rows": rows,
+        "columnDefinitions": if columns { json!(definitions()) } else { Value::Null },
+        "rows": if no_rows { Value::Null } else { json!(rows) },
     })
 }
 
-fn column(column: &corten_api::Column) -> Value {
+/// What a column shows and means. Custom resources say that themselves, but for the columns that all have.
+fn column(kind: &Kind, column: &corten_api::Column) -> Value {
+    let description = match column.description.as_str() {
+        "" => corten_descriptions::column(if kind.is_custom() { "" } else { &kind.kind }, &column.name),
+        own => own,
+    };
     json!({
         "name": column.name,
         "type": column.kind,
         "format": column.format,
-        "description": column.description,
+        "description": description,
         "priority": column.priority,
     })
 }

@@ -457,18 +457,23 @@ impl Kind {
     }
 
     /// The columns of `kubectl get`: names divided by commas, those after the semicolon only with `-o wide`;
-    /// a type other than string follows its name after a colon.
+    /// a type other than string follows its name after a colon, and a format of its own after a slash.
     #[must_use]
     pub fn table(mut self, columns: &str) -> Kind {
         let (always, wide) = columns.split_once("; ").unwrap_or((columns, ""));
         let column = |text: &str, priority| {
             let (name, kind) = text.split_once(':').unwrap_or((text, "string"));
-            let format = if name == "Name" { "name" } else { "" };
+            let (kind, format) = kind.split_once('/').unwrap_or((kind, if name == "Name" { "name" } else { "" }));
             Column { priority, ..Column::new(name, kind).format(format) }
         };
         self.columns = always.split(", ").map(|c| column(c, 0)).collect();
         self.columns.extend(wide.split(", ").filter(|c| !c.is_empty()).map(|c| column(c, 1)));
         self
+    }
+
+    /// Whether the kind is shown by nothing but when it was made, as upstream shows what it has no printer for.
+    pub fn is_plainly_shown(&self) -> bool {
+        self.columns.get(1).is_some_and(|column| column.name == "Created At")
     }
 
     #[must_use]

@@ -1,4 +1,4 @@
-//! What `kubectl explain` says about types and fields.
+//! What `kubectl explain` says about types and fields, and what the columns of `kubectl get` mean.
 //!
 //! The text comes from the schema output of `k8s-openapi` while this package is built (see `build.rs`) and is
 //! carried compressed. Load it, build the OpenAPI documents, and drop it: loaded it takes megabytes,
@@ -6,17 +6,31 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::sync::OnceLock;
 
 static COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.zz"));
+static COLUMNS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/columns.zz"));
 
 /// Type → field → description.
 pub struct Descriptions(BTreeMap<String, BTreeMap<String, String>>);
 
+/// What a column of the table of a built-in kind means; empty if nobody says. These few texts stay unpacked once
+/// they were asked for.
+pub fn column(kind: &str, column: &str) -> &'static str {
+    static UNPACKED: OnceLock<Descriptions> = OnceLock::new();
+    let columns = UNPACKED.get_or_init(|| Descriptions::unpack(COLUMNS));
+    columns.get(kind, column).or_else(|| columns.get("*", column)).unwrap_or_default()
+}
+
 impl Descriptions {
     /// Unpacks the descriptions.
     pub fn load() -> Descriptions {
+        Descriptions::unpack(COMPRESSED)
+    }
+
+    fn unpack(compressed: &[u8]) -> Descriptions {
         let mut json = Vec::new();
-        flate2::read::ZlibDecoder::new(COMPRESSED).read_to_end(&mut json).expect("the build wrote a zlib stream");
+        flate2::read::ZlibDecoder::new(compressed).read_to_end(&mut json).expect("the build wrote a zlib stream");
         Descriptions(serde_json::from_slice(&json).expect("the build wrote JSON"))
     }
 
@@ -54,5 +68,20 @@ mod tests {
     #[test]
     fn it_is_small_when_carried() {
         assert!(COMPRESSED.len() < 400_000, "{}", COMPRESSED.len());
+        assert!(COLUMNS.len() < 20_000, "{}", COLUMNS.len());
+    }
+
+    #[test]
+    fn columns_mean_what_their_fields_mean() {
+        let all = Descriptions::load();
+        let field = |of: &str, field: &str| all.get(of, field).unwrap_or_default().to_owned();
+        assert_eq!(column("Pod", "IP"), field("io.k8s.api.core.v1.PodStatus", "podIP"));
+        assert_eq!(
+            column("Lease", "Age"),
+            field("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "creationTimestamp")
+        );
+        assert_eq!(column("Namespace", "Status"), "The status of the namespace");
+        assert!(column("RoleBinding", "Role").ends_with("must return an error."));
+        assert_eq!(column("Pod", "Bogus"), "");
     }
 }

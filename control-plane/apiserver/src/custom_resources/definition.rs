@@ -172,11 +172,8 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
         kind = kind.scale();
     }
     let columns = printer_columns(version);
-    kind.columns = std::iter::once(
-        Column::new("Name", "string").format("name").describe("Name must be unique within a namespace."),
-    )
-    .chain(columns.iter().map(PrinterColumn::column))
-    .collect();
+    let name = Column::new("Name", "string").format("name");
+    kind.columns = std::iter::once(name).chain(columns.iter().map(PrinterColumn::column)).collect();
     kind.list_kind = text(definition, "/spec/names/listKind").to_owned();
     kind.singular = text(definition, "/spec/names/singular").to_owned();
     kind.short_names = words(definition, "/spec/names/shortNames");
@@ -213,14 +210,10 @@ fn printer_columns(version: &Value) -> Vec<PrinterColumn> {
         .map(|c| {
             let word = |key: &str| c[key].as_str().unwrap_or_default();
             let priority = c["priority"].as_i64().unwrap_or(0) as i32;
-            PrinterColumn::new(
-                word("name"),
-                word("type"),
-                word("jsonPath"),
-                priority,
-                word("format"),
-                word("description"),
-            )
+            let (path, said) = (word("jsonPath"), word("description"));
+            let unsaid = format!("Custom resource definition column (in JSONPath format): {path}");
+            let description = if said.is_empty() { &unsaid } else { said };
+            PrinterColumn::new(word("name"), word("type"), path, priority, word("format"), description)
         })
         .collect()
 }

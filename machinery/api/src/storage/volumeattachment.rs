@@ -17,7 +17,7 @@ pub fn kind() -> Kind {
         .status()
         .status_keeps_metadata()
         .conditional_update()
-        .table("Name, Attacher, PV, Node, Attached:boolean, Age")
+        .table("Name, Attacher:string/name, PV, Node, Attached:boolean, Age")
         .returns_deleted()
         .behaviour(VolumeAttachment)
 }
