@@ -148,6 +148,13 @@ pub struct ProxyClient {
     pub key: String,
 }
 
+impl Config {
+    /// Where other machines reach this server.
+    pub fn host_port(&self) -> String {
+        std::net::SocketAddr::new(self.advertise_address, self.port).to_string()
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         let issuer = "https://kubernetes.default.svc.cluster.local".to_owned();

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::aggregation::Known;
 use crate::body::{Body, Reply};
-use crate::negotiation::{ACCEPTED, View};
+use crate::negotiation::View;
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::response;
@@ -63,11 +63,11 @@ struct Tagged {
 }
 
 impl Discovery {
-    /// Of the resources served here, and of the group versions that other servers serve.
-    pub fn new(resources: &[Arc<Resource>], remote: &[Known]) -> Discovery {
+    /// Of the resources served here, at this address, and of the group versions that other servers serve.
+    pub fn new(address: &str, resources: &[Arc<Resource>], remote: &[Known]) -> Discovery {
         let groups = group(resources, remote);
         let mut documents = BTreeMap::new();
-        let server = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": "" }]);
+        let server = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": address }]);
         documents.insert(
             "/api".to_owned(),
             json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": server }),
@@ -112,9 +112,6 @@ impl Discovery {
         let document = self.documents.get(path)?;
         if let Some(status) = &context.not_acceptable {
             return Some(Err(status.clone()));
-        }
-        if context.accept.view != View::Plain {
-            return Some(Err(Status::not_acceptable(ACCEPTED)));
         }
         Some(Ok(response::value(context.accept, StatusCode::OK, document)))
     }

@@ -9,6 +9,9 @@ use http::HeaderMap;
 /// The media types of answers, as error messages list them.
 pub const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
 
+/// What a watch is written in.
+pub const STREAMED: &str = "application/json;stream=watch";
+
 /// The text format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -40,9 +43,22 @@ pub struct Accept {
     pub pretty: bool,
 }
 
+/// What stands behind a path, which says in which views it can be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    Objects,
+    /// Objects too, also as a stream of what happens to them.
+    Collection,
+    /// The groups of the API, alone or with all their versions and resources.
+    Groups,
+    Document,
+}
+
 impl Accept {
-    /// Chooses the first form of the Accept header that is spoken here.
-    pub fn negotiate(headers: &HeaderMap, pretty: Option<&str>) -> Result<Accept, Status> {
+    /// Chooses the best form of the Accept header that is spoken here for what is offered.
+    ///
+    /// Most paths are `routed`: there a media type must be named as it is, or be `*/*`, before anything else is looked at.
+    pub fn negotiate(headers: &HeaderMap, pretty: Option<&str>, offer: Offer, routed: bool) -> Result<Accept, Status> {
         let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let pretty = match pretty {
             Some(value) => !matches!(value, "0" | "false"),
@@ -52,21 +68,19 @@ impl Accept {
         if clauses.is_empty() {
             return Ok(Accept { pretty, ..Accept::default() });
         }
-        clauses.retain(|clause| quality(clause) > 0);
-        clauses.sort_by_key(|clause| std::cmp::Reverse(quality(clause)));
-        if let Some(accept) = clauses.iter().find_map(|clause| read_clause(clause, pretty)) {
-            return Ok(accept);
+        if routed && !clauses.iter().any(|clause| is_named(clause, ACCEPTED)) {
+            let all = [ACCEPTED, &[STREAMED]].concat();
+            return Err(no_representation(if offer == Offer::Collection { &all } else { ACCEPTED }));
         }
-        let is_spoken = |clause: &&str| format_of(clause).is_some();
-        let is_spoken = clauses.iter().any(is_spoken);
-        Err(if is_spoken { Status::not_acceptable(ACCEPTED) } else { no_representation(ACCEPTED) })
+        clauses.sort_by_key(|clause| (std::cmp::Reverse(quality(clause)), media_type_of(clause).matches('*').count()));
+        let found = clauses.iter().find_map(|clause| read_clause(clause, pretty, offer));
+        found.ok_or_else(|| Status::not_acceptable(ACCEPTED))
     }
 
     /// The form of an answer that is only ever written as JSON; fails when the client takes none.
     pub fn only_json(self, headers: &HeaderMap) -> Result<Accept, Status> {
         let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let is_json = |clause: &str| quality(clause) > 0 && format_of(clause.trim()) == Some(Format::Json);
-        if !header.trim().is_empty() && !header.split(',').any(is_json) {
+        if !header.trim().is_empty() && !header.split(',').any(|clause| is_named(clause, &ACCEPTED[..1])) {
             return Err(no_representation(&ACCEPTED[..1]));
         }
         Ok(Accept { format: Format::Json, view: View::Plain, ..self })
@@ -92,9 +106,19 @@ fn no_representation(spoken: &[&str]) -> Status {
     Status { message, details: Some(Box::default()), ..Status::not_acceptable(spoken) }
 }
 
+fn media_type_of(clause: &str) -> &str {
+    clause.split(';').next().unwrap_or_default().trim()
+}
+
+/// Whether a clause names one of these media types, or all.
+fn is_named(clause: &str, spoken: &[&str]) -> bool {
+    let named = media_type_of(clause);
+    named == "*/*" || spoken.contains(&named)
+}
+
 fn format_of(clause: &str) -> Option<Format> {
-    match clause.split(';').next().map(str::trim)? {
-        "application/json" | "*/*" => Some(Format::Json),
+    match media_type_of(clause) {
+        "application/json" | "application/*" | "*/*" => Some(Format::Json),
         "application/yaml" => Some(Format::Yaml),
         _ => None,
     }
@@ -106,27 +130,30 @@ fn quality(clause: &str) -> u16 {
     given.and_then(|q| q.parse::<f32>().ok()).map_or(1000, |q| (q.clamp(0.0, 1.0) * 1000.0) as u16)
 }
 
-fn read_clause(clause: &str, pretty: bool) -> Option<Accept> {
-    let format = format_of(clause)?;
-    let parts = clause.split(';').map(str::trim).skip(1);
+fn read_clause(clause: &str, pretty: bool, offer: Offer) -> Option<Accept> {
+    let mut accept = Accept { format: format_of(clause)?, pretty, ..Accept::default() };
+    let is_objects = matches!(offer, Offer::Objects | Offer::Collection);
     let (mut kind, mut group, mut version) = ("", "", "");
-    for parameter in parts {
+    for parameter in clause.split(';').map(str::trim).skip(1) {
         match parameter.split_once('=') {
             Some(("as", value)) => kind = value,
             Some(("g", value)) => group = value,
             Some(("v", value)) => version = value,
+            Some(("pretty", value)) => accept.pretty |= value == "1",
+            Some(("stream", value)) if value != "watch" || !is_objects => return None,
             _ => {}
         }
     }
-    let view = match (kind, group, version) {
-        ("", _, _) => View::Plain,
-        ("Table", "meta.k8s.io", "v1" | "v1beta1") => View::Table,
-        ("PartialObjectMetadata", "meta.k8s.io", "v1" | "v1beta1") => View::PartialMetadata,
-        ("PartialObjectMetadataList", "meta.k8s.io", "v1" | "v1beta1") => View::PartialMetadataList,
-        ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => View::AggregatedDiscovery,
+    accept.is_beta = version == "v1beta1";
+    accept.view = match (kind, group, version) {
+        ("", "", "") => View::Plain,
+        ("Table", "meta.k8s.io", "v1" | "v1beta1") if is_objects => View::Table,
+        ("PartialObjectMetadata", "meta.k8s.io", "v1" | "v1beta1") if is_objects => View::PartialMetadata,
+        ("PartialObjectMetadataList", "meta.k8s.io", "v1" | "v1beta1") if is_objects => View::PartialMetadataList,
+        ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") if offer == Offer::Groups => View::AggregatedDiscovery,
         _ => return None,
     };
-    Some(Accept { format, view, is_beta: version == "v1beta1", pretty })
+    Some(accept)
 }
 
 fn is_person(headers: &HeaderMap) -> bool {
@@ -164,10 +191,10 @@ pub fn media_type(headers: &HeaderMap) -> &str {
 mod tests {
     use super::*;
 
-    fn negotiate(accept: &str) -> Option<(Format, View)> {
+    fn negotiated(accept: &str, offer: Offer, routed: bool) -> Option<(Format, View)> {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::ACCEPT, accept.parse().unwrap());
-        Accept::negotiate(&headers, None).ok().map(|a| (a.format, a.view))
+        Accept::negotiate(&headers, None, offer, routed).ok().map(|a| (a.format, a.view))
     }
 
     #[test]
@@ -178,7 +205,6 @@ mod tests {
             ("application/yaml", false),
             ("text/html", false),
             ("application/json;q=0.5,application/yaml", true),
-            ("application/json;q=0", false),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(http::header::ACCEPT, accept.parse().unwrap());
@@ -187,23 +213,35 @@ mod tests {
     }
 
     #[test]
-    fn the_first_spoken_form_is_taken() {
+    fn the_best_spoken_form_is_taken() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(negotiate(kubectl), Some((Format::Json, View::Table)));
-        assert_eq!(
-            negotiate("application/vnd.kubernetes.protobuf,application/json"),
-            Some((Format::Json, View::Plain))
-        );
-        assert_eq!(negotiate("application/vnd.kubernetes.protobuf"), None);
-        assert_eq!(negotiate("application/yaml"), Some((Format::Yaml, View::Plain)));
-        assert_eq!(negotiate(""), Some((Format::Json, View::Plain)));
-        assert_eq!(
-            negotiate("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
-            Some((Format::Json, View::AggregatedDiscovery))
-        );
-        assert_eq!(
-            negotiate("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1beta1"),
-            Some((Format::Json, View::PartialMetadataList))
-        );
+        let discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let both = format!("{discovery},application/json");
+        let (json, yaml) = (Format::Json, Format::Yaml);
+        for (accept, offer, expected) in [
+            (kubectl, Offer::Objects, Some((json, View::Table))),
+            (kubectl, Offer::Document, Some((json, View::Plain))),
+            ("application/vnd.kubernetes.protobuf,application/json", Offer::Objects, Some((json, View::Plain))),
+            ("application/vnd.kubernetes.protobuf", Offer::Objects, None),
+            ("application/yaml", Offer::Objects, Some((yaml, View::Plain))),
+            ("application/json;q=0.5,application/yaml", Offer::Objects, Some((yaml, View::Plain))),
+            ("*/*,application/yaml", Offer::Objects, Some((yaml, View::Plain))),
+            ("", Offer::Objects, Some((json, View::Plain))),
+            (discovery, Offer::Groups, Some((json, View::AggregatedDiscovery))),
+            (discovery, Offer::Document, None),
+            (&both, Offer::Document, Some((json, View::Plain))),
+            ("application/json;stream=watch", Offer::Objects, Some((json, View::Plain))),
+            ("application/json;stream=watch", Offer::Groups, None),
+            ("application/json;v=v1", Offer::Objects, None),
+            (
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1beta1",
+                Offer::Objects,
+                Some((json, View::PartialMetadataList)),
+            ),
+        ] {
+            assert_eq!(negotiated(accept, offer, true), expected, "{accept:?} {offer:?}");
+        }
+        assert_eq!(negotiated("application/*", Offer::Groups, true), None);
+        assert_eq!(negotiated("application/*", Offer::Groups, false), Some((json, View::Plain)));
     }
 }

@@ -108,7 +108,9 @@ impl Server {
     /// A request before anything is known of who makes it.
     fn context(&self, mut parts: http::request::Parts, peer: &Peer) -> Context {
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
-        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"));
+        let offer = info.offer();
+        let is_routed = info.path.trim_end_matches('/') != "/apis";
+        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"), offer, is_routed);
         let resource = match info.is_resource {
             true => self.registry.resource(&info.group, &info.version, &info.resource),
             false => None,

@@ -4,14 +4,18 @@
 
 use http::Method;
 
+use crate::negotiation::Offer;
+
 /// A decoded query string, in order. Repeated keys keep all their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes `a=b&c=d`, `+` being a space.
+    /// Decodes `a=b&c=d`, `+` being a space. Like upstream it passes over what is no parameter: one with a semicolon
+    /// in it, or with a broken escape.
     pub fn parse(raw: &str) -> Query {
-        let pairs = raw.split('&').filter(|p| !p.is_empty()).map(|pair| {
+        let pairs = raw.split('&').filter(|p| !p.is_empty() && !p.contains(';') && has_whole_escapes(p));
+        let pairs = pairs.map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             (percent_decode(key, true), percent_decode(value, true))
         });
@@ -21,6 +25,11 @@ impl Query {
     /// The first value of `key`, if it is there and not empty.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
+    }
+
+    /// The first value of `key`, also an empty one.
+    pub fn raw(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
     /// Whether `key` is there at all.
@@ -35,10 +44,7 @@ impl Query {
 
     /// Whether `key` is present and not `false` or `0`, as upstream reads booleans in queries.
     pub fn flag(&self, key: &str) -> bool {
-        match self.0.iter().find(|(k, _)| k == key) {
-            None => false,
-            Some((_, v)) => !matches!(v.to_ascii_lowercase().as_str(), "false" | "0"),
-        }
+        self.raw(key).is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "false" | "0"))
     }
 
     /// The same query with `key` set to one value; used where the path carries what a parameter would.
@@ -47,6 +53,12 @@ impl Query {
         self.0.push((key.to_owned(), value.to_owned()));
         self
     }
+}
+
+/// Whether every `%` is followed by two digits.
+fn has_whole_escapes(text: &str) -> bool {
+    let is_whole = |after: &str| after.len() >= 2 && after.bytes().take(2).all(|b| b.is_ascii_hexdigit());
+    text.split('%').skip(1).all(is_whole)
 }
 
 /// Undoes percent encoding; invalid sequences stay as they are.
@@ -168,6 +180,16 @@ impl RequestInfo {
         }
     }
 
+    /// What the path can be shown as.
+    pub fn offer(&self) -> Offer {
+        match self.path.trim_end_matches('/') {
+            _ if matches!(self.verb.as_str(), "list" | "watch") => Offer::Collection,
+            _ if self.is_resource => Offer::Objects,
+            "/api" | "/apis" => Offer::Groups,
+            _ => Offer::Document,
+        }
+    }
+
     /// Whether the request changes something.
     pub fn is_mutating(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
@@ -255,5 +277,8 @@ mod tests {
         assert!(q.flag("watch"));
         assert_eq!(q.get("limit"), None);
         assert!(!Query::parse("watch=0").flag("watch"));
+        let q = Query::parse("a=1;b=2&c=%zz&d=%&e=%4&f=%41&g");
+        assert_eq!(q, Query(vec![("f".to_owned(), "A".to_owned()), ("g".to_owned(), String::new())]));
+        assert_eq!((q.raw("g"), q.raw("c")), (Some(""), None));
     }
 }

@@ -232,6 +232,11 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
     }
 }
 
+/// A watch that ends with its first event.
+pub fn only_error(status: &Status) -> Reply {
+    full(StatusCode::OK, "application/json", frame("ERROR", status))
+}
+
 fn object_of(event: &WatchEvent) -> Option<(&'static str, &Arc<Object>)> {
     match event {
         WatchEvent::Added(object) => Some(("ADDED", object)),
@@ -259,7 +264,7 @@ fn plain_event(kind: &Kind, event: &WatchEvent) -> Bytes {
 }
 
 fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
-    let mut metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
+    let mut metadata = json!({ "resourceVersion": revision.to_string() });
     if initial_events_end {
         metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
     }

@@ -76,7 +76,7 @@ impl Server {
             rbac: Rbac::new(rbac_caches(&registry)?),
             admission: Chain::new(),
             custom_kinds: custom_resources::Kinds::default(),
-            discovery: ArcSwap::from_pointee(Discovery::new(&registry.resources().ordered, &[])),
+            discovery: ArcSwap::from_pointee(Discovery::new(&config.host_port(), &registry.resources().ordered, &[])),
             openapi: Arc::new(OpenApi::new(&registry.resources().ordered)),
             health: Health::default(),
             metrics: Metrics::default(),
@@ -142,7 +142,8 @@ impl Server {
 
     /// Makes the discovery documents anew, of what is served here and elsewhere.
     pub(crate) fn publish_discovery(&self) {
-        let discovery = Discovery::new(&self.registry.resources().ordered, &self.aggregation.known());
+        let address = self.config.host_port();
+        let discovery = Discovery::new(&address, &self.registry.resources().ordered, &self.aggregation.known());
         self.discovery.store(Arc::new(discovery));
     }
 

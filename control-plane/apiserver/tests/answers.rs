@@ -230,6 +230,10 @@ async fn forms_that_are_not_spoken() {
         ("/openapi/v3", "application/yaml", 200),
         (MAPS, html, 406),
         (MAPS, discovery, 406),
+        ("/api/v1", discovery, 406),
+        ("/apis", "application/*", 200),
+        ("/apis/apps", "application/*", 406),
+        (&format!("{MAPS}?watch=1"), "application/yaml;as=Table;v=v1;g=meta.k8s.io", 406),
         (MAPS, table, 200),
         (&foo, table, 400),
         (&foo, "application/json", 200),
@@ -255,8 +259,29 @@ async fn lists() {
         "c"
     );
     assert_eq!(s.get(&format!("{MAPS}?limit=-1")).await.code, 200);
+    for query in ["limit=1;watch=1", "limit=%zz", "fieldSelector=%3D", "resourceVersion=1"] {
+        let items = s.get(&format!("{MAPS}?{query}")).await.expect(200)["items"].as_array().unwrap().len();
+        assert_eq!(items, 3, "{query}");
+    }
+    let no_token =
+        "invalid continue token: continue key is not valid: invalid character 'm' looking for beginning of value";
     for (query, code, message) in [
         ("limit=x", 400, "strconv.ParseInt: parsing \"x\": invalid syntax"),
+        ("limit=", 400, "strconv.ParseInt: parsing \"\": invalid syntax"),
+        ("limit=9999999999999999999", 400, "strconv.ParseInt: parsing \"9999999999999999999\": value out of range"),
+        ("watch=1&limit=x", 400, "strconv.ParseInt: parsing \"x\": invalid syntax"),
+        ("continue=bad", 400, no_token),
+        ("continue=bad&resourceVersion=x", 400, no_token),
+        (
+            "watch=1&continue=x",
+            422,
+            "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided",
+        ),
+        (
+            "resourceVersion=18446744073709551616",
+            400,
+            "invalid resource version: resourceVersion: Invalid value: \"18446744073709551616\": strconv.ParseUint: parsing \"18446744073709551616\": value out of range",
+        ),
         (
             "fieldSelector=foo%3Dbar",
             400,
@@ -292,6 +317,14 @@ async fn lists() {
     ] {
         assert_eq!(s.get(path).await.message(400), message);
     }
+    let page = s.get(&format!("{MAPS}?limit=1")).await.expect(200);
+    let token = page["metadata"]["continue"].as_str().unwrap();
+    assert_eq!(
+        s.get(&format!("{MAPS}?continue={token}&resourceVersion=x")).await.message(400),
+        "specifying resource version is not allowed when using continue"
+    );
+    let of_one = s.get(&format!("{MAPS}/a?resourceVersion=x")).await.message(500);
+    assert_eq!(of_one, "resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax");
     let warnings = s.get("/api/v1/endpoints").await.warnings();
     assert_eq!(warnings, ["299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\""]);
 }
@@ -320,6 +353,11 @@ async fn deletions() {
     ] {
         assert_eq!(s.delete(&path, Some(options)).await.message(code), message);
     }
+    for by_query in ["uid=x", "resourceVersion=1"] {
+        let conflict = s.delete(&format!("{path}?{by_query}"), None).await.message(409);
+        assert!(conflict.contains("in the precondition ("), "{conflict}");
+    }
+    assert_eq!(s.delete("/api/v1/watch/namespaces/default/configmaps/a", None).await.code, 405);
     let conflict = s.delete(&path, Some(json!({ "preconditions": { "uid": "x" } }))).await.message(409);
     assert!(conflict.starts_with("Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (x)"));
     let system = "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical";

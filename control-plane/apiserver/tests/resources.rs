@@ -188,6 +188,12 @@ async fn watches_tell_everything_in_order() {
         format!("{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
     let mut stream = s.watch(&streaming).await;
     assert_eq!(next(&mut all).await, "ADDED a");
+    // Who takes bookmarks is told where the state ends, also without asking for it; who takes none is not.
+    let mut told = s.watch(&format!("{MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion=0")).await;
+    assert_eq!((next(&mut told).await, next(&mut told).await), ("ADDED a".to_owned(), "BOOKMARK true".to_owned()));
+    let untold = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";
+    let mut untold = s.watch(&format!("{MAPS}?watch=1&{untold}")).await;
+    assert_eq!((next(&mut untold).await, next(&mut untold).await), ("ADDED a".to_owned(), "END".to_owned()));
     assert_eq!((next(&mut stream).await, next(&mut stream).await), ("ADDED a".to_owned(), "BOOKMARK true".to_owned()));
 
     let b = s.post(MAPS, config_map("b", json!({}))).await.expect(201);
@@ -290,6 +296,8 @@ async fn tables_and_partial_metadata_are_views() {
     .await;
     let table = table.expect(200);
     assert_eq!((&table["kind"], &table["columnDefinitions"][0]["name"]), (&json!("Table"), &json!("Name")));
+    let description = table["columnDefinitions"][1]["description"].as_str().unwrap_or_default();
+    assert!(!description.is_empty(), "{table}");
     assert_eq!((&table["rows"][0]["cells"][0], &table["rows"][0]["cells"][1]), (&json!("default"), &json!("Active")));
     assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
     let accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";

@@ -38,7 +38,10 @@ impl FieldSelector {
             let Some((field, equals, value)) = split_term(term) else {
                 return Err(Error::Selector(format!("invalid selector: '{text}'; can't understand '{term}'")));
             };
-            requirements.push(FieldRequirement { field: field.to_owned(), equals, value: unescape(value)? });
+            // A sign between nothing and nothing selects everything.
+            if !(field.is_empty() && value.is_empty()) {
+                requirements.push(FieldRequirement { field: field.to_owned(), equals, value: unescape(value)? });
+            }
         }
         Ok(FieldSelector { requirements })
     }
@@ -160,6 +163,7 @@ mod tests {
         assert_eq!(selector.requires_exact_match("metadata.name"), Some("web"));
         assert_eq!(selector.requires_exact_match("spec.nodeName"), None);
         assert!(FieldSelector::parse("").unwrap().is_empty());
+        assert!(FieldSelector::parse("=,!=,==").unwrap().is_empty());
         assert_eq!(FieldSelector::parse("a=").unwrap(), FieldSelector::equals("a", ""));
     }
 

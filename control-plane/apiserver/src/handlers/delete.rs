@@ -12,6 +12,7 @@ use futures::{StreamExt, TryStreamExt};
 use http::StatusCode;
 use serde_json::json;
 
+use super::list::number;
 use super::options::{dry_run_error, dry_run_words, refuse};
 use super::update::spec_finalizers;
 use super::{Target, create, list};
@@ -89,11 +90,13 @@ impl DeleteOptions {
 /// The options that a query spells out.
 fn query_options(query: &Query) -> Result<Value, Status> {
     let mut options = json!({ "dryRun": dry_run_words(query) });
-    if let Some(text) = query.get("gracePeriodSeconds") {
-        let seconds: i64 = text
-            .parse()
-            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?;
+    if let Some(seconds) = number(query, "gracePeriodSeconds")? {
         options["gracePeriodSeconds"] = seconds.into();
+    }
+    for precondition in ["uid", "resourceVersion"] {
+        if let Some(text) = query.get(precondition) {
+            options["preconditions"][precondition] = text.into();
+        }
     }
     if let Some(policy) = query.get("propagationPolicy") {
         options["propagationPolicy"] = policy.into();

@@ -4,12 +4,16 @@ use corten_meta::Status;
 use http::StatusCode;
 
 use super::Target;
+use super::list::revision;
 use crate::body::Reply;
 use crate::response;
 
-/// Answers with the object as it stands.
+/// Answers with the object as it stands, once the state is as new as the client asks for.
 pub async fn get(target: &Target<'_>) -> Result<Reply, Status> {
-    let object = target.server.registry.get(target.resource, target.namespace, target.name).await?;
-    let context = target.context;
+    let (context, registry) = (target.context, &target.server.registry);
+    let asked =
+        revision(&context.info.query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
+    registry.caches.reach(asked.unwrap_or(0)).await?;
+    let object = registry.get(target.resource, target.namespace, target.name).await?;
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, &target.resource.kind, &object))
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use corten_meta::{FieldSelector, Object, Selector, Status};
 use serde_json::{Value, json};
 
@@ -27,6 +27,10 @@ pub struct Page {
 
 /// How many objects are converted together, of which a selector may leave few.
 const CHUNK: usize = 500;
+
+/// Tokens are read as leniently as upstream reads them: bits that are left over do not matter.
+const BASE64URL: GeneralPurpose =
+    GeneralPurpose::new(&base64::alphabet::URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// The form of continue tokens.
 const VERSION: &str = "meta.k8s.io/v1";
@@ -85,10 +89,22 @@ pub async fn list(target: &Target<'_>) -> Result<Reply, Status> {
 /// The page that the query asks for, in the served version.
 pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
     let query = &target.context.info.query;
-    check_list_options(query, false)?;
-    let filter = filter(target.resource, target.namespace, query)?;
     let limit = usize::try_from(number(query, "limit")?.unwrap_or(0)).unwrap_or(0);
     number(query, "timeoutSeconds")?;
+    check_list_options(query, false)?;
+    let filter = filter(target.resource, target.namespace, query)?;
+    let caches = &target.server.registry.caches;
+    if let Some(token) = query.get("continue") {
+        let from = Continue::parse(token)?;
+        let limit = if query.get("resourceVersion") == Some("0") { 0 } else { limit };
+        if query.get("resourceVersion").is_some_and(|asked| asked != "0") {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        return match from.revision {
+            Some(revision) => past(target, &filter, limit, revision, Some(from.start)).await,
+            None => present(target, &filter, limit, caches.fresh().await?, Some(&from.start)).await,
+        };
+    }
     let asked = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
     // Any state will do, so the cache answers, which has all of it: there are no pages.
     let limit = if asked == Some(0) { 0 } else { limit };
@@ -97,17 +113,6 @@ pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
         None => limit > 0 && asked.is_some(),
         Some(matching) => matching == "Exact",
     };
-    let caches = &target.server.registry.caches;
-    if let Some(token) = query.get("continue") {
-        if asked.is_some_and(|rv| rv != 0) {
-            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
-        }
-        let from = Continue::parse(token)?;
-        return match from.revision {
-            Some(revision) => past(target, &filter, limit, revision, Some(from.start)).await,
-            None => present(target, &filter, limit, caches.fresh().await?, Some(&from.start)).await,
-        };
-    }
     if exact && let Some(revision) = asked {
         return past(target, &filter, limit, revision, None).await;
     }
@@ -234,22 +239,28 @@ pub fn filter(resource: &Resource, namespace: &str, query: &Query) -> Result<Fil
     Ok(Filter { namespace: namespace.to_owned(), labels, fields })
 }
 
-/// A whole number of the query.
+/// A whole number of the query; an empty one is none.
 pub fn number(query: &Query, key: &str) -> Result<Option<i64>, Status> {
-    match query.get(key) {
-        None => Ok(None),
-        Some(text) => text
-            .parse()
-            .map(Some)
-            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
-    }
+    let parse = |text: &str| {
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        text.parse().map_err(|_| Status::bad_request(number_error("ParseInt", text, digits)))
+    };
+    query.raw(key).map(parse).transpose()
 }
 
 /// The revision that the query asks for.
 pub fn revision(query: &Query) -> Result<Option<u64>, corten_meta::FieldError> {
     let Some(text) = query.get("resourceVersion") else { return Ok(None) };
-    text.parse().map(Some).map_err(|_| {
-        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+    let parsed = if text.starts_with('+') { None } else { text.parse().ok() };
+    parsed.map(Some).ok_or_else(|| {
+        let why = number_error("ParseUint", text, text);
         corten_meta::FieldError::invalid(&corten_meta::Path::root("resourceVersion"), text, why)
     })
+}
+
+/// What upstream says of a text that is no number it can hold.
+fn number_error(function: &str, text: &str, digits: &str) -> String {
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let why = if is_number { "value out of range" } else { "invalid syntax" };
+    format!("strconv.{function}: parsing {text:?}: {why}")
 }

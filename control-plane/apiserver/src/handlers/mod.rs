@@ -21,7 +21,7 @@ use corten_meta::Status;
 
 use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
-use crate::negotiation::{ACCEPTED, View};
+use crate::negotiation::View;
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::request::RequestInfo;
@@ -108,11 +108,10 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     }
 }
 
-/// Objects are not shown as everything that this server speaks, and tables hold only parts of objects that there are.
+/// Tables hold only parts of objects that there are.
 fn check_view(context: &Context) -> Result<(), Status> {
     let include = context.info.query.get("includeObject").unwrap_or_default();
     match context.accept.view {
-        View::AggregatedDiscovery => Err(Status::not_acceptable(ACCEPTED)),
         View::Table if !matches!(include, "" | "None" | "Metadata" | "Object") => Err(Status::bad_request(format!(
             "Unable to convert to Table as requested: includeObject: Invalid value: {include:?}: must be 'Metadata', \
              'Object', 'None', or empty"
@@ -147,6 +146,8 @@ fn check_verb(target: &Target<'_>) -> Result<(), Status> {
     let misplaced = match info.verb.as_str() {
         "create" => is_named,
         "update" | "patch" => !is_named,
+        // The path may say that it is a watch, whatever the method.
+        "watch" => target.context.method != http::Method::GET,
         _ => target.context.method == http::Method::HEAD,
     };
     if misplaced || !kind.verbs.contains(&info.verb.as_str()) || (across && !reads_all) {

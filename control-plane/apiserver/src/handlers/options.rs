@@ -80,9 +80,18 @@ pub fn refuse(kind: &str, errors: Vec<FieldError>) -> Result<(), Status> {
     Err(Status::invalid(&kind, "", errors))
 }
 
+/// Whether a watch begins with the state, as it asks for or as it is for one that asks for nothing; `None` is one that
+/// goes on from a revision.
+pub fn initial_events(query: &Query) -> Option<bool> {
+    let from_nowhere = matches!(query.get("resourceVersion"), None | Some("0"));
+    let unsaid = from_nowhere && query.get("resourceVersionMatch").is_none();
+    if query.has("sendInitialEvents") { Some(query.flag("sendInitialEvents")) } else { unsaid.then_some(true) }
+}
+
 /// Checks the options of a list or a watch.
 pub fn check_list_options(query: &Query, watch: bool) -> Result<(), Status> {
-    let how = query.get("resourceVersionMatch").unwrap_or_default();
+    let by_default = watch && !query.has("sendInitialEvents") && initial_events(query).is_some();
+    let how = query.get("resourceVersionMatch").unwrap_or(if by_default { "NotOlderThan" } else { "" });
     let path = Path::root("resourceVersionMatch");
     let mut errors = Vec::new();
     let mut forbid = |condition: bool, why: &str| {
@@ -90,7 +99,7 @@ pub fn check_list_options(query: &Query, watch: bool) -> Result<(), Status> {
             errors.push(FieldError::forbidden(&path, why));
         }
     };
-    let streams = query.has("sendInitialEvents");
+    let streams = query.has("sendInitialEvents") || by_default;
     let (given, continued) = (!how.is_empty(), query.get("continue").is_some());
     if watch {
         let other = how != "NotOlderThan";

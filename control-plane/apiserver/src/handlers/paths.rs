@@ -39,8 +39,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
             server.metrics.render(server).into(),
         )),
         "/.well-known/openid-configuration" => {
-            let config = &server.config;
-            let jwks = format!("https://{}/openid/v1/jwks", host_port(config.advertise_address, config.port));
+            let jwks = format!("https://{}/openid/v1/jwks", server.config.host_port());
             value(&server.tokens.openid_configuration(&jwks))
         }
         "/openid/v1/jwks" => {
@@ -76,10 +75,6 @@ fn takes_only_get(server: &Server, path: &str) -> bool {
         path.starts_with("/api") && path != "/apis" && !(path.starts_with("/apis/") && path.matches('/').count() == 2);
     let is_fact = matches!(path, "/version" | "/.well-known/openid-configuration" | "/openid/v1/jwks");
     is_fact || (is_version && server.discovery.load().paths().any(|known| known == path))
-}
-
-fn host_port(address: std::net::IpAddr, port: u16) -> String {
-    std::net::SocketAddr::new(address, port).to_string()
 }
 
 fn index(server: &Server) -> serde_json::Value {

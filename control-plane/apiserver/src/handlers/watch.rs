@@ -9,10 +9,10 @@ use http::{HeaderValue, header};
 
 use super::Target;
 use super::list::{self, filter, number, revision};
-use super::options::check_list_options;
+use super::options::{check_list_options, initial_events};
 use crate::body::{Body, Delivery, Reply, Source, Watch, WatchEvent};
 use crate::cache::{ChangeKind, Filter, Item, Watcher, WatcherOptions, transition};
-use crate::negotiation::View;
+use crate::negotiation::{Format, STREAMED, View};
 use crate::registry::Resource;
 use crate::response;
 
@@ -24,21 +24,30 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let context = target.context;
     let query = &context.info.query;
     let stored = target.resource.storage()?;
+    if context.accept.format == Format::Yaml {
+        return Err(Status::not_acceptable(&[STREAMED]));
+    }
+    number(query, "limit")?;
+    let asked_timeout = number(query, "timeoutSeconds")?;
     check_list_options(query, true)?;
     let filter = filter(target.resource, target.namespace, query)?;
     let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     let caches = &target.server.registry.caches;
-    let streaming_list = query.has("sendInitialEvents").then(|| query.flag("sendInitialEvents"));
+    let initial_events = initial_events(query);
+    let bookmarks = query.flag("allowWatchBookmarks");
 
     let reached = match asked {
         Some(0) => caches.revision(),
-        Some(revision) if streaming_list == Some(true) => caches.reach(revision).await?,
+        Some(revision) if initial_events == Some(true) => match caches.reach(revision).await {
+            Ok(reached) => reached,
+            // The client is told as an event that it has to wait.
+            Err(status) => return Ok(response::only_error(&status)),
+        },
         // Also one that is still to come: then nothing is told before it.
         Some(revision) => revision,
         None => caches.fresh().await?,
     };
-    let wants_state = streaming_list.unwrap_or(matches!(asked, None | Some(0)));
-    let (after, initial) = if wants_state {
+    let (after, initial) = if initial_events.unwrap_or(matches!(asked, None | Some(0))) {
         let (revision, objects) = list::everything(target, &filter, reached).await?;
         (revision, Some(objects))
     } else {
@@ -47,9 +56,9 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let options = WatcherOptions {
         after,
         initial,
-        mark_initial_end: streaming_list == Some(true),
-        bookmarks: query.flag("allowWatchBookmarks"),
-        timeout: timeout(number(query, "timeoutSeconds")?),
+        mark_initial_end: bookmarks && initial_events == Some(true),
+        bookmarks,
+        timeout: timeout(asked_timeout),
         plain: context.accept.view == View::Plain,
     };
     let resource = Arc::clone(target.resource);

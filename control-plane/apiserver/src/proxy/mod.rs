@@ -31,13 +31,14 @@ pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Resu
         let admission = &target.server.admission;
         admission.pass(target, Operation::Connect, options::of_request(target, role)).await?;
     }
-    if role == Role::Proxy
-        && let Some(redirect) = to_the_root(target)
-    {
-        return Ok(redirect);
-    }
     let backend = match role {
-        Role::Proxy => locate::proxied(target).await?,
+        Role::Proxy => {
+            let backend = locate::proxied(target).await?;
+            if let Some(redirect) = to_the_root(target) {
+                return Ok(redirect);
+            }
+            backend
+        }
         _ => match locate::of_pod(target, role).await? {
             Some(backend) => backend,
             // A pod that no node has taken yet has logged nothing.

@@ -25,8 +25,8 @@ use crate::{handlers, proxy};
 /// Hands the request to the handler of the subresource's role.
 pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: RequestBody) -> Result<Reply, Status> {
     let verb = target.context.info.verb.as_str();
-    // What is proxied understands methods of its own, such as OPTIONS, that are no verb of the API.
-    let foreign = subresource.role == Role::Proxy && verb.is_empty();
+    // What is proxied understands a method that is no verb of the API.
+    let foreign = subresource.role == Role::Proxy && target.context.method == http::Method::OPTIONS;
     let is_proxy = subresource.role == Role::Proxy;
     let is_deeper = !is_proxy && !target.context.info.remainder.is_empty();
     if is_deeper || (target.resource.kind.namespaced && target.namespace.is_empty()) {
