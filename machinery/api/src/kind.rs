@@ -182,6 +182,12 @@ pub trait Behaviour: Send + Sync {
     fn validate_create(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
     }
+    /// Errors of a new object. A kind whose own rules for new objects stand among the others tells them in their order.
+    fn validate_new(&self, object: &Value) -> Vec<FieldError> {
+        let mut errors = self.validate(object);
+        errors.extend(self.validate_create(object));
+        errors
+    }
     /// Errors of the change alone: immutable fields and forbidden transitions.
     fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
         Vec::new()
@@ -322,6 +328,11 @@ impl Kind {
         crate::schema::fill_zeros(&self.schema, object);
     }
 
+    /// Takes out what belongs to features that are switched off: after it is known who sent it, before it is judged.
+    pub fn drop_gated(&self, object: &mut Value) {
+        crate::schema::drop_gated(&self.schema, object);
+    }
+
     /// Writes what is empty as it comes back from upstream's store. The last step before an object is stored or shown.
     pub fn settle(&self, object: &mut Value) {
         crate::schema::settle(&self.schema, object);
@@ -336,8 +347,7 @@ impl Kind {
     /// Every error of a new object: its metadata's and its own.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = crate::objectmeta::validate(self, object);
-        errors.extend(self.behaviour.validate(object));
-        errors.extend(self.behaviour.validate_create(object));
+        errors.extend(self.behaviour.validate_new(object));
         self.shown(errors)
     }
 

@@ -46,6 +46,7 @@ mod scheduling;
 mod storage;
 
 pub use apiextensions::CUSTOM_RESOURCE_CLEANUP;
+pub use core::service_validation::validate_service_addresses;
 pub use error::Error;
 pub use k8s_openapi;
 pub use kind::{Behaviour, Column, Kind, NameRule, Role, Rules, ScalePaths, Storage, Subresource};

@@ -1,11 +1,15 @@
 //! The unified difference of two texts, as upstream's messages about forbidden changes show it.
 //!
-//! Pure and bounded: texts that differ in more than a few hundred lines are shown as one replaced by the other.
+//! Pure and bounded: texts of very many lines are shown as one replaced by the other.
+
+use std::collections::HashMap;
 
 /// Lines around a change that are shown with it.
 const CONTEXT: usize = 3;
-/// The largest table that is made to match lines, in cells.
-const MAX_CELLS: usize = 4_000_000;
+/// From so many lines on a text is long.
+const LONG: usize = 200;
+/// How much is done to match lines, at most.
+const MAX_STEPS: usize = 1_000_000;
 
 /// A run of lines: the ranges in the old and the new text, and whether they are the same.
 struct Run {
@@ -88,60 +92,98 @@ fn range(from: usize, to: usize) -> String {
 
 /// The runs of same and changed lines, in order.
 fn runs(old: &[String], new: &[String]) -> Vec<Run> {
-    let start = old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    let rest = old.len().min(new.len()) - start;
-    let end = old.iter().rev().zip(new.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&old[start..old.len() - end], &new[start..new.len() - end]);
     let mut runs: Vec<Run> = Vec::new();
+    let (mut i, mut j) = (0, 0);
     let mut add = |old: (usize, usize), new: (usize, usize), same: bool| {
-        if old.0 == old.1 && new.0 == new.1 {
-            return;
-        }
-        match runs.last_mut() {
-            Some(last) if last.same == same => (last.old.1, last.new.1) = (old.1, new.1),
-            _ => runs.push(Run { old, new, same }),
+        if old.0 != old.1 || new.0 != new.1 {
+            runs.push(Run { old, new, same });
         }
     };
-    add((0, start), (0, start), true);
-    let (mut i, mut j) = (0, 0);
-    for (x, y) in matching(a, b) {
-        add((start + i, start + x), (start + j, start + y), false);
-        add((start + x, start + x + 1), (start + y, start + y + 1), true);
-        (i, j) = (x + 1, y + 1);
+    for block in blocks(old, new) {
+        add((i, block.old), (j, block.new), false);
+        (i, j) = (block.old + block.length, block.new + block.length);
+        add((block.old, i), (block.new, j), true);
     }
-    add((start + i, start + a.len()), (start + j, start + b.len()), false);
-    add((old.len() - end, old.len()), (new.len() - end, new.len()), true);
+    add((i, old.len()), (j, new.len()), false);
     runs
 }
 
-/// The positions of a longest common subsequence.
-fn matching(a: &[String], b: &[String]) -> Vec<(usize, usize)> {
-    let width = b.len() + 1;
-    if a.is_empty() || b.is_empty() || (a.len() + 1) * width > MAX_CELLS {
+/// Lines that are the same in both texts.
+#[derive(Clone, Copy)]
+struct Block {
+    old: usize,
+    new: usize,
+    length: usize,
+}
+
+/// The blocks that both texts share: the longest, then the longest on either side of it, and so on. In a long text,
+/// lines that stand there often do not begin a block.
+fn blocks(old: &[String], new: &[String]) -> Vec<Block> {
+    if old.len() * new.len() / LONG > MAX_STEPS {
         return Vec::new();
     }
-    let mut lengths = vec![0_u32; (a.len() + 1) * width];
-    for x in (0..a.len()).rev() {
-        for y in (0..b.len()).rev() {
-            lengths[x * width + y] = if a[x] == b[y] {
-                lengths[(x + 1) * width + y + 1] + 1
-            } else {
-                lengths[(x + 1) * width + y].max(lengths[x * width + y + 1])
-            };
+    let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (at, line) in new.iter().enumerate() {
+        places.entry(line).or_default().push(at);
+    }
+    if new.len() >= LONG {
+        places.retain(|_, at| at.len() <= new.len() / 100 + 1);
+    }
+    let mut found: Vec<Block> = Vec::new();
+    let mut open = vec![((0, old.len()), (0, new.len()))];
+    while let Some((a, b)) = open.pop() {
+        let block = longest(old, new, &places, a, b);
+        if block.length > 0 {
+            found.push(block);
+            open.push(((a.0, block.old), (b.0, block.new)));
+            open.push(((block.old + block.length, a.1), (block.new + block.length, b.1)));
         }
     }
-    let (mut x, mut y, mut found) = (0, 0, Vec::new());
-    while x < a.len() && y < b.len() {
-        if a[x] == b[y] {
-            found.push((x, y));
-            (x, y) = (x + 1, y + 1);
-        } else if lengths[(x + 1) * width + y] >= lengths[x * width + y + 1] {
-            x += 1;
-        } else {
-            y += 1;
+    found.sort_unstable_by_key(|block| (block.old, block.new));
+    let mut joined: Vec<Block> = Vec::new();
+    for block in found {
+        match joined.last_mut() {
+            Some(last) if last.old + last.length == block.old && last.new + last.length == block.new => {
+                last.length += block.length;
+            }
+            _ => joined.push(block),
         }
     }
-    found
+    joined
+}
+
+/// The longest block within two ranges; of several the first in the old text, then the first in the new one.
+fn longest(
+    old: &[String],
+    new: &[String],
+    places: &HashMap<&str, Vec<usize>>,
+    a: (usize, usize),
+    b: (usize, usize),
+) -> Block {
+    let mut best = Block { old: a.0, new: b.0, length: 0 };
+    let mut ending: HashMap<usize, usize> = HashMap::new();
+    for (x, line) in old.iter().enumerate().take(a.1).skip(a.0) {
+        let mut next = HashMap::new();
+        let all = places.get(line.as_str()).map(Vec::as_slice).unwrap_or_default();
+        for y in all.iter().copied().filter(|y| (b.0..b.1).contains(y)) {
+            let length = y.checked_sub(1).and_then(|before| ending.get(&before)).copied().unwrap_or(0) + 1;
+            next.insert(y, length);
+            if length > best.length {
+                best = Block { old: x + 1 - length, new: y + 1 - length, length };
+            }
+        }
+        ending = next;
+    }
+    while best.old > a.0 && best.new > b.0 && old[best.old - 1] == new[best.new - 1] {
+        best = Block { old: best.old - 1, new: best.new - 1, length: best.length + 1 };
+    }
+    while best.old + best.length < a.1
+        && best.new + best.length < b.1
+        && old[best.old + best.length] == new[best.new + best.length]
+    {
+        best.length += 1;
+    }
+    best
 }
 
 /// Changes that are near each other, with the lines around them.
@@ -187,6 +229,20 @@ mod tests {
             lines.join("\n"),
             "{\n \"a\": [\n  1,\n  {\n   \"b\": \"x, {y\\\"}\"\n  }\n ],\n \"c\": {},\n \"d\": []\n}"
         );
+    }
+
+    #[test]
+    fn a_line_that_stands_often_in_a_long_text_begins_no_block() {
+        let text = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let often = |first: &str| {
+            let mut lines = vec![first];
+            (0..120).for_each(|_| lines.extend(["x", "y"]));
+            text(&lines)
+        };
+        let told = unified(&often("a"), &often("b"));
+        assert!(told.starts_with("@@ -1,241 +1,241 @@\n-a\n-x\n"), "{told}");
+        let told = unified(&text(&["{", "{", "1", "}", "{", "2", "}", "}"]), &text(&["{", "{", "2", "}", "}"]));
+        assert_eq!(told, "@@ -1,7 +1,4 @@\n {\n-{\n-1\n-}\n {\n 2\n }\n");
     }
 
     #[test]

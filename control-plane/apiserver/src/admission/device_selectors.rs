@@ -2,8 +2,7 @@
 //! scheduler first meets it. What was stored before is left alone.
 
 use corten_cel::{CompileError, Env, Type};
-use corten_meta::{FieldError, Path, Status, Value};
-use futures::future::BoxFuture;
+use corten_meta::{FieldError, Path, Value};
 
 use super::{Attributes, Operation, Plugin};
 
@@ -16,18 +15,12 @@ impl Plugin for DeviceSelectors {
         "DeviceSelectors"
     }
 
-    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async move {
-            let writes = matches!(a.operation, Operation::Create | Operation::Update);
-            if !writes || !KINDS.iter().any(|plural| a.is("resource.k8s.io", plural, "")) {
-                return Ok(());
-            }
-            let errors = errors(&a.object["spec"], a.old.as_deref().map(|old| &old["spec"]));
-            if errors.is_empty() {
-                return Ok(());
-            }
-            Err(Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), errors))
-        })
+    fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
+        let writes = matches!(a.operation, Operation::Create | Operation::Update);
+        if !writes || !KINDS.iter().any(|plural| a.is("resource.k8s.io", plural, "")) {
+            return Vec::new();
+        }
+        errors(&a.object["spec"], a.old.as_deref().map(|old| &old["spec"]))
     }
 }
 

@@ -4,6 +4,7 @@
 //! `validate` only refuses. A plugin never writes to the store itself: what must be stored together with the
 //! object is handed over as companions of the write.
 
+mod admin_access;
 mod certificate_subject_restriction;
 mod custom_resource_rules;
 mod default_ingress_class;
@@ -41,7 +42,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use corten_meta::{Status, Value};
+use corten_meta::{FieldError, Status, Value};
 use corten_store::Op;
 use futures::future::BoxFuture;
 
@@ -216,6 +217,11 @@ pub trait Plugin: Send + Sync {
         Box::pin(Indifferent)
     }
 
+    /// What is wrong with the object beside the errors of its kind, and told together with them.
+    fn errors(&self, _: &Attributes<'_>) -> Vec<FieldError> {
+        Vec::new()
+    }
+
     /// May refuse the object, which is final now.
     fn validate<'a>(&'a self, _: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(Indifferent)
@@ -299,6 +305,7 @@ impl Chain {
             Box::new(webhook::MutatingAdmissionWebhook::new()),
             Box::new(policy::ValidatingAdmissionPolicy::new()),
             Box::new(webhook::ValidatingAdmissionWebhook::new()),
+            Box::new(admin_access::AdminAccess),
             Box::new(custom_resource_rules::CustomResourceRules),
             Box::new(device_selectors::DeviceSelectors),
             Box::new(policy::Expressions),
@@ -344,6 +351,11 @@ impl Chain {
         self.admit(&mut attributes).await?;
         self.validate(&attributes).await?;
         Ok(attributes.into_parts().0)
+    }
+
+    /// Everything that plugins find wrong with the object itself.
+    pub fn errors(&self, attributes: &Attributes<'_>) -> Vec<FieldError> {
+        self.plugins.iter().flat_map(|counted| counted.plugin.errors(attributes)).collect()
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {

@@ -25,18 +25,13 @@ impl Plugin for ResourceQuota {
         "ResourceQuota"
     }
 
-    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+    fn charge<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.operation != Operation::Delete && a.is("", "resourcequotas", "") {
+            // A quota that is stored holds from its first moment; one that is only tried needs no count.
+            if a.operation != Operation::Delete && a.is("", "resourcequotas", "") && !a.dry_run {
                 let used = used_now(a.target, &a.object, None).await?;
                 write_status(&mut a.object, &used);
             }
-            Ok(())
-        })
-    }
-
-    fn charge<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async move {
             if a.target.namespace.is_empty() || !is_counted(a) {
                 return Ok(());
             }

@@ -44,6 +44,12 @@ impl Plugin for RuntimeClass {
 /// The class that the pod names; one that does not exist refuses it.
 async fn class_of(a: &Attributes<'_>) -> Result<Option<Arc<Object>>, Status> {
     let Some(name) = a.object.pointer("/spec/runtimeClassName").and_then(Value::as_str) else { return Ok(None) };
+    let problems = corten_meta::names::path_segment_name(name);
+    if !problems.is_empty() {
+        // Upstream's client refuses to ask for such a name, and that has no reason.
+        let message = format!("invalid resource name {name:?}: [{}]", problems.join(" "));
+        return Err(Status { code: 500, message, ..Status::default() });
+    }
     let server = a.target.server;
     if let Some(class) = server.cached(GROUP, "v1", "runtimeclasses", "", name) {
         return Ok(Some(class));

@@ -66,6 +66,16 @@ fn needs_ports(service: &Value) -> bool {
     }
 }
 
+/// Whether the node ports that it names are its own; of others they are refused or mean nothing.
+fn may_have_ports(service: &Value) -> bool {
+    matches!(text(service, "/spec/type"), "NodePort" | "LoadBalancer")
+}
+
+/// A load balancer that keeps traffic local needs a port to ask nodes whether they have endpoints.
+fn needs_health_port(service: &Value) -> bool {
+    text(service, "/spec/type") == "LoadBalancer" && text(service, "/spec/externalTrafficPolicy") == "Local"
+}
+
 /// The addresses that a Service holds.
 fn addresses_of(service: &Value) -> BTreeSet<String> {
     let list =
@@ -77,9 +87,13 @@ fn addresses_of(service: &Value) -> BTreeSet<String> {
 /// The node ports that a Service holds.
 fn node_ports_of(service: &Value) -> BTreeSet<u16> {
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
-    let numbers = ports.filter_map(|port| port["nodePort"].as_u64());
+    let numbers = ports.filter_map(|port| port["nodePort"].as_u64()).filter(|_| may_have_ports(service));
     let health = service.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64);
-    numbers.chain(health).filter_map(|port| u16::try_from(port).ok()).filter(|port| *port != 0).collect()
+    numbers
+        .chain(health.filter(|_| needs_health_port(service)))
+        .filter_map(|port| u16::try_from(port).ok())
+        .filter(|port| *port != 0)
+        .collect()
 }
 
 /// An update that does not name what the Service already holds keeps it.
@@ -112,11 +126,6 @@ fn invalid(a: &Attributes<'_>, error: FieldError) -> Status {
 async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
     let held = a.old.as_deref().map(addresses_of).unwrap_or_default();
     if !needs_address(&a.object) {
-        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
-            if let Some(spec) = a.object["spec"].as_object_mut() {
-                spec.remove(field);
-            }
-        }
         for ip in &held {
             a.companions.push(release_address(a.target, ip)?);
         }
@@ -278,28 +287,8 @@ fn release_port(port: u16) -> Op {
 
 async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
     let held = a.old.as_deref().map(node_ports_of).unwrap_or_default();
-    if needs_ports(&a.object) {
-        let mut used = ports_in_use(a);
-        let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        for (index, port) in ports.iter_mut().enumerate() {
-            let asked = port["nodePort"].as_u64().unwrap_or(0);
-            if asked == 0 {
-                let chosen = choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p));
-                let chosen = chosen
-                    .ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
-                used.insert(chosen);
-                port["nodePort"] = chosen.into();
-            } else if !held.contains(&(asked as u16)) {
-                check_port(a, index, asked).await?;
-            }
-        }
-        corten_meta::set(&mut a.object, "/spec/ports", json!(ports));
-    } else if matches!(text(&a.object, "/spec/type"), "ClusterIP" | "ExternalName") {
-        for port in a.object.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
-            if let Some(port) = port.as_object_mut() {
-                port.remove("nodePort");
-            }
-        }
+    if may_have_ports(&a.object) {
+        choose_ports(a, &held).await?;
     }
     allocate_health_port(a)?;
     let wanted = node_ports_of(&a.object);
@@ -311,10 +300,49 @@ async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// A load balancer that keeps traffic local needs a port to ask nodes whether they have endpoints.
+/// Every port that needs a node port gets one; ports of one number and several protocols share theirs.
+async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
+    let mut used = ports_in_use(a);
+    let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+    let numbers = |ports: &[Value]| -> Vec<(i64, i64)> {
+        ports.iter().map(|p| (p["port"].as_i64().unwrap_or(0), p["nodePort"].as_i64().unwrap_or(0))).collect()
+    };
+    let asked = numbers(&ports);
+    let is_new = a.old.is_none();
+    let mut given: Vec<(i64, i64)> = Vec::new();
+    for (index, (number, own)) in asked.iter().copied().enumerate() {
+        if own == 0 && !needs_ports(&a.object) {
+            continue;
+        }
+        let shared = given.iter().find(|(port, _)| *port == number && is_new).map(|(_, node)| *node);
+        let named = asked.iter().find(|(port, node)| *port == number && *node != 0).map(|(_, node)| *node);
+        let wanted = match (own, shared, named) {
+            (0, Some(node), _) => node,
+            (0, None, Some(node)) if is_new => node,
+            (own, ..) => own,
+        };
+        let chosen = if wanted == 0 {
+            let chosen = choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p));
+            let chosen =
+                chosen.ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
+            used.insert(chosen);
+            chosen.into()
+        } else {
+            let is_held = u16::try_from(wanted).is_ok_and(|port| held.contains(&port));
+            if !is_held && shared != Some(wanted) {
+                check_port(a, index, wanted).await?;
+            }
+            wanted
+        };
+        given.push((number, chosen));
+        ports[index]["nodePort"] = chosen.into();
+    }
+    corten_meta::set(&mut a.object, "/spec/ports", json!(ports));
+    Ok(())
+}
+
 fn allocate_health_port(a: &mut Attributes<'_>) -> Result<(), Status> {
-    let needed =
-        text(&a.object, "/spec/type") == "LoadBalancer" && text(&a.object, "/spec/externalTrafficPolicy") == "Local";
+    let needed = needs_health_port(&a.object);
     let port_of = |service: &Value| service.pointer("/spec/healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
     let (present, kept) = (port_of(&a.object), a.old.as_deref().map_or(0, port_of));
     if needed && present == 0 {
@@ -344,11 +372,12 @@ fn ports_in_use(a: &Attributes<'_>) -> BTreeSet<u16> {
 }
 
 /// A named port must be in the range and free.
-async fn check_port(a: &Attributes<'_>, index: usize, port: u64) -> Result<(), Status> {
+async fn check_port(a: &Attributes<'_>, index: usize, port: i64) -> Result<(), Status> {
     let path = Path::root("spec").child("ports").index(index).child("nodePort");
     let refuse = |why: String| Err(invalid(a, FieldError::invalid(&path, port, why)));
     let (first, last) = a.target.server.config.node_port_range;
-    if !(u64::from(first)..=u64::from(last)).contains(&port) {
+    // Upstream looks at the range only when it takes the port.
+    if !a.dry_run && !(i64::from(first)..=i64::from(last)).contains(&port) {
         return refuse(format!("provided port is not in the valid range. The range of valid ports is {first}-{last}"));
     }
     let key = format!("{PORTS}{port}");

@@ -38,7 +38,7 @@ pub fn complete(service: &mut Value, old: Option<&Value>, configured: &[&'static
     if old.is_some_and(|old| stays_preferred(service, old)) {
         return Ok(());
     }
-    let mut errors = unknown(service);
+    let mut errors = corten_api::validate_service_addresses(service, old);
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -66,25 +66,6 @@ pub fn complete(service: &mut Value, old: Option<&Value>, configured: &[&'static
         }
         service["spec"]["ipFamilies"] = json!(families);
     })
-}
-
-/// Words that mean no policy or family, and families that are named twice, before anything is concluded from them.
-fn unknown(service: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let families = texts(service, "ipFamilies");
-    for (index, family) in families.iter().enumerate() {
-        let place = at("ipFamilies").index(index);
-        if ![IPV4, IPV6].contains(&family.as_str()) {
-            errors.push(FieldError::not_supported(&place, family.as_str(), &[IPV4, IPV6]));
-        } else if families.iter().take(index).any(|before| before == family) {
-            errors.push(FieldError::duplicate(&place, family.as_str()));
-        }
-    }
-    let given = service["spec"]["ipFamilyPolicy"].as_str();
-    if let Some(given) = given.filter(|given| ![SINGLE, PREFER, REQUIRE].contains(given)) {
-        errors.push(FieldError::not_supported(&at("ipFamilyPolicy"), given, &[PREFER, REQUIRE, SINGLE]));
-    }
-    errors
 }
 
 /// A Service that prefers both keeps what it has while nobody asks for something else, also when the cluster changed.
@@ -194,9 +175,9 @@ mod tests {
             (json!({"ipFamilies": [IPV6]}), BOTH, "SingleStack IPv6"),
             (json!({"clusterIP": "fd00::1", "clusterIPs": ["fd00::1"]}), BOTH, "SingleStack IPv6"),
             (json!({"clusterIP": "None", "clusterIPs": ["None"]}), &[IPV4], "RequireDualStack IPv4,IPv6"),
-            (json!({"clusterIP": "None", "selector": selector}), BOTH, "SingleStack IPv4"),
+            (json!({"clusterIP": "None", "clusterIPs": ["None"], "selector": selector}), BOTH, "SingleStack IPv4"),
             (
-                json!({"clusterIP": "None", "selector": selector, "ipFamilyPolicy": PREFER}),
+                json!({"clusterIP": "None", "clusterIPs": ["None"], "selector": selector, "ipFamilyPolicy": PREFER}),
                 BOTH,
                 "PreferDualStack IPv4,IPv6",
             ),
@@ -223,9 +204,8 @@ mod tests {
 
     #[test]
     fn the_second_family_comes_and_goes_with_the_policy() {
-        let one = |policy: &str| json!({"ipFamilyPolicy": policy, "ipFamilies": [IPV4], "clusterIPs": ["10.0.0.1"]});
-        let two =
-            |policy: &str| json!({"ipFamilyPolicy": policy, "ipFamilies": BOTH, "clusterIPs": ["10.0.0.1", "fd00::1"]});
+        let one = |policy: &str| json!({"ipFamilyPolicy": policy, "ipFamilies": [IPV4], "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]});
+        let two = |policy: &str| json!({"ipFamilyPolicy": policy, "ipFamilies": BOTH, "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"]});
         for (new, old, expected) in [
             (one(REQUIRE), one(SINGLE), "RequireDualStack IPv4,IPv6"),
             (two(SINGLE), two(REQUIRE), "SingleStack IPv4"),

@@ -111,7 +111,8 @@ fn what_others_sealed_is_opened() {
         // Damage is told, wherever it is; only AES-CBC cannot see all of it.
         let mut damaged = own.to_vec();
         *damaged.last_mut().unwrap() ^= 1;
-        assert!(keys.open(PLACE, &damaged.into()).unwrap().is_err(), "{algorithm:?}");
+        let opened = keys.open(PLACE, &damaged.into()).unwrap();
+        assert!(opened.is_err() || algorithm == Algorithm::AesCbc, "{algorithm:?}");
         for cut in prefix.len()..own.len() {
             let opened = keys.open(PLACE, &own.slice(..cut)).unwrap();
             assert!(opened.is_err() || algorithm == Algorithm::AesCbc, "{algorithm:?} {cut}");

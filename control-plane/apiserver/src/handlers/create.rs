@@ -45,7 +45,8 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             check_namespace(target, &mut attributes.object)?;
         }
         finish(target, &mut attributes.object, true);
-        refuse_invalid(target, &attributes.object, make, &|object| target.resource.kind.validate(object))?;
+        let more = target.server.admission.errors(&attributes);
+        refuse_invalid(target, &attributes.object, make, &|object| target.resource.kind.validate(object), more)?;
         target.server.admission.validate(&attributes).await?;
         target.server.admission.charge(&mut attributes).await?;
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {
@@ -159,6 +160,7 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) {
     if ownership == Ownership::Tracked {
         track_create(target, object);
     }
+    kind.drop_gated(object);
     kind.behaviour.prepare_create(object);
 }
 
@@ -187,18 +189,20 @@ pub fn finish(target: &Target<'_>, object: &mut Touched, has_begun: bool) {
 }
 
 /// Refuses an object that fails a check. What vanished of the given object because it is as good as absent, but which
-/// errors show as it came, is looked at again only now.
+/// errors show as it came, is looked at again only now. What is wrong beside stands among them at its place.
 pub fn refuse_invalid(
     target: &Target<'_>,
     object: &Value,
     given: &Make<'_>,
     check: &dyn Fn(&Value) -> Vec<FieldError>,
+    more: Vec<FieldError>,
 ) -> Result<(), Status> {
     let mut errors = check(object);
-    if errors.is_empty() {
+    if errors.is_empty() && more.is_empty() {
         return Ok(());
     }
-    if !target.resource.kind.is_custom()
+    if !errors.is_empty()
+        && !target.resource.kind.is_custom()
         && let Ok(given) = given()
     {
         let mut as_given = object.clone();
@@ -209,6 +213,7 @@ pub fn refuse_invalid(
             errors = shown;
         }
     }
+    corten_api::schema::insert_errors(&target.resource.kind.schema, &mut errors, more);
     Err(Status::invalid(&target.resource.group_kind(), corten_meta::name(object), errors))
 }
 

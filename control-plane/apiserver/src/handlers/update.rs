@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use corten_meta::{Object, Status, Value};
+use corten_meta::{FieldError, Object, Status, Value};
 use corten_store::{Expect, Op};
 use http::StatusCode;
 use serde_json::json;
@@ -291,7 +291,7 @@ async fn admitted(
     if change.part != Part::Status || attributes.object.is_touched() {
         bump_generation(target, &mut attributes.object, old);
     }
-    validate(target, change, &attributes.object, old)?;
+    validate(target, change, &attributes.object, old, admission.errors(&attributes))?;
     admission.validate(&attributes).await?;
     admission.charge(&mut attributes).await?;
     Ok(attributes.into_parts())
@@ -312,7 +312,7 @@ async fn admitted_as(
     let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
     target.resource.kind.default(&mut new);
     bump_generation(target, &mut new, old);
-    validate(target, change, &new, old)?;
+    validate(target, change, &new, old, Vec::new())?;
     admission.validate(&attributes).await?;
     Ok((new, Vec::new()))
 }
@@ -324,7 +324,7 @@ fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<
     if version.is_empty() || version == "0" {
         if !target.resource.kind.rules.allow_unconditional_update {
             let path = corten_meta::Path::root("metadata").child("resourceVersion");
-            let error = corten_meta::FieldError::invalid(&path, 0, "must be specified for an update");
+            let error = FieldError::invalid(&path, 0, "must be specified for an update");
             // Upstream names the resource here, where it names the kind elsewhere.
             let kind = corten_meta::GroupKind { group: resource.group, kind: resource.resource };
             return Err(Status::invalid(&kind, target.name, vec![error]));
@@ -394,6 +394,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         Ownership::Tracked => track_update(target, part, new, old),
         Ownership::Given => {}
     }
+    kind.drop_gated(new);
     if let Some(apart) = apart {
         apart.clone().put_into(new);
         apart.put_into(old);
@@ -448,7 +449,13 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, old: &Value) {
     }
 }
 
-fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), Status> {
+fn validate(
+    target: &Target<'_>,
+    change: &Change<'_>,
+    new: &Value,
+    old: &Value,
+    more: Vec<FieldError>,
+) -> Result<(), Status> {
     let kind = &target.resource.kind;
     let check = |new: &Value| match change.part {
         Part::Main => kind.validate_update(new, old),
@@ -458,7 +465,7 @@ fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) 
             role.map(|role| kind.validate_part_update(role, new, old)).unwrap_or_default()
         }
     };
-    create::refuse_invalid(target, new, &|| (change.transform)(old), &check)
+    create::refuse_invalid(target, new, &|| (change.transform)(old), &check, more)
 }
 
 /// Whether the object was only waiting for the finalizer that this change removes.

@@ -51,7 +51,8 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
     target.resource.kind.default(&mut review);
     track_create(target, &mut review);
     let mut review = target.server.admission.pass(target, Operation::Create, review).await?;
-    let errors = target.resource.kind.behaviour.validate(&review);
+    let mut errors = target.resource.kind.behaviour.validate(&review);
+    corten_api::schema::print_values(&target.resource.kind.schema, &mut errors);
     if !errors.is_empty() {
         // Upstream's reviews have lost their kind by the time they are refused.
         let kind = GroupKind { kind: String::new(), ..target.resource.group_kind() };

@@ -35,6 +35,13 @@ impl Behaviour for ValidatingAdmissionPolicy {
         policy_validation::validate_validating_policy(object)
     }
 
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        let mut errors = crate::check::Errors::new();
+        let status = crate::check::At::object(new).get("status");
+        crate::validation::conditions(&status.get("conditions"), &mut errors);
+        errors
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         policy_cells(object, "/spec/validations", now)
     }

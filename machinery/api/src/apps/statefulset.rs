@@ -52,15 +52,15 @@ impl Behaviour for StatefulSet {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_stateful_set(object)
+        validation::validate_stateful_set(object, false)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validation::validate_stateful_set_update(new, old)
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_stateful_set_create(object)
+    fn validate_new(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_stateful_set(object, true)
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

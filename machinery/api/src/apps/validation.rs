@@ -48,6 +48,9 @@ fn validate_workload_template(spec: &At<'_>, template: &At<'_>, kind: &str, erro
     // Upstream looks at the template only under a selector it understands; a DaemonSet's it always does.
     if parsed.is_err() && kind != "DaemonSet" {
         errors.push(selector.invalid(if kind == "StatefulSet" { "" } else { "invalid label selector" }));
+        if kind == "StatefulSet" {
+            validate_endless(template, kind, errors);
+        }
         return;
     }
     errors.extend(validate_template(template.value, &template.path));
@@ -145,9 +148,9 @@ pub(crate) fn validate_replication_controller(object: &Value) -> Errors {
 pub(super) fn validate_daemon_set(object: &Value) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
-    counts(&spec, &mut errors);
     validate_selector(&spec, "daemonset", &mut errors);
     validate_workload_template(&spec, &spec.get("template"), "DaemonSet", &mut errors);
+    spec.get("minReadySeconds").nonnegative(&mut errors);
     let strategy = spec.get("updateStrategy");
     match strategy.get("type").text() {
         "OnDelete" => {}
@@ -157,6 +160,7 @@ pub(super) fn validate_daemon_set(object: &Value) -> Errors {
         "RollingUpdate" => validate_daemon_set_rolling(&strategy.get("rollingUpdate"), &mut errors),
         _ => errors.push(strategy.not_supported(&["RollingUpdate", "OnDelete"])),
     }
+    spec.get("revisionHistoryLimit").nonnegative(&mut errors);
     errors
 }
 
@@ -175,7 +179,8 @@ fn validate_daemon_set_rolling(rolling: &At<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn validate_stateful_set(object: &Value) -> Errors {
+/// The claims and the name of the Service are fixed once the set is there, and so are judged only when it is new.
+pub(super) fn validate_stateful_set(object: &Value, is_new: bool) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     let policy = spec.get("podManagementPolicy");
@@ -187,22 +192,19 @@ pub(super) fn validate_stateful_set(object: &Value) -> Errors {
     for field in ["whenDeleted", "whenScaled"] {
         retention.get(field).one_of(&mut errors, &["Retain", "Delete"]);
     }
+    if is_new {
+        spec.get("volumeClaimTemplates").each(&mut errors, |claim, e| validate_claim_spec(&claim.get("spec"), e));
+    }
     spec.get("replicas").nonnegative(&mut errors);
     spec.get("minReadySeconds").nonnegative(&mut errors);
     spec.get("ordinals").get("start").nonnegative(&mut errors);
+    if is_new {
+        spec.get("serviceName").follows(&mut errors, names::dns1123_label);
+    }
     validate_selector(&spec, "statefulset", &mut errors);
     let template = template_with_claims(&spec);
     let template = At::new(&template, &spec.path.child("template"));
     validate_workload_template(&spec, &template, "StatefulSet", &mut errors);
-    errors
-}
-
-/// What is fixed once the set is there, and so is judged only once.
-pub(super) fn validate_stateful_set_create(object: &Value) -> Errors {
-    let spec = At::object(object).get("spec");
-    let mut errors = Errors::new();
-    spec.get("volumeClaimTemplates").each(&mut errors, |claim, e| validate_claim_spec(&claim.get("spec"), e));
-    spec.get("serviceName").follows(&mut errors, names::dns1123_label);
     errors
 }
 

@@ -49,8 +49,10 @@ impl Behaviour for HorizontalPodAutoscaler {
         Version2.validate(&version2)
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        Version2.validate_create(object)
+    fn validate_new(&self, object: &Value) -> Vec<FieldError> {
+        let mut version2 = object.clone();
+        self.to_stored(&mut version2);
+        Version2.validate_new(&version2)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

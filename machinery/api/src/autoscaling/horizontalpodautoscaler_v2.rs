@@ -45,11 +45,11 @@ impl Behaviour for HorizontalPodAutoscaler {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_autoscaler(object)
+        validation::validate_autoscaler(object, false)
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_target(object, None)
+    fn validate_new(&self, object: &Value) -> Vec<FieldError> {
+        validation::validate_autoscaler(object, true)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

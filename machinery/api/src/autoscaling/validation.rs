@@ -7,8 +7,8 @@ use corten_meta::names::{self, GroupVersion};
 use crate::check::{At, Errors};
 use crate::core::resource_validation::validate_container_resource_name;
 
-/// Everything but the version of the target, which is judged when it is new.
-pub(super) fn validate_autoscaler(object: &Value) -> Errors {
+/// Everything; the version of the target only when the object is new.
+pub(super) fn validate_autoscaler(object: &Value, is_new: bool) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     let (min, max) = (spec.get("minReplicas"), spec.get("maxReplicas"));
@@ -26,6 +26,9 @@ pub(super) fn validate_autoscaler(object: &Value) -> Errors {
         errors.push(FieldError::invalid(&max.path, number, detail));
     }
     validate_reference(&spec.get("scaleTargetRef"), &mut errors);
+    if is_new {
+        errors.extend(validate_target(object, None));
+    }
     let metrics = spec.get("metrics");
     metrics.each(&mut errors, validate_metric);
     let is_from_outside = |metric: At<'_>| ["Object", "External"].contains(&metric.get("type").text());

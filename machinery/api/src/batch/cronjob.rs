@@ -32,11 +32,11 @@ impl Behaviour for CronJob {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job(object)
+        cronjob_validation::validate_cron_job(object, false)
     }
 
-    fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job_create(object)
+    fn validate_new(&self, object: &Value) -> Vec<FieldError> {
+        cronjob_validation::validate_cron_job(object, true)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

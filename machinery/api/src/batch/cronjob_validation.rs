@@ -7,17 +7,23 @@ use super::schedule::schedule_error;
 use super::validation::validate_job_spec;
 use crate::check::{At, Errors};
 
-/// Everything but the time zone, which is judged when it is new.
-pub(super) fn validate_cron_job(object: &Value) -> Errors {
-    let spec = At::object(object).get("spec");
+/// Everything; the zone of the schedule and the length of the name only when the object is new.
+pub(super) fn validate_cron_job(object: &Value, is_new: bool) -> Errors {
+    let (name, spec) = (At::object(object).get("metadata").get("name"), At::object(object).get("spec"));
     let mut errors = Errors::new();
     let schedule = spec.get("schedule");
     if schedule.must(&mut errors) {
         let text = schedule.text().split_once(' ').filter(|(zone, _)| zone.contains("TZ="));
         let text = text.map_or(schedule.text(), |(_, rest)| rest.trim_start());
         errors.extend(schedule_error(text).map(|detail| schedule.invalid(detail)));
+        if is_new && schedule.text().contains("TZ") {
+            errors.push(schedule.invalid("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"));
+        }
     }
     spec.get("startingDeadlineSeconds").nonnegative(&mut errors);
+    if is_new {
+        validate_time_zone(&spec.get("timeZone"), &mut errors);
+    }
     spec.get("concurrencyPolicy").must_be_one_of(&mut errors, &["Allow", "Forbid", "Replace"]);
     let job = spec.get("jobTemplate").get("spec");
     validate_job_spec(&job, &mut errors);
@@ -30,22 +36,10 @@ pub(super) fn validate_cron_job(object: &Value) -> Errors {
     for field in ["successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
         spec.get(field).nonnegative(&mut errors);
     }
-    errors
-}
-
-pub(super) fn validate_cron_job_create(object: &Value) -> Errors {
-    let object = At::object(object);
-    let (name, spec) = (object.get("metadata").get("name"), object.get("spec"));
-    let mut errors = Errors::new();
     // The controller adds eleven characters to make the names of jobs.
-    if name.text().len() > 52 {
+    if is_new && name.text().len() > 52 {
         errors.push(name.invalid("must be no more than 52 characters"));
     }
-    if spec.get("schedule").text().contains("TZ") {
-        let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
-        errors.push(spec.get("schedule").invalid(detail));
-    }
-    validate_time_zone(&spec.get("timeZone"), &mut errors);
     errors
 }
 

@@ -1,7 +1,7 @@
 //! Lease.
 
+use corten_meta::Value;
 use corten_meta::field::FieldError;
-use corten_meta::{Value, names};
 use jiff::Timestamp;
 
 use crate::cells::{age, name, text};
@@ -27,17 +27,6 @@ impl Behaviour for Lease {
             spec.get("leaseDurationSeconds").positive(&mut errors);
         }
         spec.get("leaseTransitions").nonnegative(&mut errors);
-        let (strategy, holder) = (spec.get("strategy"), spec.get("preferredHolder"));
-        // Upstream repeats the field's name in these two.
-        let named = strategy.with(strategy.path.child("strategy"));
-        if strategy.text().contains('/') {
-            named.follows(&mut errors, names::qualified_name);
-        } else {
-            named.one_of(&mut errors, &["OldestEmulationVersion"]);
-        }
-        if !holder.is_empty() && strategy.is_empty() {
-            errors.push(holder.forbidden("may only be specified if `strategy` is defined"));
-        }
         errors
     }
 

@@ -33,7 +33,8 @@ pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors)
     ));
     errors.extend(labels(metadata.get("labels").value, &metadata.path.child("labels")));
     for (field, _) in metadata.entries().filter(|(field, _)| !["annotations", "labels"].contains(field)) {
-        let set = metadata.get(field);
+        // Upstream makes the name of the field from that in its struct.
+        let set = metadata.get(field).with(metadata.path.child(if field == "uid" { "uID" } else { field }));
         if set.is_set() && !set.is_empty() {
             errors.push(set.forbidden("cannot be set"));
         }
@@ -94,7 +95,10 @@ fn validate_data_source(spec: &At<'_>, errors: &mut Errors) {
         (true, false) => "must match dataSourceRef",
         (true, true) => return,
     };
-    errors.push(FieldError::invalid(&spec.path, serde_json::json!({}), detail));
+    // Upstream shows the path instead of a value, and a path prints as nothing.
+    let mut error = FieldError::invalid(&spec.path, Value::Null, detail);
+    error.printed = Some("{}".to_string());
+    errors.push(error);
 }
 
 /// Once made, only the size may grow, the class of attributes change, and the volume be bound.

@@ -7,7 +7,7 @@ use corten_meta::names;
 
 use super::env_validation::{validate_env, validate_env_from};
 use super::mount_validation::{validate_devices, validate_mounts};
-use super::probe_validation::{Hooks, validate_hooks};
+use super::probe_validation::validate_hooks;
 use super::resource_validation::{Of, validate_resources};
 use super::security_validation::validate_container_security;
 use super::volume_validation::Volumes;
@@ -17,7 +17,7 @@ use crate::check::{At, Errors};
 pub(super) struct Pod<'a> {
     pub volumes: Volumes<'a>,
     pub claims: BTreeSet<&'a str>,
-    pub hooks: Hooks<'a>,
+    pub grace: Option<i64>,
     pub restart_policy: &'a str,
     pub host_users: bool,
 }
@@ -34,7 +34,7 @@ pub(super) fn validate_containers(spec: &At<'_>, pod: &Pod<'_>, errors: &mut Err
         if !names.insert(name.text()) {
             errors.push(name.duplicate());
         }
-        validate_hooks(&container, pod.hooks, errors);
+        validate_hooks(&container, pod.grace, errors);
         validate_restart_rules(&container, errors);
     }
     for container in containers.items() {
@@ -47,7 +47,7 @@ pub(super) fn validate_init_containers(spec: &At<'_>, pod: &Pod<'_>, errors: &mu
     let mut names = container_names(spec, &["containers"]);
     for container in spec.get("initContainers").items() {
         validate_common(&container, pod, errors);
-        validate_restart_rules(&container, errors);
+        validate_init_restart(&container, errors);
         let name = container.get("name");
         if names.contains(name.text()) {
             errors.push(name.duplicate());
@@ -59,7 +59,7 @@ pub(super) fn validate_init_containers(spec: &At<'_>, pod: &Pod<'_>, errors: &mu
         validate_host_ports(&container.with(spec.path.child("initContainers").index(0)), &mut own, errors);
         let sidecar = container.get("restartPolicy").text() == "Always";
         if sidecar {
-            validate_hooks(&container, pod.hooks, errors);
+            validate_hooks(&container, pod.grace, errors);
             continue;
         }
         for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
@@ -99,7 +99,15 @@ pub(super) fn validate_ephemeral_containers(spec: &At<'_>, pod: &Pod<'_>, errors
         if !target.is_empty() && !others.contains(target.text()) {
             errors.push(FieldError::not_found(&target.path, target.text()));
         }
-        container.forbids(errors, FORBIDDEN, DETAIL);
+        for field in FORBIDDEN.iter().map(|field| container.get(field)) {
+            // A handler that says nothing is still one; an empty list or no resources at all are not.
+            let is_held = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"].iter();
+            if !field.is_empty()
+                || (field.is_object() && is_held.into_iter().any(|f| field.path == container.path.child(f)))
+            {
+                errors.push(field.forbidden(DETAIL));
+            }
+        }
         container.get("volumeMounts").each(errors, |mount, e| mount.forbids(e, &["subPath", "subPathExpr"], DETAIL));
     }
 }
@@ -165,6 +173,16 @@ fn validate_host_ports(container: &At<'_>, taken: &mut BTreeSet<String>, errors:
         } else {
             taken.insert(key);
         }
+    }
+}
+
+/// The rules of an init container are looked at only when there is a policy that they may bend.
+fn validate_init_restart(container: &At<'_>, errors: &mut Errors) {
+    let policy = container.get("restartPolicy");
+    if policy.is_set() {
+        validate_restart_rules(container, errors);
+    } else if !container.get("restartPolicyRules").is_empty() {
+        errors.push(policy.required("must specify restartPolicy when restart rules are used"));
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) mod scheduling_validation;
 mod secret;
 mod security_validation;
 pub(crate) mod service;
-mod service_validation;
+pub(crate) mod service_validation;
 mod service_warnings;
 mod serviceaccount;
 pub(crate) mod volume_cells;

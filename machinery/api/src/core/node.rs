@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::cells::{age, list, name, or, text, truth};
 use crate::check::{At, Errors};
 use crate::core::resource_validation::validate_amount;
-use crate::defaulting::{absent, put, remove};
+use crate::defaulting::{absent, put};
 use crate::kind::{Behaviour, Kind};
 use crate::validation::legacy_cidr;
 
@@ -46,6 +46,7 @@ impl Behaviour for Node {
         let mut errors = Errors::new();
         validate_taints(&node.get("spec").get("taints"), &mut errors);
         validate_amounts(&node.get("status"), &mut errors);
+        validate_features(&node.get("status").get("declaredFeatures"), &mut errors);
         let ranges = node.get("spec").get("podCIDRs");
         ranges.each(&mut errors, |range, e| legacy_cidr(range, &[], e));
         let families: BTreeSet<bool> = ranges.texts().map(|range| range.contains(':')).collect();
@@ -76,18 +77,17 @@ impl Behaviour for Node {
         errors
     }
 
-    /// Nodes are no longer configured through the API.
-    fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
-        if absent(old, "/status/config") {
-            remove(new, "/status/config");
-        }
-    }
-
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = self.validate_update(new, old);
         validate_amounts(&At::object(new).get("status"), &mut errors);
         validate_features(&At::object(new).get("status").get("declaredFeatures"), &mut errors);
         errors
+    }
+
+    fn warnings(&self, node: &Value, _old: Option<&Value>) -> Vec<String> {
+        let is_given = !text(node, "/spec/externalID").is_empty();
+        let why = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
+        is_given.then(|| why.to_string()).into_iter().collect()
     }
 
     fn cells(&self, node: &Value, now: Timestamp) -> Vec<Value> {

@@ -43,6 +43,13 @@ fn mirror_data_source(claim: &mut Value) {
     }
 }
 
+/// Data of another namespace belongs to a feature that is switched off.
+fn drop_foreign_source(claim: &mut Value) {
+    if !text(claim, "/spec/dataSourceRef/namespace").is_empty() {
+        crate::defaulting::remove(claim, "/spec/dataSourceRef");
+    }
+}
+
 /// The old form names a claim or a snapshot; anything else it names is as good as nothing.
 fn drop_unknown_source(claim: &mut Value) {
     let is = |field: &str, value: &str| crate::cells::text(claim, &format!("/spec/dataSource/{field}")) == value;
@@ -60,11 +67,18 @@ impl Behaviour for PersistentVolumeClaim {
 
     fn prepare_create(&self, object: &mut Value) {
         put(object, "/status", json!({"phase": "Pending"}));
+        drop_foreign_source(object);
         drop_unknown_source(object);
         mirror_data_source(object);
     }
 
-    fn prepare_update(&self, object: &mut Value, _old: &Value) {
+    fn prepare_update(&self, object: &mut Value, old: &Value) {
+        if absent(old, "/spec/dataSourceRef") {
+            drop_foreign_source(object);
+            if absent(old, "/spec/dataSource") {
+                drop_unknown_source(object);
+            }
+        }
         mirror_data_source(object);
     }
 

@@ -1,8 +1,9 @@
 //! What may change in a pod: by an update, of its status, of its ephemeral containers, of its resources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::field::{FieldError, Path};
+use corten_meta::names::address::parse_sloppy;
 use corten_meta::{Value, names};
 
 use super::pod_status;
@@ -335,8 +336,17 @@ fn validate_addresses(status: &At<'_>, before: &At<'_>, field: &str, errors: &mu
     for address in addresses.items() {
         legacy_ip(&address.get("ip").with(address.path.clone()), &old, errors);
     }
-    let families: Vec<bool> = addresses.items().map(|a| a.get("ip").text().contains(':')).collect();
-    if families.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
+    let given: Vec<&str> = addresses.items().map(|a| a.get("ip").text()).collect();
+    if given.len() < 2 {
+        return;
+    }
+    let read = given.iter().map(|ip| parse_sloppy(ip));
+    if let Some(at) = read.clone().position(|ip| ip.is_none()) {
+        let detail = format!("failed to check for dual stack with error:invalid IP[{at}]: {}", given[at]);
+        errors.push(FieldError::internal(&addresses.path, detail));
+    }
+    let is_pair = given.len() == 2 && read.flatten().map(|ip| ip.is_ipv6()).collect::<BTreeSet<_>>().len() == 2;
+    if !is_pair {
         errors.push(addresses.invalid("may specify no more than one IP for each IP family"));
     }
 }

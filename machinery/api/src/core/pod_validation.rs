@@ -8,7 +8,6 @@ use corten_meta::{Value, names};
 use super::container_validation::{
     Pod, validate_containers, validate_ephemeral_containers, validate_image_of_pod, validate_init_containers,
 };
-use super::probe_validation::Hooks;
 use super::resource_validation::{Of, validate_pod_resources, validate_resources};
 use super::scheduling_validation::{validate_affinity, validate_gates, validate_tolerations, validate_topology_spread};
 use super::security_validation::{
@@ -85,10 +84,7 @@ fn validate_pod_spec(spec: &At<'_>, metadata: Option<&At<'_>>, errors: &mut Erro
     let pod = Pod {
         volumes: validate_volumes(&spec.get("volumes"), holder, pod_name, errors),
         claims: validate_claims(&spec.get("resourceClaims"), metadata, errors),
-        hooks: Hooks {
-            grace: spec.get("terminationGracePeriodSeconds").number(),
-            os: spec.get("os").get("name").text(),
-        },
+        grace: spec.get("terminationGracePeriodSeconds").number(),
         restart_policy: spec.get("restartPolicy").text(),
         host_users: spec.get("hostUsers").value != &Value::Bool(false),
     };

@@ -6,104 +6,18 @@ use corten_meta::names;
 use crate::check::{At, Errors};
 use crate::validation::port_number_or_name;
 
-/// Signals a container may ask to be stopped with, in upstream's order.
-const SIGNALS: &[&str] = &[
-    "SIGABRT",
-    "SIGALRM",
-    "SIGBUS",
-    "SIGCHLD",
-    "SIGCLD",
-    "SIGCONT",
-    "SIGFPE",
-    "SIGHUP",
-    "SIGILL",
-    "SIGINT",
-    "SIGIO",
-    "SIGIOT",
-    "SIGKILL",
-    "SIGPIPE",
-    "SIGPOLL",
-    "SIGPROF",
-    "SIGPWR",
-    "SIGQUIT",
-    "SIGRTMAX",
-    "SIGRTMAX-1",
-    "SIGRTMAX-10",
-    "SIGRTMAX-11",
-    "SIGRTMAX-12",
-    "SIGRTMAX-13",
-    "SIGRTMAX-14",
-    "SIGRTMAX-2",
-    "SIGRTMAX-3",
-    "SIGRTMAX-4",
-    "SIGRTMAX-5",
-    "SIGRTMAX-6",
-    "SIGRTMAX-7",
-    "SIGRTMAX-8",
-    "SIGRTMAX-9",
-    "SIGRTMIN",
-    "SIGRTMIN+1",
-    "SIGRTMIN+10",
-    "SIGRTMIN+11",
-    "SIGRTMIN+12",
-    "SIGRTMIN+13",
-    "SIGRTMIN+14",
-    "SIGRTMIN+15",
-    "SIGRTMIN+2",
-    "SIGRTMIN+3",
-    "SIGRTMIN+4",
-    "SIGRTMIN+5",
-    "SIGRTMIN+6",
-    "SIGRTMIN+7",
-    "SIGRTMIN+8",
-    "SIGRTMIN+9",
-    "SIGSEGV",
-    "SIGSTKFLT",
-    "SIGSTOP",
-    "SIGSYS",
-    "SIGTERM",
-    "SIGTRAP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGVTALRM",
-    "SIGWINCH",
-    "SIGXCPU",
-    "SIGXFSZ",
-];
-
-/// What the hooks of a container depend on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Hooks<'a> {
-    /// `spec.terminationGracePeriodSeconds`.
-    pub grace: Option<i64>,
-    /// `spec.os.name`.
-    pub os: &'a str,
-}
-
-/// The lifecycle and the three probes of a container.
-pub(super) fn validate_hooks(container: &At<'_>, hooks: Hooks<'_>, errors: &mut Errors) {
-    container.get("lifecycle").when_object(errors, |at, e| validate_lifecycle(at, hooks, e));
+/// The lifecycle and the three probes of a container; `grace` is `spec.terminationGracePeriodSeconds`.
+pub(super) fn validate_hooks(container: &At<'_>, grace: Option<i64>, errors: &mut Errors) {
+    container.get("lifecycle").when_object(errors, |at, e| validate_lifecycle(at, grace, e));
     for (field, readiness) in [("livenessProbe", false), ("readinessProbe", true), ("startupProbe", false)] {
         container.get(field).when_object(errors, |at, e| validate_probe(at, readiness, e));
     }
 }
 
-fn validate_lifecycle(at: &At<'_>, hooks: Hooks<'_>, errors: &mut Errors) {
+fn validate_lifecycle(at: &At<'_>, grace: Option<i64>, errors: &mut Errors) {
     for hook in ["postStart", "preStop"] {
         let actions = ["exec", "httpGet", "tcpSocket", "sleep"];
-        at.get(hook).when_object(errors, |at, e| validate_handler(at, &actions, hooks.grace, e));
-    }
-    let signal = at.get("stopSignal");
-    match hooks.os {
-        _ if !signal.is_set() => {}
-        "" => errors.push(signal.forbidden("may not be set for containers with empty `spec.os.name`")),
-        "windows" => signal.one_of(errors, &["SIGKILL", "SIGTERM"]),
-        "linux" => signal.one_of(errors, SIGNALS),
-        _ => {}
+        at.get(hook).when_object(errors, |at, e| validate_handler(at, &actions, grace, e));
     }
 }
 

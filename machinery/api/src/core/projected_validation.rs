@@ -1,13 +1,11 @@
-//! The rules of volumes that are made of files: keys of ConfigMaps and Secrets, the downward API, tokens, certificates.
+//! The rules of volumes that are made of files: keys of ConfigMaps and Secrets, the downward API, tokens.
 
 use std::collections::BTreeSet;
 
 use corten_meta::field::FieldError;
-use corten_meta::names;
 
 use super::env_validation::{validate_field_reference, validate_resource_reference};
 use crate::check::{At, Errors, local_descending};
-use crate::validation::{label_selector, signer_name};
 
 /// The fields of a pod that a file may hold.
 const FILE_FIELDS: &[&str] =
@@ -61,8 +59,7 @@ fn validate_downward_file(file: &At<'_>, errors: &mut Errors) {
 
 /// Several sources in one folder: no two files have the same path.
 pub(super) fn validate_projected(at: &At<'_>, errors: &mut Errors) {
-    const SOURCES: [&str; 6] =
-        ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
+    const SOURCES: [&str; 4] = ["secret", "configMap", "downwardAPI", "serviceAccountToken"];
     validate_file_mode(&at.get("defaultMode"), errors);
     let mut paths = Paths { at: at.clone(), seen: BTreeSet::new() };
     for source in at.get("sources").items() {
@@ -76,9 +73,7 @@ pub(super) fn validate_projected(at: &At<'_>, errors: &mut Errors) {
                         paths.add(item.get("path").text(), item.get("path").text(), errors);
                     }
                 }
-                "serviceAccountToken" => validate_token(&projection, at, errors),
-                "clusterTrustBundle" => validate_trust_bundle(&projection, &mut paths, errors),
-                _ => validate_certificate(&projection, &mut paths, errors),
+                _ => validate_token(&projection, at, errors),
             }
         }
         if SOURCES.iter().filter(|f| source.get(f).is_object()).count() > 1 {
@@ -122,67 +117,5 @@ fn validate_token(at: &At<'_>, volume: &At<'_>, errors: &mut Errors) {
     let path = at.get("path").with(volume.path.child("path"));
     if path.must(errors) {
         local_not_reserved(&path, errors);
-    }
-}
-
-fn validate_trust_bundle<'a>(at: &At<'a>, paths: &mut Paths<'a>, errors: &mut Errors) {
-    let (name, signer) = (at.get("name"), at.get("signerName"));
-    match (name.is_set(), signer.is_set()) {
-        (true, true) => errors.push(at.invalid("only one of name and signerName may be used")),
-        (true, false) => {
-            name.must_say(errors, "must be a valid object name");
-            let messages = trust_bundle_name(name.text()).into_iter();
-            errors.extend(messages.map(|m| name.invalid(format!("not a valid clustertrustbundlename: {m}"))));
-            if at.get("labelSelector").is_set() {
-                errors.push(at.get("labelSelector").invalid("labelSelector must be unset if name is specified"));
-            }
-        }
-        (false, true) => {
-            signer.must_say(errors, "must be a valid signer name");
-            signer_name(&signer, errors);
-            errors.extend(label_selector(at.get("labelSelector").value, &at.path.child("labelSelector")));
-        }
-        (false, false) => errors.push(at.required("either name or signerName must be specified")),
-    }
-    at.get("path").must(errors);
-    local_not_reserved(&at.get("path"), errors);
-    paths.add(at.get("path").text(), at.get("path").text(), errors);
-}
-
-/// A subdomain, after the name of its signer with colons for slashes when it has one.
-fn trust_bundle_name(name: &str) -> Vec<String> {
-    names::dns1123_subdomain(name.rsplit_once(':').map_or(name, |(_, own)| own))
-}
-
-fn validate_certificate<'a>(at: &At<'a>, paths: &mut Paths<'a>, errors: &mut Errors) {
-    const KEYS: &[&str] = &["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
-    let signer = at.get("signerName");
-    signer_name(&signer, errors);
-    let key = at.get("keyType");
-    if !KEYS.contains(&key.text()) {
-        errors.push(key.not_supported(KEYS));
-    }
-    let expiration = at.get("maxExpirationSeconds");
-    let own = signer.text().split('/').next().is_some_and(|d| d == "kubernetes.io" || d.ends_with(".kubernetes.io"));
-    let longest = if own { 24 * 60 * 60 } else { 91 * 24 * 60 * 60 };
-    match expiration.number() {
-        Some(..3600) => errors.push(expiration.invalid("if provided, maxExpirationSeconds must be >= 3600")),
-        Some(seconds) if seconds > longest => {
-            errors.push(expiration.invalid(format!("if provided, maxExpirationSeconds must be <= {longest}")));
-        }
-        _ => {}
-    }
-    let mut files = 0;
-    for field in ["credentialBundlePath", "keyPath", "certificateChainPath"] {
-        let path = at.get(field);
-        if !path.is_empty() {
-            files += 1;
-            local_not_reserved(&path, errors);
-            paths.add(path.text(), path.text(), errors);
-        }
-    }
-    if files == 0 {
-        let detail = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
-        errors.push(at.required(detail));
     }
 }

@@ -24,9 +24,7 @@ pub(super) fn validate_service(service: &Value) -> Errors {
     validate_ports(&spec, &mut errors);
     errors.extend(labels(spec.get("selector").value, &spec.path.child("selector")));
     validate_affinity(&spec, &mut errors);
-    if kind.text() != "ExternalName" {
-        validate_cluster_ips(&spec, &mut errors);
-    }
+    validate_cluster_ips(&spec, &[], &mut errors);
     for address in spec.get("externalIPs").items() {
         let before = errors.len();
         legacy_ip(&address, &[], &mut errors);
@@ -122,8 +120,19 @@ fn validate_affinity(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The one address and the list agree, and the list fits the families.
-fn validate_cluster_ips(spec: &At<'_>, errors: &mut Errors) {
+/// What is wrong with the addresses and families of a Service alone: asked before the server completes them.
+pub fn validate_service_addresses(service: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let before = old.map(|old| At::object(old).get("spec").get("clusterIPs").texts().collect::<Vec<_>>());
+    let mut errors = Errors::new();
+    validate_cluster_ips(&At::object(service).get("spec"), &before.unwrap_or_default(), &mut errors);
+    errors
+}
+
+/// The one address and the list agree, and the list fits the families; `before` are the addresses it already has.
+fn validate_cluster_ips(spec: &At<'_>, before: &[&str], errors: &mut Errors) {
+    if spec.get("type").text() == "ExternalName" {
+        return;
+    }
     let (one, all, families) = (spec.get("clusterIP"), spec.get("clusterIPs"), spec.get("ipFamilies"));
     let first = all.texts().next().unwrap_or_default();
     match (one.is_empty(), all.is_empty()) {
@@ -135,15 +144,15 @@ fn validate_cluster_ips(spec: &At<'_>, errors: &mut Errors) {
     families.each(errors, |family, e| family.one_of(e, &["IPv4", "IPv6"]));
     families.unique(errors);
     spec.get("ipFamilyPolicy").one_of(errors, &["PreferDualStack", "RequireDualStack", "SingleStack"]);
-    let before = errors.len();
+    let found = errors.len();
     for (at, address) in all.items().enumerate() {
         if at > 0 || address.text() != "None" {
-            legacy_ip(&address, &[], errors);
+            legacy_ip(&address, before, errors);
         } else if all.len() > 1 {
             errors.push(all.invalid("'None' must be the first and only value"));
         }
     }
-    let readable = errors.len() == before;
+    let readable = errors.len() == found;
     if all.len() > 2 {
         errors.push(all.invalid("may only hold up to 2 values"));
     }

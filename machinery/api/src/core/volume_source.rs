@@ -73,9 +73,39 @@ const SOURCES: &[Source] = &[
     ruled("image", &[], image),
 ];
 
+/// The sources of a persistent volume, in upstream's order for them.
+const PERSISTENT: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
 /// Exactly one source stands at this place, and it is right. Returns its field.
 pub(super) fn validate_source(at: &At<'_>, holder: Holder, errors: &mut Errors) -> Option<&'static str> {
-    let mut given = SOURCES.iter().filter(|source| at.get(source.field).is_object());
+    let mut given: Vec<&Source> = SOURCES.iter().filter(|source| at.get(source.field).is_object()).collect();
+    if holder == Holder::PersistentVolume {
+        given.sort_by_key(|source| PERSISTENT.iter().position(|field| *field == source.field));
+    }
+    let mut given = given.into_iter();
     let Some(first) = given.next() else {
         errors.push(at.required("must specify a volume type"));
         return None;
@@ -83,14 +113,28 @@ pub(super) fn validate_source(at: &At<'_>, holder: Holder, errors: &mut Errors) 
     let source = at.get(first.field);
     // Upstream reports the fields of this one under an older name.
     let source = if first.field == "gcePersistentDisk" { source.with(at.path.child("persistentDisk")) } else { source };
-    for field in first.required {
-        source.get(field).must(errors);
-    }
-    (first.rule)(&source, holder, errors);
+    check_source(first, &source, holder, errors);
     for other in given {
-        errors.push(at.get(other.field).forbidden("may not specify more than 1 volume type"));
+        // Upstream spells two of them its own way, and lets a persistent volume have this one beside another.
+        let shown = match other.field {
+            "cephfs" => "cephFS",
+            "downwardAPI" => "downwarAPI",
+            "flexVolume" if holder == Holder::PersistentVolume => {
+                check_source(other, &at.get(other.field), holder, errors);
+                continue;
+            }
+            field => field,
+        };
+        errors.push(at.get(shown).forbidden("may not specify more than 1 volume type"));
     }
     Some(first.field)
+}
+
+fn check_source(source: &Source, at: &At<'_>, holder: Holder, errors: &mut Errors) {
+    for field in source.required {
+        at.get(field).must(errors);
+    }
+    (source.rule)(at, holder, errors);
 }
 
 fn empty_dir(at: &At<'_>, _: Holder, errors: &mut Errors) {

@@ -63,20 +63,8 @@ fn projected_files(source: &At<'_>) -> Vec<File> {
             return files(&of, &described(field, of.get("name").text()));
         }
     }
-    let (token, bundle) = (source.get("serviceAccountToken"), source.get("clusterTrustBundle"));
-    if token.is_set() {
-        return vec![file(&token.get("path"), "ServiceAccountToken")];
-    }
-    if bundle.is_set() {
-        let named = if bundle.get("name").is_set() { bundle.get("name") } else { bundle.get("signerName") };
-        return vec![file(&bundle.get("path"), &format!("ClusterTrustBundle {:?}", named.text()))];
-    }
-    let certificate = source.get("podCertificate");
-    [("certificateChainPath", "chain"), ("keyPath", "key"), ("credentialBundlePath", "credential bundle")]
-        .into_iter()
-        .filter(|(field, _)| !certificate.get(field).is_empty())
-        .map(|(field, what)| file(&certificate.get(field), &format!("PodCertificate {what}")))
-        .collect()
+    let token = source.get("serviceAccountToken");
+    if token.is_set() { vec![file(&token.get("path"), "ServiceAccountToken")] } else { Vec::new() }
 }
 
 fn overlaps(volume: &str, described: &str, files: Vec<File>, out: &mut Vec<String>) {

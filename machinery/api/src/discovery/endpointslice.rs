@@ -10,7 +10,7 @@ use crate::cells::{age, first_three, list, name, or, text};
 use crate::check::{At, Errors, TextRule};
 use crate::defaulting::{absent, default_at, items, put};
 use crate::kind::{Behaviour, Kind};
-use crate::validation::{endpoint_ip, labels, legacy_ip};
+use crate::validation::{endpoint_ip, legacy_ip};
 
 struct EndpointSlice;
 
@@ -107,9 +107,6 @@ fn validate_endpoint(endpoint: &At<'_>, kind: &str, errors: &mut Errors) {
     addresses.at_most(errors, 100);
     addresses.each(errors, |address, e| validate_address(address, &addresses, kind, e));
     endpoint.get("nodeName").follows_when_set(errors, names::dns1123_subdomain);
-    let topology = endpoint.get("deprecatedTopology");
-    topology.at_most(errors, 16);
-    errors.extend(labels(topology.value, &topology.path));
     endpoint.get("hostname").follows_when_set(errors, names::dns1123_label);
     let rules: [(&str, TextRule); 2] = [("forZones", names::label_value), ("forNodes", names::dns1123_subdomain)];
     for (field, rule) in rules {

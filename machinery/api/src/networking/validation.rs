@@ -40,7 +40,7 @@ pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
     }
     for (at, tls) in list(spec, "/tls").iter().enumerate() {
         for (host_at, host) in list(tls, "/hosts").iter().filter_map(Value::as_str).enumerate() {
-            errors.extend(validate_host(host, &path.child("tls").index(at).child("hosts").index(host_at)));
+            errors.extend(validate_name(host, &path.child("tls").index(at).child("hosts").index(host_at)));
         }
         let secret = At::new(&tls["secretName"], &path.child("tls").index(at).child("secretName"));
         secret.follows(&mut errors, names::dns1123_subdomain);
@@ -98,10 +98,15 @@ fn validate_host(host: &str, path: &Path) -> Vec<FieldError> {
     if address::parse_sloppy(host).is_some() {
         errors.push(FieldError::invalid(path, host, "must be a DNS name, not an IP address"));
     }
+    errors.extend(validate_name(host, path));
+    errors
+}
+
+/// The name of a host, or of all hosts of a domain.
+fn validate_name(host: &str, path: &Path) -> Vec<FieldError> {
     let messages =
         if host.contains('*') { names::wildcard_dns1123_subdomain(host) } else { names::dns1123_subdomain(host) };
-    errors.extend(invalid_each(path, host, messages));
-    errors
+    invalid_each(path, host, messages)
 }
 
 fn validate_path(item: &Value, path: &Path) -> Vec<FieldError> {

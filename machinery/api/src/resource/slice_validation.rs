@@ -104,12 +104,12 @@ fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
         errors.push(FieldError::invalid(&device.path, total, detail));
     }
     for (name, attribute) in attributes.entries() {
-        validate_qualified(name, &attribute, errors);
+        validate_qualified(name, &attributes, errors);
         validate_attribute(&attribute, errors);
     }
     let shared = device.get("allowMultipleAllocations").is_true();
     for (name, amount) in capacity.entries() {
-        validate_qualified(name, &amount, errors);
+        validate_qualified(name, &capacity, errors);
         let policy = amount.get("requestPolicy");
         if policy.is_object() && !shared {
             errors.push(policy.forbidden("allowMultipleAllocations must be true"));
@@ -269,9 +269,9 @@ fn validate_range(range: &At<'_>, default: &Quantity, most: &Quantity, errors: &
 fn validate_counters(counters: &At<'_>, errors: &mut Errors) {
     counters.must(errors);
     counters.at_most(errors, 32);
-    for (name, counter) in counters.entries() {
+    for (name, _) in counters.entries() {
         let messages = names::dns1123_label(name).into_iter();
-        errors.extend(messages.map(|m| FieldError::invalid(&counter.path, name, m)));
+        errors.extend(messages.map(|m| FieldError::invalid(&counters.path, name, m)));
     }
 }
 

@@ -324,9 +324,11 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         device.get("device").follows_also_empty(errors, names::dns1123_label);
         validate_share(&device, errors);
         if !allocated.contains(&id(&device)) {
-            let [driver, pool, name, _] = id(&device);
-            let shown = format!("{driver}/{pool}/{name}");
-            errors.push(FieldError::invalid(&device.path, shown, "must be an allocated device in the claim"));
+            let mut error = FieldError::invalid(&device.path, Value::Null, "must be an allocated device in the claim");
+            let [driver, pool, name, share] = id(&device).map(|part| Value::from(part).to_string());
+            let shown = format!("{{\"Driver\":{driver},\"Pool\":{pool},\"Device\":{name},\"ShareID\":{share}}}");
+            error.printed = Some(shown);
+            errors.push(error);
         }
         device.get("conditions").at_most(errors, 8);
         conditions(&device.get("conditions"), errors);

@@ -6,7 +6,7 @@
 //! (`hostNetwork: false` vanishes), some always are (`rules: null`, `eventTime: null`). A few scalars have real
 //! defaults (`protocol: TCP`). The same walk writes quantities in their canonical form (`0.5` is `500m`).
 
-use corten_meta::{Quantity, Value};
+use corten_meta::{Quantity, Value, time};
 
 use super::{Field, FieldType, Type, schema};
 
@@ -26,6 +26,9 @@ fn fill_type(t: &Type, value: &mut Value) {
         Some(field) if vanishes(field, inner) => false,
         Some(field) => {
             fill_value(&field.kind, inner);
+            if is_rounded(field) {
+                inner.as_object_mut().into_iter().flatten().for_each(|(_, amount)| round_up(amount));
+            }
             true
         }
         None => true,
@@ -194,6 +197,8 @@ fn fill_value(kind: &FieldType, value: &mut Value) {
     match kind {
         FieldType::Ref(id) => fill_type(schema().get(*id), value),
         FieldType::Quantity => canonicalize(value),
+        FieldType::Time => rewrite_time(value, "2026-01-02T03:04:05Z".len(), time::rfc3339),
+        FieldType::MicroTime => rewrite_time(value, "2026-01-02T03:04:05.000000Z".len(), time::rfc3339_micro),
         FieldType::List(items) => {
             value.as_array_mut().into_iter().flatten().for_each(|item| fill_item(items, item));
         }
@@ -224,6 +229,30 @@ fn canonicalize(value: &mut Value) {
     }
 }
 
+/// Amounts of resources are counted in thousandths at the finest; those of a RuntimeClass are left as they are.
+fn is_rounded(field: &Field) -> bool {
+    matches!(field.kind, FieldType::Map(_))
+        && field.type_name.as_deref() == Some("v1.ResourceList")
+        && field.name != "podFixed"
+}
+
+fn round_up(amount: &mut Value) {
+    if let Ok(quantity) = Quantity::from_json(amount) {
+        let rounded = Quantity::from_milli(quantity.as_milli(), quantity.format());
+        if rounded != quantity {
+            *amount = rounded.to_string().into();
+        }
+    }
+}
+
+/// A time of any zone is written in UTC, with as many digits as its type has.
+fn rewrite_time(value: &mut Value, length: usize, write: fn(jiff::Timestamp) -> String) {
+    let Some(text) = value.as_str().filter(|text| text.len() != length || !text.ends_with('Z')) else { return };
+    if let Ok(at) = time::parse(text) {
+        *value = write(at).into();
+    }
+}
+
 /// Whether a default says more than nothing.
 pub(super) fn is_real(default: &Value) -> bool {
     match default {
@@ -245,6 +274,26 @@ mod tests {
         let mut quota = json!({"spec": {"hard": {"cpu": "0.5", "memory": "1024Mi", "pods": 10, "odd": "x"}}});
         fill_defaults("io.k8s.api.core.v1.ResourceQuota", &mut quota);
         assert_eq!(quota["spec"]["hard"], json!({"cpu": "500m", "memory": "1Gi", "pods": "10", "odd": "x"}));
+    }
+
+    #[test]
+    fn amounts_are_rounded_up_to_thousandths() {
+        let mut pod = json!({"spec": {"overhead": {"cpu": "0.1m", "memory": "1.5"}}});
+        fill_defaults("io.k8s.api.core.v1.Pod", &mut pod);
+        assert_eq!(pod["spec"]["overhead"], json!({"cpu": "1m", "memory": "1500m"}));
+        let mut class = json!({"overhead": {"podFixed": {"cpu": "0.1m"}}});
+        fill_defaults("io.k8s.api.node.v1.RuntimeClass", &mut class);
+        assert_eq!(class["overhead"]["podFixed"], json!({"cpu": "100u"}));
+    }
+
+    #[test]
+    fn times_are_written_in_utc() {
+        let mut lease = json!({"metadata": {"creationTimestamp": "2024-01-02T00:00:00.5+02:00"},
+            "spec": {"acquireTime": "2024-01-02T00:00:00+02:00", "renewTime": "2024-01-01T22:00:00.000001Z"}});
+        fill_defaults("io.k8s.api.coordination.v1.Lease", &mut lease);
+        assert_eq!(lease["metadata"]["creationTimestamp"], "2024-01-01T22:00:00Z");
+        let spec = json!({"acquireTime": "2024-01-01T22:00:00.000000Z", "renewTime": "2024-01-01T22:00:00.000001Z"});
+        assert_eq!(lease["spec"], spec);
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 mod defaults;
 mod fields;
+mod gated;
+mod places;
 mod printed;
 mod table;
 
@@ -16,6 +18,8 @@ use corten_meta::Value;
 
 pub use defaults::{fill_defaults, fill_zeros, recall_empty, settle};
 pub use fields::{FieldReport, check_fields, prune};
+pub use gated::drop_gated;
+pub use places::insert_errors;
 pub(crate) use printed::difference;
 pub use printed::print_values;
 
@@ -50,6 +54,8 @@ pub struct Type {
     pub unions: Option<Value>,
     /// The fields, by position, that are always written or hold something that has such fields.
     zeros: Vec<usize>,
+    /// The fields, by position, that are switched off or hold something that is.
+    gated: Vec<usize>,
     /// The fields, by position, that have a default which is written where they are absent.
     defaults: Vec<usize>,
 }

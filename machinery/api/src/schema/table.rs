@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use corten_meta::Value;
 
 use super::defaults::{is_real, written_zero};
+use super::gated;
 use super::{Field, FieldType, ListType, Presence, Schema, Type, TypeId, beginning};
 
 const INVALID: &str = "the schema table is well formed";
@@ -30,7 +31,8 @@ pub(super) fn parse(table: &str) -> Schema {
         let has_default = |at: &usize| t.fields[*at].default.as_ref().is_some_and(is_real);
         t.defaults = (0..t.fields.len()).filter(has_default).collect();
     }
-    mark_zeros(&mut types);
+    mark(&mut types, |t| &mut t.zeros, |_, field| written_zero(field).is_some());
+    mark(&mut types, |t| &mut t.gated, |t, field| gated::fields_of(&t.name).contains(&field.name.as_str()));
     Schema { types, by_name }
 }
 
@@ -46,19 +48,18 @@ fn declared_order(fields: &mut Vec<Field>) -> Vec<usize> {
     declared
 }
 
-/// Finds for every type the fields that filling in zeros must look at; types refer to each other in circles, so this
-/// goes on until nothing is added.
-fn mark_zeros(types: &mut [Type]) {
+/// Finds for every type the fields that a walk must look at: those it is for, and those that lead to them. Types refer
+/// to each other in circles, so this goes on until nothing is added.
+fn mark(types: &mut [Type], marks: fn(&mut Type) -> &mut Vec<usize>, is_meant: fn(&Type, &Field) -> bool) {
     loop {
-        let has_zeros: Vec<bool> = types.iter().map(|t| !t.zeros.is_empty()).collect();
+        let leads: Vec<bool> = types.iter_mut().map(|t| !marks(t).is_empty()).collect();
         let mut changed = false;
         for t in types.iter_mut() {
-            let looks = |field: &Field| {
-                written_zero(field).is_some() || innermost(&field.kind).is_some_and(|TypeId(id)| has_zeros[id])
-            };
-            let zeros: Vec<usize> = (0..t.fields.len()).filter(|at| looks(&t.fields[*at])).collect();
-            changed |= zeros != t.zeros;
-            t.zeros = zeros;
+            let looks =
+                |field: &Field| is_meant(t, field) || innermost(&field.kind).is_some_and(|TypeId(id)| leads[id]);
+            let found: Vec<usize> = (0..t.fields.len()).filter(|at| looks(&t.fields[*at])).collect();
+            changed |= found != *marks(t);
+            *marks(t) = found;
         }
         if !changed {
             return;
@@ -99,6 +100,7 @@ fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
         gvk: None,
         unions: None,
         zeros: Vec::new(),
+        gated: Vec::new(),
         defaults: Vec::new(),
     };
     for mark in marks.split(' ').filter(|m| !m.is_empty()) {

@@ -6,6 +6,7 @@ use corten_meta::Value;
 use serde_json::json;
 
 mod batch;
+mod combinations;
 mod core;
 mod groups;
 mod pod;
@@ -45,6 +46,7 @@ impl Subject {
             corten_meta::set(&mut object, pointer, value.clone());
         }
         self.kind.default(&mut object);
+        self.kind.drop_gated(&mut object);
         object
     }
 

@@ -1,8 +1,7 @@
 //! The expressions of policies: one that does not compile is refused when it is written.
 //! This stands among the plugins because the kind table, which validates the rest, knows no expressions.
 
-use corten_meta::{FieldError, Path, Status, Value};
-use futures::future::BoxFuture;
+use corten_meta::{FieldError, Path, Value};
 
 use super::definition::{Form, GROUP, Policy};
 use crate::admission::{Attributes, Operation, Plugin};
@@ -15,26 +14,16 @@ impl Plugin for Expressions {
         "Expressions"
     }
 
-    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async move {
-            let kind = &a.target.resource.kind;
-            let writes = matches!(a.operation, Operation::Create | Operation::Update);
-            if !writes || kind.group != GROUP || !a.subresource().is_empty() {
-                return Ok(());
-            }
-            // What is stored stays good when it does not change.
-            if a.old.as_deref().is_some_and(|old| old["spec"] == a.object["spec"]) {
-                return Ok(());
-            }
-            let errors = match kind.plural.as_str() {
-                "validatingadmissionpolicies" | "mutatingadmissionpolicies" => policy_errors(&a.object),
-                _ => return Ok(()),
-            };
-            if errors.is_empty() {
-                return Ok(());
-            }
-            Err(Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), errors))
-        })
+    fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
+        let kind = &a.target.resource.kind;
+        let writes = matches!(a.operation, Operation::Create | Operation::Update);
+        let is_policy = ["validatingadmissionpolicies", "mutatingadmissionpolicies"].contains(&kind.plural.as_str());
+        // What is stored stays good when it does not change.
+        let is_same = || a.old.as_deref().is_some_and(|old| old["spec"] == a.object["spec"]);
+        if !writes || kind.group != GROUP || !is_policy || !a.subresource().is_empty() || is_same() {
+            return Vec::new();
+        }
+        policy_errors(&a.object)
     }
 }
 
@@ -49,6 +38,10 @@ fn policy_errors(policy: &Value) -> Vec<FieldError> {
         let path = field.split('.').fold(path, |path, step| path.child(step));
         let pointer = format!("/spec/{list}/{index}/{}", field.replace('.', "/"));
         let value = policy.pointer(&pointer).cloned().unwrap_or_default();
+        if value.as_str().is_none_or(|text| text.trim().is_empty()) {
+            // It is missing, which the kind's own rules say.
+            return;
+        }
         errors.push(FieldError::invalid(&path, value, problem.clone()));
     };
     for (index, (_, variable)) in compiled.variables.iter().enumerate() {

@@ -68,8 +68,8 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
     }
 }
 
-/// Refuses a configuration whose conditions cannot be compiled; what stood there before is let be.
-pub fn check_configuration(a: &Attributes<'_>) -> Result<(), Status> {
+/// The conditions of a configuration that cannot be compiled; what stood there before is let be.
+pub fn errors(a: &Attributes<'_>) -> Vec<FieldError> {
     let expressions = |object: &Value| -> BTreeSet<String> {
         let webhooks = object["webhooks"].as_array().cloned().unwrap_or_default();
         let conditions = webhooks.iter().flat_map(|w| w["matchConditions"].as_array().cloned().unwrap_or_default());
@@ -80,7 +80,7 @@ pub fn check_configuration(a: &Attributes<'_>) -> Result<(), Status> {
     for (at, webhook) in a.object["webhooks"].as_array().into_iter().flatten().enumerate() {
         for (index, condition) in webhook["matchConditions"].as_array().into_iter().flatten().enumerate() {
             let expression = condition["expression"].as_str().unwrap_or_default();
-            if before.contains(expression) {
+            if before.contains(expression) || expression.trim().is_empty() {
                 continue;
             }
             if let Err(e) = compile(&ENV, expression) {
@@ -89,8 +89,5 @@ pub fn check_configuration(a: &Attributes<'_>) -> Result<(), Status> {
             }
         }
     }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(Status::invalid(&a.target.resource.group_kind(), a.name(), errors))
+    errors
 }

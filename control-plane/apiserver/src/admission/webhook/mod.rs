@@ -15,7 +15,7 @@ mod review;
 
 use std::time::Instant;
 
-use corten_meta::{Status, Value};
+use corten_meta::{FieldError, Status, Value};
 use futures::future::{BoxFuture, join_all};
 
 use super::{Attributes, Indifferent, Operation, Plugin};
@@ -55,16 +55,10 @@ impl Plugin for MutatingAdmissionWebhook {
     }
 
     /// Configurations are never shown to a webhook, but what they say must make sense.
-    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(async move {
-            let kind = &a.target.resource.kind;
-            let is_configuration = kind.group == configuration::GROUP && kind.plural.ends_with("webhookconfigurations");
-            if is_configuration && a.operation != Operation::Delete {
-                conditions::check_configuration(a)
-            } else {
-                Ok(())
-            }
-        })
+    fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
+        let kind = &a.target.resource.kind;
+        let is_configuration = kind.group == configuration::GROUP && kind.plural.ends_with("webhookconfigurations");
+        if is_configuration && a.operation != Operation::Delete { conditions::errors(a) } else { Vec::new() }
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {

@@ -1,0 +1,111 @@
+//! Where errors stand among others: upstream judges an object field by field in the order in which its types declare
+//! them, and what is found by somebody else than the kind's own rules belongs at the same place.
+
+use std::cmp::Ordering;
+
+use corten_meta::field::FieldError;
+
+use super::{FieldType, Type, schema};
+
+/// Types that are judged in another order than they are declared in.
+const ORDERS: [(&str, &[&str]); 2] = [
+    (
+        "ValidatingAdmissionPolicySpec",
+        &[
+            "failurePolicy",
+            "paramKind",
+            "matchConstraints",
+            "matchConditions",
+            "variables",
+            "validations",
+            "auditAnnotations",
+        ],
+    ),
+    (
+        "MutatingAdmissionPolicySpec",
+        &[
+            "failurePolicy",
+            "paramKind",
+            "matchConstraints",
+            "matchConditions",
+            "variables",
+            "mutations",
+            "reinvocationPolicy",
+        ],
+    ),
+];
+
+/// Puts errors of an object of the named type among those that were found before. The order of either is kept.
+pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
+    let root = schema().type_(type_name);
+    for error in more {
+        let is_later = |other: &FieldError| {
+            root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater)
+        };
+        let at = errors.iter().position(is_later).unwrap_or(errors.len());
+        errors.insert(at, error);
+    }
+}
+
+/// Which of two paths comes first; those that the type does not know are alike.
+fn compare(root: &Type, left: &str, right: &str) -> Ordering {
+    let mut current = root;
+    for (left, right) in left.split('.').zip(right.split('.')) {
+        let ((name, index), (other, other_index)) = (split(left), split(right));
+        if name != other {
+            let order = ORDERS.iter().find(|(t, _)| *t == current.short_name());
+            let place = |name: &str| match order {
+                Some((_, fields)) => fields.iter().position(|field| *field == name),
+                None => current.declared().position(|field| field.name == name),
+            };
+            return place(name).zip(place(other)).map_or(Ordering::Equal, |(left, right)| left.cmp(&right));
+        }
+        if index != other_index {
+            return index.cmp(&other_index);
+        }
+        match current.field(name).and_then(|field| struct_of(&field.kind)) {
+            Some(inner) => current = inner,
+            None => return Ordering::Equal,
+        }
+    }
+    Ordering::Equal
+}
+
+/// The name of a step and the number of its item.
+fn split(step: &str) -> (&str, Option<usize>) {
+    let (name, rest) = step.split_once('[').unwrap_or((step, ""));
+    (name, rest.strip_suffix(']').and_then(|number| number.parse().ok()))
+}
+
+fn struct_of(kind: &FieldType) -> Option<&'static Type> {
+    match kind {
+        FieldType::Ref(id) => Some(schema().get(*id)),
+        FieldType::List(inner) => struct_of(inner),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corten_meta::field::Path;
+
+    use super::*;
+
+    #[test]
+    fn errors_stand_where_their_fields_are_declared() {
+        let error = |path: &str| {
+            let mut error = FieldError::required(&Path::root("x"), "");
+            error.field = path.to_owned();
+            error
+        };
+        let mut errors: Vec<FieldError> =
+            ["spec.paramKind.kind", "spec.auditAnnotations[0].key", "spec.auditAnnotations[2].key"].map(error).into();
+        let more = ["spec.auditAnnotations[0].valueExpression", "spec.auditAnnotations[1].valueExpression"];
+        let kind = "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy";
+        insert_errors(kind, &mut errors, more.map(error).into());
+        let places: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        let wanted =
+            ["spec.paramKind.kind", "spec.auditAnnotations[0].key", more[0], more[1], "spec.auditAnnotations[2].key"];
+        assert_eq!(places, wanted);
+    }
+}

@@ -1,0 +1,137 @@
+//! Several fields at once: what is told in which order and under which name, and what is taken out before it is judged.
+
+use serde_json::json;
+
+use super::Subject;
+
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+
+fn pod() -> Subject {
+    Subject::new("", "pods", json!({"spec": {"containers": [{"name": "a", "image": "i"}]}}))
+}
+
+#[test]
+fn more_than_one_source_is_told_under_upstreams_names() {
+    const MORE: &str = "Forbidden: may not specify more than 1 volume type";
+    let volume = json!([{"name": "v", "emptyDir": {}, "cephfs": {"monitors": ["m"]}, "downwardAPI": {}}]);
+    let told = [format!("spec.volumes[0].cephFS: {MORE}"), format!("spec.volumes[0].downwarAPI: {MORE}")];
+    pod().creates(&[("/spec/volumes", volume, &[&told[0], &told[1]])]);
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}});
+    let told = [
+        format!("spec.flocker: {MORE}"),
+        format!("spec.nfs: {MORE}"),
+        "spec.flexVolume.driver: Required value".to_owned(),
+    ];
+    let mut more = spec.clone();
+    more["nfs"] = json!({"server": "s", "path": "/"});
+    more["flocker"] = json!({"datasetName": "d"});
+    more["flexVolume"] = json!({});
+    Subject::new("", "persistentvolumes", json!({ "spec": spec })).creates(&[(
+        "/spec",
+        more,
+        &[&told[0], &told[1], &told[2]],
+    )]);
+}
+
+#[test]
+fn containers_that_may_not_have_something() {
+    const DETAIL: &str = "Forbidden: cannot be set for an Ephemeral Container";
+    let debug = json!([{"name": "e", "image": "i", "lifecycle": {}, "livenessProbe": {}}]);
+    let told = [
+        format!("spec.ephemeralContainers[0].livenessProbe: {DETAIL}"),
+        format!("spec.ephemeralContainers[0].lifecycle: {DETAIL}"),
+    ];
+    let rules = json!([{"name": "i", "image": "i", "restartPolicyRules": [{"action": "x"}]}]);
+    pod().creates(&[
+        (
+            "/spec/ephemeralContainers",
+            debug,
+            &[&told[0], &told[1], "spec.ephemeralContainers: Forbidden: cannot be set on create"],
+        ),
+        (
+            "/spec/initContainers",
+            rules,
+            &["spec.initContainers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used"],
+        ),
+    ]);
+}
+
+#[test]
+fn rules_for_new_objects_stand_among_the_others() {
+    let pod = json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "i"}]});
+    let spec = json!({"schedule": "* * * * *", "jobTemplate": {"spec": {"template": {"spec": pod}}}});
+    let mut wrong = spec.clone();
+    wrong["timeZone"] = json!("Mars/Base");
+    wrong["concurrencyPolicy"] = json!("x");
+    Subject::new("batch", "cronjobs", json!({ "spec": spec })).creates(&[(
+        "/spec",
+        wrong,
+        &[
+            "spec.timeZone: Invalid value: \"Mars/Base\": unknown time zone Mars/Base",
+            "spec.concurrencyPolicy: Unsupported value: \"x\": supported values: \"Allow\", \"Forbid\", \"Replace\"",
+        ],
+    )]);
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "i"}]}});
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "serviceName": "s", "template": template});
+    let mut wrong = spec.clone();
+    wrong["serviceName"] = json!("/");
+    wrong["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
+    wrong["selector"] = json!({});
+    wrong["template"]["spec"]["restartPolicy"] = json!("Never");
+    let told = format!("spec.serviceName: Invalid value: \"/\": {LABEL}");
+    Subject::new("apps", "statefulsets", json!({ "spec": spec })).creates(&[(
+        "/spec",
+        wrong,
+        &[
+            "spec.volumeClaimTemplates[0].spec.resources[storage]: Required value",
+            &told,
+            "spec.selector: Invalid value: {}: empty selector is invalid for statefulset",
+            "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
+        ],
+    )]);
+    let spec =
+        json!({"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}});
+    let mut wrong = spec.clone();
+    wrong["scaleTargetRef"]["apiVersion"] = json!("");
+    wrong["metrics"] = json!([{"type": "Pods"}]);
+    Subject::versioned("autoscaling", "v2", "horizontalpodautoscalers", json!({ "spec": spec })).creates(&[(
+        "/spec",
+        wrong,
+        &[
+            "spec.scaleTargetRef.apiVersion: Invalid value: \"\": apiVersion must specify API group",
+            "spec.metrics[0].pods: Required value: must populate information for the given metric source",
+        ],
+    )]);
+}
+
+#[test]
+fn what_is_switched_off_is_not_judged() {
+    let volume = json!([{"name": "v", "projected": {"sources": [{"podCertificate": {"keyType": "none"}}]}}]);
+    pod().creates(&[
+        ("/spec/volumes", volume, &[]),
+        ("/spec/schedulingGroup", json!({"podGroupName": "Bad Value!"}), &[]),
+        ("/spec/containers/0/lifecycle", json!({"stopSignal": "none"}), &[]),
+    ]);
+    Subject::new("coordination.k8s.io", "leases", json!({"spec": {}}))
+        .creates(&[("/spec/preferredHolder", json!("h"), &[]), ("/spec/strategy", json!("Bad Value!"), &[])]);
+}
+
+#[test]
+fn addresses_in_a_status() {
+    const MORE: &str = "may specify no more than one IP for each IP family";
+    let odd = format!("status.podIPs: Invalid value: [{{\"IP\":\"10.0.0.1\"}},{{\"IP\":\"x\"}}]: {MORE}");
+    let twice = format!("status.podIPs: Invalid value: [{{\"IP\":\"10.0.0.1\"}},{{\"IP\":\"10.0.0.2\"}}]: {MORE}");
+    pod().status_updates(&[
+        ("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "::1"}]), &[]),
+        ("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]), &[&twice]),
+        (
+            "/status/podIPs",
+            json!([{"ip": "10.0.0.1"}, {"ip": "x"}]),
+            &[
+                "status.podIPs[1]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                "status.podIPs: Internal error: failed to check for dual stack with error:invalid IP[1]: x",
+                &odd,
+            ],
+        ),
+    ]);
+}
