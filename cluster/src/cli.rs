@@ -447,6 +447,24 @@ pub struct ControllerManager {
     /// How many ended pods are kept; 0 for all.
     #[arg(long, default_value_t = 12_500, value_name = "COUNT")]
     pub terminated_pod_gc_threshold: usize,
+    /// A pod that empties volumes on a node's disk, in place of the usual one; its first volume is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub pv_recycler_pod_template_filepath_hostpath: Option<PathBuf>,
+    /// The seconds that it has at least.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub pv_recycler_minimum_timeout_hostpath: i32,
+    /// The seconds that it has for each GiB.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub pv_recycler_timeout_increment_hostpath: i32,
+    /// A pod that empties volumes on NFS servers, in place of the usual one; its first volume is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub pv_recycler_pod_template_filepath_nfs: Option<PathBuf>,
+    /// The seconds that it has at least.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub pv_recycler_minimum_timeout_nfs: i32,
+    /// The seconds that it has for each GiB.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub pv_recycler_increment_timeout_nfs: i32,
     #[command(flatten)]
     pub serving: Serving,
 }

@@ -1,11 +1,11 @@
 //! Components that run alone, each with a kubeconfig: against this API server or any other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use corten_client::{Client, Metrics};
-use corten_controllers::MANAGER;
+use corten_controllers::{MANAGER, Recycler, Recyclers};
 use tokio_util::sync::CancellationToken;
 
 use super::control::{MANAGER_PORT, SCHEDULER_PORT};
@@ -48,6 +48,7 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
         node_monitor_grace_period: flags.node_monitor_grace_period,
         node_startup_grace_period: flags.node_startup_grace_period,
         terminated_pod_threshold: flags.terminated_pod_gc_threshold,
+        recyclers: recyclers(&flags)?,
         controllers: flags.controllers,
         metrics: metrics.clone(),
         ..corten_controllers::Config::default()
@@ -65,6 +66,31 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
     tasks.spawn("secure port", endpoint::serve(shown, tasks.shutdown()));
     tasks.spawn("controller-manager", corten_controllers::run(config, clients, shutdown));
     tasks.run().await
+}
+
+/// How volumes are emptied, with the pods that files describe.
+fn recyclers(flags: &cli::ControllerManager) -> Result<Recyclers> {
+    let with = |mut recycler: Recycler, template: &Option<PathBuf>, minimum: i32, increment: i32| {
+        (recycler.minimum_seconds, recycler.seconds_per_gib) = (minimum.into(), increment.into());
+        let Some(path) = template else { return Ok::<_, anyhow::Error>(recycler) };
+        let pod = corten_meta::decode_yaml(read(path)?.as_bytes()).with_context(|| path.display().to_string())?;
+        recycler.with_template(pod).with_context(|| path.display().to_string())
+    };
+    let Recyclers { host_path, nfs } = Recyclers::default();
+    Ok(Recyclers {
+        host_path: with(
+            host_path,
+            &flags.pv_recycler_pod_template_filepath_hostpath,
+            flags.pv_recycler_minimum_timeout_hostpath,
+            flags.pv_recycler_timeout_increment_hostpath,
+        )?,
+        nfs: with(
+            nfs,
+            &flags.pv_recycler_pod_template_filepath_nfs,
+            flags.pv_recycler_minimum_timeout_nfs,
+            flags.pv_recycler_increment_timeout_nfs,
+        )?,
+    })
 }
 
 fn read(path: &Path) -> Result<String> {

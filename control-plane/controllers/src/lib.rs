@@ -42,6 +42,8 @@ mod workload;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod rights;
+#[cfg(test)]
 mod simulation;
 
 use std::sync::Arc;
@@ -55,6 +57,7 @@ pub use measured::Measured;
 pub use node::ipam::Cidr;
 pub use runtime::Clients;
 pub use service_load_balancer::{AddressRange, LoadBalancerAddresses};
+pub use volume_binding::{Recycler, Recyclers};
 
 use certificates::{Authority, CertificateController};
 use garbage_collector::GarbageCollector;
@@ -77,6 +80,8 @@ pub enum Error {
     SigningAuthority(String),
     #[error("{0:?} is not in the list of known controllers")]
     UnknownController(String),
+    #[error("the pod that recycles volumes cannot be used: {0}")]
+    RecyclerTemplate(String),
     #[error("the lease {MANAGER} was lost to another process")]
     LostLease,
 }
@@ -129,6 +134,8 @@ pub struct Config {
     pub load_balancer: Option<LoadBalancerAddresses>,
     /// Make volumes on the nodes' own disks for claims of classes with the provisioner `corten/local-path`.
     pub local_volumes: bool,
+    /// How volumes are emptied that are to be used again.
+    pub recyclers: Recyclers,
     /// Which controllers run: names, `*` for all, `-name` for all but that one.
     pub controllers: Vec<String>,
     /// Where queues, the lease and running controllers are counted.
@@ -154,6 +161,7 @@ impl Default for Config {
             certificate_lifetime: Duration::from_secs(365 * 24 * 60 * 60),
             load_balancer: None,
             local_volumes: false,
+            recyclers: Recyclers::default(),
             controllers: vec!["*".to_owned()],
             metrics: Metrics::default(),
         }

@@ -161,6 +161,10 @@ pub static CLAIMS: Family = gauge(
     &["allocated", "admin_access", "source"],
     "ResourceClaims there are.",
 );
+pub static RETROACTIVE_CLASSES: Family =
+    counter("retroactive_storageclass_total", &[], "Attempts to give claims the default class after they were made.");
+pub static RETROACTIVE_CLASS_ERRORS: Family =
+    counter("retroactive_storageclass_errors_total", &[], "Those of them that failed.");
 pub static SCALINGS: Family = counter(
     "horizontal_pod_autoscaler_controller_reconciliations_total",
     &["action", "error"],

@@ -222,6 +222,10 @@ impl Model {
                 self.removed.insert(format!("{node}/{name}"));
                 Ok(())
             }
+            Action::RemoveDirectory { path, .. } => {
+                self.removed.insert(path.clone());
+                Ok(())
+            }
             Action::Create { resource, object, .. } => self.create(*resource, object.clone()),
             Action::Update { resource, object } => self.update(*resource, object.clone(), false),
             Action::UpdateStatus { resource, object } => self.update(*resource, object.clone(), true),
@@ -324,6 +328,7 @@ impl Model {
 pub fn decide(controller: &dyn Decide, model: &Model, namespace: &str, name: &str) -> Plan {
     let key = Key::new(namespace, name);
     let plan = controller.decide(model, &key, *NOW);
+    crate::rights::assert_permitted(controller.name(), &plan);
     let mut backwards = model.clone();
     backwards.reversed = !model.reversed;
     assert_eq!(controller.decide(&backwards, &key, *NOW), plan, "the order of lists matters to {}", controller.name());

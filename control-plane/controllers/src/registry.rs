@@ -194,7 +194,11 @@ fn services(config: &Config) -> Vec<Named> {
 fn storage(config: &Config) -> Vec<Named> {
     let mut all: Vec<Named> = vec![
         ("persistentvolume-binder-controller", "claims", Arc::new(volume_binding::ClaimBinder)),
-        ("persistentvolume-binder-controller", "volumes", Arc::new(volume_binding::VolumePhases)),
+        (
+            "persistentvolume-binder-controller",
+            "volumes",
+            Arc::new(volume_binding::VolumePhases { recyclers: config.recyclers.clone() }),
+        ),
         (
             "persistentvolume-attach-detach-controller",
             "pvcs",

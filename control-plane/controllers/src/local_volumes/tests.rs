@@ -33,7 +33,7 @@ fn settle(model: &mut Model) {
         converges(&ClaimBinder, model, "default", "data");
         converges(&Provisioner, model, "default", "data");
         for name in model.names("PersistentVolume") {
-            converges(&VolumePhases, model, "", &name);
+            converges(&VolumePhases::default(), model, "", &name);
             if model.find("PersistentVolume", "", &name).is_some() {
                 converges(&Reclaimer, model, "", &name);
             }

@@ -3,6 +3,7 @@
 //! The first failure ends the plan: what follows was decided on the assumption that it would succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use corten_client::{
@@ -117,7 +118,7 @@ impl Applier {
         let outcome = self.write(action).await;
         let report = match action {
             Action::Create { report, .. } | Action::Delete { report, .. } => report.as_ref(),
-            Action::RemoveLocalVolume { report, .. } => Some(report),
+            Action::RemoveLocalVolume { report, .. } | Action::RemoveDirectory { report, .. } => Some(report),
             _ => None,
         };
         match outcome {
@@ -141,6 +142,11 @@ impl Applier {
                 let path = format!("/api/v1/nodes/{node}/proxy/localVolumes/{name}");
                 self.client.send_raw(Method::DELETE, &path).await?;
                 Ok(None)
+            }
+            Action::RemoveDirectory { path, .. } => {
+                let (path, gone) = (path.clone(), tokio::task::spawn_blocking);
+                let removed = gone(move || remove_directory(Path::new(&path))).await;
+                removed.map_err(|error| Error::Config(error.to_string()))?.map(|()| None)
             }
             Action::Relay { pod, uid, about, reason, prefix } => {
                 // Nothing depends on it.
@@ -247,6 +253,26 @@ impl Applier {
             self.recorder.event(&object_ref(&report.about), EventType::Warning, reason, format!("{prefix}{error}"));
         }
         Failure { reason: reason.to_owned(), message: error.to_string() }
+    }
+}
+
+/// Removes what is at a path below /tmp. Others write there too: a way that leads through a link is not taken.
+fn remove_directory(path: &Path) -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::Config(format!("cannot remove {}: {error}", path.display()));
+    let (Some(parent), true) = (path.parent(), path.starts_with("/tmp")) else {
+        return Err(Error::Config(format!("{} is not below /tmp", path.display())));
+    };
+    let removed = match parent.canonicalize() {
+        Ok(real) if real != parent => Err(std::io::Error::other("a link is on the way")),
+        Ok(_) => std::fs::symlink_metadata(path).and_then(|found| match found.is_dir() {
+            true => std::fs::remove_dir_all(path),
+            false => std::fs::remove_file(path),
+        }),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
     }
 }
 

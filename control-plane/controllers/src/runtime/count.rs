@@ -26,6 +26,14 @@ impl From<&str> for Label {
     }
 }
 
+/// Which looks are counted: those whose plan was carried out, those whose plan was not, or all.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum When {
+    Done,
+    Failed,
+    Always,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Amount {
     Of(f64),
@@ -39,28 +47,48 @@ pub struct Count {
     family: &'static Family,
     labels: Vec<Label>,
     amount: Amount,
+    when: When,
 }
 
 /// Families are told apart by their names.
 impl PartialEq for Count {
     fn eq(&self, other: &Count) -> bool {
-        self.family.name == other.family.name && self.labels == other.labels && self.amount == other.amount
+        (self.family.name, &self.labels, &self.amount, self.when)
+            == (other.family.name, &other.labels, &other.amount, other.when)
     }
 }
 
 impl Count {
+    /// Counted when the plan is carried out; in any case if a label says how that went.
     pub fn new(family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) -> Count {
-        Count { family, labels: labels.into_iter().collect(), amount: Amount::Of(amount) }
+        let labels: Vec<Label> = labels.into_iter().collect();
+        let tells = labels.iter().any(|label| matches!(label, Label::Result(..)));
+        Count { family, labels, amount: Amount::Of(amount), when: if tells { When::Always } else { When::Done } }
     }
 
+    /// How long the look took, however it went.
     pub fn took(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
-        Count { family, labels: labels.into_iter().collect(), amount: Amount::Took }
+        Count { amount: Amount::Took, when: When::Always, ..Count::new(family, labels, 0.0) }
     }
 
-    /// The labels, or none where the plan failed and the count does not say how plans went.
+    /// One look, however it went.
+    pub fn attempt(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
+        Count { when: When::Always, ..Count::new(family, labels, 1.0) }
+    }
+
+    /// One look whose plan could not be carried out.
+    pub fn failure(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
+        Count { when: When::Failed, ..Count::new(family, labels, 1.0) }
+    }
+
+    /// The labels, or none where this does not count.
     fn told(&self, success: bool) -> Option<Vec<&str>> {
-        let tells = self.labels.iter().any(|label| matches!(label, Label::Result(..))) || self.amount == Amount::Took;
-        (success || tells).then(|| self.labels.iter().map(|label| text_of(label, success)).collect())
+        let counts = match self.when {
+            When::Always => true,
+            When::Done => success,
+            When::Failed => !success,
+        };
+        counts.then(|| self.labels.iter().map(|label| text_of(label, success)).collect())
     }
 }
 

@@ -140,6 +140,12 @@ pub enum Action {
         name: String,
         report: Report,
     },
+    /// Removes a directory of the machine that the controllers run on, which is below `/tmp`; the rest of the plan holds
+    /// only once that is done.
+    RemoveDirectory {
+        path: String,
+        report: Report,
+    },
     /// Tells of another object what events told of a pod.
     Relay {
         pod: Key,
@@ -265,6 +271,7 @@ impl Action {
             | Action::Delete { resource, .. } => Some(*resource),
             Action::Event(_)
             | Action::RemoveLocalVolume { .. }
+            | Action::RemoveDirectory { .. }
             | Action::Relay { .. }
             | Action::Absent { .. }
             | Action::AskScale(_) => None,

@@ -33,7 +33,7 @@ fn actors() -> Vec<Actor> {
         Actor::new(Arc::new(resourceclaim::ClaimMaker)),
         Actor::new(Arc::new(ephemeral_volume::EphemeralVolumeController)),
         Actor::new(Arc::new(volume_binding::ClaimBinder)),
-        Actor::new(Arc::new(volume_binding::VolumePhases)),
+        Actor::new(Arc::new(volume_binding::VolumePhases::default())),
         Actor::new(Arc::new(local_volumes::Provisioner)),
         Actor::new(Arc::new(local_volumes::Reclaimer)),
         Actor::new(Arc::new(cronjob::CronJobController)),

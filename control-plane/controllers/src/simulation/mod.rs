@@ -96,6 +96,7 @@ impl Actor {
         self.pending.remove(&key);
         self.cache.reversed = random.chance(50);
         let plan = self.controller.decide(&self.cache, &key, *NOW);
+        crate::rights::assert_permitted(self.controller.name(), &plan);
         for action in &plan.actions {
             let refused = faults && random.chance(6);
             let answer_lost = faults && random.chance(4);

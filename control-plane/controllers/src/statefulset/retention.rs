@@ -14,8 +14,8 @@ use corten_meta::{Key, Object, Owner};
 
 use super::Pass;
 use super::identity::claims_of;
-use crate::runtime::{Plan, PodRow, ResourceType, View, key_of};
-use crate::workload::owner::{controller_reference, reference_anew};
+use crate::runtime::{Action, Plan, PodRow, View, decode, key_of};
+use crate::workload::owner::controller_reference;
 
 impl Pass<'_> {
     /// Whether claims go with the set, and with a pod that is scaled away.
@@ -47,8 +47,7 @@ impl Pass<'_> {
             if !ours.eq(wanted.iter()) {
                 let keep =
                     |uid: &str| !claim.header.owners.iter().any(|owner| owner.uid == uid && self.is_ours(owner, pod));
-                let resource = ResourceType::of::<PersistentVolumeClaim>();
-                plan.push(reference_anew(resource, claim, &keep, wanted.as_ref().map(reference_to).as_ref()));
+                plan.actions.extend(owned_anew(claim, &keep, wanted.as_ref().map(reference_to)));
             }
         }
     }
@@ -92,6 +91,16 @@ impl Pass<'_> {
             None
         })
     }
+}
+
+/// The claim with the references that are kept, and one more. Written as a whole: the role permits no patch of claims.
+fn owned_anew(claim: &Arc<Object>, keep: &dyn Fn(&str) -> bool, add: Option<OwnerReference>) -> Option<Action> {
+    let mut updated: PersistentVolumeClaim = decode(claim)?;
+    let mut references = updated.metadata.owner_references.take().unwrap_or_default();
+    references.retain(|reference| keep(&reference.uid));
+    references.extend(add);
+    updated.metadata.owner_references = Some(references).filter(|references| !references.is_empty());
+    Some(Action::update(&updated))
 }
 
 fn reference_to(owner: &Owner) -> OwnerReference {

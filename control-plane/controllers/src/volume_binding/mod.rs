@@ -2,12 +2,15 @@
 //!
 //! Each side points at the other. The volume is written first, so that no two claims can take it; only then the claim.
 //! Volumes that do not exist yet are somebody else's to make: a claim says which provisioner it waits for. What becomes
-//! of a volume whose claim is gone is in [`phases`]; who scrubs one for the next claim, in [`recycling`].
+//! of a volume whose claim is gone is in [`phases`]; who scrubs one for the next claim, in [`recycling`]; which class a
+//! claim is given that asks for none, in [`classes`].
 
+mod classes;
 mod phases;
 mod recycling;
 
 pub use phases::VolumePhases;
+pub use recycling::{Recycler, Recyclers};
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
@@ -22,9 +25,6 @@ use crate::workload::owner::selector;
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-const PROVISIONER: [&str; 2] =
-    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
-const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// Binds claims. One at a time: two claims must never choose the same volume.
 pub struct ClaimBinder;
@@ -33,6 +33,8 @@ pub struct Observed {
     claim: PersistentVolumeClaim,
     volumes: Vec<PersistentVolume>,
     class: Option<StorageClass>,
+    /// The class that the claim is given if no volume satisfies it; none where it says which it wants.
+    default_class: Option<String>,
 }
 
 impl Controller for ClaimBinder {
@@ -54,7 +56,7 @@ impl Controller for ClaimBinder {
         vec![
             Watch::own::<PersistentVolumeClaim>(),
             Watch::mapped::<PersistentVolume>(of_volume),
-            Watch::read::<StorageClass>(),
+            Watch::mapped::<StorageClass>(classes::of_class),
         ]
     }
 
@@ -66,9 +68,10 @@ impl Controller for ClaimBinder {
             None => view.volumes_for(key).iter().filter_map(decode).collect(),
         };
         volumes.sort_by(|a, b| a.name().cmp(b.name()));
-        let class = view
-            .typed(&Key::new("", class_of(claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()))));
-        Some(Observed { claim, volumes, class })
+        let wanted = classes::class_of(&claim);
+        let class = wanted.and_then(|name| view.typed(&Key::new("", name)));
+        let default_class = if wanted.is_none() { classes::default_class(view) } else { None };
+        Some(Observed { claim, volumes, class, default_class })
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
@@ -81,22 +84,21 @@ impl Controller for ClaimBinder {
     }
 }
 
-fn class_of(name: Option<&str>) -> String {
-    name.unwrap_or_default().to_owned()
-}
-
 /// A volume concerns the claim it points at; a free one every claim that waits.
 fn of_volume(view: &dyn View, change: &Change) -> Vec<Key> {
     let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolume>);
     let mut keys: Vec<Key> =
         versions.filter_map(|volume| volume.spec?.claim_ref).map(|reference| key_of_reference(&reference)).collect();
     if keys.is_empty() {
-        let waiting =
-            |claim: &&PersistentVolumeClaim| claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none());
-        keys = view.all::<PersistentVolumeClaim>("").iter().filter(waiting).map(key_of).collect();
+        keys = view.all::<PersistentVolumeClaim>("").iter().filter(is_waiting).map(key_of).collect();
     }
     keys.dedup();
     keys
+}
+
+/// Whether the claim has no volume yet.
+fn is_waiting(claim: &&PersistentVolumeClaim) -> bool {
+    claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none())
 }
 
 fn key_of_reference(reference: &ObjectReference) -> Key {
@@ -175,7 +177,7 @@ fn unbound(observed: &Observed) -> Plan {
     }
     match best_match(&observed.volumes, claim) {
         Some(volume) => Plan::from(take(volume, claim, true)),
-        None => await_provisioner(observed),
+        None => classes::assign_default(observed).unwrap_or_else(|| classes::await_provisioner(observed)),
     }
 }
 
@@ -184,7 +186,7 @@ fn best_match<'a>(volumes: &'a [PersistentVolume], claim: &PersistentVolumeClaim
     let wanted = claim.spec.clone().unwrap_or_default();
     let least = wanted.resources.and_then(|resources| resources.requests?.get("storage").cloned());
     let least = least.and_then(|quantity| Quantity::parse(&quantity.0).ok()).map_or(0, |quantity| quantity.as_milli());
-    let chosen = wanted.selector.as_ref().map(selector);
+    let (chosen, class) = (wanted.selector.as_ref().map(selector), classes::class_of(claim).unwrap_or_default());
     let size = |volume: &PersistentVolume| {
         let capacity = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
         Quantity::parse(&capacity.0).ok().map(|quantity| quantity.as_milli())
@@ -196,7 +198,7 @@ fn best_match<'a>(volumes: &'a [PersistentVolume], claim: &PersistentVolumeClaim
         let none = Default::default();
         spec.claim_ref.is_none()
             && volume.metadata.deletion_timestamp.is_none()
-            && class_of(spec.storage_class_name.as_deref()) == class_of(wanted.storage_class_name.as_deref())
+            && spec.storage_class_name.as_deref().unwrap_or_default() == class
             && mode(&spec.volume_mode) == mode(&wanted.volume_mode)
             && wanted.access_modes.iter().flatten().all(|mode| offered.contains(mode))
             && chosen.as_ref().is_none_or(|selector| selector.matches(volume.metadata.labels.as_ref().unwrap_or(&none)))
@@ -233,26 +235,6 @@ fn name_volume(claim: &PersistentVolumeClaim, volume: &PersistentVolume, by_cont
         annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
     }
     Action::update(&updated)
-}
-
-fn await_provisioner(observed: &Observed) -> Plan {
-    let claim = &observed.claim;
-    let Some(provisioner) =
-        observed.class.as_ref().map(|class| class.provisioner.clone()).filter(|name| name != NO_PROVISIONER)
-    else {
-        let message = "no persistent volumes available for this claim and no storage class is set";
-        return Plan::from(Action::normal(claim, "FailedBinding", message));
-    };
-    let mut updated = claim.clone();
-    let annotations = updated.metadata.annotations.get_or_insert_default();
-    annotations.extend(PROVISIONER.map(|key| (key.to_owned(), provisioner.clone())));
-    if updated != *claim {
-        return Plan::from(Action::update(&updated));
-    }
-    let message = format!(
-        "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
-    );
-    Plan::from(Action::normal(claim, "ExternalProvisioning", message))
 }
 
 #[cfg(test)]

@@ -10,15 +10,24 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
+use super::recycling::Recyclers;
 use super::{BOUND_BY_CONTROLLER, is_complete, key_of_reference, recycling};
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, claim_of_volume, decode, key_of, mentions};
+use crate::runtime::{
+    Action, Controller, Failure, Plan, Reference, Report, ResourceType, View, Watch, claim_of_volume, decode, key_of,
+    mentions,
+};
 use crate::storage_protection::claims_of;
 use crate::workload::pods;
 
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
+const FAILED_DELETE: &str = "VolumeFailedDelete";
+
 /// Keeps the phase of volumes, and reclaims them.
-pub struct VolumePhases;
+#[derive(Default)]
+pub struct VolumePhases {
+    pub recyclers: Recyclers,
+}
 
 pub struct Observed {
     pub volume: PersistentVolume,
@@ -28,6 +37,8 @@ pub struct Observed {
     pub recycler: Option<Pod>,
     /// The pods that still use the claim of a volume that is to be recycled.
     pub users: Vec<Key>,
+    /// Why the last attempt to reclaim it failed.
+    failure: Option<Failure>,
 }
 
 impl Controller for VolumePhases {
@@ -58,6 +69,7 @@ impl Controller for VolumePhases {
         Some(Observed {
             users: reference.filter(|_| recycles).map(|claim| users_of(view, &claim)).unwrap_or_default(),
             recycler: Some(recycler).filter(|_| recycles).and_then(|pod| view.typed(&pod)),
+            failure: view.last_failure().filter(|failure| failure.reason == FAILED_DELETE),
             volume,
             claim,
         })
@@ -69,9 +81,30 @@ impl Controller for VolumePhases {
             Standing::Free => Plan::from(told(volume, "Available", None, now)),
             Standing::Bound => Plan::from(told(volume, "Bound", None, now)),
             // Made for this claim alone, it is of no use to another.
-            Standing::Overtaken if is_provisioned(volume) && policy(volume) == "Delete" => released(observed, now),
+            Standing::Overtaken if is_provisioned(volume) && policy(volume) == "Delete" => self.released(observed, now),
             Standing::Overtaken => Plan::from(unbind(volume)),
-            Standing::Released => released(observed, now),
+            Standing::Released => self.released(observed, now),
+        }
+    }
+}
+
+impl VolumePhases {
+    /// The volume's claim is gone: that is told first, and then its reclaim policy carried out.
+    fn released(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let volume = &observed.volume;
+        if !matches!(phase(volume), "Released" | "Failed") {
+            let mut actions = told(volume, "Released", None, now);
+            let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+            // A claim that others bound may not be in the cache yet: only the server knows that it is gone.
+            if let Some(reference) = reference.filter(|_| observed.claim.is_none()) {
+                actions.insert(0, Action::absent::<PersistentVolumeClaim>(key_of_reference(reference)));
+            }
+            return Plan::from(actions);
+        }
+        match policy(volume) {
+            "Recycle" => recycling::recycle(&self.recyclers, observed, now),
+            "Delete" => delete(observed, now),
+            _ => Plan::nothing(),
         }
     }
 }
@@ -151,37 +184,33 @@ pub(super) fn unbind(volume: &PersistentVolume) -> Action {
     Action::update(&updated)
 }
 
-/// The volume's claim is gone: that is told first, and then its reclaim policy carried out.
-fn released(observed: &Observed, now: Timestamp) -> Plan {
+/// Deletes what nobody else would; a volume that somebody provisioned, or that has a driver, is theirs to delete.
+fn delete(observed: &Observed, now: Timestamp) -> Plan {
     let volume = &observed.volume;
-    if !matches!(phase(volume), "Released" | "Failed") {
-        let mut actions = told(volume, "Released", None, now);
-        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-        // A claim that others bound may not be in the cache yet: only the server knows that it is gone.
-        if let Some(reference) = reference.filter(|_| observed.claim.is_none()) {
-            actions.insert(0, Action::absent::<PersistentVolumeClaim>(key_of_reference(reference)));
+    let Some(spec) = volume.spec.as_ref().filter(|spec| !is_provisioned(volume) && spec.csi.is_none()) else {
+        return Plan::nothing();
+    };
+    let refused = |message: String| failed(volume, FAILED_DELETE, &message, now);
+    match &spec.host_path {
+        Some(source) if source.path.starts_with("/tmp/") => {
+            let report =
+                Report { about: Reference::to(volume), success: ("", "".into()), failure: (FAILED_DELETE, "".into()) };
+            let failure = observed.failure.as_ref().map(|failure| failure.message.clone());
+            let mut actions = failure.map(|why| told(volume, "Failed", Some(why), now)).unwrap_or_default();
+            actions.push(Action::RemoveDirectory { path: source.path.clone(), report });
+            actions.push(Action::delete(volume));
+            Plan::from(actions)
         }
-        return Plan::from(actions);
+        Some(source) => {
+            refused(format!("host_path deleter only supports /tmp/.+ but received provided {}", source.path))
+        }
+        None => {
+            let name = volume.name();
+            refused(format!(
+                "error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"
+            ))
+        }
     }
-    match policy(volume) {
-        "Recycle" => recycling::recycle(observed, now),
-        "Delete" => match undeletable(volume) {
-            Some(message) => failed(volume, "VolumeFailedDelete", &message, now),
-            None => Plan::nothing(),
-        },
-        _ => Plan::nothing(),
-    }
-}
-
-/// Why nobody will delete a volume. One that somebody provisioned is his to delete.
-fn undeletable(volume: &PersistentVolume) -> Option<String> {
-    let spec = volume.spec.as_ref().filter(|spec| !is_provisioned(volume) && spec.csi.is_none())?;
-    let path = spec.host_path.as_ref().map(|source| source.path.as_str());
-    if let Some(path) = path.filter(|path| !path.starts_with("/tmp/")) {
-        return Some(format!("host_path deleter only supports /tmp/.+ but received provided {path}"));
-    }
-    let name = volume.name();
-    Some(format!("error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"))
 }
 
 /// The pods that use a claim and have not ended, by name.

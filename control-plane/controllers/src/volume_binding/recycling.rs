@@ -7,12 +7,13 @@
 use std::time::Duration;
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, Pod, Volume};
+use corten_api::k8s_openapi::api::core::v1::{Container, PersistentVolume, Pod, PodSpec, Volume};
 use corten_meta::{Key, Quantity};
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::phases::{self, Observed, failed, unbind};
+use crate::Error;
 use crate::runtime::{Action, Plan, Reference, Report, key_of};
 use crate::workload::pods;
 
@@ -22,9 +23,62 @@ const FAILED: &str = "VolumeFailedRecycle";
 const GIB: i128 = 1 << 30;
 /// How long a failed recycler is left to be looked at before the next one is tried.
 const PAUSE: Duration = Duration::from_secs(15);
-/// The seconds a recycler has at least, and for each whole GiB: by where the volume is.
-const HOST_PATH_SECONDS: (i64, i64) = (60, 30);
-const NFS_SECONDS: (i64, i64) = (300, 30);
+
+/// How volumes are emptied, by where they are.
+#[derive(Clone, Debug)]
+pub struct Recyclers {
+    pub host_path: Recycler,
+    pub nfs: Recycler,
+}
+
+impl Default for Recyclers {
+    fn default() -> Recyclers {
+        let recycler =
+            |minimum_seconds| Recycler { template: default_template(), minimum_seconds, seconds_per_gib: 30 };
+        Recyclers { host_path: recycler(60), nfs: recycler(300) }
+    }
+}
+
+/// The pod that empties a volume, and how long it may take.
+#[derive(Clone, Debug)]
+pub struct Recycler {
+    template: Value,
+    pub minimum_seconds: i64,
+    pub seconds_per_gib: i64,
+}
+
+impl Recycler {
+    /// Takes another pod. The volume to empty stands in the place of its first one.
+    pub fn with_template(mut self, pod: Value) -> Result<Recycler, Error> {
+        let invalid = |why: &str| Error::RecyclerTemplate(why.to_owned());
+        let typed = Pod::from_value(pod.clone()).map_err(|error| invalid(&error.to_string()))?;
+        if !typed.spec.is_some_and(|spec| spec.volumes.is_some_and(|volumes| !volumes.is_empty())) {
+            return Err(invalid("it does not contain any volume"));
+        }
+        if !matches!(typed.metadata.namespace.as_deref(), None | Some(NAMESPACE)) {
+            return Err(invalid("its namespace must be default"));
+        }
+        self.template = pod;
+        Ok(self)
+    }
+}
+
+fn default_template() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "spec": {
+            "restartPolicy": "Never",
+            "volumes": [{"name": "vol"}],
+            "containers": [{
+                "name": "pv-recycler",
+                "image": "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6",
+                "command": ["/bin/sh"],
+                "args": ["-c", "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1"],
+                "volumeMounts": [{"name": "vol", "mountPath": "/scrub"}],
+            }],
+        },
+    })
+}
 
 /// The recycler of a volume.
 pub fn recycler_of(volume: &str) -> Key {
@@ -37,9 +91,9 @@ pub fn volume_of(pod: &Key) -> Option<Key> {
 }
 
 /// The next step for a volume that is released.
-pub fn recycle(observed: &Observed, now: Timestamp) -> Plan {
+pub fn recycle(recyclers: &Recyclers, observed: &Observed, now: Timestamp) -> Plan {
     let volume = &observed.volume;
-    let Some(wanted) = recycler_pod(volume) else {
+    let Some(wanted) = recycler_pod(recyclers, volume) else {
         return failed(volume, FAILED, "No recycler plugin found for the volume!", now);
     };
     // With another claim of that name around, the users are that one's.
@@ -115,18 +169,22 @@ fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
 /// Whether a pod does just what ours would, whoever made it.
 fn is_same_work(pod: &Pod, wanted: &Pod) -> bool {
     let (Some(spec), Some(ours)) = (&pod.spec, &wanted.spec) else { return false };
-    let (Some(volumes), Some(our_volumes)) = (&spec.volumes, &ours.volumes) else { return false };
-    let ([container], [our]) = (spec.containers.as_slice(), ours.containers.as_slice()) else { return false };
-    let scrubs = our_volumes.iter().all(|volume| volumes.iter().any(|one| is_same_source(one, volume)));
-    let mounts = our
-        .volume_mounts
-        .iter()
-        .flatten()
-        .all(|mount| container.volume_mounts.iter().flatten().any(|one| one == mount));
-    spec.init_containers.iter().flatten().next().is_none()
-        && (&container.image, &container.command, &container.args) == (&our.image, &our.command, &our.args)
-        && scrubs
-        && mounts
+    let (volumes, init) = (spec.volumes.as_deref().unwrap_or_default(), |spec: &PodSpec| spec.init_containers.clone());
+    let scrubs = ours.volumes.iter().flatten().all(|volume| volumes.iter().any(|one| is_same_source(one, volume)));
+    scrubs
+        && is_same_run(&spec.containers, &ours.containers)
+        && is_same_run(&init(spec).unwrap_or_default(), &init(ours).unwrap_or_default())
+}
+
+fn is_same_run(containers: &[Container], ours: &[Container]) -> bool {
+    let mounts = |one: &Container, our: &Container| {
+        let there = one.volume_mounts.as_deref().unwrap_or_default();
+        our.volume_mounts.iter().flatten().all(|mount| there.contains(mount))
+    };
+    let same = |(one, our): (&Container, &Container)| {
+        (&one.image, &one.command, &one.args) == (&our.image, &our.command, &our.args) && mounts(one, our)
+    };
+    containers.len() == ours.len() && containers.iter().zip(ours).all(same)
 }
 
 /// By where the volume is; what the server fills in does not matter.
@@ -144,34 +202,21 @@ fn is_too_old(pod: &Pod, volume: &PersistentVolume) -> bool {
 }
 
 /// The pod that empties a volume; none where the volume is of a kind that nobody can empty.
-fn recycler_pod(volume: &PersistentVolume) -> Option<Pod> {
+fn recycler_pod(recyclers: &Recyclers, volume: &PersistentVolume) -> Option<Pod> {
     let spec = volume.spec.as_ref()?;
-    let (source, (least, each)) = match (&spec.host_path, &spec.nfs) {
-        (Some(source), _) => (json!({"name": "vol", "hostPath": {"path": source.path}}), HOST_PATH_SECONDS),
-        (None, Some(source)) => {
-            (json!({"name": "vol", "nfs": {"server": source.server, "path": source.path}}), NFS_SECONDS)
-        }
+    let (recycler, mut source) = match (&spec.host_path, &spec.nfs) {
+        (Some(source), _) => (&recyclers.host_path, json!({"hostPath": {"path": source.path}})),
+        (None, Some(source)) => (&recyclers.nfs, json!({"nfs": {"server": source.server, "path": source.path}})),
         (None, None) => return None,
     };
     let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
     let size = size.and_then(|size| Quantity::parse(&size.0).ok()).map_or(0, |size| size.as_value());
-    let seconds = i64::try_from(size / GIB).unwrap_or(0).saturating_mul(each).max(least);
-    let name = recycler_of(volume.name());
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": name.namespace, "name": name.name},
-        "spec": {
-            "activeDeadlineSeconds": seconds,
-            "restartPolicy": "Never",
-            "volumes": [source],
-            "containers": [{
-                "name": "pv-recycler",
-                "image": "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6",
-                "command": ["/bin/sh"],
-                "args": ["-c", "test -e /scrub && find /scrub -mindepth 1 -delete && test -z \"$(ls -A /scrub)\" || exit 1"],
-                "volumeMounts": [{"name": "vol", "mountPath": "/scrub"}],
-            }],
-        },
-    });
+    let seconds = i64::try_from(size / GIB).unwrap_or(0).saturating_mul(recycler.seconds_per_gib);
+    let (name, mut pod) = (recycler_of(volume.name()), recycler.template.clone());
+    source["name"] = pod["spec"]["volumes"][0]["name"].take();
+    pod["spec"]["volumes"][0] = source;
+    pod["spec"]["activeDeadlineSeconds"] = json!(seconds.max(recycler.minimum_seconds));
+    pod["metadata"]["namespace"] = json!(name.namespace);
+    pod["metadata"]["name"] = json!(name.name);
     Pod::from_value(pod).ok()
 }

@@ -19,7 +19,7 @@ fn claim(size: &str) -> Value {
 fn settle(model: &mut Model) {
     converges(&ClaimBinder, model, "default", "data");
     for name in model.names("PersistentVolume") {
-        converges(&VolumePhases, model, "", &name);
+        converges(&VolumePhases::default(), model, "", &name);
     }
 }
 
@@ -78,7 +78,7 @@ fn the_volume_of_a_deleted_claim_is_released_and_a_lost_volume_told() {
     settle(&mut model);
     let bound = model.value("PersistentVolumeClaim", "default", "data");
     model.remove("PersistentVolumeClaim", "default", "data");
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Released");
     model.put(bound);
     model.remove("PersistentVolume", "", "v");
@@ -104,26 +104,121 @@ fn a_released_volume_that_nobody_can_delete_says_so_once() {
         settle(&mut model);
         model.remove("PersistentVolumeClaim", "default", "data");
         model.events.clear();
-        converges(&VolumePhases, &mut model, "", "v");
+        converges(&VolumePhases::default(), &mut model, "", "v");
         let told: Vec<&str> = model.events.iter().filter_map(|event| event.split(' ').nth(1)).collect();
         assert_eq!(phase(&model, "PersistentVolume", "", "v"), expected.0);
         assert_eq!(told, expected.1.into_iter().collect::<Vec<_>>());
     }
 }
 
+fn class(name: &str, mode: &str, provisioner: &str, annotations: Value) -> Value {
+    let metadata = json!({"name": name, "annotations": annotations, "creationTimestamp": "2026-01-01T00:00:00Z"});
+    json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata, "provisioner": provisioner, "volumeBindingMode": mode})
+}
+
 #[test]
 fn without_a_volume_a_claim_says_what_it_waits_for() {
-    let class = |mode: &str, provisioner: &str| json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "slow"}, "provisioner": provisioner, "volumeBindingMode": mode});
-    for (class, reason) in [
-        (None, "FailedBinding"),
-        (Some(class("Immediate", "example.com/disk")), "ExternalProvisioning"),
-        (Some(class("WaitForFirstConsumer", "example.com/disk")), "WaitForFirstConsumer"),
+    let slow = |mode: &str, provisioner: &str| Some(class("slow", mode, provisioner, Value::Null));
+    for (class, wanted, told) in [
+        (None, "slow", "Warning ProvisioningFailed storageclass.storage.k8s.io \"slow\" not found"),
+        (None, "", "Normal FailedBinding no persistent volumes available for this claim and no storage class is set"),
+        (
+            slow("Immediate", "kubernetes.io/no-provisioner"),
+            "slow",
+            "Warning ProvisioningFailed no volume plugin matched name: kubernetes.io/no-provisioner",
+        ),
+        (slow("Immediate", "kubernetes.io/aws-ebs"), "slow", "Normal ExternalProvisioning Waiting"),
+        (slow("Immediate", "example.com/disk"), "slow", "Normal ExternalProvisioning Waiting"),
+        (slow("WaitForFirstConsumer", "example.com/disk"), "slow", "Normal WaitForFirstConsumer waiting"),
     ] {
         let mut model = Model::default();
         class.into_iter().for_each(|class| model.put(class));
-        model.put(claim("1Gi"));
+        let mut claim = claim("1Gi");
+        claim["spec"]["storageClassName"] = json!(wanted);
+        model.put(claim);
         settle(&mut model);
-        assert!(model.events[0].starts_with(&format!("Normal {reason} ")), "{:?}", model.events);
+        assert!(model.events[0].starts_with(told), "{told} is not {:?}", model.events);
+    }
+}
+
+#[test]
+fn a_claim_that_asks_for_no_class_gets_the_default_one_also_later() {
+    let default = json!({"storageclass.kubernetes.io/is-default-class": "true"});
+    let mut newest = class("newest", "Immediate", "example.com/disk", default.clone());
+    newest["metadata"]["creationTimestamp"] = json!("2026-01-02T00:00:00Z");
+    let plain = class("plain", "Immediate", "example.com/disk", Value::Null);
+    let old = |name: &str| class(name, "Immediate", "example.com/disk", default.clone());
+    for (classes, wanted, given) in [
+        (vec![plain.clone()], Value::Null, Value::Null),
+        (vec![plain, old("b"), old("a")], Value::Null, json!("a")),
+        (vec![old("a"), newest], Value::Null, json!("newest")),
+        (vec![old("a")], json!(""), json!("")),
+    ] {
+        let mut model = Model::default();
+        let mut waiting = claim("1Gi");
+        waiting["spec"]["storageClassName"] = wanted;
+        model.put(waiting);
+        settle(&mut model);
+        for class in classes {
+            assert_eq!(mapped::<StorageClass>(&ClaimBinder, &model, None, Some(&class)), ["default/data"]);
+            model.put(class);
+        }
+        settle(&mut model);
+        assert_eq!(model.value("PersistentVolumeClaim", "default", "data")["spec"]["storageClassName"], given);
+    }
+}
+
+#[test]
+fn a_volume_that_suits_a_claim_without_a_class_is_taken_before_the_default_class() {
+    let mut model = Model::default();
+    model.put(class(
+        "a",
+        "Immediate",
+        "example.com/disk",
+        json!({"storageclass.kubernetes.io/is-default-class": "true"}),
+    ));
+    model.put(volume("v", "5Gi", json!({"spec": {"storageClassName": null}})));
+    let mut waiting = claim("1Gi");
+    waiting["spec"]["storageClassName"] = Value::Null;
+    model.put(waiting);
+    settle(&mut model);
+    assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Bound");
+}
+
+#[test]
+fn a_directory_below_tmp_goes_with_its_volume() {
+    let deleted = |path: &str| json!({"spec": {"persistentVolumeReclaimPolicy": "Delete", "hostPath": {"path": path}}});
+    let mut model = left_behind(deleted("/tmp/v"));
+    converges(&VolumePhases::default(), &mut model, "", "v");
+    assert!(model.names("PersistentVolume").is_empty() && model.removed.contains("/tmp/v"));
+    let mut model = left_behind(deleted("/data"));
+    converges(&VolumePhases::default(), &mut model, "", "v");
+    assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Failed");
+    assert!(model.removed.is_empty());
+}
+
+#[test]
+fn a_recycler_may_be_another_pod_with_other_times() {
+    let template = |volumes: Value| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": "Never", "volumes": volumes,
+            "containers": [{"name": "one", "image": "i"}, {"name": "two", "image": "i", "volumeMounts": [{"name": "data", "mountPath": "/x"}]}]}})
+    };
+    let Recyclers { host_path, nfs } = Recyclers::default();
+    let mut quick: Recycler = host_path;
+    (quick.minimum_seconds, quick.seconds_per_gib) = (5, 2);
+    let host_path = quick.with_template(template(json!([{"name": "data"}]))).unwrap();
+    let phases = VolumePhases { recyclers: Recyclers { host_path: host_path.clone(), nfs } };
+    let mut model = left_behind(json!({}));
+    converges(&phases, &mut model, "", "v");
+    let pod = model.value("Pod", "default", "recycler-for-v");
+    assert_eq!(pod["spec"]["activeDeadlineSeconds"], 200);
+    assert_eq!(pod["spec"]["volumes"], json!([{"name": "data", "hostPath": {"path": "/data"}}]));
+    end_recycler(&mut model, "Succeeded");
+    converges(&phases, &mut model, "", "v");
+    assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Available");
+    let elsewhere = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "n"}, "spec": {"containers": [], "volumes": [{"name": "v"}]}});
+    for refused in [template(json!([])), template(Value::Null), json!({"spec": 1}), elsewhere] {
+        assert!(host_path.clone().with_template(refused).is_err());
     }
 }
 
@@ -156,14 +251,14 @@ fn end_recycler(model: &mut Model, phase: &str) {
 #[test]
 fn a_recycled_volume_is_scrubbed_before_the_next_claim_may_have_it() {
     let mut model = left_behind(json!({}));
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Released");
     let pod = model.value("Pod", "default", "recycler-for-v");
     assert_eq!(pod["spec"]["activeDeadlineSeconds"], 3000, "half a minute for each GiB");
     assert_eq!(pod["spec"]["volumes"][0]["hostPath"]["path"], "/data");
-    assert_eq!(mapped::<Pod>(&VolumePhases, &model, None, Some(&pod)), ["v"]);
+    assert_eq!(mapped::<Pod>(&VolumePhases::default(), &model, None, Some(&pod)), ["v"]);
     end_recycler(&mut model, "Succeeded");
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Available");
     assert!(model.value("PersistentVolume", "", "v")["spec"]["claimRef"].is_null());
     assert!(model.names("Pod").is_empty());
@@ -173,19 +268,19 @@ fn a_recycled_volume_is_scrubbed_before_the_next_claim_may_have_it() {
 #[test]
 fn a_recycler_that_fails_is_told_and_tried_again_after_a_while() {
     let mut model = left_behind(json!({}));
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     end_recycler(&mut model, "Failed");
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     let message = "Recycle failed: failed to recycle volume: the disk is on fire";
     assert_eq!(model.value("PersistentVolume", "", "v")["status"]["message"], message);
     assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Failed");
     assert_eq!(model.events, [format!("Warning VolumeFailedRecycle {message}")]);
-    let waits = decide(&VolumePhases, &model, "", "v");
+    let waits = decide(&VolumePhases::default(), &model, "", "v");
     assert_eq!((waits.actions.len(), waits.requeue_after), (0, Some(std::time::Duration::from_secs(10))));
     model.remove("Pod", "default", "recycler-for-v");
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     end_recycler(&mut model, "Succeeded");
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Available");
 }
 
@@ -197,12 +292,12 @@ fn a_pod_that_did_not_scrub_frees_nothing() {
         (json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}}), "before the claim was gone"),
     ] {
         let mut model = left_behind(json!({}));
-        converges(&VolumePhases, &mut model, "", "v");
+        converges(&VolumePhases::default(), &mut model, "", "v");
         let mut pod = model.value("Pod", "default", "recycler-for-v");
         corten_meta::patch::merge_patch(&mut pod, &forged);
         model.put(pod);
         end_recycler(&mut model, "Succeeded");
-        converges(&VolumePhases, &mut model, "", "v");
+        converges(&VolumePhases::default(), &mut model, "", "v");
         assert_eq!(phase(&model, "PersistentVolume", "", "v"), "Released", "{what}");
         let pod = model.value("Pod", "default", "recycler-for-v");
         assert!(pod["status"]["phase"].is_null(), "{what}: a recycler of our own is begun");
@@ -215,10 +310,10 @@ fn a_volume_in_use_is_not_scrubbed() {
     let volumes = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]);
     let user = crate::model::pod("user").phase("Running").set("/spec/volumes", volumes).value();
     model.put(user.clone());
-    converges(&VolumePhases, &mut model, "", "v");
+    converges(&VolumePhases::default(), &mut model, "", "v");
     assert_eq!(model.names("Pod"), ["user"]);
     assert_eq!(model.events, ["Normal VolumeFailedRecycle Volume is used by pods: default/user"]);
-    assert_eq!(mapped::<Pod>(&VolumePhases, &model, Some(&user), None), ["v"]);
+    assert_eq!(mapped::<Pod>(&VolumePhases::default(), &model, Some(&user), None), ["v"]);
 }
 
 #[test]
@@ -229,7 +324,7 @@ fn a_volume_whose_claim_was_given_another_is_free_again() {
     let mut bound = claim("4Gi");
     bound["spec"]["volumeName"] = json!("other");
     model.put(bound);
-    converges(&VolumePhases, &mut model, "", "taken");
+    converges(&VolumePhases::default(), &mut model, "", "taken");
     assert_eq!(phase(&model, "PersistentVolume", "", "taken"), "Available");
     let reference = &model.value("PersistentVolume", "", "taken")["spec"]["claimRef"];
     assert_eq!((&reference["name"], &reference["uid"]), (&json!("data"), &Value::Null), "it stays reserved");
@@ -251,12 +346,12 @@ proptest::proptest! {
             next["metadata"]["uid"] = json!("next");
             model.put(next);
         }
-        converges(&VolumePhases, &mut model, "", "v");
+        converges(&VolumePhases::default(), &mut model, "", "v");
         let recycles = policy == "Recycle" && local;
         proptest::prop_assert_eq!(model.names("Pod").len(), usize::from(recycles));
         if let Some(end) = end.filter(|_| recycles) {
             end_recycler(&mut model, end);
-            converges(&VolumePhases, &mut model, "", "v");
+            converges(&VolumePhases::default(), &mut model, "", "v");
         }
         let free = phase(&model, "PersistentVolume", "", "v") == "Available";
         proptest::prop_assert_eq!(free, recycles && end == Some("Succeeded"));
