@@ -16,6 +16,7 @@ pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     let objects = u64::from(run.flags.objects);
     run.namespace.fill("list", objects).await?;
     report.memory("objects to list", &run.processes);
+    report.stored("objects to list", run.stored().await?, &run.processes);
     let size = AtomicUsize::new(0);
     for (name, query) in [("list", ""), ("list, resourceVersion=0", "?resourceVersion=0")] {
         let path = format!("{}{query}", run.namespace.config_maps());

@@ -113,6 +113,9 @@ fn own_cpu_time() -> Duration {
     cpu_time(std::process::id()).unwrap_or_default()
 }
 
+/// What a server may take that stores nothing, in MiB.
+const EMPTY_SERVER: f64 = 40.0;
+
 /// One line of the result.
 #[derive(Debug, Clone)]
 pub struct Figure {
@@ -148,6 +151,16 @@ impl Report {
         }
     }
 
+    /// What the stored objects take, and how often that goes into the server's memory without what any server takes.
+    pub fn stored(&mut self, name: &str, bytes: f64, processes: &Processes) {
+        let stored = bytes / f64::from(1 << 20);
+        self.add(format!("{name}, encoded"), stored, "MiB");
+        if processes.are_known() && stored > 0.0 {
+            let ratio = (processes.resident() - EMPTY_SERVER).max(0.0) / stored;
+            self.add(format!("{name}, resident less 40 MiB to encoded"), ratio, "times");
+        }
+    }
+
     pub fn figures(&self) -> &[Figure] {
         &self.0
     }
@@ -167,6 +180,17 @@ mod tests {
         assert_eq!(latencies.percentile(0.99), 198.0);
         assert_eq!(latencies.percentile(1.0), 200.0);
         assert_eq!(Latencies::default().percentile(0.99), 0.0);
+    }
+
+    #[test]
+    fn memory_is_held_against_what_is_stored() {
+        let (mut report, none) = (Report::default(), Processes(Vec::new()));
+        report.stored("x", f64::from(3 << 20), &none);
+        let names: Vec<(&str, f64)> = report.figures().iter().map(|f| (f.name.as_str(), f.value)).collect();
+        assert_eq!(names, [("x, encoded", 3.0)]);
+        let own = Processes(vec![std::process::id()]);
+        report.stored("y", 1.0, &own);
+        assert_eq!(report.figures().last().map(|f| f.unit), Some("times"));
     }
 
     #[test]

@@ -66,6 +66,13 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// The encoded bytes of all objects, as the server itself estimates them.
+    async fn stored(&self) -> Result<f64> {
+        let text = self.target.connect().await?.text("/metrics").await?;
+        let sizes = text.lines().filter(|line| line.starts_with("apiserver_resource_size_estimate_bytes{"));
+        Ok(sizes.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).filter(|size| *size > 0.0).sum())
+    }
+
     /// Repeats a request on `connections` until the time or the number of requests is over; `request` gets the
     /// number of the request.
     async fn load(

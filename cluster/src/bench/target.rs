@@ -174,6 +174,14 @@ impl Connection<'_> {
         Ok(read)
     }
 
+    /// Reads a text; the one of a server that refuses it is empty.
+    pub async fn text(&mut self, path: &str) -> Result<String> {
+        let response = self.send(Method::GET, path, Bytes::new()).await?;
+        let is_there = response.status().is_success();
+        let bytes = response.into_body().collect().await?.to_bytes();
+        Ok(if is_there { String::from_utf8_lossy(&bytes).into_owned() } else { String::new() })
+    }
+
     /// Sends a request and reads the answer, whatever it says.
     pub async fn json(&mut self, method: Method, path: &str, body: &Value) -> Result<(StatusCode, Value)> {
         let bytes = if body.is_null() { Bytes::new() } else { body.to_string().into() };

@@ -3,12 +3,14 @@
 
 use corten_cel::{Activation, Env, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, Program, Type, Value};
 
+use crate::metrics::expressions::{compiling, evaluating};
+
 /// A condition that could be compiled, or why it could not.
 pub type Condition = Result<Program, String>;
 
 /// Compiles a condition.
 pub fn compile(env: &Env, expression: &str) -> Condition {
-    env.compile(expression, &[Type::Bool]).map_err(|e| e.to_string())
+    compiling(|| env.compile(expression, &[Type::Bool])).map_err(|e| e.to_string())
 }
 
 /// Whether all conditions hold; the errors, if some could not be evaluated and none is false.
@@ -25,7 +27,7 @@ pub fn all_hold<'c, 'a>(
                 continue;
             }
         };
-        let outcome = program.eval_within(variables, budget.min(PER_CALL_LIMIT));
+        let outcome = evaluating(|| program.eval_within(variables, budget.min(PER_CALL_LIMIT)));
         budget = budget.saturating_sub(outcome.cost);
         match outcome.value {
             Ok(Value::Bool(false)) => return Ok(false),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::StatusCode;
 
 use crate::body::Reply;
+use crate::metrics::{HEALTH_CHECK, HEALTH_CHECKS};
 use crate::pipeline::Context;
 use crate::response;
 use crate::server::Server;
@@ -76,7 +77,7 @@ impl Health {
         let Some((name, _)) = checks(server).find(|(name, _)| *name == single) else {
             return Some(response::page_not_found());
         };
-        Some(match check(server, name) {
+        Some(match judged(server, endpoint, name) {
             Ok(()) => response::full(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
             Err(why) => response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         })
@@ -96,6 +97,16 @@ pub fn paths() -> impl Iterator<Item = String> {
 fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, bool)> {
     let has_plugins = server.registry.transformer.health().is_some();
     CHECKS.iter().filter(move |(name, _)| *name != KMS || has_plugins)
+}
+
+/// Makes a check, and counts how it ended.
+fn judged(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
+    let result = check(server, name);
+    let (health, is_well) = (&server.metrics.health, result.is_ok());
+    health.series(&HEALTH_CHECK, &[name, endpoint]).set(f64::from(u8::from(is_well)));
+    let status = if is_well { "success" } else { "error" };
+    health.series(&HEALTH_CHECKS, &[name, status, endpoint]).add(1.0);
+    result
 }
 
 fn check(server: &Server, name: &str) -> Result<(), String> {
@@ -125,7 +136,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        match check(server, name) {
+        match judged(server, endpoint, name) {
             Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
             Err(_) => {
                 failed = true;

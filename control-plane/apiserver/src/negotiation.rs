@@ -140,7 +140,7 @@ fn read_clause(clause: &str, pretty: bool, offer: Offer) -> Option<Accept> {
             Some(("g", value)) => group = value,
             Some(("v", value)) => version = value,
             Some(("pretty", value)) => accept.pretty |= value == "1",
-            Some(("stream", value)) if value != "watch" || !is_objects => return None,
+            Some(("stream", value)) if value != "watch" => return None,
             _ => {}
         }
     }
@@ -231,7 +231,7 @@ mod tests {
             (discovery, Offer::Document, None),
             (&both, Offer::Document, Some((json, View::Plain))),
             ("application/json;stream=watch", Offer::Objects, Some((json, View::Plain))),
-            ("application/json;stream=watch", Offer::Groups, None),
+            ("application/json;stream=other", Offer::Groups, None),
             ("application/json;v=v1", Offer::Objects, None),
             (
                 "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1beta1",

@@ -120,7 +120,10 @@ impl OpenApi {
                 .map(|(path, document)| (path, json!({ "serverRelativeURL": address(path, document) })))
                 .collect();
             let accept = Accept { format: Format::Json, ..context.accept };
-            return Some(response::value(accept, StatusCode::OK, &json!({ "paths": paths })));
+            let mut reply = response::value(accept, StatusCode::OK, &json!({ "paths": paths }));
+            // Upstream does not say that this is JSON either.
+            reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+            return Some(reply);
         }
         let path = path.strip_prefix("v3/")?;
         Some(built_in.get(path).or_else(|| custom.get(path))?.reply(context))

@@ -44,7 +44,11 @@ pub struct ListMeta {
 
 impl ListMeta {
     pub fn to_value(&self) -> Value {
-        let mut meta = json!({ "resourceVersion": self.resource_version.to_string() });
+        let mut meta = json!({});
+        // What is made for the answer has no revision.
+        if self.resource_version > 0 {
+            meta["resourceVersion"] = self.resource_version.to_string().into();
+        }
         if !self.continue_token.is_empty() {
             meta["continue"] = self.continue_token.clone().into();
         }

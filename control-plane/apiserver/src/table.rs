@@ -53,7 +53,7 @@ fn row(accept: Accept, kind: &Kind, object: &Arc<Object>, include: IncludeObject
     let value = object.value();
     let cells = kind.behaviour.cells(&value, now);
     match include {
-        IncludeObject::None => json!({ "cells": cells }),
+        IncludeObject::None => json!({ "cells": cells, "object": null }),
         IncludeObject::Metadata => json!({ "cells": cells, "object": partial(accept, value) }),
         IncludeObject::Object => json!({ "cells": cells, "object": value }),
     }

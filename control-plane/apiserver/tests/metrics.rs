@@ -222,3 +222,40 @@ async fn access_is_counted() {
     let denied = [("decision", "deny"), ("mode", "enforce"), ("policy_level", "baseline"), ("resource", "pod")];
     assert_eq!(value(&families, "pod_security_evaluations_total", &denied), Some(1.0));
 }
+
+#[tokio::test]
+async fn what_is_rare_and_what_is_well_is_counted() {
+    let server = TestServer::start().await;
+    server.get("/api/v1/endpoints").await.expect(200);
+    let watched = "/api/v1/namespaces/default/secrets?watch=1&allowWatchBookmarks=true&timeoutSeconds=1";
+    drop(server.watch(watched).await);
+    let rule = json!({ "rule": "self.size() < 9" });
+    let text = json!({ "type": "string", "x-kubernetes-validations": [rule] });
+    let schema = json!({ "type": "object", "properties": { "spec": {
+        "type": "object", "properties": { "size": text } } } });
+    let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+    let names = json!({ "plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList" });
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "widgets.example.com" },
+        "spec": { "group": "example.com", "scope": "Namespaced", "names": names, "versions": [version] },
+    });
+    server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await.expect(201);
+    let families = scrape(&server).await;
+    let deprecated = [("group", ""), ("resource", "endpoints"), ("version", "v1"), ("removed_release", "")];
+    assert_eq!(value(&families, "apiserver_requested_deprecated_apis", &deprecated), Some(1.0));
+    let secrets = [("group", ""), ("resource", "secrets"), ("scope", "namespace"), ("version", "v1")];
+    assert_eq!(value(&families, "apiserver_watch_list_duration_seconds_count", &secrets), Some(1.0));
+    assert!(value(&families, "apiserver_storage_size_bytes", &[("storage_cluster_id", "etcd-0")]).unwrap() > 0.0);
+    assert!(value(&families, "apiserver_cel_compilation_duration_seconds_count", &[]).unwrap() >= 1.0);
+
+    server.get("/livez").await.expect(200);
+    server.get("/livez/ping").await.expect(200);
+    let Value::String(text) = server.get("/metrics/slis").await.expect(200) else { panic!("not a text") };
+    let families = parse(&text);
+    check(&families);
+    let ping = [("name", "ping"), ("type", "livez")];
+    assert_eq!(value(&families, "kubernetes_healthcheck", &ping), Some(1.0));
+    let ended = [("name", "ping"), ("status", "success"), ("type", "livez")];
+    assert_eq!(value(&families, "kubernetes_healthchecks_total", &ended), Some(2.0));
+}

@@ -268,6 +268,9 @@ pub trait Store: Send + Sync + 'static {
     /// The revision before which history is gone: 0 as long as all of it is there.
     fn compacted(&self) -> Revision;
 
+    /// The bytes that the store takes on disk.
+    fn size(&self) -> u64;
+
     /// One key, with the revision at which it was read.
     fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>>;
 

@@ -14,6 +14,7 @@ use corten_cel::{CompileError, Env, Error, MAX_MESSAGE_BYTES, Program, RUNTIME_B
 use corten_meta::{ErrorKind, FieldError, Path, Value};
 
 use super::schema::ALWAYS;
+use crate::metrics::expressions::{compiling, evaluating};
 
 /// The rules of a schema and of all below it.
 pub struct Rules {
@@ -73,7 +74,9 @@ pub fn compile_rule(rule: &Value, schema: &Value, environments: &Environments) -
     let text = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
     let optional_old = rule["optionalOldSelf"] == true;
     let env = environments.of(optional_old);
-    let compile = |expression: &str, wanted: Type, what: &str, output: &str| match env.compile(expression, &[wanted]) {
+    let compile = |expression: &str, wanted: Type, what: &str, output: &str| match compiling(|| {
+        env.compile(expression, &[wanted])
+    }) {
         Ok(program) => Ok(program),
         Err(CompileError::Issues(issues)) => Err(format!("{what}compilation failed: {issues}")),
         Err(CompileError::Instantiation(error)) => {
@@ -240,7 +243,7 @@ impl Check {
                     continue;
                 }
             };
-            let outcome = program.eval(&variables.as_slice());
+            let outcome = evaluating(|| program.eval(&variables.as_slice()));
             self.spend(outcome.cost, path, &rules.kind)?;
             match outcome.value {
                 Ok(Cel::Bool(true)) => {}
@@ -304,7 +307,7 @@ impl Check {
         let expression = rule.message_expression.as_ref().and_then(|compiled| compiled.as_ref().ok());
         let message = match expression {
             Some(program) => {
-                let outcome = program.eval(&variables);
+                let outcome = evaluating(|| program.eval(&variables));
                 self.spend(outcome.cost, &path, &rules.kind)?;
                 outcome.value.ok().and_then(|value| value.as_str().and_then(usable_message))
             }

@@ -80,6 +80,8 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     check_verb(&target)?;
     if let Some(warning) = kind.deprecation {
         context.warn(warning);
+        let labels = [kind.group.as_str(), "", kind.plural.as_str(), "", kind.version.as_str()];
+        server.metrics.note(&crate::metrics::DEPRECATED_APIS, &labels);
     }
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {

@@ -7,9 +7,13 @@ use serde_json::json;
 use crate::body::Reply;
 use crate::flow_control;
 use crate::health::Health;
+use crate::negotiation::{Accept, Format};
 use crate::pipeline::Context;
 use crate::response;
 use crate::server::Server;
+
+/// What metrics are written in.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
@@ -28,16 +32,16 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     }
     let value = |value: &serde_json::Value| Ok(response::value(context.accept, StatusCode::OK, value));
     match path {
-        "" => value(&index(server)),
+        "" => {
+            let accept = Accept { format: Format::Json, ..context.accept };
+            Ok(response::value(accept, StatusCode::OK, &index(server)))
+        }
         "/version" => {
             let accept = context.accept.only_json(&context.headers)?;
             Ok(response::value(accept, StatusCode::OK, &version(server)))
         }
-        "/metrics" => Ok(response::full(
-            StatusCode::OK,
-            "text/plain; version=0.0.4; charset=utf-8",
-            server.metrics.render(server).into(),
-        )),
+        "/metrics" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.render(server).into())),
+        "/metrics/slis" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.health.render().into())),
         "/.well-known/openid-configuration" => {
             let jwks = format!("https://{}/openid/v1/jwks", server.config.host_port());
             value(&server.tokens.openid_configuration(&jwks))
@@ -84,6 +88,7 @@ fn index(server: &Server) -> serde_json::Value {
         "/healthz",
         "/livez",
         "/metrics",
+        "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/openapi/v3/",

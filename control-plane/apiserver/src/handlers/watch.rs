@@ -1,7 +1,7 @@
 //! GET of a collection with `watch`: where a watch starts, and what it says first.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use corten_meta::Status;
 use futures::stream::StreamExt;
@@ -12,6 +12,7 @@ use super::list::{self, filter, number, revision};
 use super::options::{check_list_options, initial_events};
 use crate::body::{Body, Delivery, Reply, Source, Watch, WatchEvent};
 use crate::cache::{ChangeKind, Filter, Item, Watcher, WatcherOptions, transition};
+use crate::metrics::WATCH_LIST_SECONDS;
 use crate::negotiation::{Format, STREAMED, View};
 use crate::registry::Resource;
 use crate::response;
@@ -33,6 +34,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let filter = filter(target.resource, target.namespace, query)?;
     let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     let caches = &target.server.registry.caches;
+    let began = Instant::now();
     let initial_events = initial_events(query);
     let bookmarks = query.flag("allowWatchBookmarks");
 
@@ -53,6 +55,12 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     } else {
         (reached, None)
     };
+    if initial.is_some() && bookmarks {
+        let kind = &target.resource.kind;
+        let scope = if target.namespace.is_empty() { "cluster" } else { "namespace" };
+        let labels = [kind.group.as_str(), kind.plural.as_str(), scope, kind.version.as_str()];
+        target.server.metrics.took(&WATCH_LIST_SECONDS, &labels, began.elapsed());
+    }
     let options = WatcherOptions {
         after,
         initial,

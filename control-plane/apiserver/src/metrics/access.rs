@@ -16,6 +16,7 @@ const ACCESS_SECONDS: &[f64] =
 const QUESTION: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const WEBHOOK: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 const CONDITIONS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
+const WATCH_LIST: &[f64] = &[0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0];
 const POLICY: &[f64] = &[0.000_000_5, 0.001, 0.01, 0.1, 1.0];
 
 macro_rules! families {
@@ -64,6 +65,13 @@ families! {
     POD_SECURITY_EVALUATIONS = "pod_security_evaluations_total", Kind::Counter,
         ["decision", "mode", "policy_level", "policy_version", "request_operation", "resource", "subresource"],
         "Pods and their templates that were held to a level.";
+    DEPRECATED_APIS = "apiserver_requested_deprecated_apis", Kind::Gauge,
+        ["group", "removed_release", "resource", "subresource", "version"], "Deprecated APIs that were asked for.";
+    WATCH_LIST_SECONDS = "apiserver_watch_list_duration_seconds", Kind::Histogram(WATCH_LIST),
+        ["group", "resource", "scope", "version"], "How long it took until the state of a watch was there.";
+    HEALTH_CHECKS = "kubernetes_healthchecks_total", Kind::Counter,
+        ["name", "status", "type"], "Checks of health, by how they ended.";
+    HEALTH_CHECK = "kubernetes_healthcheck", Kind::Gauge, ["name", "type"], "Whether a check of health succeeded.";
     AUTHENTICATION_RELOADS = "apiserver_authentication_config_controller_automatic_reloads_total", Kind::Counter,
         ["apiserver_id_hash", "status"], "Reloads of the authentication configuration.";
     AUTHENTICATION_RELOADED_AT = "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds",
@@ -128,6 +136,11 @@ impl Metrics {
     /// Adds one to a series that is rare.
     pub fn add(&self, family: &'static Family, labels: &[&str]) {
         self.rare.series(family, labels).add(1.0);
+    }
+
+    /// Notes that something is so.
+    pub fn note(&self, family: &'static Family, labels: &[&str]) {
+        self.rare.series(family, labels).set(1.0);
     }
 
     pub fn took(&self, family: &'static Family, labels: &[&str], took: Duration) {

@@ -5,6 +5,7 @@
 
 mod access;
 pub mod admission;
+pub mod expressions;
 mod histogram;
 mod process;
 mod requests;
@@ -40,6 +41,8 @@ pub struct Metrics {
     pub tls_handshake_errors: AtomicU64,
     /// What happens seldom.
     rare: Registry,
+    /// What became of the checks of health, told apart from the rest.
+    pub health: Registry,
 }
 
 /// What the storage of one resource counts.
@@ -104,9 +107,12 @@ impl Metrics {
         let name = "apiserver_storage_revision";
         out.family(name, "gauge", "The store's revision.");
         out.sample(name, &[], server.registry.store.revision() as f64);
+        let name = "apiserver_storage_size_bytes";
+        out.family(name, "gauge", "The bytes that the store takes on disk.");
+        out.sample(name, &[("storage_cluster_id", "etcd-0")], server.registry.store.size() as f64);
         build_info(&mut out, server);
         process::render(&mut out);
-        out.finish() + &self.render_rare()
+        out.finish() + &self.render_rare() + &expressions::EXPRESSIONS.render()
     }
 }
 

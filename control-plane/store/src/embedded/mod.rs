@@ -25,6 +25,8 @@ mod recovery;
 mod segment;
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -50,6 +52,7 @@ pub struct Embedded {
     watch_buffer: usize,
     clock: Arc<dyn Clock>,
     committer: Option<JoinHandle<()>>,
+    dir: PathBuf,
     /// Holds the directory.
     lock: File,
 }
@@ -105,7 +108,7 @@ impl Embedded {
             .name("store-committer".to_owned())
             .spawn(move || committer.run())
             .map_err(|error| Error::io("start the committer of", &dir, error))?;
-        Ok(Arc::new(Embedded { shared, watch_buffer, clock, committer: Some(committer), lock: recovered.lock }))
+        Ok(Arc::new(Embedded { shared, watch_buffer, clock, committer: Some(committer), dir, lock: recovered.lock }))
     }
 
     /// Makes the store look at its clock now, and returns when it has acted on it. Only a clock that
@@ -129,6 +132,12 @@ impl Store for Embedded {
 
     fn compacted(&self) -> Revision {
         self.shared.index().snapshot().compacted
+    }
+
+    fn size(&self) -> u64 {
+        let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        // What is allocated counts, as for any database: the log is made in advance.
+        files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum()
     }
 
     fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>> {

@@ -9,6 +9,7 @@ use corten_meta::{Selector, Value};
 use super::scope::{VARIABLES, compile_variables};
 use crate::admission::expressions;
 use crate::admission::rules::Rule;
+use crate::metrics::expressions::compiling;
 use crate::server::Server;
 
 pub const GROUP: &str = "admissionregistration.k8s.io";
@@ -95,7 +96,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 
 /// Compiles an expression that must be of one of these types.
 pub fn compile(env: &Env, expression: &str, wanted: &[Type]) -> Compiled {
-    env.compile(expression, wanted).map_err(|error| match error {
+    compiling(|| env.compile(expression, wanted)).map_err(|error| match error {
         CompileError::Issues(issues) => format!("compilation failed: {issues}"),
         CompileError::Instantiation(error) => format!("program instantiation failed: {error}"),
         CompileError::Output(wrong) => wrong,

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::definition::compile;
 use crate::admission::Attributes;
 use crate::admission::expressions::Rights;
+use crate::metrics::expressions::evaluating;
 use crate::registry::Resource;
 
 /// The type of `variables`.
@@ -79,7 +80,7 @@ impl<'a> Scope<'a> {
 
     /// Evaluates an expression; variables that it is the first to ask for are on its bill.
     pub fn eval(&self, program: &Program, budget: &mut u64) -> Result<Cel<'a>, Error> {
-        let outcome = program.eval(self);
+        let outcome = evaluating(|| program.eval(self));
         let cost = outcome.cost.saturating_add(self.0.cost.take());
         match budget.checked_sub(cost) {
             Some(rest) => {
@@ -123,7 +124,7 @@ impl<'a> Fields<'a> for Scope<'a> {
         let Some((_, compiled)) = inner.variables.iter().find(|(known, _)| known == name) else { return Ok(None) };
         let value = match compiled {
             Ok(program) => {
-                let outcome = program.eval(self);
+                let outcome = evaluating(|| program.eval(self));
                 inner.cost.set(inner.cost.get().saturating_add(outcome.cost));
                 outcome
                     .value

@@ -9,6 +9,7 @@ use corten_meta::Value;
 
 use super::configuration::{Issuer, Mapping, Rule};
 use crate::authentication::User;
+use crate::metrics::expressions::evaluating;
 
 /// What expressions about claims may speak of.
 pub static CLAIMS: LazyLock<Env> = LazyLock::new(|| Env::new().variable("claims", Type::map(Type::String, Type::Dyn)));
@@ -103,7 +104,7 @@ fn check_required(issuer: &Issuer, claims: &Value) -> Result<(), String> {
 /// The value of an expression over one variable, in JSON.
 fn evaluate(program: &Program, variable: &str, value: &Value) -> Result<Value, String> {
     let failed = |e: String| format!("expression '{}' resulted in error: {e}", program.text());
-    let outcome = program.eval(&[(variable, Cel::json(value))]);
+    let outcome = evaluating(|| program.eval(&[(variable, Cel::json(value))]));
     let value = outcome.value.map_err(|e| failed(e.to_string()))?;
     to_json(&value).map_err(|e| failed(e.to_string()))
 }

@@ -6,6 +6,7 @@ use corten_cel::{Env, Program, Type};
 use corten_meta::{FieldError, Path, Value};
 
 use super::claims::{CLAIMS, USER};
+use crate::metrics::expressions::compiling;
 
 /// The whole configuration.
 #[derive(Debug, Default)]
@@ -239,7 +240,7 @@ impl Reader<'_> {
     }
 
     fn compile(&mut self, env: &Env, expression: &str, wanted: &[Type], path: &Path) -> Option<Program> {
-        match env.compile(expression, wanted) {
+        match compiling(|| env.compile(expression, wanted)) {
             Ok(program) => Some(program),
             Err(e) => {
                 self.wrong(path, expression, format!("compilation failed: {e}"));
