@@ -26,6 +26,44 @@ fn start(cluster: &Cluster, arguments: &[&str]) -> Component {
     Component(command.spawn().expect("corten starts"))
 }
 
+/// Without a scheduler of its own a cluster leaves its pods to others: to somebody who binds by hand, and to a scheduler
+/// that takes the Lease.
+#[test]
+fn pods_wait_for_others_where_the_cluster_runs_no_scheduler() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::up(CORTEN, &["--disable-scheduler"]);
+    let archive = image::busybox_archive(cluster.scratch(), IMAGE);
+    cluster.corten(&["image", "import", &archive.to_string_lossy()]);
+    for pod in ["by-hand", "waits"] {
+        cluster.kubectl(&["run", pod, "--image", IMAGE, "--restart=Never", "--", "sleep", "600"]);
+    }
+    let node = cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    let binding = cluster.scratch().join("binding.json");
+    let target = format!(r#"{{"apiVersion": "v1", "kind": "Node", "name": "{node}"}}"#);
+    let text =
+        format!(r#"{{"apiVersion": "v1", "kind": "Binding", "metadata": {{"name": "by-hand"}}, "target": {target}}}"#);
+    std::fs::write(&binding, text).expect("a file");
+    let path = "/api/v1/namespaces/default/pods/by-hand/binding";
+    cluster.kubectl(&["create", "--raw", path, "-f", &binding.to_string_lossy()]);
+    let phase =
+        ["get", "pods", "-o", "jsonpath={range .items[*]}{.metadata.name}={.status.phase}{.spec.nodeName} {end}"];
+    // By the time that one runs, a scheduler would have looked at the other as well.
+    let running = format!("by-hand=Running{node} ");
+    let phases = cluster.kubectl_until(&phase, |phases| phases.contains(&running));
+    assert_eq!(phases, format!("{running}waits=Pending "));
+    let lease = ["get", "lease", "-n", "kube-system", "kube-scheduler"];
+    let answer = cluster.kubectl_fails(&lease);
+    assert!(answer.contains("NotFound"), "{answer}");
+
+    let kubeconfig = cluster.data_dir().join("kubeconfig/scheduler.conf").to_string_lossy().into_owned();
+    let _scheduler = start(&cluster, &["scheduler", "--leader-elect", "--kubeconfig", &kubeconfig]);
+    cluster.kubectl_until(&phase, |phases| phases.contains(&format!("waits=Running{node} ")));
+    cluster.kubectl(&lease);
+}
+
 #[test]
 fn components_that_run_alone_are_a_cluster() {
     if !tools::is_root() {

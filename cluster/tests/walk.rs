@@ -73,6 +73,9 @@ fn node_is_ready(cluster: &Cluster) {
     for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
         assert!(namespaces.contains(&format!("namespace/{name}")), "{namespaces}");
     }
+    // Another scheduler that takes the Lease takes over, so ours must hold it.
+    let holder = ["get", "lease", "-n", "kube-system", "kube-scheduler", "-o", "jsonpath={.spec.holderIdentity}"];
+    cluster.kubectl_until(&holder, |holder| !holder.is_empty());
     let status = cluster.corten(&["status"]);
     assert!(status.contains("API server") && status.contains("Ready"), "{status}");
     assert!(cluster.corten(&["logs"]).contains("reached"));
