@@ -301,16 +301,18 @@ impl Registry {
         self.write_object(resource, object, expect, companions).await
     }
 
-    /// As [`Registry::write`], with the value as it is encoded in the served version: nothing is encoded twice.
+    /// As [`Registry::write`], with the value as it is encoded in the served version: nothing is encoded twice. The value
+    /// is ten times as large, so it is not held while the write becomes durable.
     pub async fn write_encoded(
         &self,
         resource: &Resource,
-        value: &Value,
+        value: Value,
         object: Object,
         expect: Expect,
         companions: Vec<Op>,
     ) -> Result<Written, Status> {
-        let object = if resource.is_converted() { self.stored_object(resource, value).await? } else { object };
+        let object = if resource.is_converted() { self.stored_object(resource, &value).await? } else { object };
+        drop(value);
         self.write_object(resource, object, expect, companions).await
     }
 

@@ -80,6 +80,9 @@ pub fn validate_own_finalizers(kind: &Kind, object: &Value) -> Vec<FieldError> {
     if kind.schema.is_empty() || is_core_event || ANY_FINALIZER.contains(&kind.group.as_str()) {
         return Vec::new();
     }
+    if object["metadata"].get("finalizers").is_none() {
+        return Vec::new();
+    }
     let path = Path::root("metadata").child("finalizers");
     let finalizers = list(object, "/metadata/finalizers").iter().filter_map(Value::as_str).enumerate();
     finalizers.filter_map(|(at, finalizer)| unknown_finalizer(finalizer, &path.index(at))).collect()
@@ -133,18 +136,30 @@ fn validate_namespace(kind: &Kind, object: &Value, metadata: &Path) -> Vec<Field
 fn validate_content(object: &Value, metadata: &Path) -> Vec<FieldError> {
     let content = &object["metadata"];
     let mut errors = Vec::new();
-    errors.extend(crate::validation::nonnegative(&content["generation"], &metadata.child("generation")));
+    if content["generation"].as_i64().is_some_and(|generation| generation < 0) {
+        errors.extend(crate::validation::nonnegative(&content["generation"], &metadata.child("generation")));
+    }
     errors.extend(validate_shared(object, metadata));
-    errors.extend(validate_finalizers(object, &metadata.child("finalizers")));
+    if content.get("finalizers").is_some() {
+        errors.extend(validate_finalizers(object, &metadata.child("finalizers")));
+    }
     errors
 }
 
 /// What is asked of new and of changed metadata alike.
 fn validate_shared(object: &Value, metadata: &Path) -> Vec<FieldError> {
     let content = &object["metadata"];
-    let mut errors = labels(&content["labels"], &metadata.child("labels"));
-    errors.extend(validate_annotations(&content["annotations"], &metadata.child("annotations")));
-    errors.extend(validate_owners(object, &metadata.child("ownerReferences")));
+    let mut errors = Vec::new();
+    // Where there is nothing, no path to it is made: this is asked of every object with every write, twice.
+    if content.get("labels").is_some() {
+        errors.extend(labels(&content["labels"], &metadata.child("labels")));
+    }
+    if content.get("annotations").is_some() {
+        errors.extend(validate_annotations(&content["annotations"], &metadata.child("annotations")));
+    }
+    if content.get("ownerReferences").is_some() {
+        errors.extend(validate_owners(object, &metadata.child("ownerReferences")));
+    }
     errors
 }
 

@@ -35,7 +35,7 @@ pub async fn decide(target: &Target<'_>, decision: &Decision<'_>) -> Result<Arc<
         }
         let expect = Expect::ModRevision(current.revision);
         if let Written::Done(object) =
-            registry.write_encoded(target.resource, &value, object, expect, Vec::new()).await?
+            registry.write_encoded(target.resource, value, object, expect, Vec::new()).await?
         {
             return Ok(object);
         }

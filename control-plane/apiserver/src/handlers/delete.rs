@@ -129,8 +129,12 @@ enum Plan {
     Pending,
     /// It is marked, and stays until a kubelet or a finalizer is done.
     Mark(Value),
-    /// It goes at once; this is how it is shown to the one who asked, if not as it stands.
-    Erase(Option<Value>),
+    /// It goes at once.
+    Erase {
+        object: Value,
+        /// Whether it is shown to the one who asked as it is here, and not as it stands.
+        changed: bool,
+    },
 }
 
 /// The result of a deletion.
@@ -199,31 +203,39 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
         let old = served.value();
         check_preconditions(target, options, &old)?;
         let old = admitted(target, options, old).await?;
-        match plan(target, options, &old) {
+        match plan(target, options, old) {
             Plan::Pending => return Ok(Deleted { object: served, gone: false }),
             Plan::Mark(new) => {
+                let marked = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
+                if marked.bytes == served.bytes {
+                    return Ok(Deleted { object: served, gone: false });
+                }
                 if options.dry_run {
-                    return shown(&new, served.revision, false);
+                    return Ok(Deleted { object: Arc::new(marked), gone: false });
                 }
                 let expect = Expect::ModRevision(current.revision);
-                if let Written::Done(object) = registry.write(target.resource, &new, expect, Vec::new()).await? {
+                let written = registry.write_encoded(target.resource, new, marked, expect, Vec::new());
+                if let Written::Done(object) = written.await? {
                     return Ok(Deleted { object, gone: false });
                 }
             }
-            Plan::Erase(last) => {
-                let shown = |revision: u64| match &last {
-                    Some(last) => shown(last, revision, true),
-                    None => Ok(Deleted { object: Arc::new(Object { revision, ..Object::clone(&served) }), gone: true }),
+            Plan::Erase { object, changed } => {
+                let shown = match changed {
+                    true => Object::from_value(&object, served.revision),
+                    false => Ok(Object::clone(&served)),
                 };
+                let shown = shown.map_err(|e| Status::internal(e.to_string()))?;
+                let gone = |revision: u64| Deleted { object: Arc::new(Object { revision, ..shown }), gone: true };
                 if options.dry_run {
-                    return shown(served.revision);
+                    return Ok(gone(served.revision));
                 }
-                let companions = target.server.admission.released(target, &old).await?;
+                let companions = target.server.admission.released(target, &object).await?;
+                drop(object);
                 let erased = registry
                     .erase(target.resource, target.namespace, target.name, current.revision, companions)
                     .await?;
                 if let Some(revision) = erased {
-                    return shown(revision);
+                    return Ok(gone(revision));
                 }
             }
         }
@@ -242,12 +254,6 @@ async fn admitted(target: &Target<'_>, options: &DeleteOptions, old: Value) -> R
     target.server.admission.admit(&mut attributes).await?;
     target.server.admission.validate(&attributes).await?;
     Ok(attributes.old.map(Cow::into_owned).unwrap_or_default())
-}
-
-/// The result of a deletion as an object at a revision.
-fn shown(object: &Value, revision: u64, gone: bool) -> Result<Deleted, Status> {
-    let object = Object::from_value(object, revision).map_err(|e| Status::internal(e.to_string()))?;
-    Ok(Deleted { object: Arc::new(object), gone })
 }
 
 fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
@@ -269,15 +275,14 @@ fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value
     Ok(())
 }
 
-/// Decides what the deletion does.
-fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
+/// Decides what the deletion does to the object.
+fn plan(target: &Target<'_>, options: &DeleteOptions, mut new: Value) -> Plan {
     let now = target.context.now;
-    let mut new = old.clone();
-    let deleting = corten_meta::deletion_timestamp(old).is_some();
+    let deleting = corten_meta::deletion_timestamp(&new).is_some();
     let is_marked_by_time = target.resource.kind.rules.is_marked_by_time;
     let mut graceful = false;
     if target.resource.kind.rules.graceful_delete {
-        match grace(options, old, deleting, now, &mut new) {
+        match grace(options, deleting, now, &mut new) {
             Grace::Pending => return Plan::Pending,
             Grace::Wait => graceful = true,
             Grace::Now => {}
@@ -289,7 +294,7 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
     set_dependents_finalizers(target, options, &mut new);
     let held = !corten_meta::finalizers(&new).is_empty() || spec_finalizers(target, &new) > 0;
     if !graceful && !held && !target.resource.kind.rules.graceful_delete {
-        return Plan::Erase(None);
+        return Plan::Erase { object: new, changed: false };
     }
     if !graceful {
         if corten_meta::deletion_timestamp(&new).is_none() {
@@ -304,12 +309,12 @@ fn plan(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Plan {
         corten_meta::set(&mut new, "/metadata/generation", generation.into());
     }
     if !graceful && !held {
-        return Plan::Erase(Some(new));
+        return Plan::Erase { object: new, changed: true };
     }
     if spec_finalizers(target, &new) > 0 {
         corten_meta::set(&mut new, "/status/phase", "Terminating".into());
     }
-    if new == *old { Plan::Pending } else { Plan::Mark(new) }
+    Plan::Mark(new)
 }
 
 enum Grace {
@@ -318,13 +323,13 @@ enum Grace {
     Now,
 }
 
-/// The grace period of the deletion, written into `new` if it is to be waited for.
-fn grace(options: &DeleteOptions, old: &Value, deleting: bool, now: jiff::Timestamp, new: &mut Value) -> Grace {
+/// The grace period of the deletion, written into the object if it is to be waited for.
+fn grace(options: &DeleteOptions, deleting: bool, now: jiff::Timestamp, object: &mut Value) -> Grace {
     let asked = options.grace_period_seconds.map(|s| if s < 0 { 1 } else { s });
-    let running = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
-    let mark = |new: &mut Value, at: jiff::Timestamp, seconds: i64| {
-        corten_meta::set(new, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(at).into());
-        corten_meta::set(new, "/metadata/deletionGracePeriodSeconds", seconds.into());
+    let running = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let mark = |object: &mut Value, at: jiff::Timestamp, seconds: i64| {
+        corten_meta::set(object, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(at).into());
+        corten_meta::set(object, "/metadata/deletionGracePeriodSeconds", seconds.into());
     };
     if deleting {
         if running == 0 {
@@ -334,21 +339,21 @@ fn grace(options: &DeleteOptions, old: &Value, deleting: bool, now: jiff::Timest
         if asked == 0 {
             return Grace::Now;
         }
-        let ends = corten_meta::deletion_timestamp(old).and_then(|t| corten_meta::time::parse(t).ok()).unwrap_or(now);
-        let shortened = ends + jiff::SignedDuration::from_secs(asked - running);
+        let ends = corten_meta::deletion_timestamp(object).and_then(|t| corten_meta::time::parse(t).ok());
+        let shortened = ends.unwrap_or(now) + jiff::SignedDuration::from_secs(asked - running);
         let (at, seconds) = if shortened < now { (now, 1) } else { (shortened, asked) };
-        mark(new, at, seconds);
+        mark(object, at, seconds);
         return Grace::Wait;
     }
-    let text = |pointer: &str| old.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let default = old.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let default = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     let never_ran = text("/spec/nodeName").is_empty();
     let ended = matches!(text("/status/phase"), "Succeeded" | "Failed");
     let seconds = if never_ran || ended { 0 } else { asked.unwrap_or(default).max(0) };
     if seconds == 0 {
         return Grace::Now;
     }
-    mark(new, now + jiff::SignedDuration::from_secs(seconds), seconds);
+    mark(object, now + jiff::SignedDuration::from_secs(seconds), seconds);
     Grace::Wait
 }
 

@@ -261,7 +261,8 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         return Ok(erased.map(|_| Updated::Deleted(Arc::new(object))));
     }
     let expect = Expect::ModRevision(current.revision);
-    match registry.write_encoded(target.resource, &new, object, expect, companions).await? {
+    drop(old);
+    match registry.write_encoded(target.resource, new, object, expect, companions).await? {
         Written::Done(object) => Ok(Some(Updated::Changed(object))),
         Written::Conflict | Written::CompanionConflict => Ok(None),
     }

@@ -222,44 +222,62 @@ fn validate_annotation_update(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A write of status.
+/// A write of status. What stays as it was is not looked at again: whatever is wrong with it was so before. Who wants to
+/// know what was wrong before gives the same object twice, and all of it is looked at.
 pub(super) fn validate_pod_status_update(new: &Value, old: &Value) -> Errors {
+    let whole = std::ptr::eq(new, old);
+    let changed = |field: &str| whole || new["status"].get(field) != old["status"].get(field);
     let (new, old) = (At::object(new), At::object(old));
     let (status, before) = (new.get("status"), old.get("status"));
     let mut errors = Errors::new();
     validate_annotation_update(&new, &old, &mut errors);
-    validate_conditions(&status.get("conditions"), &mut errors);
-    if new.get("spec").get("nodeName").text() != old.get("spec").get("nodeName").text() {
+    if changed("conditions") {
+        validate_conditions(&status.get("conditions"), &mut errors);
+    }
+    let [node, node_before] = [&new, &old].map(|pod| pod.value["spec"]["nodeName"].as_str().unwrap_or_default());
+    if node != node_before {
         errors.push(status.get("nodeName").forbidden("may not be changed directly"));
     }
     let nominated = status.get("nominatedNodeName");
-    if nominated.text() != before.get("nominatedNodeName").text() && !nominated.is_empty() {
+    if nominated.text() != before.value["nominatedNodeName"].as_str().unwrap_or_default() && !nominated.is_empty() {
         nominated.follows(&mut errors, names::dns1123_subdomain);
-        if !old.get("spec").get("nodeName").is_empty() {
+        if !node_before.is_empty() {
             errors.push(nominated.forbidden("may not be set on pods that are already bound to a node"));
         }
     }
-    if status.get("observedGeneration").number().is_some_and(|n| n < 0) {
+    if status.value["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
         errors.push(status.get("observedGeneration").invalid("must be a non-negative integer"));
     }
-    if !before.get("qosClass").is_empty() && !status.get("qosClass").is_empty() {
+    if changed("qosClass") && !before.get("qosClass").is_empty() && !status.get("qosClass").is_empty() {
         status.get("qosClass").unchanged(&mut errors, &before.get("qosClass"));
     }
-    for field in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+    let containers = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    for field in containers.into_iter().filter(|field| changed(field)) {
         validate_transitions(&status.get(field), &before.get(field), &old.get("spec"), &mut errors);
     }
-    validate_claim_statuses(&new, &mut errors);
-    pod_status::validate_extended_claim(&new, &mut errors);
-    validate_addresses(&status, &before, "podIPs", &mut errors);
-    let host = status.get("hostIPs");
-    if let Some(first) = host.items().next()
+    if changed("resourceClaimStatuses") {
+        validate_claim_statuses(&new, &mut errors);
+    }
+    if changed("extendedResourceClaimStatus") {
+        pod_status::validate_extended_claim(&new, &mut errors);
+    }
+    if ["podIPs", "hostIPs", "hostIP"].into_iter().any(changed) {
+        validate_all_addresses(&status, &before, &mut errors);
+    }
+    if containers.into_iter().any(changed) {
+        pod_status::validate_containers(&new, &mut errors);
+    }
+    errors
+}
+
+fn validate_all_addresses(status: &At<'_>, before: &At<'_>, errors: &mut Errors) {
+    validate_addresses(status, before, "podIPs", errors);
+    if let Some(first) = status.get("hostIPs").items().next()
         && first.get("ip").text() != status.get("hostIP").text()
     {
         errors.push(first.get("ip").invalid("must be equal to `hostIP`"));
     }
-    validate_addresses(&status, &before, "hostIPs", &mut errors);
-    pod_status::validate_containers(&new, &mut errors);
-    errors
+    validate_addresses(status, before, "hostIPs", errors);
 }
 
 fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
