@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use corten_api::k8s_openapi::api::scheduling::v1::PriorityClass;
-use corten_client::{Caches, Client, DeleteOptions, Patch};
+use corten_client::{Caches, Client, DeleteOptions, Patch, Subscription};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use testkit::control_plane::ControlPlane;
@@ -155,6 +155,9 @@ async fn measure(workload: &Workload, scale: usize) {
     let caches = Caches::new(admin.clone(), shutdown.clone());
     let cache = caches.of::<Pod>();
     cache.synced().await;
+    if workload.kubelets {
+        tokio::spawn(kubelets(admin.clone(), cache.subscribe()));
+    }
     let (began, used) = (Instant::now(), cpu_time());
     let client = plane.client("system:kube-scheduler", &[]);
     let scheduler = tokio::spawn(corten_scheduler::run(corten_scheduler::Config::default(), client, shutdown.clone()));
@@ -195,9 +198,6 @@ async fn prepare(admin: &Client, workload: &Workload, nodes: usize, scale: usize
     let before = workload.before.0 / scale;
     create::<Pod>(admin, (0..before).map(|number| workload.before.1(number, nodes))).await;
     create::<Pod>(admin, (0..pods).map(workload.pods.1)).await;
-    if workload.kubelets {
-        tokio::spawn(kubelets(admin.clone()));
-    }
 }
 
 fn node(number: usize) -> Value {
@@ -237,9 +237,7 @@ async fn create<K: Typed>(admin: &Client, objects: impl Iterator<Item = Value>) 
 }
 
 /// Ends pods that are being deleted, as kubelets do.
-async fn kubelets(admin: Client) {
-    let caches = Caches::new(admin.clone(), CancellationToken::new());
-    let mut changes = caches.of::<Pod>().subscribe();
+async fn kubelets(admin: Client, mut changes: Subscription) {
     while let Some(change) = changes.next().await {
         let Some(object) = change.new.filter(|object| object.header.deletion_timestamp.is_some()) else { continue };
         let admin = admin.clone();

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use corten_api::Typed;
-use corten_client::Change;
 use corten_meta::Object;
+use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::rows::PodRow;
@@ -22,20 +22,20 @@ struct Glance<'a> {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec<'a> {
+pub struct Spec<'a> {
     #[serde(borrow)]
-    node_name: Cow<'a, str>,
+    pub node_name: Cow<'a, str>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Status<'a> {
+pub struct Status<'a> {
     #[serde(borrow)]
     phase: Cow<'a, str>,
     #[serde(borrow)]
     start_time: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    nominated_node_name: Cow<'a, str>,
+    pub nominated_node_name: Cow<'a, str>,
     #[serde(borrow)]
     conditions: Vec<Condition<'a>>,
 }
@@ -55,6 +55,30 @@ struct Condition<'a> {
     last_transition_time: Option<Cow<'a, str>>,
 }
 
+impl Status<'_> {
+    pub fn is_terminal(&self) -> bool {
+        matches!(&*self.phase, "Succeeded" | "Failed")
+    }
+
+    pub fn started(&self) -> Option<Timestamp> {
+        self.start_time.as_deref().and_then(|text| corten_meta::time::parse(text).ok())
+    }
+
+    /// Whether the pod goes because the scheduler made room.
+    pub fn is_preempted(&self) -> bool {
+        let says_so = |one: &Condition<'_>| one.status == "True" && one.reason == "PreemptionByScheduler";
+        self.conditions.iter().any(|one| one.kind == "DisruptionTarget" && says_so(one))
+    }
+
+    /// Why it is not scheduled, if that was said.
+    pub fn scheduled(&self) -> Option<Box<ScheduledCondition>> {
+        let told = self.conditions.iter().find(|one| one.kind == "PodScheduled").filter(|one| one.status != "True")?;
+        let since = told.last_transition_time.as_deref().and_then(|text| corten_meta::time::parse(text).ok());
+        let [status, reason, message] = [&told.status, &told.reason, &told.message].map(|text| text.to_string());
+        Some(Box::new(ScheduledCondition { status, reason, message, since }))
+    }
+}
+
 /// Whether the change of a placed pod can be passed over: the same spec and labels, on the same node, neither ended
 /// nor newly being deleted, and its start known. A pod whose spec was changed is always read whole, for then its status
 /// says what it holds. One that we told to go is known to be going before others see it: what is said of it until then
@@ -70,7 +94,7 @@ pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
     }
     let Ok(glance) = serde_json::from_slice::<Glance<'_>>(&object.bytes) else { return false };
     glance.spec.node_name == known.node_name
-        && !matches!(&*glance.status.phase, "Succeeded" | "Failed")
+        && !glance.status.is_terminal()
         && glance.status.start_time.is_some() == known.started.is_some()
 }
 
@@ -84,15 +108,10 @@ pub fn restated(known: &PodRow, object: &Object) -> Option<PodRow> {
         && header.labels == *known.labels()
         && *header.uid == *known.uid;
     let Glance { spec, status } = serde_json::from_slice::<Glance<'_>>(&object.bytes).ok().filter(|_| same)?;
-    if !spec.node_name.is_empty() || matches!(&*status.phase, "Succeeded" | "Failed") {
+    if !spec.node_name.is_empty() || status.is_terminal() {
         return None;
     }
-    let told = status.conditions.into_iter().find(|one| one.kind == "PodScheduled" && one.status != "True");
-    let condition = told.map(|told| {
-        let since = told.last_transition_time.and_then(|text| corten_meta::time::parse(&text).ok());
-        let (status, reason, message) = (told.status.into(), told.reason.into(), told.message.into());
-        Box::new(ScheduledCondition { status, reason, message, since })
-    });
+    let condition = status.scheduled();
     let nominated = status.nominated_node_name.into();
     Some(PodRow { nominated, condition, revision: object.revision, ..known.clone() })
 }
@@ -105,9 +124,9 @@ pub fn whole<K: Typed>(object: &Object) -> Option<K> {
     Some(typed)
 }
 
-/// The typed views of what many changes led to, made by all processors together.
-pub fn all<K: Typed + Send>(changes: &[Change]) -> Vec<Option<K>> {
-    let read = |change: &Change| change.new.as_ref().and_then(|object| whole::<K>(object));
+/// The typed views of many objects, made by all processors together.
+pub fn all<K: Typed + Send>(changes: &[&Arc<Object>]) -> Vec<Option<K>> {
+    let read = |object: &&Arc<Object>| whole::<K>(object);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         let share = changes.len().div_ceil(threads).max(1);

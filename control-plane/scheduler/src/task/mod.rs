@@ -1,6 +1,7 @@
 //! The task that owns the scheduler's state, and its one loop: hear what changed, decide about what waits, carry out.
 
 mod glance;
+mod likeness;
 pub mod watches;
 
 use std::collections::HashMap;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_client::{Caches, Change, Client, Error};
+use corten_meta::Object;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -25,6 +27,7 @@ use crate::profile::Profile;
 use crate::queue::Entry;
 use crate::rows::PodRow;
 use crate::scheduler::{Decision, Placed, Scheduler, Unplaced};
+use likeness::Likeness;
 use watches::{Watched, Watches};
 
 /// The most requests to the API under way at once.
@@ -35,6 +38,8 @@ const FEW_IN_FLIGHT: usize = 192;
 const RUN: usize = 16;
 /// As many objects are decoded at once at the beginning: typed objects are large.
 const BLOCK: usize = 4096;
+/// And as many before all others, for most pods are like one of a few.
+const FIRST_BLOCK: usize = 64;
 
 pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
     let caches = Caches::new(client.clone(), shutdown.clone());
@@ -51,6 +56,7 @@ pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
         extenders: Arc::new(Extenders::new(&config.extenders)),
         watches,
         scheduler: Scheduler::new(config),
+        likeness: Likeness::default(),
         waiting: HashMap::new(),
         in_flight: JoinSet::new(),
         busy,
@@ -83,6 +89,7 @@ struct Task {
     extenders: Arc<Extenders>,
     watches: Watches,
     scheduler: Scheduler,
+    likeness: Likeness,
     /// Placed pods whose volumes are being bound, and until when.
     waiting: HashMap<Arc<str>, (Placed, Timestamp)>,
     in_flight: JoinSet<Finished>,
@@ -146,18 +153,33 @@ impl Task {
     fn catch_up(&mut self) {
         let now = corten_meta::time::now();
         for (kind, changes) in self.watches.known() {
-            for block in changes.chunks(BLOCK) {
+            let (first, others) = changes.split_at(FIRST_BLOCK.min(changes.len()));
+            for block in std::iter::once(first).chain(others.chunks(BLOCK)) {
                 match kind {
                     Watched::Node => {
-                        let read = block.iter().zip(glance::all::<Node>(block));
-                        read.for_each(|(change, node)| self.scheduler.node_changed(&change.key.name, node, now));
+                        let objects: Vec<&Arc<Object>> =
+                            block.iter().filter_map(|change| change.new.as_ref()).collect();
+                        let read = objects.iter().zip(glance::all::<Node>(&objects));
+                        read.for_each(|(object, node)| self.scheduler.node_changed(&object.header.name, node, now));
                     }
-                    Watched::Pod => {
-                        let read = glance::all::<Pod>(block).into_iter().flatten();
-                        read.for_each(|pod| self.pod_read(pod, now));
-                    }
+                    Watched::Pod => self.catch_up_with_pods(block, now),
                     _ => block.iter().for_each(|change| self.hear(kind, change)),
                 }
+            }
+        }
+    }
+
+    /// In their order, whether they are decoded or known by their likeness.
+    fn catch_up_with_pods(&mut self, changes: &[Change], now: Timestamp) {
+        let objects = changes.iter().filter_map(|change| change.new.as_ref());
+        let rows: Vec<_> = objects.map(|object| (object, self.likeness.row(object))).collect();
+        let others: Vec<&Arc<Object>> =
+            rows.iter().filter(|(_, row)| row.is_none()).map(|(object, _)| *object).collect();
+        let mut whole = glance::all::<Pod>(&others).into_iter();
+        for (object, row) in rows {
+            match row {
+                Some(row) => self.row_changed(row, now),
+                None => whole.next().flatten().into_iter().for_each(|pod| self.pod_read(object, pod, now)),
             }
         }
     }
@@ -192,14 +214,15 @@ impl Task {
             return self.scheduler.confirmed(&object.header.uid, now);
         }
         let restated = self.scheduler.queued(&object.header.uid).and_then(|known| glance::restated(known, object));
-        match restated {
+        match restated.or_else(|| self.likeness.row(object)) {
             Some(row) => self.row_changed(row, now),
-            None => glance::whole::<Pod>(object).into_iter().for_each(|pod| self.pod_read(pod, now)),
+            None => glance::whole::<Pod>(object).into_iter().for_each(|pod| self.pod_read(object, pod, now)),
         }
     }
 
-    fn pod_read(&mut self, pod: Pod, now: Timestamp) {
+    fn pod_read(&mut self, object: &Object, pod: Pod, now: Timestamp) {
         let row = self.scheduler.snapshot.row(pod);
+        self.likeness.learn(object, &row);
         self.row_changed(row, now);
     }
 
