@@ -171,7 +171,7 @@ pub enum BodyFormat {
 
 /// The format of a request's body, by its Content-Type.
 pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
-    match media_type(headers) {
+    match media_type(headers).to_ascii_lowercase().as_str() {
         "" | "application/json" => Ok(BodyFormat::Json),
         "application/yaml" => Ok(BodyFormat::Yaml),
         crate::protobuf::MEDIA_TYPE => Ok(BodyFormat::Protobuf),

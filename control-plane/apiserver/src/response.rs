@@ -209,7 +209,9 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
             // Only the first event of a table watch carries the column definitions.
             let first = std::sync::atomic::AtomicBool::new(true);
             Arc::new(move |Delivery { event, .. }| {
-                let Some((word, object)) = object_of(event) else { return plain_event(&resource.kind, event) };
+                let marked = bookmarked(&resource.kind, event);
+                let shown = object_of(event).or_else(|| Some(("BOOKMARK", marked.as_ref()?)));
+                let Some((word, object)) = shown else { return plain_event(&resource.kind, event) };
                 let columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
                 let meta = ListMeta { resource_version: object.revision, ..ListMeta::default() };
                 let table =
@@ -267,6 +269,12 @@ fn plain_event(kind: &Kind, event: &WatchEvent) -> Bytes {
     }
 }
 
+/// The object of a bookmark, which a table shows as a row of nothing.
+fn bookmarked(kind: &Kind, event: &WatchEvent) -> Option<Arc<Object>> {
+    let WatchEvent::Bookmark { revision, initial_events_end } = event else { return None };
+    Object::from_value(&bookmark(kind, *revision, *initial_events_end), *revision).ok().map(Arc::new)
+}
+
 fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
     let mut metadata = json!({ "resourceVersion": revision.to_string() });
     if initial_events_end {
@@ -278,4 +286,23 @@ fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
 fn frame(word: &str, object: &impl Serialize) -> Bytes {
     let object = serde_json::to_string(object).unwrap_or_default();
     format!("{{\"type\":\"{word}\",\"object\":{object}}}\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_shows_a_bookmark_as_a_row_of_nothing() {
+        let kind = corten_api::lookup("", "v1", "configmaps").unwrap();
+        let event = WatchEvent::Bookmark { revision: 7, initial_events_end: true };
+        let object = bookmarked(kind, &event).unwrap();
+        let accept = Accept { view: View::Table, ..Accept::default() };
+        let meta = ListMeta { resource_version: 7, ..ListMeta::default() };
+        let table = table::render(accept, kind, &[object], IncludeObject::Metadata, &meta, false);
+        assert_eq!(table["rows"][0]["cells"], json!(["", 0, "<unknown>"]));
+        let marks = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
+        assert_eq!(table["rows"][0]["object"]["metadata"], marks);
+        assert!(bookmarked(kind, &WatchEvent::Error(Status::default())).is_none());
+    }
 }

@@ -41,6 +41,8 @@ async fn paths_and_methods() {
         ("GET", "/api/v1/namespaces/default/pods/x/binding", 405, not_allowed),
         ("GET", "/apis/authentication.k8s.io/v1/tokenreviews", 405, not_allowed),
         ("POST", "/version", 405, not_allowed),
+        ("POST", "/api/v1/watch/configmaps", 405, not_allowed),
+        ("GET", "/api/v1/watch/namespaces/default/pods/x/log", 404, not_found),
         ("POST", "/api/v1", 405, not_allowed),
         ("GET", "/api/v1/namespaces/default/configmaps/x", 404, "configmaps \"x\" not found"),
     ] {
@@ -353,6 +355,8 @@ async fn deletions() {
     ] {
         assert_eq!(s.delete(&path, Some(options)).await.message(code), message);
     }
+    let unnamed = s.delete(&format!("{path}?propagationPolicy="), None).await.message(422);
+    assert!(unnamed.contains("propagationPolicy: Unsupported value: \"\""), "{unnamed}");
     for by_query in ["uid=x", "resourceVersion=1"] {
         let conflict = s.delete(&format!("{path}?{by_query}"), None).await.message(409);
         assert!(conflict.contains("in the precondition ("), "{conflict}");

@@ -98,7 +98,7 @@ fn query_options(query: &Query) -> Result<Value, Status> {
             options["preconditions"][precondition] = text.into();
         }
     }
-    if let Some(policy) = query.get("propagationPolicy") {
+    if let Some(policy) = query.raw("propagationPolicy") {
         options["propagationPolicy"] = policy.into();
     }
     if query.has("orphanDependents") {

@@ -74,6 +74,9 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
     let target = Target { server, context, resource, namespace, name: &info.name };
     if !info.subresource.is_empty() {
+        if info.verb == "watch" {
+            return Err(Status::path_not_found());
+        }
         let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
         return subresources::dispatch(&target, subresource, body).await;
     }

@@ -25,14 +25,14 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let context = target.context;
     let query = &context.info.query;
     let stored = target.resource.storage()?;
-    if context.accept.format == Format::Yaml {
-        return Err(Status::not_acceptable(&[STREAMED]));
-    }
     number(query, "limit")?;
     let asked_timeout = number(query, "timeoutSeconds")?;
     check_list_options(query, true)?;
     let filter = filter(target.resource, target.namespace, query)?;
     let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
+    if context.accept.format == Format::Yaml {
+        return Err(Status::not_acceptable(&[STREAMED]));
+    }
     let caches = &target.server.registry.caches;
     let began = Instant::now();
     let initial_events = initial_events(query);

@@ -126,6 +126,28 @@ mod tests {
     }
 
     #[test]
+    fn operations_and_values_are_told() {
+        let describe = |_: &str, field: &str| (field == "restartPolicy").then_some("a policy");
+        let document = openapi_v3("v1", &describe).expect("a document");
+        let policy = &document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["restartPolicy"];
+        let values = " - `\"Always\"`\n - `\"Never\"`\n - `\"OnFailure\"`";
+        assert_eq!(policy["description"], format!("a policy\n\nPossible enum values:\n{values}"));
+        let pods = "/api/v1/namespaces/{namespace}/pods";
+        for (path, method, says) in [
+            (pods.to_owned(), "get", "list or watch objects of kind Pod"),
+            (pods.to_owned(), "delete", "delete collection of Pod"),
+            (pods.replace("pods", "events"), "post", "create an Event"),
+            (pods.replace("pods", "endpoints"), "post", "create Endpoints"),
+            (format!("{pods}/{{name}}"), "patch", "partially update the specified Pod"),
+            (format!("{pods}/{{name}}/status"), "put", "replace status of the specified Pod"),
+            (format!("{pods}/{{name}}/binding"), "post", "create binding of a Pod"),
+            (format!("{pods}/{{name}}/proxy/{{path}}"), "head", "connect HEAD requests to proxy of Pod"),
+        ] {
+            assert_eq!(document["paths"][&path][method]["description"], says, "{path}");
+        }
+    }
+
+    #[test]
     fn descriptions_are_put_where_they_belong() {
         let describe = |type_name: &str, field: &str| match (type_name, field) {
             ("io.k8s.api.apps.v1.Deployment", "") => Some("a type"),

@@ -389,6 +389,7 @@ impl Builder<'_> {
         for operation in operations {
             let (group, version, kind) = operation.gvk;
             let mut out = json!({
+                "description": says(self.kind, &path, operation.action, operation.method),
                 "operationId": operation.id,
                 "tags": [tag(&self.kind.group, &self.kind.version)],
                 "responses": operation.answers,
@@ -407,6 +408,41 @@ impl Builder<'_> {
             item.insert(operation.method.to_string(), out);
         }
         self.paths.insert(path, Value::Object(item));
+    }
+}
+
+/// What an operation does, in upstream's words.
+fn says(kind: &Kind, path: &str, action: &str, method: &str) -> String {
+    let name = kind.kind.as_str();
+    let subresource = path.split_once("{name}/").and_then(|(_, rest)| rest.split('/').next());
+    let part = subresource.map_or_else(String::new, |part| format!("{part} of "));
+    let watched = "deprecated: use the 'watch' parameter with a list operation instead";
+    match action {
+        "list" if kind.verbs.contains(&"watch") => format!("list or watch objects of kind {name}"),
+        "list" => format!("list objects of kind {name}"),
+        "post" => format!("create {part}{}{name}", article(name)),
+        "delete" => format!("delete {}{name}", article(name)),
+        "deletecollection" => format!("delete collection of {name}"),
+        "get" => format!("read {part}the specified {name}"),
+        "put" => format!("replace {part}the specified {name}"),
+        "patch" => format!("partially update {part}the specified {name}"),
+        "watchlist" => format!("watch individual changes to a list of {name}. {watched}."),
+        "watch" => {
+            let one = "filtered to a single item with the 'fieldSelector' parameter";
+            format!("watch changes to an object of kind {name}. {watched}, {one}.")
+        }
+        _ => format!("connect {} requests to {part}{name}", method.to_uppercase()),
+    }
+}
+
+/// A plural has none.
+fn article(noun: &str) -> &'static str {
+    if noun.ends_with('s') && !noun.ends_with("ss") {
+        ""
+    } else if noun.starts_with(['A', 'E', 'I', 'O', 'U']) {
+        "an "
+    } else {
+        "a "
     }
 }
 

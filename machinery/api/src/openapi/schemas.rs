@@ -106,7 +106,9 @@ fn field_schema(field: &Field, description: Option<&str>) -> Value {
         innermost(&mut out)["enum"] = json!(field.values);
     }
     if let Some(text) = description {
-        out["description"] = text.into();
+        let values: String = field.values.iter().map(|value| format!("\n - `{value:?}`")).collect();
+        let listed = if values.is_empty() { values } else { format!("\n\nPossible enum values:{values}") };
+        out["description"] = format!("{text}{listed}").into();
     }
     if let Some(default) = &field.default {
         out["default"] = default.clone();
