@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::metrics;
 use crate::replicaset::owners_of;
-use crate::runtime::{Action, Controller, Plan, Reference, Report, ResourceType, View, Watch, decode, mentions};
+use crate::runtime::{Action, Controller, Count, Plan, Reference, Report, ResourceType, View, Watch, decode, mentions};
 use crate::workload::owner::{controller_reference, is_controlled_by};
 
 pub struct EphemeralVolumeController;
@@ -67,7 +67,8 @@ impl Controller for EphemeralVolumeController {
                 }
                 None => {
                     plan.actions.extend(new_claim(pod, volume, name));
-                    plan.count(&metrics::EPHEMERAL_CLAIMS, [], 1.0);
+                    plan.counts.push(Count::attempt(&metrics::EPHEMERAL_CLAIMS, []));
+                    plan.counts.push(Count::failure(&metrics::EPHEMERAL_CLAIM_FAILURES, []));
                 }
             }
         }

@@ -262,7 +262,7 @@ async fn follow_all_kinds(config: &Config, caches: &Caches, clients: &Clients, s
     }
     let monitors = Arc::new(Monitors::new(caches.clone(), listeners, shutdown.clone()));
     tokio::join!(
-        monitors.follow(caches.client()),
+        monitors.follow(caches.client(), &config.metrics),
         run_some(collector.map(|one| one.run(monitors.clone(), shutdown.clone()))),
         run_some(namespaces.map(|one| one.run(monitors.clone(), shutdown.clone()))),
         run_some(quotas.map(|one| one.run(monitors.clone(), shutdown.clone()))),

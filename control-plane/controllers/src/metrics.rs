@@ -29,6 +29,7 @@ static MANY: [f64; 15] = exponential(2.0, 2.0);
 static SKEW_SECONDS: [f64; 10] = exponential(1.0, 2.0);
 static TTL_SECONDS: [f64; 14] = exponential(0.1, 2.0);
 static EVICTION_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+static AGE_RATIO: [f64; 6] = exponential(0.25, 2.0);
 static PER_SYNC: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 pub static JOB_SYNCS: Family =
@@ -48,6 +49,27 @@ pub static JOB_PODS_FINISHED: Family = counter(
 );
 pub static JOB_PODS_CREATED: Family =
     counter("job_controller_job_pods_creation_total", &["reason", "status"], "Pods that were created for Jobs.");
+pub static JOB_INDEXES_FINISHED: Family = counter(
+    "job_controller_job_finished_indexes_total",
+    &["status", "backoffLimit"],
+    "Indexes of Jobs that succeeded or were lost.",
+);
+pub static JOB_FAILURES_HANDLED: Family = counter(
+    "job_controller_pod_failures_handled_by_failure_policy_total",
+    &["action"],
+    "Failures of pods that a rule of their Job's pod failure policy was for.",
+);
+pub static JOB_PODS_HELD: Family = counter(
+    "job_controller_terminated_pods_tracking_finalizer_total",
+    &["event"],
+    "Ended pods of Jobs that are held until they are counted: found and let go.",
+);
+pub static DELETION_AGE_RATIO: Family = histogram(
+    "replicaset_controller_sorting_deletion_age_ratio",
+    &AGE_RATIO,
+    &[],
+    "The age of ready pods that were given up, to that of the youngest there was.",
+);
 pub static CRON_SKEW: Family = histogram(
     "cronjob_controller_job_creation_skew_duration_seconds",
     &SKEW_SECONDS,
@@ -132,6 +154,44 @@ pub static MIRROR_CHANGES: Family = counter(
 );
 pub static EPHEMERAL_CLAIMS: Family =
     counter("ephemeral_volume_controller_create_total", &[], "Claims that were created for ephemeral volumes.");
+pub static EPHEMERAL_CLAIM_FAILURES: Family = counter(
+    "ephemeral_volume_controller_create_failures_total",
+    &[],
+    "Claims that could not be created for ephemeral volumes.",
+);
+pub static VOLUMES: Family =
+    gauge("pv_collector_total_pv_count", &["plugin_name", "volume_mode"], "PersistentVolumes there are.");
+pub static VOLUMES_BOUND: Family =
+    gauge("pv_collector_bound_pv_count", &["storage_class"], "PersistentVolumes that are bound.");
+pub static VOLUMES_UNBOUND: Family =
+    gauge("pv_collector_unbound_pv_count", &["storage_class"], "PersistentVolumes that are not.");
+static CLAIM_LABELS: [&str; 3] = ["namespace", "storage_class", "volume_attributes_class"];
+pub static CLAIMS_BOUND: Family =
+    gauge("pv_collector_bound_pvc_count", &CLAIM_LABELS, "PersistentVolumeClaims that are bound.");
+pub static CLAIMS_UNBOUND: Family =
+    gauge("pv_collector_unbound_pvc_count", &CLAIM_LABELS, "PersistentVolumeClaims that are not.");
+pub static VOLUMES_ATTACHED: Family = gauge(
+    "attachdetach_controller_total_volumes",
+    &["plugin_name", "state"],
+    "Volumes that should be attached, and that are.",
+);
+pub static FORCED_DETACHES: Family = counter(
+    "attach_detach_controller_attachdetach_controller_forced_detaches",
+    &["reason"],
+    "Volumes that were taken from nodes which had not let go of them.",
+);
+pub static RANGES_GIVEN: Family = counter(
+    "node_ipam_controller_cidrset_cidrs_allocations_total",
+    &["clusterCIDR"],
+    "Ranges that were given to nodes.",
+);
+pub static RANGES_USED: Family =
+    gauge("node_ipam_controller_cidrset_usage_cidrs", &["clusterCIDR"], "The part of all ranges that nodes have.");
+pub static SYNC_ERRORS: Family = counter(
+    "garbagecollector_controller_resources_sync_error_total",
+    &[],
+    "Attempts to learn which kinds there are that failed, if only in part.",
+);
 pub static ROOT_CA_SYNCS: Family =
     counter("root_ca_cert_publisher_sync_total", &["code"], "Looks at the certificate of a namespace.");
 pub static ROOT_CA_SECONDS: Family = histogram(
@@ -175,6 +235,11 @@ pub static SCALING_SECONDS: Family = histogram(
     &MILLISECONDS,
     &["action", "error"],
     "How long looks at autoscalers took.",
+);
+pub static METRICS_ASKED: Family = counter(
+    "horizontal_pod_autoscaler_controller_metric_computation_total",
+    &["action", "error", "metric_type"],
+    "Metrics of autoscalers that were asked, by what each alone would do and what went wrong.",
 );
 pub static AUTOSCALERS: Family =
     gauge("horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers", &[], "Autoscalers there are.");

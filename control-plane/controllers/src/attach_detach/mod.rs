@@ -21,6 +21,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use crate::metrics;
 use crate::node::ready_status;
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 use wanted::Wanted;
@@ -96,6 +97,7 @@ impl Controller for AttachDetachController {
         let delete = |held: &&Held| held.attachment.metadata.deletion_timestamp.is_none();
         plan.actions.extend(leaving.iter().copied().filter(delete).map(|held| Action::delete(&held.attachment)));
         observed.attach(&mut plan);
+        observed.count(&mut plan);
         plan
     }
 }
@@ -118,6 +120,21 @@ impl AttachDetachController {
 }
 
 impl Observed {
+    /// The volumes of the node, as they should be and as they are.
+    fn count(&self, plan: &mut Plan) {
+        let plugin = |driver: &str| format!("kubernetes.io/csi:{driver}");
+        let wanted = self.wanted.iter().filter_map(|one| wanted::csi_of(&one.volume)).map(|csi| csi.driver.as_str());
+        let attached = self.held.iter().filter(|held| is_attached(&held.attachment));
+        let attached = attached.map(|held| held.attachment.spec.attacher.as_str());
+        let states =
+            [("desired_state_of_world", wanted.collect::<Vec<_>>()), ("actual_state_of_world", attached.collect())];
+        for (state, drivers) in states {
+            for driver in drivers {
+                plan.count(&metrics::VOLUMES_ATTACHED, [plugin(driver).as_str().into(), state.into()], 1.0);
+            }
+        }
+    }
+
     /// Whether an attachment may be taken away now: unwanted, ours, and let go by the node or lost with it.
     fn may_go(&self, plan: &mut Plan, held: &Held, now: Timestamp) -> bool {
         let Some(since) = held.unwanted_since else { return false };
@@ -136,7 +153,17 @@ impl Observed {
                 node.status.iter().flat_map(|status| status.volumes_in_use.iter().flatten()).any(|name| *name == unique)
             }
         };
-        if !in_use || self.is_out_of_service() {
+        if !in_use {
+            return true;
+        }
+        let news = held.attachment.metadata.deletion_timestamp.is_none();
+        let forced = |plan: &mut Plan, reason: &str| {
+            if news {
+                plan.count(&metrics::FORCED_DETACHES, [reason.into()], 1.0);
+            }
+        };
+        if self.is_out_of_service() {
+            forced(plan, "out-of-service");
             return true;
         }
         if self.node.as_ref().is_some_and(|node| ready_status(node) == "True") {
@@ -144,8 +171,9 @@ impl Observed {
         }
         let waited: Duration = now.duration_since(since).try_into().unwrap_or(Duration::ZERO);
         let left = LONGEST_WAIT.saturating_sub(waited);
-        if !left.is_zero() {
-            plan.requeue(left);
+        match left.is_zero() {
+            true => forced(plan, "timeout"),
+            false => plan.requeue(left),
         }
         left.is_zero()
     }

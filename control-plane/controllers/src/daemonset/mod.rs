@@ -5,6 +5,7 @@
 
 mod update;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,10 +139,10 @@ fn count_collision(set: &DaemonSet) -> Plan {
 }
 
 /// The node a pod is on, or is meant for while it waits to be scheduled.
-fn target_node(pod: &PodRow) -> String {
+fn target_node(pod: &PodRow) -> Cow<'_, str> {
     let bound = pods::node_name(pod);
     if !bound.is_empty() {
-        return bound.to_owned();
+        return Cow::Borrowed(bound);
     }
     let required = || {
         let affinity = decode::<Pod>(&pod.object)?.spec?.affinity?.node_affinity?;
@@ -149,7 +150,7 @@ fn target_node(pod: &PodRow) -> String {
         let mut fields = terms.into_iter().flat_map(|term| term.match_fields.unwrap_or_default());
         fields.find(|field| field.key == "metadata.name")?.values?.into_iter().next()
     };
-    required().unwrap_or_default()
+    Cow::Owned(required().unwrap_or_default())
 }
 
 fn revision_hash(pod: &PodRow) -> &str {
@@ -182,20 +183,24 @@ impl<'a> Pass<'a> {
         let none = PodSpec::default();
         let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).unwrap_or(&none);
         let tolerations = tolerations(spec);
-        let mut by_node: HashMap<String, Vec<PodRow>> = HashMap::with_capacity(owned.len());
-        for pod in owned {
-            by_node.entry(target_node(&pod)).or_default().push(pod);
-        }
         let place = |node: &'a NodeRow| {
             let (runs, stays) = wants(spec, &tolerations, node);
-            let mut pods = by_node.remove(node.name()).unwrap_or_default();
-            pods.sort_unstable_by(|a, b| {
+            Place { node, runs, stays, pods: Vec::new() }
+        };
+        let mut places: Vec<Place<'a>> = nodes.iter().map(place).collect();
+        let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(at, node)| (node.name(), at)).collect();
+        let mut homeless = Vec::new();
+        for pod in owned {
+            match by_name.get(&*target_node(&pod)) {
+                Some(at) => places[*at].pods.push(pod),
+                None => homeless.push(pod),
+            }
+        }
+        for place in places.iter_mut().filter(|place| place.pods.len() > 1) {
+            place.pods.sort_unstable_by(|a, b| {
                 (a.object.header.creation_timestamp, a.name()).cmp(&(b.object.header.creation_timestamp, b.name()))
             });
-            Place { node, runs, stays, pods }
-        };
-        let places: Vec<Place<'a>> = nodes.iter().map(place).collect();
-        let mut homeless: Vec<PodRow> = by_node.into_values().flatten().collect();
+        }
         homeless.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         let desired = places.iter().filter(|place| place.runs).count();
         Pass { set, places, homeless, desired: i32::try_from(desired).unwrap_or(i32::MAX), hash, now }
@@ -232,18 +237,18 @@ impl Pass<'_> {
         let (mut missing, mut surplus): (Vec<&str>, Vec<&PodRow>) =
             (Vec::new(), self.homeless.iter().filter(lost).collect());
         for place in &self.places {
-            let (ended, alive): (Vec<&PodRow>, Vec<&PodRow>) =
-                place.pods.iter().filter(|pod| !pods::is_terminating(pod)).partition(pods::is_terminal);
-            for pod in &ended {
+            let there = || place.pods.iter().filter(|pod| !pods::is_terminating(pod));
+            for pod in there().filter(pods::is_terminal) {
                 self.tell_ended(plan, pod, place.node.name());
+                surplus.push(pod);
             }
-            surplus.extend(ended);
+            let alive = there().filter(|pod| !pods::is_terminal(pod));
             if !place.stays {
                 surplus.extend(alive);
             } else if place.runs && place.pods.is_empty() {
                 missing.push(place.node.name());
             } else if !surges {
-                surplus.extend(alive.into_iter().skip(1));
+                surplus.extend(alive.skip(1));
             }
         }
         let report = Report::pod_deleted(self.set);

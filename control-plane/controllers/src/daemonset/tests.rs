@@ -67,7 +67,7 @@ fn roll_out(model: &mut Model, mut check: impl FnMut(&Model)) {
 }
 
 fn targets(model: &Model) -> Vec<String> {
-    let mut targets: Vec<String> = rows(model).iter().map(target_node).collect();
+    let mut targets: Vec<String> = rows(model).iter().map(|pod| target_node(pod).into_owned()).collect();
     targets.sort();
     targets
 }
@@ -160,7 +160,7 @@ fn a_surging_update_never_leaves_a_node_without() {
     model.put(changed);
     roll_out(&mut model, |model| {
         let ready: std::collections::BTreeSet<String> =
-            rows(model).iter().filter(pods::is_ready).map(target_node).collect();
+            rows(model).iter().filter(pods::is_ready).map(|pod| target_node(pod).into_owned()).collect();
         assert_eq!(ready.len(), 3);
         assert!(model.names("Pod").len() <= 4);
     });

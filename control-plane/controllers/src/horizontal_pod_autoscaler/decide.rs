@@ -41,6 +41,8 @@ pub struct Decision {
     pub status: HorizontalPodAutoscalerStatus,
     /// Whether it is a warning, its reason and its message.
     pub events: Vec<(bool, &'static str, String)>,
+    /// The type of each metric that was asked, and the replicas that it asks for, if it has an answer.
+    pub asked: Vec<(String, Option<i32>)>,
     reason: String,
 }
 
@@ -50,6 +52,7 @@ pub fn decide(observed: &Observed, history: &mut History, now: Timestamp) -> Dec
         replicas: None,
         status: observed.autoscaler.status.clone().unwrap_or_default(),
         events: Vec::new(),
+        asked: Vec::new(),
         reason: String::new(),
     };
     decision.status.observed_generation = observed.autoscaler.metadata.generation;
@@ -154,7 +157,9 @@ impl Decision {
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
         for (place, metric) in asked.iter().enumerate() {
             let measured = observed.others.get(place).and_then(Option::as_ref);
-            match ask(metric, &Context { observed, spec, measured, current, now }) {
+            let answer = ask(metric, &Context { observed, spec, measured, current, now });
+            self.asked.push((metric.type_.clone(), answer.as_ref().ok().map(|(replicas, ..)| *replicas)));
+            match answer {
                 Ok((replicas, status, name)) => {
                     statuses.push(status);
                     if best.as_ref().is_none_or(|(most, _)| replicas > *most) {

@@ -48,6 +48,17 @@ struct Look {
     action: &'static str,
     error: &'static str,
     desired: i32,
+    /// By the type of a metric: what it alone would do, and whether it had no answer.
+    metrics: Vec<(String, &'static str, &'static str)>,
+}
+
+/// The step from one number of replicas to another.
+fn step(from: i32, to: i32) -> &'static str {
+    match to.cmp(&from) {
+        Ordering::Less => "scale_down",
+        Ordering::Equal => "none",
+        Ordering::Greater => "scale_up",
+    }
 }
 
 impl AutoscalerController {
@@ -102,11 +113,11 @@ impl AutoscalerController {
         };
         let before = observed.current_replicas().unwrap_or_default();
         let desired = decision.replicas.unwrap_or(before);
-        let action = match desired.cmp(&before) {
-            Ordering::Less => "scale_down",
-            Ordering::Equal => "none",
-            Ordering::Greater => "scale_up",
+        let metric = |(kind, replicas): (String, Option<i32>)| match replicas {
+            Some(replicas) => (kind, step(before, replicas), "none"),
+            None => (kind, "none", "internal"),
         };
+        let metrics = std::mem::take(&mut decision.asked).into_iter().map(metric).collect();
         let error = if decision.events.iter().any(|(warning, ..)| *warning) { "internal" } else { "none" };
         if let (Some(replicas), Ok((resource, scale))) = (decision.replicas, &target) {
             let written = self.write_scale(resource, scale, replicas).await;
@@ -117,7 +128,7 @@ impl AutoscalerController {
             }
         }
         self.tell(&autoscaler, decision).await?;
-        Ok(Some(Look { action, error, desired }))
+        Ok(Some(Look { action: step(before, desired), error, desired, metrics }))
     }
 
     fn count(&self, key: &Key, look: Result<&Option<Look>, &Error>, took: Duration) {
@@ -132,6 +143,10 @@ impl AutoscalerController {
             Count::took(&crate::metrics::SCALING_SECONDS, labels),
             Count::new(&crate::metrics::AUTOSCALERS, [], 1.0),
         ];
+        for (kind, action, error) in look.into_iter().flatten().flat_map(|look| &look.metrics) {
+            let labels: [Label; 3] = [(*action).into(), (*error).into(), kind.as_str().into()];
+            counts.push(Count::new(&crate::metrics::METRICS_ASKED, labels, 1.0));
+        }
         if let Some(desired) = desired {
             let labels: [Label; 2] = [key.namespace.as_str().into(), key.name.as_str().into()];
             counts.push(Count::new(&crate::metrics::DESIRED_REPLICAS, labels, desired.into()));

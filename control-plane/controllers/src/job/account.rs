@@ -57,6 +57,7 @@ impl Pass<'_> {
             .map(String::as_str)
             .collect();
         let (mut releases, mut new) = (Vec::new(), UncountedTerminatedPods::default());
+        let mut handled: Vec<String> = Vec::new();
         let (last, completed) = (self.last_failed(), self.completed());
         let held: HashSet<&str> = last.values().map(uid).collect();
         for pod in self.pods.iter().filter(|pod| is_tracked(&pod.object) && !held.contains(uid(pod))) {
@@ -69,15 +70,40 @@ impl Pass<'_> {
             } else if succeeded {
                 releases.push(release(&pod.object));
             } else if failed {
-                match self.is_ignored(pod) {
-                    true => releases.push(release(&pod.object)),
-                    false => new.failed.get_or_insert_default().push(uid(pod).to_owned()),
+                let action = self.action_for(pod).map(str::to_owned);
+                match action.as_deref() {
+                    Some("Ignore") => releases.push(release(&pod.object)),
+                    _ => new.failed.get_or_insert_default().push(uid(pod).to_owned()),
                 }
+                handled.extend(action);
             }
         }
+        for action in handled {
+            self.plan.count(&metrics::JOB_FAILURES_HANDLED, [action.as_str().into()], 1.0);
+        }
+        self.count_held(&new, releases.len());
         self.plan.actions.extend(releases);
         self.add_indexes(&new);
         self.list_uncounted(new);
+    }
+
+    /// Counts the ended pods that were found, and those that are let go.
+    fn count_held(&mut self, new: &UncountedTerminatedPods, released: usize) {
+        let found = new.succeeded.iter().chain(&new.failed).map(Vec::len).sum::<usize>();
+        for (event, number) in [("add", found), ("delete", released)] {
+            if number > 0 {
+                self.plan.count(&metrics::JOB_PODS_HELD, [event.into()], number as f64);
+            }
+        }
+    }
+
+    /// Counts indexes that are settled by this look.
+    pub(super) fn count_indexes(&mut self, status: &str, before: i32, after: i32) {
+        if after > before {
+            let limit = if self.spec.backoff_limit_per_index.is_some() { "perIndex" } else { "global" };
+            let labels = [status.into(), limit.into()];
+            self.plan.count(&metrics::JOB_INDEXES_FINISHED, labels, f64::from(after - before));
+        }
     }
 
     /// Moves into the numbers what was listed and has lost its finalizer since.
@@ -134,9 +160,12 @@ impl Pass<'_> {
             return;
         }
         let mut completed = self.completed();
+        let before = completed.len();
         let new: HashSet<&str> = new.succeeded.iter().flatten().map(String::as_str).collect();
         let fresh = self.pods.iter().filter(|pod| new.contains(uid(pod)));
         fresh.filter_map(index_of).for_each(|index| completed.insert(index));
+        let after = completed.len();
+        self.count_indexes("succeeded", before, after);
         self.status.completed_indexes = Some(completed.to_string()).filter(|text| !text.is_empty());
         self.status.succeeded = count(completed.len());
     }

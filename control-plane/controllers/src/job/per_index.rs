@@ -42,6 +42,7 @@ impl Pass<'_> {
     pub(super) fn count_failed_indexes(&mut self) {
         let Some(limit) = self.limit_per_index() else { return };
         let mut failed = self.failed_indexes();
+        let before = failed.len();
         for pod in self.pods.iter().filter(|pod| is_tracked(&pod.object) && self.has_failed(pod)) {
             let action = self.action_for(pod);
             let lost = match action {
@@ -53,7 +54,9 @@ impl Pass<'_> {
                 failed.insert(index);
             }
         }
-        self.status.failed_indexes = Some(self.asked_for(failed).to_string());
+        let failed = self.asked_for(failed);
+        self.count_indexes("failed", before, failed.len());
+        self.status.failed_indexes = Some(failed.to_string());
     }
 
     /// The failed pod of each open index that has no successor yet: the one with the most failures before it.

@@ -11,6 +11,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::metrics;
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 
 /// Ranges beyond this many are not looked through: no cluster has so many nodes.
@@ -94,12 +95,16 @@ impl Controller for NodeIpamController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
-        let node: Node = view.typed(key).filter(|node: &Node| pod_cidrs(node).is_empty())?;
-        let all: Vec<Node> = view.all("");
-        Some(Observed { node, taken: all.iter().flat_map(pod_cidrs).collect() })
+        let node: Node = view.typed(key)?;
+        // Who has a range is only counted; for who has none, those of all others matter.
+        let others: Vec<Node> = if pod_cidrs(&node).is_empty() { view.all("") } else { Vec::new() };
+        Some(Observed { node, taken: others.iter().flat_map(pod_cidrs).collect() })
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
+        if !pod_cidrs(&observed.node).is_empty() {
+            return self.counted();
+        }
         let free = |cluster: &Cidr| {
             let prefix = if cluster.base.is_ipv4() { self.node_prefix_v4 } else { self.node_prefix_v6 };
             cluster.subnets(prefix).map(|range| range.to_string()).find(|range| !observed.taken.contains(range))
@@ -108,13 +113,30 @@ impl Controller for NodeIpamController {
         match self.clusters.iter().map(free).collect::<Option<Vec<String>>>() {
             Some(ranges) => {
                 let spec = json!({"podCIDR": ranges.first(), "podCIDRs": ranges});
-                Plan::from(Action::patch(&observed.node, json!({ "spec": spec })))
+                let mut plan = Plan::from(Action::patch(&observed.node, json!({ "spec": spec })));
+                for cluster in &self.clusters {
+                    plan.count(&metrics::RANGES_GIVEN, [cluster.to_string().as_str().into()], 1.0);
+                }
+                plan
             }
             None => {
                 let message = format!("Node {} status is now: CIDRNotAvailable", observed.node.name());
                 Plan::from(Action::normal(&observed.node, "CIDRNotAvailable", message))
             }
         }
+    }
+}
+
+impl NodeIpamController {
+    /// The share of a node that has its ranges.
+    fn counted(&self) -> Plan {
+        let mut plan = Plan::nothing();
+        for cluster in &self.clusters {
+            let prefix = if cluster.base.is_ipv4() { self.node_prefix_v4 } else { self.node_prefix_v6 };
+            let ranges = f64::from(prefix.saturating_sub(cluster.prefix)).exp2();
+            plan.count(&metrics::RANGES_USED, [cluster.to_string().as_str().into()], 1.0 / ranges);
+        }
+        plan
     }
 }
 

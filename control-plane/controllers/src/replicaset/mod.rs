@@ -17,6 +17,7 @@ use corten_client::Change;
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
+use crate::metrics;
 use crate::runtime::{Action, Controller, Failure, Plan, PodRow, Report, ResourceType, View, Watch};
 use crate::workload::condition::{self, count};
 use crate::workload::owner::{self, claim};
@@ -139,8 +140,18 @@ fn manage_replicas<K: Replicated>(plan: &mut Plan, observed: &Observed<K>, mut a
     } else if active.len() > wanted {
         let surplus = (active.len() - wanted).min(BURST);
         pods::rank_for_deletion(&mut active, &observed.related, now);
+        count_age_ratios(plan, &active, surplus, now);
         let report = Report::pod_deleted(owner);
         plan.actions.extend(active[..surplus].iter().map(|pod| Action::delete_pod(pod, report.clone())));
+    }
+}
+
+/// How old the ready pods are that go, to the youngest of all.
+fn count_age_ratios(plan: &mut Plan, active: &[PodRow], surplus: usize, now: Timestamp) {
+    let age = |pod: &PodRow| now.duration_since(pods::PodState::created(pod).unwrap_or(now)).as_millis();
+    let youngest = active.iter().map(age).min().unwrap_or(0);
+    for pod in active[..surplus].iter().filter(|pod| pods::is_ready(*pod) && youngest > 0) {
+        plan.count(&metrics::DELETION_AGE_RATIO, [], age(pod) as f64 / youngest as f64);
     }
 }
 

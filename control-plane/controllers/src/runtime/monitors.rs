@@ -8,12 +8,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use corten_api::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use corten_client::{Cache, Caches, Change, Client, Error, Resource};
+use corten_client::{Cache, Caches, Change, Client, Error, Metrics, Resource};
 use corten_meta::{Key, Object};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::discovery::{self, Discovered};
+use crate::metrics::SYNC_ERRORS;
 
 /// Events own nothing, are owned by nobody and are no content; following them would be most of the work.
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
@@ -46,7 +47,7 @@ impl Monitors {
 
     /// Follows the kinds the API serves until shutdown: at first, and after every change of a custom resource
     /// definition.
-    pub async fn follow(self: &Arc<Self>, client: &Client) {
+    pub async fn follow(self: &Arc<Self>, client: &Client, metrics: &Metrics) {
         let mut changes = self.caches.of::<CustomResourceDefinition>().subscribe();
         let mut pause = RETRY.0;
         loop {
@@ -57,6 +58,7 @@ impl Monitors {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "cannot discover all resources");
+                    metrics.registry().series(&SYNC_ERRORS, &[]).add(1.0);
                     let longer = (pause * 2).min(RETRY.1);
                     std::mem::replace(&mut pause, longer)
                 }

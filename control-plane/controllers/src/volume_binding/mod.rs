@@ -19,6 +19,7 @@ use corten_client::Change;
 use corten_meta::{Key, Quantity};
 use jiff::Timestamp;
 
+use crate::metrics;
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
 use crate::workload::owner::selector;
 
@@ -75,12 +76,27 @@ impl Controller for ClaimBinder {
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
-        let claim = &observed.claim;
-        match claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty()) {
-            Some(name) => bound(observed, name),
-            None if claim.metadata.deletion_timestamp.is_some() => Plan::nothing(),
-            None => unbound(observed),
-        }
+        let mut plan = bind(observed);
+        count(&mut plan, &observed.claim);
+        plan
+    }
+}
+
+/// The claim among all, by whether it is bound.
+fn count(plan: &mut Plan, claim: &PersistentVolumeClaim) {
+    let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let family = if bound { &metrics::CLAIMS_BOUND } else { &metrics::CLAIMS_UNBOUND };
+    let attributes = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    let class = classes::class_of(claim).unwrap_or_default();
+    plan.count(family, [claim.namespace().into(), class.into(), attributes.unwrap_or_default().into()], 1.0);
+}
+
+fn bind(observed: &Observed) -> Plan {
+    let claim = &observed.claim;
+    match claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty()) {
+        Some(name) => bound(observed, name),
+        None if claim.metadata.deletion_timestamp.is_some() => Plan::nothing(),
+        None => unbound(observed),
     }
 }
 

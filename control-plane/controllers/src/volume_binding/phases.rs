@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::recycling::Recyclers;
 use super::{BOUND_BY_CONTROLLER, is_complete, key_of_reference, recycling};
+use crate::metrics;
 use crate::runtime::{
     Action, Controller, Failure, Plan, Reference, Report, ResourceType, View, Watch, claim_of_volume, decode, key_of,
     mentions,
@@ -76,6 +77,14 @@ impl Controller for VolumePhases {
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
+        let mut plan = self.keep(observed, now);
+        count(&mut plan, &observed.volume);
+        plan
+    }
+}
+
+impl VolumePhases {
+    fn keep(&self, observed: &Observed, now: Timestamp) -> Plan {
         let volume = &observed.volume;
         match standing(volume, observed.claim.as_ref()) {
             Standing::Free => Plan::from(told(volume, "Available", None, now)),
@@ -86,9 +95,7 @@ impl Controller for VolumePhases {
             Standing::Released => self.released(observed, now),
         }
     }
-}
 
-impl VolumePhases {
     /// The volume's claim is gone: that is told first, and then its reclaim policy carried out.
     fn released(&self, observed: &Observed, now: Timestamp) -> Plan {
         let volume = &observed.volume;
@@ -107,6 +114,24 @@ impl VolumePhases {
             _ => Plan::nothing(),
         }
     }
+}
+
+/// The volume among all, by what it is and whether it is bound.
+fn count(plan: &mut Plan, volume: &PersistentVolume) {
+    let Some(spec) = &volume.spec else { return };
+    let plugin = match spec {
+        spec if spec.host_path.is_some() => "kubernetes.io/host-path",
+        spec if spec.nfs.is_some() => "kubernetes.io/nfs",
+        spec if spec.local.is_some() => "kubernetes.io/local-volume",
+        spec if spec.iscsi.is_some() => "kubernetes.io/iscsi",
+        spec if spec.fc.is_some() => "kubernetes.io/fc",
+        _ => "N/A",
+    };
+    let driver = spec.csi.as_ref().map(|csi| format!("kubernetes.io/csi:{}", csi.driver));
+    let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
+    plan.count(&metrics::VOLUMES, [driver.as_deref().unwrap_or(plugin).into(), mode.into()], 1.0);
+    let family = if phase(volume) == "Bound" { &metrics::VOLUMES_BOUND } else { &metrics::VOLUMES_UNBOUND };
+    plan.count(family, [spec.storage_class_name.as_deref().unwrap_or_default().into()], 1.0);
 }
 
 /// How a volume stands to the claim it points at.
