@@ -116,17 +116,6 @@ impl Model {
         Model { log: Some(Vec::new()), graceful: true, ..Model::default() }
     }
 
-    /// What there is now, as a fresh list shows it.
-    pub fn listed(&self) -> Model {
-        Model {
-            objects: self.objects.clone(),
-            revision: self.revision,
-            graceful: self.graceful,
-            scales: self.scales.clone(),
-            ..Model::default()
-        }
-    }
-
     /// Everything there is, with its kind.
     pub fn objects(&self) -> impl Iterator<Item = (&str, &Arc<Object>)> {
         self.objects.iter().map(|((kind, _), object)| (kind.as_str(), object))
@@ -158,15 +147,6 @@ impl Model {
         if let Some(log) = &mut self.log {
             log.push(Told { kind, change });
         }
-    }
-
-    /// Takes over one change, as a cache does.
-    pub fn follow(&mut self, told: &Told) {
-        let place = (told.kind.clone(), told.change.key.clone());
-        match &told.change.new {
-            Some(object) => self.objects.insert(place, object.clone()),
-            None => self.objects.remove(&place),
-        };
     }
 
     pub fn put_typed<K: Typed>(&mut self, object: &K) {

@@ -104,7 +104,7 @@ async fn finish(client: &Client, object: &Arc<Object>, monitors: &Monitors) -> R
         return Ok(None);
     }
     let content = empty(client, &object.header.name, monitors).await?;
-    let status = status(&namespace, &content, corten_meta::time::now());
+    let status = status(&namespace, &content, crate::runtime::now());
     if namespace.status.as_ref() != Some(&status) {
         namespace.status = Some(status);
         namespace = client.update_status(&namespace).await?;
@@ -133,12 +133,13 @@ async fn empty(client: &Client, namespace: &str, monitors: &Monitors) -> Result<
     let mut content = Content { undiscovered, ..Content::default() };
     for found in &resources {
         let before = content.remaining.len();
-        if let Err(error) = empty_of(client, namespace, found, &mut content).await {
-            content.failures.push(error.to_string());
-        }
+        let emptied = empty_of(client, namespace, found, &mut content).await;
         let remain = content.remaining.len() > before;
         content.unwatched |= remain && !monitors.is_followed(&found.resource);
-        if remain && are_pods(found) {
+        // Whether there are pods left, nobody knows who could not ask.
+        let wait = are_pods(found) && (remain || emptied.is_err());
+        content.failures.extend(emptied.err().map(|error| error.to_string()));
+        if wait {
             break;
         }
     }

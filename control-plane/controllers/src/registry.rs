@@ -254,8 +254,8 @@ fn nodes(config: &Config) -> Result<Vec<Named>, Error> {
     let lifecycle = node::lifecycle::NodeLifecycleController {
         grace_period: config.node_monitor_grace_period,
         startup_grace_period: config.node_startup_grace_period,
-        started: corten_meta::time::now(),
-        clock: corten_meta::time::now,
+        started: crate::runtime::now(),
+        clock: crate::runtime::now,
         heartbeats: node::Heartbeats::default(),
     };
     let pod_gc = node::pod_gc::PodGcController { terminated_threshold: config.terminated_pod_threshold };

@@ -1,10 +1,32 @@
 //! Waiting longer after every failure, and never in step with others.
 
+use std::cell::Cell;
 use std::time::Duration;
+
+thread_local! {
+    /// Where a simulation on this thread draws from.
+    static REPLAYED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// From here on everything on this thread draws the same numbers for the same seed, so that a simulation can be
+/// repeated.
+pub fn replay(seed: u64) {
+    REPLAYED.set(Some(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1));
+}
 
 /// A number from 0 to 1. Spreading clients needs no quality of randomness.
 pub(crate) fn jitter() -> f64 {
-    (uuid::Uuid::new_v4().as_u128() >> 76) as f64 / (1u64 << 52) as f64
+    let draw = match REPLAYED.get() {
+        None => uuid::Uuid::new_v4().as_u128() >> 76,
+        Some(mut state) => {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            REPLAYED.set(Some(state));
+            u128::from(state >> 12)
+        }
+    };
+    draw as f64 / (1u64 << 52) as f64
 }
 
 /// Doubling delays between `first` and `most`.
@@ -44,6 +66,20 @@ mod tests {
         assert_eq!(delays[5], Duration::from_secs(1));
         backoff.reset();
         assert!(backoff.delay() <= Duration::from_millis(200));
+    }
+
+    #[test]
+    fn a_replayed_thread_draws_the_same_again() {
+        let draws = |seed: u64| {
+            let drawing = move || {
+                replay(seed);
+                (0..20).map(|_| jitter()).collect::<Vec<f64>>()
+            };
+            std::thread::spawn(drawing).join().unwrap()
+        };
+        assert_eq!(draws(7), draws(7));
+        assert_ne!(draws(7), draws(8));
+        assert!(draws(7).iter().all(|d| (0.0..1.0).contains(d)));
     }
 
     #[test]

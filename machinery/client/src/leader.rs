@@ -96,6 +96,7 @@ impl LeaderElector {
         let leading = lead(stop.clone());
         tokio::pin!(leading);
         let outcome = tokio::select! {
+            biased;
             () = &mut leading => Outcome::Finished,
             () = shutdown.cancelled() => Outcome::Stopped,
             () = self.renew_until_lost() => Outcome::Lost,

@@ -24,6 +24,7 @@ mod backoff;
 mod retry;
 
 pub use any_server::AnyServer;
+pub use backoff::replay;
 pub use cache::{Cache, Caches, Change, Subscription};
 pub use client::{Client, List};
 pub use dynamic::Dynamic;

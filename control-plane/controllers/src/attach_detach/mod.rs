@@ -113,7 +113,7 @@ impl AttachDetachController {
                 unwanted.remove(attachment.name());
                 None
             }
-            false => Some(*unwanted.entry(attachment.name().to_owned()).or_insert_with(corten_meta::time::now)),
+            false => Some(*unwanted.entry(attachment.name().to_owned()).or_insert_with(crate::runtime::now)),
         };
         Held { attachment, volume, unwanted_since }
     }

@@ -122,7 +122,7 @@ impl CertificateController {
             Some(Err(message)) => add_condition(&mut answered, "Failed", "SignerValidationFailure", message),
             Some(Ok(())) => {
                 let seconds = signing.spec.expiration_seconds;
-                let now = corten_meta::time::now();
+                let now = crate::runtime::now();
                 let pem = authority.sign(&request, usages, seconds, now).map_err(failed)?;
                 status_of(&mut answered).certificate = Some(ByteString(pem.into_bytes()));
             }
@@ -140,7 +140,7 @@ fn status_of(signing: &mut CertificateSigningRequest) -> &mut CertificateSigning
 }
 
 fn add_condition(signing: &mut CertificateSigningRequest, kind: &str, reason: &str, message: String) {
-    let now = Some(Time(corten_meta::time::now()));
+    let now = Some(Time(crate::runtime::now()));
     status_of(signing).conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
         type_: kind.to_owned(),
         status: "True".to_owned(),

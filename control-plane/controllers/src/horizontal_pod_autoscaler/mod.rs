@@ -106,7 +106,7 @@ impl AutoscalerController {
         };
         let target = self.target(&autoscaler).await;
         let observed = self.observe(&autoscaler, target.as_ref().map(|(_, scale)| scale)).await;
-        let now = corten_meta::time::now();
+        let now = crate::runtime::now();
         let mut decision = {
             let mut histories = self.histories();
             decide(&observed, histories.entry(key.clone()).or_default(), now)

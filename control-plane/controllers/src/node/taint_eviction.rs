@@ -52,7 +52,7 @@ impl Controller for TaintEvictionController {
         let node = view.get(ResourceType::of::<Node>(), &Key { namespace: String::new(), name: name.clone() })?;
         let taints = no_execute(&node);
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = corten_meta::time::now();
+        let now = crate::runtime::now();
         met.retain(|(node, taint, value), _| {
             *node != name || taints.iter().any(|t| t.key == *taint && t.value.clone().unwrap_or_default() == *value)
         });

@@ -33,6 +33,13 @@ pub enum Echo {
     Deleted { resource: ResourceType, key: Key, uid: String },
 }
 
+impl Echo {
+    pub fn resource(&self) -> ResourceType {
+        let (Echo::Written { resource, .. } | Echo::Deleted { resource, .. }) = self;
+        *resource
+    }
+}
+
 /// What a plan came to: the echoes to wait for, and the failure that ended it.
 #[derive(Default)]
 pub struct Applied {
@@ -94,16 +101,10 @@ impl Applier {
             tokio::time::sleep(LAST_WRITES).await;
         };
         tokio::select! {
+            biased;
             outcomes = acts => Some(outcomes),
             () = stopped => None,
         }
-    }
-
-    /// A revision that holds everything written so far, as the server says, in the namespace of one resource.
-    pub async fn revision(&self, resource: ResourceType, namespace: &str) -> Result<u64, Error> {
-        let options = ListOptions { limit: Some(1), ..ListOptions::default() };
-        let list = self.client.dynamic(&address(resource)).list_objects(namespace, &options).await?;
-        Ok(list.resource_version.parse().unwrap_or(0))
     }
 
     /// The answers to what a controller must know before it can decide.
@@ -274,6 +275,13 @@ fn remove_directory(path: &Path) -> Result<(), Error> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(failed(error)),
         _ => Ok(()),
     }
+}
+
+/// The newest revision of anything there is of a resource in a namespace, as the server says. A cache that has reached it
+/// has heard of everything that was created there.
+pub async fn newest(client: &Client, resource: ResourceType, namespace: &str) -> Result<u64, Error> {
+    let list = client.dynamic(&address(resource)).list_objects(namespace, &ListOptions::default()).await?;
+    Ok(list.items.iter().map(|object| object.revision).max().unwrap_or(0))
 }
 
 /// Whether a write that failed may have been done all the same: no answer came, or one that does not say.

@@ -1,13 +1,14 @@
 //! Changes of one resource, mapped to the keys of every controller that watches it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_client::{Cache, Caches, Resource, WorkQueue};
 use corten_meta::{Key, Object};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::Feeds;
 use super::controller::Keys;
@@ -43,22 +44,41 @@ pub struct Feed {
     pods: Rows<PodFacts>,
     nodes: Rows<NodeFacts>,
     /// A revision that the cache has certainly reached: events arrive in the order of revisions.
-    reached: watch::Sender<u64>,
+    pub reached: Reached,
 }
 
-impl Feed {
-    pub fn reached(&self) -> watch::Receiver<u64> {
-        self.reached.subscribe()
+/// How far a cache is. Who waits is woken in turn, and by every change: a deletion shows at no revision of its own.
+#[derive(Default)]
+pub struct Reached {
+    revision: AtomicU64,
+    told: Notify,
+}
+
+impl Reached {
+    fn advance(&self, revision: u64) {
+        self.revision.fetch_max(revision, Ordering::Relaxed);
+        self.told.notify_waiters();
+    }
+
+    /// Waits until something holds, which is asked again after every change.
+    pub async fn until(&self, holds: impl Fn(u64) -> bool) {
+        loop {
+            let told = self.told.notified();
+            if holds(self.revision.load(Ordering::Relaxed)) {
+                return;
+            }
+            told.await;
+        }
     }
 }
 
 /// Opens a cache for every resource and waits until all are filled: no decision is made on half a view.
-pub async fn open(caches: &Caches, routes: HashMap<ResourceType, Vec<Route>>) -> HashMap<ResourceType, Arc<Feed>> {
-    let mut feeds = HashMap::new();
+pub async fn open(caches: &Caches, routes: BTreeMap<ResourceType, Vec<Route>>) -> BTreeMap<ResourceType, Arc<Feed>> {
+    let mut feeds = BTreeMap::new();
     for (resource, routes) in routes {
         let cache = caches.dynamic(&address(resource));
         index(resource, &cache);
-        let (pods, nodes, reached) = (Rows::default(), Rows::default(), watch::Sender::new(0));
+        let (pods, nodes, reached) = (Rows::default(), Rows::default(), Reached::default());
         feeds.insert(resource, Arc::new(Feed { cache, routes, pods, nodes, reached }));
     }
     for feed in feeds.values() {
@@ -120,12 +140,7 @@ pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
             feed.pods.forget(&gone.header.uid);
             feed.nodes.forget(&gone.header.uid);
         }
-        let revision = change.object().map_or(0, |object| object.revision);
-        feed.reached.send_if_modified(|reached| {
-            let further = revision > *reached;
-            *reached = revision.max(*reached);
-            further
-        });
+        feed.reached.advance(change.object().map_or(0, |object| object.revision));
     }
 }
 

@@ -17,15 +17,20 @@ pub mod tend;
 mod view;
 mod worker;
 
+/// The time as controllers ask for it: the wall clock, or that of a simulation.
+#[cfg(test)]
+pub use crate::simulation::now;
 pub use apply::Applier;
 pub use controller::{Controller, Decide, Keys, Watch};
+#[cfg(not(test))]
+pub use corten_meta::time::now;
 pub use count::{Count, Counter, Label, RESULT};
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
 pub use rows::{NodeRow, PodRow};
 pub use scale::{ScaleAnswer, ScaleQuestion};
 pub use view::{Failure, View, claim_of_volume, decode, mentions, node_of_pod, selector_of_service};
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_client::{Caches, Client, Metrics, WorkQueue};
@@ -47,7 +52,7 @@ pub async fn run(
     metrics: &Metrics,
     shutdown: CancellationToken,
 ) {
-    let mut routes: HashMap<ResourceType, Vec<Route>> = HashMap::new();
+    let mut routes: BTreeMap<ResourceType, Vec<Route>> = BTreeMap::new();
     for (queue, controller) in &controllers {
         for watch in controller.watches() {
             routes.entry(watch.resource).or_default().push(Route { queue: queue.clone(), keys: watch.keys });
@@ -63,7 +68,8 @@ pub async fn run(
     for (queue, controller) in controllers {
         let applier = Applier::new(clients(controller.name()), controller.component(), shutdown.clone());
         let counter = count::Counter::new(metrics.clone());
-        let worker = worker::Worker::new(controller, queue, applier, feeds.clone(), counter, shutdown.clone());
+        let seen = (feeds.clone(), caches.client().clone());
+        let worker = worker::Worker::new(controller, queue, applier, seen, counter, shutdown.clone());
         for _ in 0..worker.count() {
             tasks.spawn(worker.clone().run());
         }
@@ -78,7 +84,7 @@ pub struct Watched(feed::CachedView);
 
 impl Watched {
     pub async fn open(controllers: &[Arc<dyn Decide>], caches: &Caches) -> Watched {
-        let mut routes: HashMap<ResourceType, Vec<Route>> = HashMap::new();
+        let mut routes: BTreeMap<ResourceType, Vec<Route>> = BTreeMap::new();
         for watch in controllers.iter().flat_map(|controller| controller.watches()) {
             routes.entry(watch.resource).or_default();
         }
@@ -92,4 +98,4 @@ impl Watched {
 }
 
 /// The feeds of all watched resources.
-type Feeds = Arc<HashMap<ResourceType, Arc<Feed>>>;
+type Feeds = Arc<BTreeMap<ResourceType, Arc<Feed>>>;

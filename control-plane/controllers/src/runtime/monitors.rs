@@ -3,7 +3,7 @@
 //! What the garbage collector, namespace deletion and quotas have in common: they care for all kinds, whichever there
 //! are just now. Built-in kinds share the caches of the other controllers, so that nothing is held twice.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub struct Monitors {
     listeners: Vec<Listener>,
     shutdown: CancellationToken,
     tasks: TaskTracker,
-    monitors: RwLock<HashMap<Resource, Monitor>>,
+    monitors: RwLock<BTreeMap<Resource, Monitor>>,
 }
 
 impl Monitors {
@@ -64,6 +64,7 @@ impl Monitors {
                 }
             };
             tokio::select! {
+                biased;
                 () = self.shutdown.cancelled() => break,
                 () = tokio::time::sleep(retry) => continue,
                 change = changes.next() => if change.is_none() { break },
@@ -79,7 +80,7 @@ impl Monitors {
         let (found, failing) = discovery::resources(client).await?;
         let ignored =
             |found: &Discovered| IGNORED.contains(&(found.resource.group.as_str(), found.resource.plural.as_str()));
-        let wanted: HashMap<Resource, Discovered> = found
+        let wanted: BTreeMap<Resource, Discovered> = found
             .into_iter()
             .filter(|found| found.allows(&["delete", "list", "watch"]) && !ignored(found))
             .map(|found| (found.resource.clone(), found))
@@ -116,6 +117,7 @@ impl Monitors {
             let mut changes = feed.subscribe();
             loop {
                 tokio::select! {
+                    biased;
                     () = ends.cancelled() => return,
                     change = changes.next() => match change {
                         Some(change) => monitors.listeners.iter().for_each(|listener| listener(&monitors, &told, &change)),
@@ -127,7 +129,7 @@ impl Monitors {
         Monitor { found, cache, stop }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Resource, Monitor>> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Resource, Monitor>> {
         self.monitors.read().unwrap_or_else(PoisonError::into_inner)
     }
 

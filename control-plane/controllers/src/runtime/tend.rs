@@ -21,6 +21,7 @@ pub async fn feed(
     let mut changes = cache.subscribe();
     loop {
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => return,
             change = changes.next() => match change {
                 Some(change) => keys(&change).into_iter().for_each(|key| queue.add(key)),

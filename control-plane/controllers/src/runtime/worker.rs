@@ -3,23 +3,23 @@
 //! Invariant: a controller never decides about a key on a view older than its own last write for that key, also one
 //! whose answer got lost. That is what keeps a stale cache from making it create everything twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use corten_client::WorkQueue;
+use corten_client::{Client, WorkQueue};
 use corten_meta::Key;
 use tokio_util::sync::CancellationToken;
 
 use super::Feeds;
-use super::apply::{Applied, Applier, Echo};
+use super::apply::{Applied, Applier, Echo, newest};
 use super::controller::Decide;
 use super::count::Counter;
 use super::feed::CachedView;
 use super::plan::ResourceType;
 use super::view::{Failure, View};
 
-/// An echo that takes longer was lost in a new list of the cache; a conflict will tell if the view is still stale.
+/// An echo that takes longer is asked for, instead of holding up a worker.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -30,7 +30,9 @@ pub struct Worker {
     feeds: Feeds,
     failures: Arc<Mutex<HashMap<Key, Failure>>>,
     /// Keys for which something may have been written that no answer told of, and where.
-    unsure: Arc<Mutex<HashMap<Key, ResourceType>>>,
+    unsure: Arc<Mutex<BTreeSet<(Key, ResourceType)>>>,
+    /// Asks what there is, as whoever fills the caches: not every controller may list what it writes.
+    reader: Client,
     counter: Arc<Counter>,
     shutdown: CancellationToken,
 }
@@ -40,12 +42,12 @@ impl Worker {
         controller: Arc<dyn Decide>,
         queue: WorkQueue<Key>,
         applier: Applier,
-        feeds: Feeds,
+        (feeds, reader): (Feeds, Client),
         counter: Counter,
         shutdown: CancellationToken,
     ) -> Worker {
         let (failures, unsure, counter) = (Arc::default(), Arc::default(), Arc::new(counter));
-        Worker { controller, queue, applier, feeds, failures, unsure, counter, shutdown }
+        Worker { controller, queue, applier, feeds, failures, unsure, reader, counter, shutdown }
     }
 
     /// How many of them the controller wants.
@@ -71,10 +73,10 @@ impl Worker {
         let began = Instant::now();
         let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
         let mut view = CachedView::new(self.feeds.clone(), failure);
-        let mut plan = self.controller.decide(&view, key, corten_meta::time::now());
+        let mut plan = self.controller.decide(&view, key, super::now());
         if plan.questions().next().is_some() {
             view.scales = self.applier.ask(&plan).await;
-            plan = self.controller.decide(&view, key, corten_meta::time::now());
+            plan = self.controller.decide(&view, key, super::now());
         }
         if let Some(after) = plan.requeue_after {
             self.queue.add_after(key.clone(), after);
@@ -86,7 +88,7 @@ impl Worker {
         let Applied { echoes, failure, unsure } = self.applier.apply(plan.actions).await;
         self.counter.count(key, &plan.counts, failure.is_none(), began.elapsed());
         if let Some(resource) = unsure {
-            self.unsure.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), resource);
+            self.doubt(key, resource);
         }
         match failure {
             None => self.succeeded(key),
@@ -100,31 +102,40 @@ impl Worker {
             }
         }
         for echo in echoes {
+            let resource = echo.resource();
             let heard = tokio::time::timeout(ECHO_TIMEOUT, self.heard(&view, echo));
-            if self.shutdown.run_until_cancelled(heard).await.is_none() {
-                return;
+            match self.shutdown.run_until_cancelled(heard).await {
+                None => return,
+                Some(Err(_)) => self.doubt(key, resource),
+                Some(Ok(())) => {}
             }
         }
     }
 
-    /// Whether the view holds all that may have been written for the key. After a lost answer the server is asked how
-    /// far it is, and the cache is waited for. Where keys are worked on one at a time, because what is decided for one
-    /// depends on what was written for others, a doubt about one is a doubt about all.
+    /// Something may have been written for the key that the cache does not show.
+    fn doubt(&self, key: &Key, resource: ResourceType) {
+        self.unsure.lock().unwrap_or_else(PoisonError::into_inner).insert((key.clone(), resource));
+    }
+
+    /// Whether the view holds all that may have been written for the key. After a lost answer the server is asked what
+    /// there is, and the cache waited for; one that hears nothing, because its watch is broken, is a reason to wait
+    /// longer, not to decide. Where keys are worked on one at a time, because what is decided for one depends on what
+    /// was written for others, a doubt about one is a doubt about all.
     async fn is_sure(&self, key: &Key) -> bool {
         let alone = self.count() == 1;
         let doubts: Vec<(Key, ResourceType)> = {
             let unsure = self.unsure.lock().unwrap_or_else(PoisonError::into_inner);
-            let concerned = unsure.iter().filter(|(of, _)| alone || *of == key);
-            concerned.map(|(of, resource)| (of.clone(), *resource)).collect()
+            unsure.iter().filter(|(of, _)| alone || of == key).cloned().collect()
         };
         for (of, resource) in doubts {
             if let Some(feed) = self.feeds.get(&resource) {
-                let Ok(revision) = self.applier.revision(resource, &of.namespace).await else { return false };
-                let mut reached = feed.reached();
-                // A cache that hears nothing more has nothing more to hear: what was written is told within the bound.
-                let _ = tokio::time::timeout(ECHO_TIMEOUT, reached.wait_for(|so_far| *so_far >= revision)).await;
+                let Ok(newest) = newest(&self.reader, resource, &of.namespace).await else { return false };
+                let reached = feed.reached.until(|so_far| so_far >= newest);
+                if tokio::time::timeout(ECHO_TIMEOUT, reached).await.is_err() {
+                    return false;
+                }
             }
-            self.unsure.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
+            self.unsure.lock().unwrap_or_else(PoisonError::into_inner).remove(&(of, resource));
         }
         true
     }
@@ -136,15 +147,8 @@ impl Worker {
 
     /// Waits until the cache shows a write. A resource that the controller does not watch is not waited for.
     async fn heard(&self, view: &CachedView, echo: Echo) {
-        let (Echo::Written { resource, .. } | Echo::Deleted { resource, .. }) = &echo;
-        let Some(feed) = self.feeds.get(resource) else { return };
-        let mut reached = feed.reached();
-        loop {
-            let so_far = *reached.borrow_and_update();
-            if is_shown(view, &echo, so_far) || reached.changed().await.is_err() {
-                return;
-            }
-        }
+        let Some(feed) = self.feeds.get(&echo.resource()) else { return };
+        feed.reached.until(|so_far| is_shown(view, &echo, so_far)).await;
     }
 }
 

@@ -1,28 +1,41 @@
-//! Controllers on a faulty API: writes that are refused, answers that get lost, caches that lag, processes that start
-//! anew, others that write too. Seeded, so that a failure can be replayed.
+//! Controllers on a faulty API: writes that are refused, answers that get lost, caches that lag, watches that break off,
+//! managers that crash and whose last writes arrive late, others that write too. Seeded, so that a failure can be
+//! replayed.
 //!
-//! [`workloads`] plays those that keep pods, [`makers`] all others that create something. What must hold at every step:
-//! nothing is there more often than it was ever asked for. What must hold when the faults end: everything is as asked,
-//! and nothing is left over. [`everyone`] plays all there are, each alone and all together, on worlds put
-//! together at random.
+//! One mechanism plays everything: [`cluster`] runs the real managers on [`server`], a network that fails in front of
+//! [`api`], the API in memory. What differs is a [`cluster::World`]: which controllers run, what there is, what happens,
+//! what no write may ever do, and what must be so when the faults have ended and nobody has anything to do. Time is
+//! tokio's and paused; an hour of the simulation costs nothing.
+//!
+//! [`everyone`] asks the two properties of each controller alone: it comes to an end, and the order of lists does not
+//! matter to it.
 
+mod api;
+mod cluster;
 mod everyone;
+
+mod identities;
 mod makers;
+mod namespaces;
+mod ownership;
+mod server;
 mod workloads;
 mod worlds;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
+use std::cell::Cell;
 
-use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::Pod;
-use corten_meta::{Key, Object};
+use corten_meta::Value;
+use http::Method;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
+use tokio::time::Instant;
 
-use crate::model::{Model, NOW, Told};
-use crate::runtime::{Action, Decide};
-use crate::workload::owner::controller_of;
-use crate::workload::pods;
+use crate::model::NOW;
+use cluster::{authority, path_of};
+use server::Server;
+
+/// What is older than this, every cache has heard of: no watch lags and no request takes that long.
+const SETTLED: SignedDuration = SignedDuration::from_secs(30);
 
 /// A small generator of its own: the same numbers for the same seed, whatever a library does.
 pub struct Random(u64);
@@ -42,133 +55,106 @@ impl Random {
     pub fn chance(&mut self, percent: usize) -> bool {
         self.next(100) < percent
     }
-}
 
-/// A controller with its own view of the world.
-pub struct Actor {
-    controller: Arc<dyn Decide>,
-    cache: Model,
-    /// How much of the log its cache has taken over.
-    position: usize,
-    pending: BTreeSet<Key>,
-    /// A key is not looked at before the cache shows what was written for it.
-    floors: BTreeMap<Key, usize>,
-}
-
-impl Actor {
-    pub fn new(controller: Arc<dyn Decide>) -> Actor {
-        let (cache, pending, floors) = (Model::default(), BTreeSet::new(), BTreeMap::new());
-        Actor { controller, cache, position: 0, pending, floors }
+    pub fn per_mille(&mut self, of: usize) -> bool {
+        self.next(1000) < of
     }
 
-    fn wake(&mut self, told: &Told) {
-        for watch in self.controller.watches().iter().filter(|watch| watch.resource.kind == told.kind) {
-            self.pending.extend((watch.keys)(&self.cache, &told.change));
-        }
-    }
-
-    /// Takes over some more of what happened.
-    pub fn listen(&mut self, server: &Model, most: usize) {
-        let log = server.log.as_deref().unwrap_or_default();
-        for told in log.iter().skip(self.position).take(most) {
-            self.cache.follow(told);
-            self.position += 1;
-            self.wake(told);
-        }
-    }
-
-    /// Forgets everything and lists anew.
-    pub fn restart(&mut self, server: &Model) {
-        self.cache = server.listed();
-        self.position = server.log.as_ref().map_or(0, Vec::len);
-        self.pending.clear();
-        self.floors.clear();
-        server.told().for_each(|told| self.wake(&told));
-    }
-
-    /// Looks at one key and writes what it decides, as far as the API lets it.
-    pub fn act(&mut self, server: &mut Model, random: &mut Random, faults: bool) {
-        // Where keys are worked on one at a time, a write for one holds up all.
-        let alone = self.controller.workers() == 1;
-        let shown = |key: &Key| self.floors.iter().all(|(of, at)| self.position >= *at || !(alone || of == key));
-        let ready: Vec<Key> = self.pending.iter().filter(|key| shown(key)).cloned().collect();
-        let Some(key) = ready.get(random.next(ready.len())).cloned() else { return };
-        self.pending.remove(&key);
-        self.cache.reversed = random.chance(50);
-        let plan = self.controller.decide(&self.cache, &key, *NOW);
-        crate::rights::assert_permitted(self.controller.name(), &plan);
-        for action in &plan.actions {
-            let refused = faults && random.chance(6);
-            let answer_lost = faults && random.chance(4);
-            let outcome = if refused { Err("refused".to_owned()) } else { attempt(server, action) };
-            self.floors.insert(key.clone(), server.log.as_ref().map_or(0, Vec::len));
-            if outcome.is_err() || answer_lost {
-                self.pending.insert(key);
-                return;
-            }
-        }
+    pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
+        all.get(self.next(all.len()))
     }
 }
 
-/// One action as the runtime takes it: what is gone need be neither patched nor deleted.
-fn attempt(server: &mut Model, action: &Action) -> Result<(), String> {
-    match (server.attempt(action), action) {
-        (Err(why), Action::Patch { .. } | Action::Delete { .. }) if why.ends_with("is gone") => Ok(()),
-        (outcome, _) => outcome,
+thread_local! {
+    /// When the simulation on this thread began.
+    static STARTED: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+fn start_clock() {
+    STARTED.set(Some(Instant::now()));
+}
+
+fn stop_clock() {
+    STARTED.set(None);
+}
+
+/// The time of the simulation on this thread, or else of the day.
+pub fn now() -> Timestamp {
+    match STARTED.get() {
+        Some(started) => {
+            let passed = SignedDuration::try_from(started.elapsed()).unwrap_or_default();
+            NOW.checked_add(passed).unwrap_or(*NOW)
+        }
+        None => corten_meta::time::now(),
     }
 }
 
-/// A pod goes one step on its way: runs, ends, or is let go.
-fn kubelet(server: &mut Model, random: &mut Random) {
-    let all: Vec<Pod> = server.typed();
-    let Some(pod) = all.get(random.next(all.len())) else { return };
-    let mut value = pod.to_value();
-    let ends = controller_of(&pod.metadata).is_some_and(|owner| owner.kind == "Job");
-    if pods::is_terminating(pod) {
-        let held = pod.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
-        match held {
-            true if pods::is_terminal(pod) => return,
-            true => value["status"]["phase"] = json!("Failed"),
-            false => return server.remove("Pod", pod.namespace(), pod.name()),
+/// How long an object has been there.
+fn age(object: &Value) -> SignedDuration {
+    let created = object["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    created.map_or(SignedDuration::ZERO, |created| now().duration_since(created))
+}
+
+/// Everything of a kind.
+fn all(server: &Server, kind: &str) -> Vec<Value> {
+    let state = server.state();
+    let model = &state.api.model;
+    model.keys(kind).iter().map(|key| model.value(kind, &key.namespace, &key.name)).collect()
+}
+
+/// Something of a kind, if there is anything.
+fn any(server: &Server, random: &mut Random, kind: &str) -> Option<Value> {
+    let state = server.state();
+    let keys = state.api.model.keys(kind);
+    random.one_of(&keys).map(|key| state.api.model.value(kind, &key.namespace, &key.name))
+}
+
+/// Somebody writes something that matters to nobody, but takes the version away.
+fn touch(server: &Server, random: &mut Random, kind: &str) {
+    let Some(object) = any(server, random, kind) else { return };
+    let patch = json!({"metadata": {"annotations": {"touched": random.next(1000).to_string()}}});
+    let _ = server.ask("user", Method::PATCH, &path_of(&object), &patch);
+}
+
+/// A user deletes something, by one of the policies.
+fn delete(server: &Server, object: &Value, policy: Option<&str>) {
+    let _ = server.ask("user", Method::DELETE, &path_of(object), &json!({"propagationPolicy": policy}));
+}
+
+/// A pod goes one step on its way: is bound, runs, ends, or is let go. Pods of Jobs end by themselves.
+fn kubelet(server: &Server, random: &mut Random) {
+    let Some(pod) = any(server, random, "Pod") else { return };
+    let path = path_of(&pod);
+    let status = |body: Value| {
+        let _ = server.ask("kubelet", Method::PATCH, &format!("{path}/status"), &json!({ "status": body }));
+    };
+    let phase = pod["status"]["phase"].as_str().unwrap_or("Pending").to_owned();
+    let ended = ["Succeeded", "Failed"].contains(&phase.as_str());
+    let owner = &pod["metadata"]["ownerReferences"][0]["kind"];
+    let terminated = |code: i32| {
+        json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z"}}}])
+    };
+    if pod["spec"]["nodeName"].is_null() {
+        let node = any(server, random, "Node").map_or("a".to_owned(), |node| corten_meta::name(&node).to_owned());
+        let _ = server.ask("scheduler", Method::POST, &format!("{path}/binding"), &json!({"target": {"name": node}}));
+    } else if !pod["metadata"]["deletionTimestamp"].is_null() {
+        if !ended {
+            return status(json!({"phase": "Failed", "containerStatuses": terminated(137)}));
         }
-    } else if pods::is_terminal(pod) || (!ends && pods::is_ready(pod)) {
-        return;
-    } else if ends && pods::is_ready(pod) {
+        let _ = server.ask("kubelet", Method::DELETE, &path, &json!({"gracePeriodSeconds": 0}));
+    } else if !ended && phase != "Running" {
+        // No two pods have the same address: uids are numbered.
+        let number: usize = corten_meta::uid(&pod).rsplit('-').next().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let ip = format!("10.0.{}.{}", number / 250, 1 + number % 250);
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": corten_meta::time::rfc3339(now())});
+        let started = corten_meta::time::rfc3339(now());
+        status(
+            json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "startTime": started, "conditions": [ready]}),
+        );
+    } else if !ended && *owner == "Job" {
         let succeeded = random.chance(80);
-        value["status"]["phase"] = json!(if succeeded { "Succeeded" } else { "Failed" });
-        let terminated = json!({"exitCode": i32::from(!succeeded), "finishedAt": "2026-01-01T00:00:00Z"});
-        value["status"]["containerStatuses"] = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": terminated}}]);
-    } else {
-        value["status"]["phase"] = json!("Running");
-        value["status"]["conditions"] =
-            json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-    }
-    server.put(value);
-}
-
-/// What a garbage collector does: whose owners are all gone goes too, or is on its way while something holds it.
-fn collect(server: &mut Model) {
-    let uids: HashSet<&str> = server.objects().map(|(_, object)| object.header.uid.as_str()).collect();
-    let owned = server.objects().filter(|(_, object)| !object.header.owners.is_empty());
-    let left = owned.filter(|(_, object)| !object.header.owners.iter().any(|owner| uids.contains(owner.uid.as_str())));
-    let left: Vec<(String, Arc<Object>)> = left.map(|(kind, object)| (kind.to_owned(), object.clone())).collect();
-    for (kind, object) in left {
-        if object.header.finalizers.is_empty() {
-            server.remove(&kind, &object.header.namespace, &object.header.name);
-        } else if object.header.deletion_timestamp.is_none() {
-            let mut value = object.value();
-            value["metadata"]["deletionTimestamp"] = json!(corten_meta::time::rfc3339(*NOW));
-            server.put(value);
-        }
-    }
-}
-
-/// Plays a world of every seed; a failure names its seed.
-fn play(seeds: u64, one: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    for seed in 1..=seeds {
-        if let Err(panic) = std::panic::catch_unwind(|| one(seed)) {
-            eprintln!("the seed was {seed}");
-            std::panic::resume_unwind(panic);
-        }
+        let phase = if succeeded { "Succeeded" } else { "Failed" };
+        status(json!({"phase": phase, "containerStatuses": terminated(i32::from(!succeeded)), "conditions": null}));
     }
 }

@@ -205,7 +205,7 @@ impl Pass<'_> {
         };
         // The update is complete when all are of it and ready: it becomes the current revision.
         let complete = self.is_rolling()
-            && status.updated_replicas == Some(status.replicas)
+            && updated == status.replicas
             && ready == status.replicas
             && status.replicas == self.replicas();
         if complete {

@@ -7,7 +7,7 @@ use crate::{Dynamic, Error, ListOptions, WatchEvent};
 use corten_meta::Object;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -150,8 +150,8 @@ impl Reflector {
     /// Follows a watch to its end. While the initial events of a streaming list arrive, they are gathered; their
     /// closing bookmark makes them the content of the cache.
     async fn drain(&mut self, mut events: BoxStream<'static, Result<WatchEvent, Error>>) -> End {
-        let mut initial: Option<HashMap<corten_meta::Key, Arc<Object>>> =
-            if self.revision.is_none() { Some(HashMap::new()) } else { None };
+        let mut initial: Option<BTreeMap<corten_meta::Key, Arc<Object>>> =
+            if self.revision.is_none() { Some(BTreeMap::new()) } else { None };
         while let Some(event) = events.next().await {
             let (object, deleted) = match event {
                 Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => (object, false),

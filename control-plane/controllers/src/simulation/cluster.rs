@@ -1,0 +1,288 @@
+//! A run of one world: managers that start, stop and crash on a faulty API while users and kubelets go about their
+//! business; then the faults end, everything comes to rest, and is looked at.
+//!
+//! The managers are the real ones, with their caches, queues and clients. A run that fails is made smaller as long as
+//! it still fails, and says how to repeat it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use corten_meta::Value;
+use http::Method;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::Random;
+use super::server::{Faults, Judge, Server};
+use crate::{Config, Error, LoadBalancerAddresses, SigningAuthority};
+
+/// What is played.
+pub struct World {
+    /// The controllers that run, by name.
+    pub controllers: &'static [&'static str],
+    /// With more than one manager they stand for election.
+    pub managers: usize,
+    /// What is there at first.
+    pub objects: fn(&mut Random) -> Vec<Value>,
+    /// What else is there at first.
+    pub begins: fn(&Server, &mut Random),
+    /// Something that users do, or that breaks.
+    pub happens: fn(&Server, &mut Random),
+    /// What goes on in any case: kubelets and others that controllers wait for.
+    pub goes_on: fn(&Server, &mut Random),
+    /// Judges every write.
+    pub judge: fn() -> Judge,
+    /// What must be so when everything is at rest.
+    pub at_rest: fn(&Server) -> Result<(), String>,
+    pub faults: Faults,
+    /// The longest time between two things that happen.
+    pub pace: Duration,
+    /// How much happens before the faults end.
+    pub steps: usize,
+    /// Seeds of a usual run.
+    pub seeds: u64,
+}
+
+/// How long nothing may be written before everything counts as at rest; retries come at greater and greater intervals.
+const QUIET_ROUNDS: usize = 30;
+const ROUND: Duration = Duration::from_secs(10);
+const MOST_ROUNDS: usize = 250;
+/// How many writes are shown of a run that failed.
+const LAST: usize = 60;
+
+/// Plays the world for every seed, `CORTEN_SIMULATION_SEEDS` of them if that is set, from `CORTEN_SIMULATION_FIRST` on.
+pub fn play(world: &World) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("CORTEN_SIMULATION_FIRST").unwrap_or(1);
+    let seeds = number("CORTEN_SIMULATION_SEEDS").unwrap_or(world.seeds);
+    for seed in first..first + seeds {
+        if let Err(wrong) = run(world, seed, world.steps, world.faults) {
+            let (steps, faults, wrong) = shrink(world, seed, wrong);
+            panic!("seed {seed}, {steps} steps, {faults:?}: {wrong}");
+        }
+    }
+}
+
+/// Fewer steps and fewer kinds of faults, as long as it fails.
+fn shrink(world: &World, seed: u64, wrong: String) -> (usize, Faults, String) {
+    let (mut steps, mut faults, mut wrong) = (world.steps, world.faults, wrong);
+    let without: [fn(&mut Faults); 5] =
+        [|all| all.refused = 0, |all| all.lost = 0, |all| all.slow = 0, |all| all.late = 0, |all| all.broken = 0];
+    for remove in without {
+        let mut fewer = faults;
+        remove(&mut fewer);
+        if let Err(still) = run(world, seed, steps, fewer) {
+            (faults, wrong) = (fewer, still);
+        }
+    }
+    while steps > 0 {
+        match run(world, seed, steps * 2 / 3, faults) {
+            Err(still) => (steps, wrong) = (steps * 2 / 3, still),
+            Ok(_) => break,
+        }
+    }
+    (steps, faults, wrong)
+}
+
+/// One run; says what was written in it.
+pub fn run(world: &World, seed: u64, steps: usize, faults: Faults) -> Result<Vec<String>, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let began = std::time::Instant::now();
+    let outcome = runtime.block_on(async {
+        super::start_clock();
+        corten_client::replay(seed);
+        let mut run = Run::begin(world, seed, faults);
+        let outcome = run.whole(steps).await;
+        run.managers.iter_mut().for_each(Manager::crash);
+        let trace = std::mem::take(&mut run.server.state().trace);
+        let last = &trace[trace.len().saturating_sub(LAST)..];
+        let wrong = outcome.err().map(|wrong| format!("{wrong}\nlast writes:\n  {}", last.join("\n  ")));
+        wrong.map_or(Ok(trace), Err)
+    });
+    super::stop_clock();
+    if std::env::var_os("CORTEN_SIMULATION_TIMES").is_some() {
+        eprintln!("seed {seed}: {:?}", began.elapsed());
+    }
+    outcome
+}
+
+struct Run<'a> {
+    world: &'a World,
+    server: Server,
+    random: Random,
+    managers: Vec<Manager>,
+    started: usize,
+}
+
+impl Run<'_> {
+    fn begin(world: &World, seed: u64, faults: Faults) -> Run<'_> {
+        let mut random = Random::new(seed.wrapping_mul(31) + 7);
+        let server = Server::new(seed, faults, (world.judge)());
+        let home = serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}});
+        put(&server, &home);
+        for object in (world.objects)(&mut random) {
+            put(&server, &object);
+        }
+        (world.begins)(&server, &mut random);
+        Run { world, server, random, managers: Vec::new(), started: 0 }
+    }
+
+    async fn whole(&mut self, steps: usize) -> Result<(), String> {
+        for _ in 0..self.world.managers {
+            let manager = self.start();
+            self.managers.push(manager);
+        }
+        for _ in 0..steps {
+            let most = self.world.pace.as_millis() as usize;
+            sleep(Duration::from_millis(self.random.next(most) as u64)).await;
+            self.step().await;
+            self.nothing_broke()?;
+        }
+        self.server.state().faults = Faults::NONE;
+        self.settle().await?;
+        (self.world.at_rest)(&self.server)
+    }
+
+    fn start(&mut self) -> Manager {
+        self.started += 1;
+        Manager::start(&self.server, self.world, self.started)
+    }
+
+    async fn step(&mut self) {
+        let who = self.random.next(self.managers.len());
+        match self.random.next(60) {
+            0 => {
+                self.managers[who].crash();
+                self.managers[who] = self.start();
+            }
+            1 => {
+                self.managers[who].stop().await;
+                self.managers[who] = self.start();
+            }
+            2..30 => (self.world.happens)(&self.server, &mut self.random),
+            _ => (self.world.goes_on)(&self.server, &mut self.random),
+        }
+        self.replace_ended();
+    }
+
+    /// Who lost the lease ends, and is started anew by whoever watches over processes.
+    fn replace_ended(&mut self) {
+        for who in 0..self.managers.len() {
+            if self.managers[who].task.is_finished() {
+                self.managers[who].crash();
+                self.managers[who] = self.start();
+            }
+        }
+    }
+
+    fn nothing_broke(&self) -> Result<(), String> {
+        let state = self.server.state();
+        state.broken.first().map_or(Ok(()), |broken| Err(broken.clone()))
+    }
+
+    async fn settle(&mut self) -> Result<(), String> {
+        let mut quiet = 0;
+        for _ in 0..MOST_ROUNDS {
+            let before = self.revision();
+            for _ in 0..6 {
+                sleep(ROUND / 6).await;
+                (self.world.goes_on)(&self.server, &mut self.random);
+                self.replace_ended();
+            }
+            self.nothing_broke()?;
+            quiet = if self.revision() == before { quiet + 1 } else { 0 };
+            if quiet == QUIET_ROUNDS {
+                return Ok(());
+            }
+        }
+        Err("it does not come to rest".to_owned())
+    }
+
+    /// How often anything was written; a lease is written all the time.
+    fn revision(&self) -> u64 {
+        let state = self.server.state();
+        state.api.model.revision - state.leases
+    }
+}
+
+/// Creates an object as a user does, with the status it brings along.
+pub fn put(server: &Server, object: &Value) {
+    let path = collection(object);
+    if let Err(refused) = server.ask("user", Method::POST, &path, object) {
+        panic!("{path}: {}", refused.message);
+    }
+}
+
+/// The path of the collection that an object belongs to.
+pub fn collection(object: &Value) -> String {
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
+    let kind = corten_api::by_gvk(group, short, object["kind"].as_str().unwrap_or_default());
+    let kind = kind.unwrap_or_else(|| panic!("no kind {version} {}", object["kind"]));
+    let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
+    match kind.namespaced {
+        true => format!("{root}/{short}/namespaces/{}/{}", corten_meta::namespace(object), kind.plural),
+        false => format!("{root}/{short}/{}", kind.plural),
+    }
+}
+
+/// The path of an object.
+pub fn path_of(object: &Value) -> String {
+    format!("{}/{}", collection(object), corten_meta::name(object))
+}
+
+/// One manager, as a process.
+struct Manager {
+    task: JoinHandle<Result<(), Error>>,
+    shutdown: CancellationToken,
+    cut: Arc<AtomicBool>,
+}
+
+impl Manager {
+    fn start(server: &Server, world: &World, number: usize) -> Manager {
+        let (cut, shutdown) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
+        let (line, wire) = (server.clone(), cut.clone());
+        let clients: crate::Clients = Arc::new(move |who: &str| line.client(who, &wire));
+        let config = Config {
+            identity: format!("manager-{number}"),
+            leader_elect: world.managers > 1,
+            root_ca: "PEM".to_owned(),
+            local_volumes: true,
+            load_balancer: Some(LoadBalancerAddresses::Nodes { kept_ports: [22].into() }),
+            signing_authority: Some(super::authority()),
+            controllers: world.controllers.iter().map(|name| (*name).to_owned()).collect(),
+            ..Config::default()
+        };
+        let task = tokio::spawn(crate::run(config, clients, shutdown.clone()));
+        Manager { task, shutdown, cut }
+    }
+
+    /// Ends at once: what it sent may still arrive, but it sends nothing more and hears nothing.
+    fn crash(&mut self) {
+        self.cut.store(true, Ordering::SeqCst);
+        self.task.abort();
+        self.shutdown.cancel();
+    }
+
+    /// Ends in order.
+    async fn stop(&mut self) {
+        self.shutdown.cancel();
+        let _ = tokio::time::timeout(Duration::from_secs(60), &mut self.task).await;
+        self.crash();
+    }
+}
+
+/// The authority of all runs: made once, because keys take their time.
+pub fn authority() -> SigningAuthority {
+    static AUTHORITY: std::sync::LazyLock<SigningAuthority> = std::sync::LazyLock::new(|| {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        SigningAuthority { certificate, key: key.serialize_pem() }
+    });
+    AUTHORITY.clone()
+}

@@ -1,0 +1,204 @@
+//! Namespaces that come and go, with what is in them and the quotas upon it.
+//!
+//! Nothing is taken from a namespace that stays, pods go before all else, and in the end every namespace on its way out
+//! is gone. What a quota says is in use is what is there.
+
+use corten_meta::Value;
+use http::Method;
+use serde_json::json;
+
+use super::cluster::{World, collection, path_of, play, put};
+use super::server::{Faults, Judge, Server, Write};
+use super::{Random, all, any, delete, kubelet, touch};
+
+const EMPTIER: &str = "namespace-controller";
+const COUNTER: &str = "resourcequota-controller";
+const KINDS: [&str; 4] = ["ConfigMap", "Secret", "Pod", "Endpoints"];
+const NAMES: [&str; 3] = ["stays", "one", "two"];
+
+const WORLD: World = World {
+    controllers: &[
+        "namespace-controller",
+        "resourcequota-controller",
+        "garbage-collector-controller",
+        "serviceaccount-controller",
+        "root-ca-certificate-publisher-controller",
+    ],
+    managers: 1,
+    objects,
+    begins: |_, _| {},
+    happens,
+    goes_on,
+    judge,
+    at_rest,
+    faults: Faults::MANY,
+    pace: std::time::Duration::from_millis(500),
+    steps: 250,
+    seeds: 4,
+};
+
+fn objects(_: &mut Random) -> Vec<Value> {
+    let mut all = vec![json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})];
+    for name in NAMES {
+        all.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+        all.push(quota(name));
+    }
+    all
+}
+
+fn quota(namespace: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": namespace, "name": "q"},
+        "spec": {"hard": {"pods": "9", "requests.cpu": "5", "count/configmaps": "20", "secrets": "20"}}})
+}
+
+fn happens(server: &Server, random: &mut Random) {
+    let namespace = NAMES[random.next(NAMES.len())];
+    match random.next(20) {
+        0..9 => {
+            let new = content(random, namespace);
+            let _ = server.ask("user", Method::POST, &collection(&new), &new);
+        }
+        9 if namespace != "stays" => {
+            let path = format!("/api/v1/namespaces/{namespace}");
+            let _ = server.ask("user", Method::DELETE, &path, &json!({}));
+        }
+        10 | 11 => {
+            let kind = KINDS[random.next(KINDS.len())];
+            if let Some(object) = any(server, random, kind) {
+                delete(server, &object, None);
+            }
+        }
+        12 => {
+            let Some(mut quota) = any(server, random, "ResourceQuota") else { return };
+            quota["spec"]["hard"]["pods"] = json!(random.next(12).to_string());
+            let _ = server.ask("user", Method::PUT, &path_of(&quota), &quota);
+        }
+        13 => {
+            let new = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+            if server.ask("user", Method::POST, &collection(&new), &new).is_ok() {
+                put(server, &quota(namespace));
+            }
+        }
+        _ => {
+            let kinds = ["ConfigMap", "Secret", "Pod", "Endpoints", "Namespace", "ResourceQuota"];
+            let kind = kinds[random.next(kinds.len())];
+            touch(server, random, kind);
+        }
+    }
+}
+
+fn content(random: &mut Random, namespace: &str) -> Value {
+    let kind = KINDS[random.next(KINDS.len())];
+    let name = format!("o{}", random.next(8));
+    let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": namespace, "name": name}});
+    if random.chance(25) {
+        object["metadata"]["finalizers"] = json!(["example.com/held"]);
+    }
+    if kind == "Pod" {
+        let requests = json!({"requests": {"cpu": format!("{}m", 100 * random.next(5))}});
+        object["spec"] = json!({"containers": [{"name": "c", "image": "i", "resources": requests}]});
+    }
+    object
+}
+
+/// Kubelets, and whoever holds things and lets them go.
+fn goes_on(server: &Server, random: &mut Random) {
+    kubelet(server, random);
+    let kind = KINDS[random.next(KINDS.len())];
+    let leaving = |one: &Value| {
+        !one["metadata"]["deletionTimestamp"].is_null()
+            && one["metadata"]["finalizers"].as_array().is_some_and(|held| !held.is_empty())
+    };
+    if let Some(object) = any(server, random, kind).filter(leaving) {
+        let _ = server.ask("holder", Method::PATCH, &path_of(&object), &json!({"metadata": {"finalizers": null}}));
+    }
+}
+
+fn judge() -> Judge {
+    Box::new(|write: &Write<'_>| match write.who {
+        EMPTIER => judge_emptier(write),
+        COUNTER => judge_counter(write),
+        _ => Ok(()),
+    })
+}
+
+fn judge_emptier(write: &Write<'_>) -> Result<(), String> {
+    let Some(old) = &write.old else { return Err("it made something".to_owned()) };
+    let namespace = match write.kind {
+        "Namespace" => Some(old.clone()),
+        _ => write.after.find("Namespace", "", corten_meta::namespace(old)),
+    };
+    let leaves = |one: &Value| !one["metadata"]["deletionTimestamp"].is_null();
+    if !namespace.as_ref().is_some_and(leaves) {
+        return Err("its namespace is not on its way out".to_owned());
+    }
+    if write.kind == "Namespace" {
+        let inside = |one: &str| {
+            let keys = write.after.keys(one);
+            keys.iter().filter(|key| key.namespace == corten_meta::name(old)).count()
+        };
+        let left: usize = KINDS.iter().map(|kind| inside(kind)).sum();
+        return match write.new {
+            None if left > 0 => Err(format!("{left} objects are left in it")),
+            _ => Ok(()),
+        };
+    }
+    let pods = write.after.keys("Pod");
+    if write.kind != "Pod" && pods.iter().any(|key| key.namespace == corten_meta::namespace(old)) {
+        return Err("it went before the pods".to_owned());
+    }
+    Ok(())
+}
+
+fn judge_counter(write: &Write<'_>) -> Result<(), String> {
+    let (Some(old), Some(new)) = (&write.old, &write.new) else { return Err("it made or took something".to_owned()) };
+    let same = |field: &str| old["spec"][field] == new["spec"][field];
+    match write.kind == "ResourceQuota" && same("hard") {
+        true => Ok(()),
+        false => Err("it wrote more than what is in use".to_owned()),
+    }
+}
+
+fn at_rest(server: &Server) -> Result<(), String> {
+    for namespace in all(server, "Namespace") {
+        let name = corten_meta::name(&namespace);
+        if !namespace["metadata"]["deletionTimestamp"].is_null() {
+            return Err(format!("{name} does not go: {}", namespace["status"]));
+        }
+        let there = |kind: &str, wanted: &str| {
+            all(server, kind).iter().any(|one| corten_meta::namespace(one) == name && corten_meta::name(one) == wanted)
+        };
+        if !there("ServiceAccount", "default") || !there("ConfigMap", "kube-root-ca.crt") {
+            return Err(format!("{name} lacks what every namespace has"));
+        }
+    }
+    for quota in all(server, "ResourceQuota") {
+        let (used, truth) = (&quota["status"]["used"], in_use(server, corten_meta::namespace(&quota)));
+        if *used != truth || quota["status"]["hard"] != quota["spec"]["hard"] {
+            return Err(format!("{used} is not in use, {truth} is: {quota}"));
+        }
+    }
+    Ok(())
+}
+
+/// What there is, counted anew.
+fn in_use(server: &Server, namespace: &str) -> Value {
+    let of = |kind: &str| -> Vec<Value> {
+        all(server, kind).into_iter().filter(|one| corten_meta::namespace(one) == namespace).collect()
+    };
+    let alive = |pod: &Value| !["Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == *phase);
+    let pods: Vec<Value> = of("Pod").into_iter().filter(alive).collect();
+    let cpu = |pod: &Value| {
+        let text = pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].as_str().unwrap_or("0").to_owned();
+        text.strip_suffix('m').and_then(|milli| milli.parse::<i64>().ok()).unwrap_or(0)
+    };
+    let cpu: i64 = pods.iter().map(cpu).sum();
+    let cpu = if cpu % 1000 == 0 { (cpu / 1000).to_string() } else { format!("{cpu}m") };
+    json!({"pods": pods.len().to_string(), "requests.cpu": cpu,
+        "count/configmaps": of("ConfigMap").len().to_string(), "secrets": of("Secret").len().to_string()})
+}
+
+#[test]
+fn namespaces_empty_and_go_and_quotas_tell_the_truth() {
+    play(&WORLD);
+}

@@ -1,0 +1,223 @@
+//! What owns and is owned: the garbage collector on graphs that users build and take apart.
+//!
+//! Nothing goes while an owner of it lives; what is set free stays; who waits for its dependents goes after them; and in
+//! the end all that has lost its owners is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use corten_meta::Value;
+use http::Method;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::cluster::{World, path_of, play};
+use super::server::{Faults, Judge, Server, Write};
+use super::{Random, SETTLED, all, any, delete, now, touch};
+use crate::model::Model;
+
+const COLLECTOR: &str = "generic-garbage-collector";
+const KINDS: [&str; 4] = ["ConfigMap", "Secret", "ServiceAccount", "ClusterRole"];
+
+const WORLD: World = World {
+    controllers: &["garbage-collector-controller"],
+    managers: 1,
+    objects,
+    begins: |_, _| {},
+    happens,
+    goes_on: |_, _| {},
+    judge,
+    at_rest,
+    faults: Faults::MANY,
+    pace: std::time::Duration::from_millis(700),
+    steps: 250,
+    seeds: 5,
+};
+
+fn objects(random: &mut Random) -> Vec<Value> {
+    let mut all: Vec<Value> = ["default", "other"]
+        .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+        .into();
+    all.extend((0..6).map(|number| object(random, number)));
+    all
+}
+
+fn object(random: &mut Random, number: usize) -> Value {
+    let kind = KINDS[random.next(KINDS.len())];
+    let version = if kind == "ClusterRole" { "rbac.authorization.k8s.io/v1" } else { "v1" };
+    let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": format!("o{number}")}});
+    if kind != "ClusterRole" {
+        object["metadata"]["namespace"] = json!(if random.chance(80) { "default" } else { "other" });
+    }
+    object
+}
+
+/// A reference to an object of the same namespace or of none, or to one that was never there.
+fn reference(server: &Server, random: &mut Random, namespace: &str) -> Option<Value> {
+    let kind = KINDS[random.next(KINDS.len())];
+    let mut owners = all(server, kind);
+    owners.retain(|owner| [namespace, ""].contains(&corten_meta::namespace(owner)));
+    let owner = random.one_of(&owners)?;
+    let uid = if random.chance(8) { json!("never-was") } else { owner["metadata"]["uid"].clone() };
+    Some(json!({"apiVersion": owner["apiVersion"], "kind": kind, "name": corten_meta::name(owner), "uid": uid,
+        "blockOwnerDeletion": random.chance(50)}))
+}
+
+fn happens(server: &Server, random: &mut Random) {
+    let kind = KINDS[random.next(KINDS.len())];
+    match random.next(10) {
+        0..5 => {
+            let number = random.next(14);
+            let mut new = object(random, number);
+            let namespace = corten_meta::namespace(&new).to_owned();
+            let owners: Vec<Value> =
+                (0..random.next(3)).filter_map(|_| reference(server, random, &namespace)).collect();
+            let distinct: BTreeMap<String, Value> =
+                owners.into_iter().map(|owner| (owner["uid"].to_string(), owner)).collect();
+            new["metadata"]["ownerReferences"] = distinct.into_values().collect();
+            let _ = server.ask("user", Method::POST, &super::cluster::collection(&new), &new);
+        }
+        5 | 6 => {
+            let policy = [Some("Foreground"), Some("Background"), Some("Orphan"), None][random.next(4)];
+            if let Some(object) = any(server, random, kind) {
+                delete(server, &object, policy);
+            }
+        }
+        7 => {
+            let Some(object) = any(server, random, kind) else { return };
+            let Some(owner) = reference(server, random, corten_meta::namespace(&object)) else { return };
+            let patch = json!({"metadata": {"ownerReferences": [owner]}});
+            let _ = server.ask("user", Method::PATCH, &path_of(&object), &patch);
+        }
+        _ => touch(server, random, kind),
+    }
+}
+
+/// The owners that an object names and that live, as values.
+fn living_owners(model: &Model, object: &Value) -> Vec<Value> {
+    let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let found = references.filter_map(|one| {
+        let (kind, name) = (one["kind"].as_str()?, one["name"].as_str()?);
+        let namespace = if kind == "ClusterRole" { "" } else { corten_meta::namespace(object) };
+        model.find(kind, namespace, name).filter(|owner| owner["metadata"]["uid"] == one["uid"])
+    });
+    found.collect()
+}
+
+fn has_finalizer(object: &Value, name: &str) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == name))
+}
+
+fn is_waiting(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null() && has_finalizer(object, "foregroundDeletion")
+}
+
+/// What the collector may know: it is there for longer than any watch lags.
+fn is_known(since: &BTreeMap<String, Timestamp>, uid: &str) -> bool {
+    since.get(uid).is_some_and(|at| now().duration_since(*at) > SETTLED)
+}
+
+fn dependents(model: &Model, owner: &Value) -> Vec<Value> {
+    let uid = corten_meta::uid(owner);
+    let held = model.objects().filter(|(_, object)| object.header.owners.iter().any(|one| one.uid == uid));
+    held.map(|(_, object)| object.value()).collect()
+}
+
+fn judge() -> Judge {
+    // Since when each object has the owners it has, and what was set free.
+    let mut since: BTreeMap<String, Timestamp> = BTreeMap::new();
+    let mut freed: BTreeSet<String> = BTreeSet::new();
+    Box::new(move |write: &Write<'_>| {
+        let (old, new) = (write.old.as_ref(), write.new.as_ref());
+        let Some(object) = new.or(old) else { return Ok(()) };
+        let uid = corten_meta::uid(object).to_owned();
+        let references = |one: Option<&Value>| one.map(|one| one["metadata"]["ownerReferences"].clone());
+        if write.who == "user" && references(old) != references(new) {
+            since.insert(uid.clone(), now());
+            freed.remove(&uid);
+        }
+        let begins = |finalizer: &str| {
+            let is = |one: Option<&Value>| {
+                one.is_some_and(|one| !one["metadata"]["deletionTimestamp"].is_null() && has_finalizer(one, finalizer))
+            };
+            is(new) && !is(old)
+        };
+        if begins("orphan") {
+            let known = dependents(write.after, object).into_iter().filter(|one| {
+                is_known(&since, corten_meta::uid(one))
+                    && one["metadata"]["deletionTimestamp"].is_null()
+                    && one["metadata"]["ownerReferences"].as_array().is_some_and(|all| all.len() == 1)
+            });
+            freed.extend(known.map(|one| corten_meta::uid(&one).to_owned()));
+        }
+        if write.who == "user" && begins("foregroundDeletion") {
+            // Somebody thought better of it: what would have been set free is waited for now.
+            for one in dependents(write.after, object) {
+                freed.remove(corten_meta::uid(&one));
+            }
+        }
+        if write.who != COLLECTOR {
+            if new.is_none() || !object["metadata"]["deletionTimestamp"].is_null() {
+                freed.remove(&uid);
+            }
+            return Ok(());
+        }
+        let Some(old) = old else { return Err("the collector made something".to_owned()) };
+        judge_collector(write, old, &since, &freed)
+    })
+}
+
+fn judge_collector(
+    write: &Write<'_>,
+    old: &Value,
+    since: &BTreeMap<String, Timestamp>,
+    freed: &BTreeSet<String>,
+) -> Result<(), String> {
+    let deleted = |one: &Value| !one["metadata"]["deletionTimestamp"].is_null();
+    let begins = !deleted(old) && write.new.as_ref().is_none_or(deleted);
+    if begins {
+        let solid = living_owners(write.after, old).into_iter().find(|owner| !is_waiting(owner));
+        if let Some(owner) = solid {
+            return Err(format!("it went while its owner {} lives", corten_meta::name(&owner)));
+        }
+        if freed.contains(corten_meta::uid(old)) {
+            return Err("it went although it was set free".to_owned());
+        }
+        if old["metadata"]["ownerReferences"].as_array().is_none_or(Vec::is_empty) {
+            return Err("it went and never had an owner".to_owned());
+        }
+    }
+    let lifted = is_waiting(old) && write.new.as_ref().is_none_or(|new| !has_finalizer(new, "foregroundDeletion"));
+    if lifted {
+        let uid = corten_meta::uid(old);
+        let blocks = |one: &Value| {
+            let references = one["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+            is_known(since, corten_meta::uid(one))
+                && references.into_iter().any(|owner| owner["uid"] == uid && owner["blockOwnerDeletion"] == true)
+        };
+        if let Some(left) = dependents(write.after, old).iter().find(|one| blocks(one)) {
+            return Err(format!("it did not wait for {}", corten_meta::name(left)));
+        }
+    }
+    Ok(())
+}
+
+fn at_rest(server: &Server) -> Result<(), String> {
+    let objects: Vec<Value> = KINDS.iter().flat_map(|kind| all(server, kind)).collect();
+    let state = server.state();
+    for object in &objects {
+        let name = corten_meta::name(object);
+        if !object["metadata"]["deletionTimestamp"].is_null() {
+            return Err(format!("{name} waits for ever: {object}"));
+        }
+        let references = object["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len);
+        if references > 0 && living_owners(&state.api.model, object).len() < references {
+            return Err(format!("{name} has lost an owner and is as before: {object}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_goes_while_an_owner_lives_and_all_goes_without() {
+    play(&WORLD);
+}
