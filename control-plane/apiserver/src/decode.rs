@@ -78,7 +78,7 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
     check_object(&value).map_err(Status::bad_request)?;
     let kind = value["kind"].as_str().unwrap_or_default();
     if !matches!(kind, "" | "DeleteOptions") {
-        let version = value["apiVersion"].as_str().unwrap_or_default();
+        let version = value["apiVersion"].as_str().filter(|v| !v.is_empty()).unwrap_or("meta.k8s.io/v1");
         return Err(Status::bad_request(format!(
             "no kind {kind:?} is registered for version {version:?} in scheme \
              \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\""

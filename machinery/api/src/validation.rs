@@ -100,7 +100,10 @@ pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
 pub(crate) fn is_zero(value: &Value) -> bool {
     match value {
         // What is no percentage counts for nothing.
-        Value::String(text) => text.trim_end_matches('%').parse::<i64>().unwrap_or_default() == 0,
+        Value::String(text) => match text.strip_suffix('%') {
+            Some(percent) => percent.parse::<u32>().unwrap_or_default() == 0,
+            None => text.parse::<i64>().unwrap_or_default() == 0,
+        },
         other => other.as_i64().unwrap_or_default() == 0,
     }
 }

@@ -167,30 +167,28 @@ fn warn(target: &Target<'_>, options: &DeleteOptions) {
     }
 }
 
-/// Deletes every object that the query selects.
+/// Deletes every object that the query selects, and answers with them as they were.
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+    let page = list::page(target).await?;
     let options = DeleteOptions::read(target, bytes)?;
     warn(target, &options);
-    let page = list::page(target).await?;
     let one = |object: Arc<Object>| {
         let options = &options;
         async move {
             let header = &object.header;
             let one = Target { namespace: &header.namespace, name: &header.name, ..*target };
             match delete_object(&one, options).await {
-                Ok(result) => Ok(Some(result.object)),
-                Err(status) if status.is_not_found() || status.is_conflict() => Ok(None),
-                Err(status) => Err(status),
+                Err(status) if !status.is_not_found() => Err(status),
+                _ => Ok(()),
             }
         }
     };
     // Several at a time, so that their writes share a commit of the store's log.
-    let results: Vec<Option<Arc<Object>>> =
-        futures::stream::iter(page.objects.into_iter().map(one)).buffered(CONCURRENCY).try_collect().await?;
-    let deleted: Vec<Arc<Object>> = results.into_iter().flatten().collect();
+    let all = futures::stream::iter(page.objects.iter().cloned().map(one)).buffered(CONCURRENCY);
+    all.try_collect::<Vec<()>>().await?;
     let meta = ListMeta { remaining: None, ..page.meta };
     let context = target.context;
-    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, deleted, &meta))
+    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &meta))
 }
 
 /// Plans and carries out one deletion.
@@ -360,16 +358,24 @@ fn grace(options: &DeleteOptions, deleting: bool, now: jiff::Timestamp, object: 
 /// The finalizers by which the garbage collector learns what to do with dependents.
 fn set_dependents_finalizers(target: &Target<'_>, options: &DeleteOptions, new: &mut Value) {
     let default = target.resource.kind.rules.orphan_by_default.then_some("Orphan");
-    let Some(policy) = options.propagation.as_deref().or(default) else { return };
-    let mut finalizers: Vec<String> = corten_meta::finalizers(new)
-        .into_iter()
-        .filter(|f| *f != ORPHAN && *f != FOREGROUND)
-        .map(str::to_owned)
-        .collect();
-    match policy {
-        "Orphan" => finalizers.push(ORPHAN.to_owned()),
-        "Foreground" => finalizers.push(FOREGROUND.to_owned()),
-        _ => {}
+    let before = corten_meta::finalizers(new);
+    // What was asked for earlier stands, unless this request asks for something else.
+    let earlier = before.iter().find_map(|finalizer| match *finalizer {
+        ORPHAN => Some("Orphan"),
+        FOREGROUND => Some("Foreground"),
+        _ => None,
+    });
+    let Some(policy) = options.propagation.as_deref().or(earlier).or(default) else { return };
+    let added = match policy {
+        "Orphan" => Some(ORPHAN),
+        "Foreground" => Some(FOREGROUND),
+        _ => None,
+    };
+    let others = before.iter().copied().filter(|finalizer| ![ORPHAN, FOREGROUND].contains(finalizer));
+    let finalizers: Vec<String> = others.chain(added).map(str::to_owned).collect();
+    let is_same = finalizers.len() == before.len() && finalizers.iter().all(|f| before.contains(&f.as_str()));
+    if is_same {
+        return;
     }
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
         if finalizers.is_empty() {

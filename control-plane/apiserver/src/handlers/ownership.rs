@@ -263,13 +263,8 @@ fn filter(target: &Target<'_>, part: Part) -> Filter {
     let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
     let without = |paths: &[&[&str]]| Filter::Without(Set::of_fields(paths));
     match (part, role) {
-        (_, Some(Role::EphemeralContainers)) => Filter::Only(vec![vec![Some("spec"), Some("ephemeralContainers")]]),
-        (_, Some(Role::Resize)) => {
-            let paths = ["containers", "initContainers"].into_iter().flat_map(|list| {
-                ["resources", "resizePolicy"].map(|field| vec![Some("spec"), Some(list), None, Some(field)])
-            });
-            Filter::Only(paths.collect())
-        }
+        // Upstream forgets to say here what it leaves alone.
+        (_, Some(Role::EphemeralContainers | Role::Resize)) => Filter::All,
         (_, Some(Role::Approval)) => without(&[&["spec"], &["status", "certificate"]]),
         (Part::Status, _) if kind.is_custom() || kind.rules.status_keeps_metadata => {
             without(&[&["spec"], &["metadata"]])

@@ -15,7 +15,7 @@ use super::Target;
 use super::apart::Apart;
 use super::create::{self, Make};
 use super::options::{Write, check_options};
-use super::ownership::{Ownership, keep_times, track_update};
+use super::ownership::{Ownership, keep_times, managers_of, set_managers, track_update};
 use crate::admission::{Attributes, Operation};
 use crate::authorization::{self, authorize, forbidden};
 use crate::body::Reply;
@@ -111,7 +111,11 @@ pub struct Change<'a> {
     /// Whether nothing but metadata and status is looked at or changed.
     spares_rest: bool,
     transform: &'a Transform<'a>,
+    narrow: Option<&'a Narrow<'a>>,
 }
+
+/// Takes from the wanted object what a request may change, and the rest from the object as it stands.
+pub type Narrow<'a> = dyn Fn(Value, &Value) -> Result<Value, Status> + Send + Sync + 'a;
 
 /// What to do when there is no object to change.
 enum Create<'a> {
@@ -125,7 +129,15 @@ enum Create<'a> {
 impl<'a> Change<'a> {
     /// A change of a part, of which the writer owns what it writes.
     pub fn new(part: Part, transform: &'a Transform<'a>) -> Change<'a> {
-        Change { part, view: None, ownership: Ownership::Tracked, create: Create::No, spares_rest: false, transform }
+        Change {
+            part,
+            view: None,
+            ownership: Ownership::Tracked,
+            create: Create::No,
+            spares_rest: false,
+            transform,
+            narrow: None,
+        }
     }
 
     #[must_use]
@@ -136,6 +148,12 @@ impl<'a> Change<'a> {
     #[must_use]
     pub fn owning(self, ownership: Ownership) -> Change<'a> {
         Change { ownership, ..self }
+    }
+
+    /// Lets the writer own all that it asked for, and then takes back what it may not change.
+    #[must_use]
+    pub fn narrowed(self, narrow: Option<&'a Narrow<'a>>) -> Change<'a> {
+        Change { narrow, ..self }
     }
 
     /// Says whether the change of a status neither looks at nor changes anything but metadata and status.
@@ -232,6 +250,11 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     check_preconditions(target, &new, &old)?;
     create::check_namespace(target, &mut new)?;
     prepare(target, change, &mut new, &mut old, apart);
+    if let Some(narrow) = change.narrow {
+        let managers = managers_of(&new);
+        new = narrow(new, &old)?;
+        set_managers(&mut new, managers);
+    }
 
     let dry_run = target.context.dry_run();
     let (mut new, companions) = admitted(target, change, new, &old).await?;

@@ -8,6 +8,7 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
+use crate::handlers::create::check_namespace;
 use crate::handlers::decide::decide;
 use crate::response;
 
@@ -16,7 +17,8 @@ const BINDING: Expected<'static> =
 
 /// Binds the object of the path.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let binding = object(target.context, bytes, &BINDING)?;
+    let mut binding = object(target.context, bytes, &BINDING)?;
+    check_namespace(target, &mut binding)?;
     let name = corten_meta::name(&binding);
     if !target.name.is_empty() && name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));

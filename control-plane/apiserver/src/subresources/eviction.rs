@@ -9,6 +9,7 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
+use crate::handlers::create::check_namespace;
 use crate::handlers::decide::decide;
 use crate::handlers::delete::{DeleteOptions, delete_object};
 use crate::response;
@@ -26,11 +27,13 @@ const MAX_DISRUPTED_PODS: usize = 2000;
 
 /// Evicts the pod if its budget allows it.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let eviction = object(target.context, bytes, &EVICTION)?;
+    let mut eviction = object(target.context, bytes, &EVICTION)?;
+    check_namespace(target, &mut eviction)?;
     let name = corten_meta::name(&eviction);
     if name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
+    check_dry_run(target, &eviction["deleteOptions"]["dryRun"])?;
     let eviction = target.server.admission.pass(target, Operation::Create, eviction).await?;
     let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&json!({})))?;
     let options = DeleteOptions { dry_run: options.dry_run || target.context.dry_run(), ..options };
@@ -51,6 +54,18 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     let options = DeleteOptions { resource_version: None, admitted: true, ..options };
     delete_object(target, &options).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
+}
+
+/// Query and body may both ask for a dry run, and then in the same words.
+fn check_dry_run(target: &Target<'_>, given: &Value) -> Result<(), Status> {
+    let words: Vec<&str> =
+        given.as_array().into_iter().flatten().map(|word| word.as_str().unwrap_or_default()).collect();
+    if words.is_empty() || !target.context.dry_run() || words == ["All"] {
+        return Ok(());
+    }
+    let given = words.join(" ");
+    let message = format!("Non-matching dry-run options in request and content: [All] and [{given}]");
+    Err(Status { code: 500, message, ..Status::default() })
 }
 
 /// Pods that do not run, or are on their way out, disrupt nothing any more.

@@ -83,8 +83,13 @@ async fn check_stream(target: &Target<'_>, role: Role) -> Result<(), Status> {
 pub type Merge<'a> =
     dyn Fn(corten_meta::Value, &corten_meta::Value) -> Result<corten_meta::Value, Status> + Send + Sync + 'a;
 
-/// A subresource whose body is the parent itself, of which it changes a part.
+/// A subresource whose body is the parent itself, of which it changes a part. Of some the writer owns also what it
+/// asked for and did not get.
 async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Merge<'_>) -> Result<Reply, Status> {
+    let role = target.resource.kind.subresource(&target.context.info.subresource).map(|sub| sub.role);
+    let owns_all = matches!(role, Some(Role::Finalize | Role::EphemeralContainers | Role::Resize));
+    let unchanged: &Merge<'_> = &|new, _| Ok(new);
+    let (first, then) = if owns_all { (unchanged, Some(merge)) } else { (merge, None) };
     match target.context.info.verb.as_str() {
         "get" => handlers::get::get(target).await,
         "update" => {
@@ -92,8 +97,9 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
             let mut body = target.decode(bytes)?;
             check_namespace(target, &mut body)?;
             check_name(target, &body)?;
-            let transform: &Transform<'_> = &|old| merge(body.clone(), old);
-            Ok(reply(target, &Change::new(part, transform).sparing_rest(true).carry_out(target).await?))
+            let transform: &Transform<'_> = &|old| first(body.clone(), old);
+            let change = Change::new(part, transform).narrowed(then).sparing_rest(true);
+            Ok(reply(target, &change.carry_out(target).await?))
         }
         _ if is_apply(target) => {
             let kind = &target.resource.kind;
@@ -110,8 +116,8 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
         }
         _ => {
             let patch = Patch::decode(target, bytes)?;
-            let transform: &Transform<'_> = &|old| merge(patch.apply_checked(target, old)?, old);
-            let change = Change::new(part, transform).sparing_rest(patch.is_within(&CONCERNED));
+            let transform: &Transform<'_> = &|old| first(patch.apply_checked(target, old)?, old);
+            let change = Change::new(part, transform).narrowed(then).sparing_rest(patch.is_within(&CONCERNED));
             Ok(reply(target, &change.carry_out(target).await?))
         }
     }

@@ -15,12 +15,13 @@ fn base(new: &Value, old: &Value) -> Value {
     object
 }
 
-/// `finalize`: the finalizers of the spec.
-pub fn finalizers(new: Value, old: &Value) -> Result<Value, Status> {
-    let mut object = base(&new, old);
-    let finalizers = new.pointer("/spec/finalizers").cloned().unwrap_or_else(|| json!([]));
-    corten_meta::set(&mut object, "/spec/finalizers", finalizers);
-    Ok(object)
+/// `finalize`: everything but the status.
+pub fn finalizers(mut new: Value, old: &Value) -> Result<Value, Status> {
+    if new.pointer("/spec/finalizers").is_none() {
+        corten_meta::set(&mut new, "/spec/finalizers", json!([]));
+    }
+    corten_meta::set(&mut new, "/status", old["status"].clone());
+    Ok(new)
 }
 
 /// `ephemeralcontainers`: the list of them. Validation sees to it that they are added, never changed or removed.
@@ -33,27 +34,74 @@ pub fn ephemeral_containers(new: Value, old: &Value) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// `resize`: the resources of containers.
+/// `resize`: the resources of the pod and its containers. Containers that come, go or change places are left for
+/// validation to refuse.
 pub fn resize(new: Value, old: &Value) -> Result<Value, Status> {
+    const LISTS: [&str; 2] = ["/spec/containers", "/spec/initContainers"];
+    let list = |object: &Value, pointer: &str| -> Vec<Value> {
+        object.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    if LISTS.iter().any(|pointer| list(&new, pointer).len() != list(old, pointer).len()) {
+        return Ok(new);
+    }
     let mut object = base(&new, old);
-    for list in ["containers", "initContainers"] {
-        let wanted = new.pointer(&format!("/spec/{list}")).and_then(Value::as_array).cloned().unwrap_or_default();
-        let Some(present) = object.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut) else {
-            continue;
-        };
-        // Containers that come or go are for validation to refuse.
-        if wanted.len() != present.len() {
-            *present = wanted;
-            continue;
+    for pointer in LISTS {
+        let (wanted, mut present) = (list(&new, pointer), list(old, pointer));
+        if wanted.iter().zip(&present).any(|(wanted, present)| wanted["name"] != present["name"]) {
+            present = wanted;
+        } else {
+            let fields = |container: &mut Value, from: &Value| {
+                ["resources", "resizePolicy"].iter().for_each(|field| take(container, from, field));
+            };
+            present.iter_mut().zip(&wanted).for_each(|(container, from)| fields(container, from));
         }
-        for container in present {
-            let Some(from) = wanted.iter().find(|w| w["name"] == container["name"]) else { continue };
-            for field in ["resources", "resizePolicy"] {
-                if let Some(value) = from.get(field) {
-                    container[field] = value.clone();
-                }
-            }
+        if !present.is_empty() {
+            corten_meta::set(&mut object, pointer, present.into());
         }
     }
+    let wanted = &new["spec"];
+    take(&mut object["spec"], wanted, "resources");
     Ok(object)
+}
+
+/// The field of the other, also when it has none.
+fn take(into: &mut Value, from: &Value, field: &str) {
+    let Some(object) = into.as_object_mut() else { return };
+    match from.get(field) {
+        Some(value) => object.insert(field.to_owned(), value.clone()),
+        None => object.remove(field),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resize_takes_amounts_and_nothing_else() {
+        let pod = |cpu: &str, image: &str| {
+            json!({"metadata": {"name": "p", "labels": {"l": image}}, "spec": {"containers": [
+                {"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}, "resizePolicy": []}]}})
+        };
+        let resized = resize(pod("2", "new"), &pod("1", "old")).unwrap();
+        assert_eq!(resized["spec"], pod("2", "old")["spec"]);
+        assert_eq!(resized["metadata"]["labels"], json!({"l": "old"}));
+        let mut bare = pod("2", "new");
+        bare["spec"]["containers"][0].as_object_mut().unwrap().remove("resources");
+        let resized = resize(bare, &pod("1", "old")).unwrap();
+        assert_eq!(resized["spec"]["containers"][0].get("resources"), None, "what is removed is for validation to see");
+        let mut renamed = pod("2", "new");
+        renamed["spec"]["containers"][0]["name"] = "d".into();
+        assert_eq!(resize(renamed.clone(), &pod("1", "old")).unwrap()["spec"], renamed["spec"]);
+    }
+
+    #[test]
+    fn a_finalize_takes_all_but_the_status() {
+        let old =
+            json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+        let new = json!({"metadata": {"name": "n", "labels": {"a": "b"}}, "status": {"phase": "x"}});
+        let wanted = json!({"metadata": {"name": "n", "labels": {"a": "b"}}, "spec": {"finalizers": []},
+                            "status": {"phase": "Active"}});
+        assert_eq!(finalizers(new, &old).unwrap(), wanted);
+    }
 }

@@ -138,6 +138,14 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
     };
     let server = target.server;
     let resource = server.resource("", "v1", plural)?;
+    let problems = corten_meta::names::path_segment_name(text("name"));
+    if text("name").is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
+    if !problems.is_empty() {
+        let why = format!("Name parameter invalid: {:?}: {}", text("name"), problems.join(";"));
+        return Err(Status::bad_request(why));
+    }
     let object = server.registry.get(&resource, namespace, text("name")).await?;
     let uid = object.header.uid.clone();
     if !text("uid").is_empty() && text("uid") != uid {

@@ -5,17 +5,20 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::annotations::{
+    current_cpu, decode_behavior, decode_metrics, encode_behavior, encode_conditions, encode_metrics, take_cpu,
+};
 use super::horizontalpodautoscaler_v2::{HorizontalPodAutoscaler as Version2, TABLE};
 use crate::cells::list;
 use crate::defaulting::{absent, default_at, put, remove};
 use crate::kind::{Behaviour, Kind};
 
-/// Each annotation holds as JSON what version 1 has no field for: (annotation, field in version 2).
-const ANNOTATED: [(&str, &str); 4] = [
-    ("autoscaling.alpha.kubernetes.io~1metrics", "/spec/metrics"),
-    ("autoscaling.alpha.kubernetes.io~1behavior", "/spec/behavior"),
-    ("autoscaling.alpha.kubernetes.io~1current-metrics", "/status/currentMetrics"),
-    ("autoscaling.alpha.kubernetes.io~1conditions", "/status/conditions"),
+/// The annotations of what version 1 has no field for: metrics, behavior, current metrics, conditions.
+const ANNOTATED: [&str; 4] = [
+    "autoscaling.alpha.kubernetes.io~1metrics",
+    "autoscaling.alpha.kubernetes.io~1behavior",
+    "autoscaling.alpha.kubernetes.io~1current-metrics",
+    "autoscaling.alpha.kubernetes.io~1conditions",
 ];
 
 /// The load to keep to when nothing else is said, in percent.
@@ -38,7 +41,7 @@ impl Behaviour for HorizontalPodAutoscaler {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/minReplicas", 1);
         // Without any metric it is the load of the processors that counts.
-        if absent(object, &format!("/metadata/annotations/{}", ANNOTATED[0].0)) {
+        if absent(object, &format!("/metadata/annotations/{}", ANNOTATED[0])) {
             default_at(object, "/spec/targetCPUUtilizationPercentage", DEFAULT_UTILIZATION);
         }
     }
@@ -70,64 +73,67 @@ impl Behaviour for HorizontalPodAutoscaler {
     }
 
     fn to_stored(&self, object: &mut Value) {
-        for (annotation, field) in ANNOTATED {
-            let kept = remove(object, &format!("/metadata/annotations/{annotation}"));
-            let parsed = kept.and_then(|k| serde_json::from_str::<Value>(k.as_str()?).ok());
-            if let Some(value) = parsed {
-                put(object, field, value);
-            }
-        }
+        let mut kept = |annotation: &str| {
+            let pointer = format!("/metadata/annotations/{annotation}");
+            remove(object, &pointer).and_then(|value| value.as_str().map(str::to_string))
+        };
+        let [metrics, behavior, current, conditions] = ANNOTATED.map(&mut kept);
+        let cpu = |side: &str, value: Value| json!({"type": "Resource", "resource": {"name": "cpu", side: value}});
+        let mut all = metrics.and_then(|text| decode_metrics(&text, "target")).unwrap_or_default();
         if let Some(percent) = remove(object, "/spec/targetCPUUtilizationPercentage").filter(|p| !p.is_null()) {
-            push_first(
-                object,
-                "/spec/metrics",
-                cpu("target", json!({"type": "Utilization", "averageUtilization": percent})),
-            );
+            all.push(cpu("target", json!({"type": "Utilization", "averageUtilization": percent})));
         }
-        if let Some(percent) = remove(object, "/status/currentCPUUtilizationPercentage").filter(|p| !p.is_null()) {
-            push_first(
-                object,
-                "/status/currentMetrics",
-                cpu("current", json!({"averageUtilization": percent, "averageValue": "0"})),
-            );
+        if !all.is_empty() {
+            put(object, "/spec/metrics", all);
+        }
+        if let Some(behavior) = behavior.and_then(|text| decode_behavior(&text)) {
+            put(object, "/spec/behavior", behavior);
+        }
+        let told = remove(object, "/status/currentCPUUtilizationPercentage").filter(|p| !p.is_null());
+        let told = told.map(|p| vec![cpu("current", json!({"averageUtilization": p, "averageValue": "0"}))]);
+        // What is annotated says more.
+        if let Some(current) = current.and_then(|text| decode_metrics(&text, "current")).or(told) {
+            put(object, "/status/currentMetrics", current);
+        }
+        if let Some(conditions) = conditions.and_then(|text| serde_json::from_str::<Value>(&text).ok()) {
+            put(object, "/status/conditions", conditions);
         }
         Version2.default(object);
         put(object, "/apiVersion", "autoscaling/v2");
     }
 
     fn from_stored(&self, object: &mut Value) {
-        take_cpu(object, "/spec/metrics", "target", "/spec/targetCPUUtilizationPercentage");
-        take_cpu(object, "/status/currentMetrics", "current", "/status/currentCPUUtilizationPercentage");
-        for (annotation, field) in ANNOTATED {
-            let rest = remove(object, field).filter(|v| v.as_array().is_none_or(|a| !a.is_empty()) && !v.is_null());
-            if let Some(rest) = rest {
+        for annotation in ANNOTATED {
+            remove(object, &format!("/metadata/annotations/{annotation}"));
+        }
+        let (cpu, others) = take_cpu(list(object, "/spec/metrics"));
+        let current = current_cpu(object).cloned();
+        for (value, field) in
+            [(cpu, "/spec/targetCPUUtilizationPercentage"), (current, "/status/currentCPUUtilizationPercentage")]
+        {
+            if let Some(value) = value {
+                put(object, field, value);
+            }
+        }
+        let current = list(object, "/status/currentMetrics");
+        let conditions = list(object, "/status/conditions");
+        let behavior = object.pointer("/spec/behavior").filter(|behavior| behavior.is_object());
+        let kept = [
+            (!others.is_empty()).then(|| encode_metrics(&others, "target")),
+            behavior.map(encode_behavior),
+            (!current.is_empty()).then(|| encode_metrics(current, "current")),
+            (!conditions.is_empty()).then(|| encode_conditions(conditions)),
+        ];
+        for field in ["/spec/metrics", "/spec/behavior", "/status/currentMetrics", "/status/conditions"] {
+            remove(object, field);
+        }
+        for (annotation, text) in ANNOTATED.into_iter().zip(kept) {
+            if let Some(text) = text {
                 default_at(object, "/metadata/annotations", json!({}));
-                put(object, &format!("/metadata/annotations/{annotation}"), rest.to_string());
+                put(object, &format!("/metadata/annotations/{annotation}"), text);
             }
         }
         put(object, "/apiVersion", "autoscaling/v1");
-    }
-}
-
-fn cpu(side: &str, value: Value) -> Value {
-    json!({"type": "Resource", "resource": {"name": "cpu", side: value}})
-}
-
-fn push_first(object: &mut Value, pointer: &str, metric: Value) {
-    let mut all = list(object, pointer).to_vec();
-    all.insert(0, metric);
-    put(object, pointer, all);
-}
-
-/// Moves the first CPU utilization out of a list of metrics into its field.
-fn take_cpu(object: &mut Value, metrics: &str, side: &str, field: &str) {
-    let mut all = list(object, metrics).to_vec();
-    let pointer = format!("/resource/{side}/averageUtilization");
-    let is_cpu = |m: &Value| m.pointer("/resource/name").is_some_and(|n| n == "cpu") && !absent(m, &pointer);
-    if let Some(at) = all.iter().position(is_cpu) {
-        let metric = all.remove(at);
-        put(object, field, metric.pointer(&pointer).cloned().unwrap_or_default());
-        put(object, metrics, all);
     }
 }
 

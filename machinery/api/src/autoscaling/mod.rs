@@ -2,6 +2,7 @@
 
 use crate::kind::Kind;
 
+mod annotations;
 mod horizontalpodautoscaler_v1;
 mod horizontalpodautoscaler_v2;
 mod validation;

@@ -131,7 +131,13 @@ pub(super) fn validate_request_update(new: &Value, old: &Value, may: May) -> Err
         conditions.filter(|c| c.get("type").text() == kind).map(|c| c.value.clone()).collect()
     };
     let conditions = status.get("conditions");
+    let (certificate, issued) = (status.get("certificate"), before.get("certificate"));
     let mut errors = Errors::new();
+    if certificate.text() != issued.text()
+        && let Some(why) = certificate_error(certificate.text())
+    {
+        errors.push(FieldError::invalid(&certificate.path, "<certificate data>", why));
+    }
     for kind in ["Approved", "Denied", "Failed"] {
         let (now, then) = (of(&status, kind), of(&before, kind));
         let guarded = kind != "Failed" && may != May::Approve;
@@ -144,15 +150,11 @@ pub(super) fn validate_request_update(new: &Value, old: &Value, may: May) -> Err
         let end = if verb == "modify" { "\n" } else { "" };
         errors.push(conditions.forbidden(format!("updates may not {verb} a condition of type {kind:?}{end}")));
     }
-    let (certificate, issued) = (status.get("certificate"), before.get("certificate"));
     if certificate.text() != issued.text() {
         if may != May::Issue {
             errors.push(certificate.forbidden("updates may not set certificate content"));
         } else if !issued.is_empty() {
             errors.push(certificate.forbidden("updates may not modify existing certificate content"));
-        }
-        if let Some(why) = certificate_error(certificate.text()) {
-            errors.push(FieldError::invalid(&certificate.path, "<certificate data>", why));
         }
     }
     errors

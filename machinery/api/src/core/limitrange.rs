@@ -48,6 +48,9 @@ impl Behaviour for LimitRange {
 /// Copies resources that the target does not have.
 fn fill_from(limit: &mut Value, from: &str, to: &str) {
     let source = limit.pointer(from).and_then(Value::as_object).cloned().unwrap_or_default();
+    if source.is_empty() {
+        return;
+    }
     default_at(limit, to, json!({}));
     if let Some(target) = limit.pointer_mut(to).and_then(Value::as_object_mut) {
         for (resource, amount) in source {

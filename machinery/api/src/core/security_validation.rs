@@ -37,7 +37,8 @@ pub(super) fn validate_pod_security(spec: &At<'_>, errors: &mut Errors) {
     validate_windows_options(&context.get("windowsOptions"), errors);
     validate_apparmor(&context.get("appArmorProfile"), errors);
     context.get("supplementalGroupsPolicy").one_of(errors, &["Merge", "Strict"]);
-    context.get("seLinuxChangePolicy").one_of(errors, &["MountOption", "Recursive"]);
+    // Volumes are relabelled file by file unless a feature is on that is off.
+    context.get("seLinuxChangePolicy").one_of(errors, &["Recursive"]);
 }
 
 /// The security context of a container. `host_users` is whether the pod shares the host's users.

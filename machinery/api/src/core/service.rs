@@ -58,6 +58,7 @@ impl Behaviour for Service {
     /// The one cluster address and the list of them name the same thing.
     fn prepare_create(&self, service: &mut Value) {
         normalize_cluster_ips(service, None);
+        drop_internal_policy(service);
         put(service, "/status", json!({"loadBalancer": {}}));
     }
 
@@ -66,6 +67,7 @@ impl Behaviour for Service {
         normalize_cluster_ips(new, Some(old));
         keep_allocated(new, old);
         drop_fields_of_other_types(new, old);
+        drop_internal_policy(new);
     }
 
     fn validate(&self, service: &Value) -> Vec<FieldError> {
@@ -214,6 +216,14 @@ fn drop_fields_of_other_types(new: &mut Value, old: &Value) {
                 remove(new, field);
             }
         }
+    }
+}
+
+/// A name for something outside has no traffic to keep inside; a policy that is none stays to be refused.
+fn drop_internal_policy(service: &mut Value) {
+    let is_known = ["Cluster", "Local"].contains(&text(service, "/spec/internalTrafficPolicy"));
+    if text(service, "/spec/type") == "ExternalName" && is_known {
+        remove(service, "/spec/internalTrafficPolicy");
     }
 }
 

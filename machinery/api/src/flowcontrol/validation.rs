@@ -188,7 +188,10 @@ fn validate_shares(level: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_limited(level: &At<'_>, errors: &mut Errors) {
-    validate_shares(level, errors);
+    let shares = level.get("nominalConcurrencyShares");
+    if shares.number().is_some_and(|n| n < 0) {
+        errors.push(shares.invalid("must be a non-negative integer"));
+    }
     let response = level.get("limitResponse");
     let queuing = response.get("queuing");
     match response.get("type").text() {
@@ -202,6 +205,7 @@ fn validate_limited(level: &At<'_>, errors: &mut Errors) {
         "Queue" => validate_queuing(&queuing, errors),
         _ => response.get("type").must_be_one_of(errors, &["Queue", "Reject"]),
     }
+    level.get("lendablePercent").within(errors, 0, 100);
     let borrowing = level.get("borrowingLimitPercent");
     if borrowing.number().is_some_and(|n| n < 0) {
         errors.push(borrowing.invalid("if specified, must be a non-negative integer"));

@@ -119,7 +119,8 @@ fn validate_path(item: &Value, path: &Path) -> Vec<FieldError> {
     let types = ["Exact", "ImplementationSpecific", "Prefix"];
     At::new(&item["pathType"], &path.child("pathType")).one_of(&mut errors, &types);
     let strict = kind == "Exact" || kind == "Prefix";
-    if !target.starts_with('/') && (strict || !target.is_empty()) {
+    let lenient = kind == "ImplementationSpecific" && !target.is_empty();
+    if !target.starts_with('/') && (strict || lenient) {
         errors.push(FieldError::invalid(&target_path, target, "must be an absolute path"));
     }
     if strict {

@@ -34,7 +34,15 @@ impl Behaviour for RuntimeClass {
         let selector = scheduling.get("nodeSelector");
         errors.extend(labels(selector.value, &selector.path));
         validate_tolerations(&scheduling.get("tolerations"), &mut errors);
-        scheduling.get("tolerations").unique(&mut errors);
+        let tolerations = scheduling.get("tolerations");
+        let mut seen = Vec::new();
+        for toleration in tolerations.items() {
+            let key = ["key", "effect", "operator", "value"].map(|field| toleration.get(field).text());
+            if seen.contains(&key) {
+                errors.push(toleration.duplicate());
+            }
+            seen.push(key);
+        }
         errors
     }
 

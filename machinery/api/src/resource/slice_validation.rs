@@ -29,13 +29,13 @@ pub(super) fn validate_slice(object: &Value) -> Errors {
     }
     let advanced = devices.items().any(|d| !d.get("taints").is_empty() || !d.get("consumesCounters").is_empty());
     let each = spec.get("perDeviceNodeSelection").is_true();
-    devices.each(&mut errors, |device, e| validate_device(device, each, e));
-    limited_set(&devices, if advanced { 64 } else { 128 }, |device| device.get("name"), &mut errors);
-    for set in counters.items() {
-        set.get("name").must_follow(&mut errors, names::dns1123_label);
-        validate_counters(&set.get("counters"), &mut errors);
-    }
-    limited_set(&counters, 8, |set| set.get("name"), &mut errors);
+    let validate = |device: &At<'_>, errors: &mut Errors| validate_device(device, each, errors);
+    limited_set(&devices, if advanced { 64 } else { 128 }, &validate, &|device| device.get("name"), &mut errors);
+    let validate = |set: &At<'_>, errors: &mut Errors| {
+        set.get("name").must_follow(errors, names::dns1123_label);
+        validate_counters(&set.get("counters"), errors);
+    };
+    limited_set(&counters, 8, &validate, &|set| set.get("name"), &mut errors);
     errors
 }
 
@@ -119,11 +119,11 @@ fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
     }
     device.get("taints").at_most(errors, 16);
     device.get("taints").each(errors, validate_taint);
-    for consumption in device.get("consumesCounters").items() {
+    let validate = |consumption: &At<'_>, errors: &mut Errors| {
         consumption.get("counterSet").must_follow(errors, names::dns1123_label);
         validate_counters(&consumption.get("counters"), errors);
-    }
-    limited_set(&device.get("consumesCounters"), 2, |c| c.get("counterSet"), errors);
+    };
+    limited_set(&device.get("consumesCounters"), 2, &validate, &|c| c.get("counterSet"), errors);
     validate_device_nodes(device, each, errors);
     validate_binding_conditions(device, errors);
 }
@@ -220,7 +220,7 @@ fn validate_values(values: &At<'_>, default: &Quantity, most: &Quantity, errors:
         let detail = format!("option is larger than capacity value: {most}");
         errors.push(FieldError::invalid(&values.path.index(at), amount.to_string(), detail));
     }
-    limited_set(values, 10, Clone::clone, errors);
+    limited_set(values, 10, &|_, _| {}, &Clone::clone, errors);
     if !amounts.contains(default) {
         let detail = "default value is not valid according to the requestPolicy";
         errors.push(FieldError::invalid(&values.path, default.to_string(), detail));

@@ -19,9 +19,18 @@ const MAX_PARAMETERS: usize = 10 * 1024;
 /// The requests of a claim by name, each with its alternatives.
 type Requests<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// The items are at most so many, and none has the key of another.
-pub(super) fn limited_set<'a>(at: &At<'a>, max: usize, key: impl Fn(&At<'a>) -> At<'a>, errors: &mut Errors) {
-    at.at_most(errors, max);
+/// The items are at most so many, each is right, and none has the key of another. Of too many none is looked at.
+pub(super) fn limited_set<'a>(
+    at: &At<'a>,
+    max: usize,
+    rule: &dyn Fn(&At<'a>, &mut Errors),
+    key: &dyn Fn(&At<'a>) -> At<'a>,
+    errors: &mut Errors,
+) {
+    if at.len() > max {
+        return at.at_most(errors, max);
+    }
+    at.items().for_each(|item| rule(&item, errors));
     let mut seen = BTreeSet::new();
     for item in at.items() {
         let own = key(&item);
@@ -36,8 +45,7 @@ pub(super) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
     let devices = spec.get("devices");
     let names = request_names(&devices);
     let requests = devices.get("requests");
-    requests.each(errors, validate_request);
-    limited_set(&requests, MAX_REQUESTS, |request| request.get("name"), errors);
+    limited_set(&requests, MAX_REQUESTS, &validate_request, &|request| request.get("name"), errors);
     devices.get("constraints").at_most(errors, 32);
     devices.get("constraints").each(errors, |constraint, e| validate_constraint(constraint, &names, e));
     devices.get("config").at_most(errors, MAX_CONFIGS);
@@ -63,11 +71,11 @@ fn validate_request(request: &At<'_>, errors: &mut Errors) {
         }
         (true, false) => validate_device_request(&exactly, errors),
         (false, true) => {
-            for sub in first.items() {
+            let validate = |sub: &At<'_>, errors: &mut Errors| {
                 sub.get("name").follows_also_empty(errors, names::dns1123_label);
-                validate_device_request(&sub, errors);
-            }
-            limited_set(&first, 8, |sub| sub.get("name"), errors);
+                validate_device_request(sub, errors);
+            };
+            limited_set(&first, 8, &validate, &|sub| sub.get("name"), errors);
         }
     }
 }
@@ -133,8 +141,8 @@ fn validate_constraint(constraint: &At<'_>, names: &Requests<'_>, errors: &mut E
 }
 
 fn validate_request_references(references: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
-    references.each(errors, |reference, e| validate_request_reference(reference, names, e));
-    limited_set(references, MAX_REQUESTS, Clone::clone, errors);
+    let validate = |reference: &At<'_>, errors: &mut Errors| validate_request_reference(reference, names, errors);
+    limited_set(references, MAX_REQUESTS, &validate, &Clone::clone, errors);
 }
 
 /// `request` or `request/alternative`, both of this claim.
@@ -230,12 +238,12 @@ pub(super) fn validate_claim_status(new: &Value, old: &Value) -> Errors {
     let (status, then) = (claim.get("status"), before.get("status"));
     let (reserved, allocation) = (status.get("reservedFor"), status.get("allocation"));
     let mut errors = Errors::new();
-    for consumer in reserved.items() {
+    let validate = |consumer: &At<'_>, errors: &mut Errors| {
         for field in ["resource", "name", "uid"] {
-            consumer.get(field).must(&mut errors);
+            consumer.get(field).must(errors);
         }
-    }
-    limited_set(&reserved, 256, |consumer| consumer.get("uid"), &mut errors);
+    };
+    limited_set(&reserved, 256, &validate, &|consumer| consumer.get("uid"), &mut errors);
     validate_device_statuses(&status, &mut errors);
     if !reserved.is_empty() && !allocation.is_object() {
         errors.push(reserved.forbidden("may not be specified when `allocated` is not set"));
@@ -338,8 +346,7 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         let network = device.get("networkData");
         network.get("interfaceName").at_most_bytes(errors, 256);
         network.get("hardwareAddress").at_most_bytes(errors, 128);
-        network.get("ips").each(errors, validate_interface_address);
-        limited_set(&network.get("ips"), 16, Clone::clone, errors);
+        limited_set(&network.get("ips"), 16, &validate_interface_address, &Clone::clone, errors);
         if !seen.insert(id(&device)) {
             errors.push(device.duplicate());
         }

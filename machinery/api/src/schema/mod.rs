@@ -20,8 +20,8 @@ pub use defaults::{fill_defaults, fill_zeros, recall_empty, settle};
 pub use fields::{FieldReport, check_fields, prune};
 pub use gated::drop_gated;
 pub use places::insert_errors;
-pub(crate) use printed::difference;
 pub use printed::print_values;
+pub(crate) use printed::{difference, print_value};
 
 /// All types, by name and by number.
 pub struct Schema {

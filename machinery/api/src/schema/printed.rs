@@ -43,6 +43,15 @@ pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
     }
 }
 
+/// A value of the named type as upstream's validated type writes it to JSON.
+pub(crate) fn print_value(type_name: &str, value: &Value) -> String {
+    let mut text = String::new();
+    if let Some(id) = schema().by_name.get(type_name) {
+        print(&FieldType::Ref(*id), value, &mut text);
+    }
+    text
+}
+
 fn holds_struct(value: &Value) -> bool {
     match value {
         Value::Object(_) => true,

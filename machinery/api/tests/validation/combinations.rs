@@ -135,3 +135,49 @@ fn addresses_in_a_status() {
         ),
     ]);
 }
+
+#[test]
+fn what_is_alike_or_too_much() {
+    let tolerations = json!([{"operator": "Exists"}, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1},
+                             {"operator": "Exists", "effect": "NoExecute"}]);
+    let alike = "scheduling.tolerations[2]: Duplicate value: {\"Key\":\"\",\"Operator\":\"Exists\",\"Value\":\"\",\"Effect\":\"NoExecute\",\"TolerationSeconds\":null}";
+    Subject::new("node.k8s.io", "runtimeclasses", json!({"handler": "h"})).creates(&[(
+        "/scheduling",
+        json!({ "tolerations": tolerations }),
+        &[alike],
+    )]);
+    let counter = |name: &str| json!({"counterSet": name, "counters": {}});
+    let devices = json!([{"name": "d", "consumesCounters": [counter("a"), counter("B"), counter("c")]}]);
+    let spec =
+        json!({"driver": "d.io", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1}, "devices": []});
+    Subject::new("resource.k8s.io", "resourceslices", json!({ "spec": spec })).creates(&[(
+        "/spec/devices",
+        devices,
+        &["spec.devices[0].consumesCounters: Too many: 3: must have at most 2 items"],
+    )]);
+    let driver = json!([{"name": "d.io", "nodeID": "n"}]);
+    Subject::new("storage.k8s.io", "csinodes", json!({"spec": {"drivers": driver}})).updates(&[(
+        "/spec/drivers/0/nodeID",
+        json!("m"),
+        &["spec.drivers: Invalid value: {\"Name\":\"d.io\",\"NodeID\":\"m\",\"TopologyKeys\":null,\"Allocatable\":null}: field is immutable"],
+    )]);
+}
+
+#[test]
+fn words_that_mean_nothing_yet() {
+    pod().creates(&[(
+        "/spec/securityContext",
+        json!({"seLinuxChangePolicy": "MountOption"}),
+        &["spec.securityContext.seLinuxChangePolicy: Unsupported value: \"MountOption\": supported values: \"Recursive\""],
+    )]);
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "i"}]}});
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+    Subject::new("apps", "deployments", json!({ "spec": spec })).creates(&[(
+        "/spec/strategy",
+        json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "-1%", "maxUnavailable": 0}}),
+        &[
+            "spec.strategy.rollingUpdate.maxSurge: Invalid value: \"-1%\": a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
+            "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0",
+        ],
+    )]);
+}

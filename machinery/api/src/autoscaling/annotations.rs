@@ -1,0 +1,228 @@
+//! What version 1 of an autoscaler has no fields for, in the annotations in which upstream keeps it: metrics in words of
+//! their own, the behavior as upstream's validated type, conditions. Pure; what cannot be read is as good as absent.
+
+use corten_meta::Value;
+use serde_json::{Map, json};
+
+use crate::cells::{list, text};
+use crate::defaulting::absent;
+
+/// A field of a metric in version 1, where version 2 has it, and when it is written though it is zero: in a spec, in a
+/// status. `*` stands for the side: `target` or `current`.
+type Row = (&'static str, &'static str, [bool; 2]);
+/// Type, field and rows of every source, in the order in which upstream declares them.
+const SOURCES: [(&str, &str, &[Row]); 5] = [
+    (
+        "Object",
+        "object",
+        &[
+            ("target", "/describedObject", [true, true]),
+            ("metricName", "/metric/name", [true, true]),
+            ("*Value", "/*/value", [true, true]),
+            ("selector", "/metric/selector", [false, false]),
+            ("averageValue", "/*/averageValue", [false, false]),
+        ],
+    ),
+    (
+        "Pods",
+        "pods",
+        &[
+            ("metricName", "/metric/name", [true, true]),
+            ("*AverageValue", "/*/averageValue", [true, true]),
+            ("selector", "/metric/selector", [false, false]),
+        ],
+    ),
+    (
+        "Resource",
+        "resource",
+        &[
+            ("name", "/name", [true, true]),
+            ("*AverageUtilization", "/*/averageUtilization", [false, false]),
+            ("*AverageValue", "/*/averageValue", [false, true]),
+        ],
+    ),
+    (
+        "ContainerResource",
+        "containerResource",
+        &[
+            ("name", "/name", [true, true]),
+            ("*AverageUtilization", "/*/averageUtilization", [false, false]),
+            ("*AverageValue", "/*/averageValue", [false, true]),
+            ("container", "/container", [true, true]),
+        ],
+    ),
+    (
+        "External",
+        "external",
+        &[
+            ("metricName", "/metric/name", [true, true]),
+            ("metricSelector", "/metric/selector", [false, false]),
+            ("*Value", "/*/value", [false, true]),
+            ("*AverageValue", "/*/averageValue", [false, false]),
+        ],
+    ),
+];
+
+/// Metrics of version 2 in the words of version 1; `side` is `target` or `current`.
+pub(super) fn encode_metrics(metrics: &[Value], side: &str) -> String {
+    let is_status = usize::from(side == "current");
+    let metric = |metric: &Value| {
+        let mut fields = vec![("type".to_string(), json!(text(metric, "/type")).to_string())];
+        for (_, field, rows) in SOURCES.iter().filter(|(_, field, _)| metric[field].is_object()) {
+            let source = &metric[*field];
+            let cell = |(name, pointer, written): &Row| {
+                let found = source.pointer(&pointer.replace('*', side)).filter(|value| !value.is_null());
+                let zero = if name.ends_with("Value") { json!("0") } else { json!("") };
+                let shown = match found {
+                    Some(value) => ordered(value, &["kind", "name", "apiVersion", "matchLabels", "matchExpressions"]),
+                    None if written[is_status] => zero.to_string(),
+                    None => return None,
+                };
+                Some((name.replace('*', side), shown))
+            };
+            fields.push((field.to_string(), object(rows.iter().filter_map(cell))));
+        }
+        object(fields.into_iter())
+    };
+    format!("[{}]", metrics.iter().map(metric).collect::<Vec<_>>().join(","))
+}
+
+/// The way back.
+pub(super) fn decode_metrics(annotation: &str, side: &str) -> Option<Vec<Value>> {
+    let metric = |given: &Value| {
+        let mut metric = json!({ "type": given["type"] });
+        for (_, field, rows) in SOURCES.iter().filter(|(_, field, _)| given[field].is_object()) {
+            let mut source = json!({});
+            for (name, pointer, _) in *rows {
+                let value = &given[*field][name.replace('*', side)];
+                if !value.is_null() {
+                    corten_meta::set(&mut source, &pointer.replace("*", side), value.clone());
+                }
+            }
+            if side == "target" {
+                let kind = target_type(field, &source);
+                corten_meta::set(&mut source, "/target/type", kind.into());
+            }
+            metric[*field] = source;
+        }
+        metric
+    };
+    let given: Vec<Value> = serde_json::from_str(annotation).ok()?;
+    Some(given.iter().map(metric).collect())
+}
+
+/// Version 1 does not say what kind of target it has: it is told by the values that are there.
+fn target_type(field: &str, source: &Value) -> &'static str {
+    match field {
+        "resource" | "containerResource" if !absent(source, "/target/averageUtilization") => "Utilization",
+        "object" if absent(source, "/target/averageValue") => "Value",
+        "external" if !absent(source, "/target/value") => "Value",
+        _ => "AverageValue",
+    }
+}
+
+/// The behavior under the names of upstream's validated type.
+pub(super) fn encode_behavior(behavior: &Value) -> String {
+    crate::schema::print_value("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior", behavior)
+}
+
+/// The way back: names in any case, and no nulls.
+pub(super) fn decode_behavior(annotation: &str) -> Option<Value> {
+    fn renamed(value: Value) -> Value {
+        match value {
+            Value::Object(fields) => {
+                let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+                fields.map(|(name, value)| (lower(&name), renamed(value))).collect::<Map<_, _>>().into()
+            }
+            Value::Array(items) => items.into_iter().map(renamed).collect(),
+            other => other,
+        }
+    }
+    fn lower(name: &str) -> String {
+        let mut letters = name.chars();
+        letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+    }
+    Some(renamed(serde_json::from_str(annotation).ok()?))
+        .filter(|value| value.as_object().is_some_and(|o| !o.is_empty()))
+}
+
+pub(super) fn encode_conditions(conditions: &[Value]) -> String {
+    let condition = |condition: &Value| {
+        let fields = ["type", "status", "lastTransitionTime", "reason", "message"].into_iter();
+        let cell = |name: &str| match &condition[name] {
+            Value::Null if name != "lastTransitionTime" => None,
+            value => Some((name.to_string(), value.to_string())),
+        };
+        object(fields.filter_map(cell))
+    };
+    format!("[{}]", conditions.iter().map(condition).collect::<Vec<_>>().join(","))
+}
+
+/// Takes the CPU's utilization out of the metrics of a spec; the first one is what version 1 has a field for.
+pub(super) fn take_cpu(metrics: &[Value]) -> (Option<Value>, Vec<Value>) {
+    let utilization = "/resource/target/averageUtilization";
+    let is_cpu = |m: &&Value| m["type"] == "Resource" && m["resource"]["name"] == "cpu" && !absent(m, utilization);
+    let first = metrics.iter().find(is_cpu).and_then(|m| m.pointer(utilization)).cloned();
+    (first, metrics.iter().filter(|m| !is_cpu(m)).cloned().collect())
+}
+
+/// The CPU's utilization that a status tells.
+pub(super) fn current_cpu(object: &Value) -> Option<&Value> {
+    let is_cpu = |m: &&Value| m["type"] == "Resource" && m["resource"]["name"] == "cpu";
+    let found = list(object, "/status/currentMetrics").iter().find(is_cpu)?;
+    found.pointer("/resource/current/averageUtilization").filter(|value| !value.is_null())
+}
+
+fn object(fields: impl Iterator<Item = (String, String)>) -> String {
+    let fields: Vec<String> = fields.map(|(name, value)| format!("{}:{value}", json!(name))).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// JSON whose outermost fields stand in this order.
+fn ordered(value: &Value, order: &[&str]) -> String {
+    match value.as_object() {
+        Some(fields) => {
+            let named = order.iter().filter_map(|name| Some(((*name).to_string(), fields.get(*name)?.to_string())));
+            object(named)
+        }
+        None => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_kept_in_the_words_of_version_1() {
+        let metrics = json!([
+            {"type": "Pods", "pods": {"metric": {"name": "m", "selector": {"matchLabels": {"a": "b"}}},
+                                      "target": {"type": "AverageValue", "averageValue": "1"}}},
+            {"type": "Object", "object": {"describedObject": {"kind": "Service", "name": "s", "apiVersion": "v1"},
+                                          "metric": {"name": "m"}, "target": {"type": "Value", "value": "2"}}},
+            {"type": "Resource", "resource": {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 5}}},
+        ]);
+        let metrics = metrics.as_array().unwrap();
+        let told = encode_metrics(metrics, "target");
+        let wanted = r#"[{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"1","selector":{"matchLabels":{"a":"b"}}}},{"type":"Object","object":{"target":{"kind":"Service","name":"s","apiVersion":"v1"},"metricName":"m","targetValue":"2"}},{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":5}}]"#;
+        assert_eq!(told, wanted);
+        assert_eq!(&decode_metrics(&told, "target").unwrap(), metrics);
+    }
+
+    #[test]
+    fn statuses_conditions_and_behavior() {
+        let current = json!([{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 0}}}]);
+        let told = encode_metrics(current.as_array().unwrap(), "current");
+        let wanted = r#"[{"type":"Resource","resource":{"name":"cpu","currentAverageUtilization":0,"currentAverageValue":"0"}}]"#;
+        assert_eq!(told, wanted);
+        let condition = json!([{"status": "True", "type": "X", "reason": "r"}]);
+        let told = encode_conditions(condition.as_array().unwrap());
+        assert_eq!(told, r#"[{"type":"X","status":"True","lastTransitionTime":null,"reason":"r"}]"#);
+        let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 10, "selectPolicy": "Max",
+                                          "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}]}});
+        let told = encode_behavior(&behavior);
+        let wanted = r#"{"ScaleUp":{"StabilizationWindowSeconds":10,"SelectPolicy":"Max","Policies":[{"Type":"Pods","Value":4,"PeriodSeconds":15}],"Tolerance":null},"ScaleDown":null}"#;
+        assert_eq!(told, wanted);
+        assert_eq!(decode_behavior(&told), Some(behavior));
+    }
+}
