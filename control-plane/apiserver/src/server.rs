@@ -107,7 +107,7 @@ impl Server {
         let (server, shutdown) = (|| Arc::downgrade(self), || self.shutdown.clone());
         let (transformer, configuration) =
             (Arc::clone(&self.registry.transformer), self.config.encryption_configuration.clone());
-        let tasks: [BoxFuture<'static, ()>; 7] = [
+        let tasks: [BoxFuture<'static, ()>; 8] = [
             Box::pin(encryption::run(transformer, configuration, shutdown())),
             Box::pin(custom_resources::run(server(), shutdown())),
             Box::pin(flow_control::run(server(), shutdown())),
@@ -115,6 +115,7 @@ impl Server {
             Box::pin(oidc::run(server(), shutdown())),
             Box::pin(aggregation::run(server(), shutdown())),
             Box::pin(follow_policies(server(), shutdown())),
+            Box::pin(crate::bootstrap::kubernetes_service::keep(server(), shutdown())),
         ];
         for task in tasks {
             tokio::spawn(task);

@@ -326,6 +326,24 @@ async fn a_cluster_begins_with_what_upstream_has() {
 }
 
 #[tokio::test]
+async fn the_service_of_the_api_itself_comes_back() {
+    let s = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/services/kubernetes";
+    let uid = s.get(path).await.expect(200)["metadata"]["uid"].clone();
+    s.delete(path, None).await.expect(200);
+    for _ in 0..1000 {
+        let found = s.get(path).await;
+        if found.code == 200 && found.body["metadata"]["uid"] != uid {
+            assert_eq!(found.body["spec"]["clusterIP"], "10.96.0.1");
+            s.get("/apis/networking.k8s.io/v1/ipaddresses/10.96.0.1").await.expect(200);
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("the Service is gone for good");
+}
+
+#[tokio::test]
 async fn a_namespace_asks_for_pod_security() {
     let s = start().await;
     let labels =

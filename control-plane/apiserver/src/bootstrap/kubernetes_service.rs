@@ -1,11 +1,40 @@
 //! The `kubernetes` Service: how pods reach the API, with the endpoints that this server advertises.
 
+use std::sync::Weak;
+use std::time::Duration;
+
 use corten_meta::{Status, Value};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::Wanted;
 use crate::allocation::AddressRange;
 use crate::config::Config;
+use crate::server::Server;
+
+/// How often the Service is looked for when nothing is heard of Services; upstream's interval.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Keeps the Service there until shutdown: `kubectl delete services --all` is soon typed, and no pod would reach the API.
+pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
+    let services = server.upgrade().and_then(|server| {
+        let resource = server.registry.resource("", "v1", "services")?;
+        resource.stored.as_ref().map(|stored| stored.cache.changes())
+    });
+    let Some(mut services) = services else { return };
+    let mut tick = tokio::time::interval(INTERVAL);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = services.changed() => if changed.is_err() { return },
+            _ = tick.tick() => {}
+        }
+        let Some(server) = server.upgrade() else { return };
+        if let Err(error) = super::restore_service(&server).await {
+            tracing::warn!(%error, "the kubernetes Service could not be restored");
+        }
+    }
+}
 
 pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
     let ranges = AddressRange::parse_list(&config.service_cidr)

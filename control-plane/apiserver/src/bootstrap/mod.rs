@@ -5,7 +5,7 @@
 
 mod api_services;
 mod flow_control;
-mod kubernetes_service;
+pub mod kubernetes_service;
 mod objects;
 pub mod rbac;
 
@@ -70,6 +70,20 @@ pub async fn restore_mandatory(server: &Server) -> Result<(), Error> {
     let operations = operations(server, flow_control::mandatory()).await.map_err(status)?;
     if !operations.is_empty() {
         // If somebody else was faster, that is a change that leads here again.
+        server.registry.store.commit(operations).await?;
+    }
+    Ok(())
+}
+
+/// Writes the `kubernetes` Service again, its address and endpoints, as far as somebody took them. What is there is left
+/// as it is: another server of the same cluster may have written it.
+pub async fn restore_service(server: &Server) -> Result<(), Error> {
+    let status = |status: Status| Error::Bootstrap(status.message);
+    let wanted = kubernetes_service::wanted(&server.config).map_err(status)?;
+    let wanted = wanted.into_iter().map(|one| one.repaired_by(|_, _| None)).collect();
+    let operations = operations(server, wanted).await.map_err(status)?;
+    if !operations.is_empty() {
+        // If somebody else was faster, it is there.
         server.registry.store.commit(operations).await?;
     }
     Ok(())
