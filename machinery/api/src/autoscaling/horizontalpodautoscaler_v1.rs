@@ -44,6 +44,15 @@ impl Behaviour for HorizontalPodAutoscaler {
         if absent(object, &format!("/metadata/annotations/{}", ANNOTATED[0])) {
             default_at(object, "/spec/targetCPUUtilizationPercentage", DEFAULT_UTILIZATION);
         }
+        // What upstream reads passes through the other version: a load that is told comes back in both places.
+        let told = object.pointer("/status/currentCPUUtilizationPercentage").filter(|percent| !percent.is_null());
+        let annotation = format!("/metadata/annotations/{}", ANNOTATED[2]);
+        if let Some(percent) = told.filter(|_| absent(object, &annotation)).cloned() {
+            let current = json!({"averageUtilization": percent, "averageValue": "0"});
+            let metric = json!({"type": "Resource", "resource": {"name": "cpu", "current": current}});
+            default_at(object, "/metadata/annotations", json!({}));
+            put(object, &annotation, encode_metrics(&[metric], "current"));
+        }
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

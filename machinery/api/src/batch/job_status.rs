@@ -34,7 +34,7 @@ pub(super) fn validate_status_update(new: &Value, old: &Value) -> Errors {
     validate_times(&job, &status, &then, &mut errors);
     validate_finished(&status, &mut errors);
     validate_indexes(&job.get("spec"), &status, &then, &mut errors);
-    if status.count("ready") > status.count("active") {
+    if status.0.get("ready").is_set() && status.count("ready") > status.count("active") {
         errors.push(status.0.get("ready").invalid("cannot set more ready pods than active"));
     }
     validate_against_past(&job, &status, &then, &mut errors);

@@ -31,6 +31,7 @@ pub fn kind() -> Kind {
 impl Behaviour for Service {
     fn default(&self, service: &mut Value) {
         default_affinity(service);
+        let is_of_unknown_type = absent(service, "/spec/type");
         default_at(service, "/spec/type", "ClusterIP");
         for port in items(service, "/spec/ports") {
             default_at(port, "/protocol", "TCP");
@@ -49,6 +50,9 @@ impl Behaviour for Service {
         }
         if kind == "LoadBalancer" {
             default_at(service, "/spec/allocateLoadBalancerNodePorts", true);
+        }
+        // A write of the status may come without the spec; only load balancers may have these at all.
+        if kind == "LoadBalancer" || is_of_unknown_type {
             for ingress in items(service, "/status/loadBalancer/ingress").filter(|i| !absent(i, "/ip")) {
                 default_at(ingress, "/ipMode", "VIP");
             }
@@ -282,6 +286,16 @@ mod tests {
                 "allocateLoadBalancerNodePorts": true,
             })
         );
+    }
+
+    #[test]
+    fn an_address_of_a_balancer_has_a_mode_also_without_the_spec() {
+        let status = |service: Value| defaulted(service)["status"]["loadBalancer"]["ingress"][0].clone();
+        let ingress = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+        let wanted = json!({"ip": "192.0.2.1", "ipMode": "VIP"});
+        assert_eq!(status(json!({"status": ingress})), wanted);
+        assert_eq!(status(json!({"spec": {"type": "LoadBalancer"}, "status": ingress})), wanted);
+        assert_eq!(status(json!({"spec": {"type": "ClusterIP"}, "status": ingress})), json!({"ip": "192.0.2.1"}));
     }
 
     #[test]
