@@ -61,6 +61,11 @@ impl Controller for AttachDetachController {
         "attachdetach-controller"
     }
 
+    /// One node at a time: whether a volume may be attached to one depends on what was just attached to another.
+    fn workers(&self) -> usize {
+        1
+    }
+
     fn watches(&self) -> Vec<Watch> {
         vec![
             Watch::own::<Node>(),

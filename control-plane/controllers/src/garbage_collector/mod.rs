@@ -76,17 +76,23 @@ impl Collector {
     /// One look at one object: learn about its owners, decide, act.
     async fn collect(&self, item: &Item) -> Result<(), Error> {
         let Some(object) = self.monitors.get(&item.resource, &item.key) else { return Ok(()) };
-        let mut owners = Vec::new();
+        let (mut owners, mut unheard_of) = (Vec::new(), None);
         if object.header.deletion_timestamp.is_none() {
             for owner in &object.header.owners {
-                owners.push(self.state_of(owner, item, &object).await?);
+                let (state, heard) = self.state_of(owner, item, &object).await?;
+                owners.push(state);
+                unheard_of = unheard_of.or((!heard).then_some(&owner.name));
             }
         }
         let item_of = |(resource, held): (Resource, Arc<Object>)| (Item { resource, key: held.key() }, held);
         let dependents: Vec<(Item, Arc<Object>)> =
             self.monitors.dependents(&object.header.uid).into_iter().map(item_of).collect();
         match decide(&object, &owners, !dependents.is_empty()) {
-            Decision::Nothing => Ok(()),
+            // An owner that the cache never held would end without anybody being told.
+            Decision::Nothing => match unheard_of {
+                Some(name) => Err(Error::Decode(format!("the owner {name} has not been heard of yet"))),
+                None => Ok(()),
+            },
             Decision::DropReferences(uids) => self.drop_references(item, &object, &uids).await,
             Decision::Delete(propagation) => self.delete(item, &object, propagation).await,
             Decision::Orphan => {
@@ -110,23 +116,24 @@ impl Collector {
         }
     }
 
-    async fn state_of(&self, owner: &Owner, item: &Item, dependent: &Object) -> Result<OwnerState, Error> {
+    /// What an owner is, and whether its end will be told.
+    async fn state_of(&self, owner: &Owner, item: &Item, dependent: &Object) -> Result<(OwnerState, bool), Error> {
         let Some(resource) = self.monitors.resource_of(&owner.api_version, &owner.kind) else {
             return Err(Error::Decode(format!("no resource is known for owner {} {}", owner.api_version, owner.kind)));
         };
         if resource.namespaced && !item.resource.namespaced {
-            return Ok(OwnerState::Solid);
+            return Ok((OwnerState::Solid, true));
         }
         let namespace = if resource.namespaced { dependent.header.namespace.clone() } else { String::new() };
         let key = Key::new(namespace, owner.name.clone());
         let cached = self.monitors.get(&resource, &key);
         if let Some(found) = cached.filter(|found| found.header.uid == owner.uid) {
-            return Ok(judged(&found));
+            return Ok((judged(&found), true));
         }
         match self.client.dynamic(&resource).get(&key.namespace, &key.name).await {
-            Ok(live) if corten_meta::uid(&live) == owner.uid => Ok(OwnerState::Solid),
-            Ok(_) => Ok(OwnerState::Absent),
-            Err(error) if error.is_not_found() => Ok(OwnerState::Absent),
+            Ok(live) if corten_meta::uid(&live) == owner.uid => Ok((OwnerState::Solid, false)),
+            Ok(_) => Ok((OwnerState::Absent, true)),
+            Err(error) if error.is_not_found() => Ok((OwnerState::Absent, true)),
             Err(error) => Err(error),
         }
     }

@@ -59,6 +59,7 @@ pub fn play(world: &World) {
     let seeds = number("CORTEN_SIMULATION_SEEDS").unwrap_or(world.seeds);
     for seed in first..first + seeds {
         if let Err(wrong) = run(world, seed, world.steps, world.faults) {
+            eprintln!("seed {seed} failed and is made smaller now: {wrong}");
             let (steps, faults, wrong) = shrink(world, seed, wrong);
             panic!("seed {seed}, {steps} steps, {faults:?}: {wrong}");
         }

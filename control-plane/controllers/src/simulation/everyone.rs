@@ -87,7 +87,7 @@ const TOGETHER: World = World {
     faults: Faults::MANY,
     pace: std::time::Duration::from_millis(300),
     steps: 150,
-    seeds: 1,
+    seeds: 3,
 };
 
 /// Objects that may or may not fit together, as older versions may have left them: nobody checks them.

@@ -11,14 +11,17 @@
 //! matter to it.
 
 mod api;
+mod autoscalers;
 mod cluster;
 mod everyone;
 
 mod identities;
 mod makers;
 mod namespaces;
+mod nodes;
 mod ownership;
 mod server;
+mod volumes;
 mod workloads;
 mod worlds;
 

@@ -129,7 +129,7 @@ fn workload(random: &mut Random, which: usize) -> Value {
             named(random, "batch/v1", "Job", true, body(extra))
         }
         5 => {
-            let spec = json!({"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template}}}, "metadata": {"creationTimestamp": "2026-01-02T03:00:30Z"}});
+            let spec = json!({"spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": template}}}, "metadata": {"creationTimestamp": "2025-06-01T00:00:00Z"}});
             named(random, "batch/v1", "CronJob", true, spec)
         }
         _ => named(

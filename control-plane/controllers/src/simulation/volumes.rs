@@ -1,0 +1,198 @@
+//! Claims, volumes and the nodes that volumes are attached to.
+//!
+//! A volume is never of two claims, nor a claim of two volumes; in the end both sides say the same. A volume for one node
+//! is never wanted on two.
+
+use corten_meta::Value;
+use http::Method;
+use serde_json::json;
+
+use super::cluster::{World, collection, path_of, play};
+use super::server::{Faults, Judge, Server, Write};
+use super::{Random, all, any, delete, kubelet, touch};
+use crate::model::Model;
+
+const WORLD: World = World {
+    controllers: &[
+        "persistentvolume-binder-controller",
+        "persistentvolume-attach-detach-controller",
+        "persistentvolume-expander-controller",
+        "persistentvolumeclaim-protection-controller",
+        "persistentvolume-protection-controller",
+    ],
+    managers: 1,
+    objects,
+    begins: |_, _| {},
+    happens,
+    goes_on,
+    judge,
+    at_rest,
+    faults: Faults::MANY,
+    pace: std::time::Duration::from_millis(900),
+    steps: 250,
+    seeds: 3,
+};
+
+fn volume(number: usize) -> Value {
+    let csi = json!({"driver": "example.com", "volumeHandle": format!("h{number}")});
+    json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("v{number}")},
+        "spec": {"capacity": {"storage": "5Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "manual",
+            "persistentVolumeReclaimPolicy": "Retain", "csi": csi}})
+}
+
+fn objects(_: &mut Random) -> Vec<Value> {
+    let node = |name: &str| {
+        let managed = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": managed}})
+    };
+    let mut all = vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "manual"},
+            "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "example.com"}, "spec": {"attachRequired": true}}),
+        node("a"),
+        node("b"),
+    ];
+    all.extend((0..3).map(volume));
+    all
+}
+
+fn happens(server: &Server, random: &mut Random) {
+    let new = match random.next(12) {
+        0..3 => json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": "default", "name": format!("c{}", random.next(4))},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "manual", "resources": {"requests": {"storage": "1Gi"}}}}),
+        3..6 => json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "default", "name": format!("p{}", random.next(6))},
+            "spec": {"containers": [{"name": "c", "image": "i"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": format!("c{}", random.next(4))}}]}}),
+        6 => volume(random.next(6)),
+        7 | 8 => {
+            let kind = ["Pod", "Pod", "PersistentVolumeClaim", "PersistentVolume"][random.next(4)];
+            if let Some(object) = any(server, random, kind) {
+                delete(server, &object, None);
+            }
+            return;
+        }
+        _ => {
+            let kind = ["Pod", "Node", "PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment"][random.next(5)];
+            return touch(server, random, kind);
+        }
+    };
+    let _ = server.ask("user", Method::POST, &collection(&new), &new);
+}
+
+/// Kubelets, who tell what they have mounted, and the attacher of the driver.
+fn goes_on(server: &Server, random: &mut Random) {
+    kubelet(server, random);
+    if let Some(attachment) = any(server, random, "VolumeAttachment") {
+        let _ = server.ask(
+            "attacher",
+            Method::PATCH,
+            &format!("{}/status", path_of(&attachment)),
+            &json!({"status": {"attached": true}}),
+        );
+    }
+    let Some(node) = any(server, random, "Node") else { return };
+    let in_use: Vec<String> = mounted(server, corten_meta::name(&node));
+    if node["status"]["volumesInUse"].as_array().map_or(0, Vec::len) != in_use.len() {
+        let _ = server.ask(
+            "kubelet",
+            Method::PATCH,
+            &format!("{}/status", path_of(&node)),
+            &json!({"status": {"volumesInUse": in_use}}),
+        );
+    }
+}
+
+/// What the pods of a node have mounted.
+fn mounted(server: &Server, node: &str) -> Vec<String> {
+    let state = server.state();
+    let model = &state.api.model;
+    let mut names = Vec::new();
+    for key in model.keys("Pod") {
+        let pod = model.value("Pod", &key.namespace, &key.name);
+        let claim =
+            pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str().unwrap_or_default().to_owned();
+        let claim = model.find("PersistentVolumeClaim", "default", &claim);
+        let volume = claim.and_then(|claim| claim["spec"]["volumeName"].as_str().map(str::to_owned));
+        let handle = volume.and_then(|name| model.find("PersistentVolume", "", &name));
+        if pod["spec"]["nodeName"] == node && pod["status"]["phase"] == "Running" {
+            names.extend(handle.map(|volume| {
+                format!(
+                    "kubernetes.io/csi/example.com^{}",
+                    volume["spec"]["csi"]["volumeHandle"].as_str().unwrap_or_default()
+                )
+            }));
+        }
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn values(model: &Model, kind: &'static str) -> impl Iterator<Item = Value> {
+    model.objects().filter(move |(of, _)| *of == kind).map(|(_, object)| object.value())
+}
+
+fn judge() -> Judge {
+    Box::new(|write: &Write<'_>| {
+        let Some(new) = &write.new else { return Ok(()) };
+        match (write.who, write.kind) {
+            ("persistent-volume-binder", "PersistentVolume") => judge_volume(write, new),
+            ("persistent-volume-binder", "PersistentVolumeClaim") => {
+                let volume = new["spec"]["volumeName"].as_str().unwrap_or_default();
+                let same = |one: &Value| !volume.is_empty() && one["spec"]["volumeName"] == volume;
+                let count = values(write.after, "PersistentVolumeClaim").filter(same).count();
+                if count > 1 { Err(format!("{count} claims have {volume}")) } else { Ok(()) }
+            }
+            ("attachdetach-controller", "VolumeAttachment") if write.old.is_none() => {
+                let source = &new["spec"]["source"]["persistentVolumeName"];
+                let same = |one: &Value| one["spec"]["source"]["persistentVolumeName"] == *source;
+                let count = values(write.after, "VolumeAttachment").filter(same).count();
+                if count > 1 + write.late { Err(format!("{source} is wanted on {count} nodes")) } else { Ok(()) }
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+fn judge_volume(write: &Write<'_>, new: &Value) -> Result<(), String> {
+    let claim = |one: &Value| one["spec"]["claimRef"]["uid"].as_str().unwrap_or_default().to_owned();
+    let before = write.old.as_ref().map(claim).unwrap_or_default();
+    if !before.is_empty() && claim(new) != before {
+        return Err(format!("it was of {before} and is of {}", claim(new)));
+    }
+    let sharing =
+        values(write.after, "PersistentVolume").filter(|one| !before.is_empty() && claim(one) == before).count();
+    if sharing > 1 { Err(format!("{sharing} volumes are of {before}")) } else { Ok(()) }
+}
+
+fn at_rest(server: &Server) -> Result<(), String> {
+    let volumes = all(server, "PersistentVolume");
+    for claim in all(server, "PersistentVolumeClaim") {
+        let Some(name) = claim["spec"]["volumeName"].as_str() else { continue };
+        let volume = volumes.iter().find(|volume| corten_meta::name(volume) == name);
+        let agrees = |volume: &Value| {
+            volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
+                && volume["status"]["phase"] == "Bound"
+                && claim["status"]["phase"] == "Bound"
+        };
+        if claim["status"]["phase"] != "Lost" && !volume.is_some_and(agrees) {
+            return Err(format!("{} and {name} do not agree: {claim} {volume:?}", corten_meta::name(&claim)));
+        }
+    }
+    let free =
+        |volume: &Value| volume["spec"]["claimRef"].is_null() && volume["metadata"]["deletionTimestamp"].is_null();
+    let waits =
+        |claim: &Value| claim["spec"]["volumeName"].is_null() && claim["metadata"]["deletionTimestamp"].is_null();
+    if volumes.iter().any(free) && all(server, "PersistentVolumeClaim").iter().any(waits) {
+        return Err("a claim waits while a volume is free".to_owned());
+    }
+    Ok(())
+}
+
+#[test]
+fn claims_and_volumes_are_of_each_other_alone() {
+    play(&WORLD);
+}
