@@ -19,10 +19,16 @@ use crate::rows::PodRow;
 const MOST: usize = 256;
 /// The text of a larger spec is not kept.
 const LARGEST: usize = 8 * 1024;
+/// Where so many pods in turn were like none before, as those of a DaemonSet are, only every so many is looked at.
+const IN_VAIN: usize = 256;
+const SAMPLE: usize = 64;
 
 #[derive(Default)]
 pub struct Likeness {
     known: HashMap<u64, Known>,
+    /// Pods since the last one that was like another.
+    in_vain: usize,
+    offered: usize,
 }
 
 /// A pod that was read whole, and what others must have in common with it.
@@ -69,10 +75,17 @@ impl Likened {
 
 impl Likeness {
     /// The row of a pod that is like one that is known.
-    pub fn row(&self, object: &Object) -> Option<PodRow> {
-        if self.known.is_empty() || !is_plain(object) {
+    pub fn row(&mut self, object: &Object) -> Option<PodRow> {
+        self.in_vain += 1;
+        if self.known.is_empty() || !is_plain(object) || (self.in_vain > IN_VAIN && self.in_vain % SAMPLE != 0) {
             return None;
         }
+        let row = self.alike(object)?;
+        self.in_vain = 0;
+        Some(row)
+    }
+
+    fn alike(&self, object: &Object) -> Option<PodRow> {
         let Parts { spec, status } = serde_json::from_slice(&object.bytes).ok()?;
         let likened = Likened::new(spec.get())?;
         let known = self.known.get(&likened.number(object))?;
@@ -103,6 +116,10 @@ impl Likeness {
     /// Remembers a pod that was read whole. One whose volumes have its name, or whose status names its claims, is like
     /// no other.
     pub fn learn(&mut self, object: &Object, row: &PodRow) {
+        self.offered += 1;
+        if self.in_vain > IN_VAIN && self.offered % SAMPLE != 0 {
+            return;
+        }
         if !is_plain(object) || !row.demand.volumes.is_empty() || !row.demand.claims.is_empty() {
             return;
         }
@@ -191,6 +208,27 @@ mod tests {
             let row = likeness.row(&on(node, selected));
             assert_eq!(row.map(|row| row.node_name), expected.then(|| node.to_owned()), "{node} {selected}");
         }
+    }
+
+    #[test]
+    fn where_all_differ_few_are_looked_at_until_some_are_alike_again() {
+        let (mut snapshot, mut likeness) = (Snapshot::default(), Likeness::default());
+        let mut heard = |likeness: &mut Likeness, priority: usize| {
+            let object = object(&json!({"spec": {"priority": priority}}));
+            if likeness.row(&object).is_some() {
+                return true;
+            }
+            likeness.learn(&object, &snapshot.row(decode_object::<Pod>(&object).unwrap()));
+            false
+        };
+        assert!((0..2 * IN_VAIN).all(|priority| !heard(&mut likeness, priority)));
+        let known = likeness.known.len();
+        assert!((0..SAMPLE).all(|priority| !heard(&mut likeness, 1_000 + priority)));
+        assert!(likeness.known.len() <= known + 1);
+        // A replica is known again after some looks, and from then on each.
+        let looks = (0..).take_while(|_| !heard(&mut likeness, 5_000)).count();
+        assert!(looks <= 2 * SAMPLE, "{looks}");
+        assert!((0..10).all(|_| heard(&mut likeness, 5_000)));
     }
 
     #[test]
