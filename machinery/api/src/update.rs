@@ -96,8 +96,18 @@ fn asked(kind: &Kind, new: &Value, old: &Value, own: &[FieldError], change: &[Fi
     let updated = objectmeta::validate_update(new, old);
     let finalizers = objectmeta::validate_own_finalizers(kind, new);
     let mut errors = [whole.as_slice(), &updated].concat();
-    for question in order(kind).chars() {
+    for (at, question) in order(kind).char_indices() {
+        let is_repeated = order(kind)[..at].contains('o');
         let found: [&[FieldError]; 2] = match question {
+            // A Job's generated labels and selector are no part of its spec, which is what is asked again.
+            'o' if is_repeated && kind.kind == "Job" => {
+                let is_generated = |error: &&FieldError| {
+                    error.field.starts_with("spec.template.metadata.labels[")
+                        || error.detail.ends_with("not auto-generated")
+                };
+                errors.extend(own.iter().filter(|error| !is_generated(error)).cloned());
+                continue;
+            }
             'm' => [&whole, &finalizers],
             'u' => [&updated, &finalizers],
             'o' => [own, &[]],

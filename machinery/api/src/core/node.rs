@@ -74,6 +74,10 @@ impl Behaviour for Node {
         let mut known = Errors::new();
         validate_taints(&before.get("spec").get("taints"), &mut known);
         errors.extend(again.into_iter().filter(|error| !known.contains(error)));
+        let (id, before) = (node.get("spec").get("externalID"), before.get("spec").get("externalID"));
+        if id.text() != before.text() {
+            errors.push(id.forbidden("may not be updated"));
+        }
         errors
     }
 

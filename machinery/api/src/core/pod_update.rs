@@ -8,6 +8,7 @@ use corten_meta::{Value, names};
 
 use super::pod_status;
 use super::pod_validation::MIRROR;
+use super::scheduling_validation::validate_tolerations;
 use crate::cells::{list, text};
 use crate::check::{At, Errors};
 use crate::defaulting::items;
@@ -184,7 +185,13 @@ fn only_added_tolerations(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     if !before.get("tolerations").items().all(|t| now.contains(&bare(t.value))) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(spec.get("tolerations").forbidden(detail));
+        return;
     }
+    // Upstream judges them once more beside the change.
+    let (mut again, mut known) = (Errors::new(), Errors::new());
+    validate_tolerations(&spec.get("tolerations"), &mut again);
+    validate_tolerations(&before.get("tolerations"), &mut known);
+    errors.extend(again.into_iter().filter(|error| !known.contains(error)));
 }
 
 fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {

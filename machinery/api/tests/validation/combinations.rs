@@ -181,3 +181,19 @@ fn words_that_mean_nothing_yet() {
         ],
     )]);
 }
+
+#[test]
+fn changes_are_judged_beside_what_they_change() {
+    let toleration = json!([{"key": "k", "operator": "Exists", "tolerationSeconds": 1}]);
+    let wrong = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+    let told = format!("spec.tolerations[0].effect: Invalid value: \"\": {wrong}");
+    let subject = pod();
+    let (old, new) = (subject.changed("", &json!(null)), subject.changed("/spec/tolerations", &toleration));
+    let causes: Vec<String> = subject.kind.validate_update(&new, &old).iter().map(ToString::to_string).collect();
+    assert_eq!(causes, [told.clone(), told], "once for the pod, once for the change");
+    Subject::new("", "nodes", json!({"spec": {}})).updates(&[(
+        "/spec/externalID",
+        json!("x"),
+        &["spec.externalID: Forbidden: may not be updated"],
+    )]);
+}
