@@ -54,7 +54,8 @@ impl PrinterColumn {
     }
 }
 
-/// Follows a simple JSON path: `.a.b`, `.a['b.c']`, `.a[0]`, `.conditions[?(@.type=="Ready")].status`.
+/// Follows a simple JSON path: `.a.b`, `.a.b\.c`, `.a['b.c']`, `.a[0]`, `.a[-1]`, `.conditions[?(@.type=="Ready")].status`.
+/// Of several results, as those of `[*]`, a table shows the first.
 fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     let mut here = object;
     let mut rest = path;
@@ -67,20 +68,40 @@ fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
                     let wanted = wanted.trim().trim_matches(['"', '\'']);
                     here.as_array()?.iter().find(|item| item[key.trim()] == wanted)?
                 }
-                None => match inside.parse::<usize>() {
-                    Ok(index) => here.get(index)?,
+                None if inside == "*" => here.get(0)?,
+                None => match inside.parse::<i64>() {
+                    Ok(index) => here.get(place(here, index)?)?,
                     Err(_) => here.get(inside.trim_matches(['"', '\'']))?,
                 },
             };
             rest = after;
         } else {
-            let step = rest.strip_prefix('.').unwrap_or(rest);
-            let end = step.find(['.', '[']).unwrap_or(step.len());
-            here = here.get(step.get(..end).filter(|s| !s.is_empty())?)?;
-            rest = step.get(end..)?;
+            let (name, after) = name(rest.strip_prefix('.').unwrap_or(rest));
+            here = here.get(Some(name).filter(|name| !name.is_empty())?)?;
+            rest = after;
         }
     }
     Some(here)
+}
+
+/// The place of an item of a list; below zero it is counted from the end.
+fn place(list: &Value, index: i64) -> Option<usize> {
+    let from = if index < 0 { i64::try_from(list.as_array()?.len()).ok()? } else { 0 };
+    usize::try_from(from + index).ok()
+}
+
+/// The name that a path begins with, and what follows it; a backslash makes the next letter part of the name.
+fn name(path: &str) -> (String, &str) {
+    let mut name = String::new();
+    let mut letters = path.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '.' | '[' => return (name, &path[at..]),
+            '\\' => name.extend(letters.next().map(|(_, next)| next)),
+            other => name.push(other),
+        }
+    }
+    (name, "")
 }
 
 /// The behaviour of one version.
@@ -245,6 +266,13 @@ mod tests {
                              "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
         let at = |path: &str| find(&object, path).cloned();
         assert_eq!(at(".spec['a.b']"), Some(json!(1)));
+        assert_eq!(at(r".spec.a\.b"), Some(json!(1)));
+        assert_eq!(at(".spec.list[-1].x"), Some(json!("y")));
+        assert_eq!(at(".spec.list[*].x"), Some(json!("y")));
+        assert_eq!(
+            (at(".spec.list[1]"), at(".spec.list[-2]"), at(".spec[*]"), at(r".spec.a\")),
+            (None, None, None, None)
+        );
         assert_eq!(at(".spec.list[0].x"), Some(json!("y")));
         assert_eq!(at(".status.conditions[?(@.type==\"Ready\")].status"), Some(json!("True")));
         assert_eq!(at(".spec.none"), None);
