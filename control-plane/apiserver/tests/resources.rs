@@ -23,6 +23,11 @@ async fn an_object_lives_from_create_to_delete() {
     assert_eq!(s.get(&format!("{MAPS}/a")).await.expect(200), created);
 
     assert_eq!(s.post(MAPS, config_map("a", json!({}))).await.message(409), "configmaps \"a\" already exists");
+    let mut both = config_map("a", json!({}));
+    both["metadata"]["generateName"] = json!("a");
+    let refused = s.post(MAPS, both).await.expect(409);
+    let told = "configmaps \"a\" already exists, the server was not able to generate a unique name for the object";
+    assert_eq!((&refused["message"], &refused["details"]["retryAfterSeconds"]), (&json!(told), &json!(1)));
     let mut update = created.clone();
     update["data"]["k"] = "2".into();
     let updated = s.put(&format!("{MAPS}/a"), update.clone()).await.expect(200);

@@ -233,13 +233,6 @@ pub struct Event {
     pub previous: Option<Entry>,
 }
 
-impl Event {
-    /// Whether the change brought the key into being.
-    pub fn is_create(&self) -> bool {
-        self.kind == EventKind::Put && self.entry.version == 1
-    }
-}
-
 /// The changes of one revision. Empty events are a progress notification: the watcher has seen
 /// everything up to and including `revision`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -211,10 +211,6 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.shared.changed.notify_one();
     }
 
-    pub fn is_shut_down(&self) -> bool {
-        self.lock().shut_down
-    }
-
     /// How many items are ready.
     pub fn len(&self) -> usize {
         self.lock().ready.len()

@@ -11,7 +11,6 @@ const ELEMENT_BYTES: usize = 32 * 1024;
 /// Where standard chains stand among the hooks, as the `nft` language names the priorities.
 pub mod priority {
     pub const RAW: i32 = -300;
-    pub const MANGLE: i32 = -150;
     pub const DSTNAT: i32 = -100;
     pub const FILTER: i32 = 0;
     pub const SRCNAT: i32 = 100;
@@ -210,16 +209,6 @@ impl Batch {
         let operation = format!("add rule {} {chain} ({})", table.name, names.join(" "));
         let flags = uapi::NLM_F_CREATE | uapi::NLM_F_APPEND;
         self.push(table, uapi::MSG_NEWRULE, flags, rule.encode(place), operation);
-    }
-
-    /// `delete rule` by the handle that a listing gave.
-    pub fn delete_rule(&mut self, table: &Table, chain: &str, handle: u64) {
-        let attributes = Attributes::new()
-            .string(uapi::RULE_TABLE, &table.name)
-            .string(uapi::RULE_CHAIN, chain)
-            .u64(uapi::RULE_HANDLE, handle);
-        let operation = format!("delete rule {} {chain} handle {handle}", table.name);
-        self.push(table, uapi::MSG_DELRULE, 0, attributes, operation);
     }
 
     // Sets and maps.

@@ -6,11 +6,8 @@ use crate::value::Value;
 
 /// Bits of fields that hold flags.
 pub mod flags {
-    pub const CT_STATE_ESTABLISHED: u32 = 2;
     pub const CT_STATE_RELATED: u32 = 4;
     pub const CT_STATE_NEW: u32 = 8;
-    pub const CT_STATE_INVALID: u32 = 1;
-    pub const CT_STATUS_SNAT: u32 = 1 << 4;
     pub const CT_STATUS_DNAT: u32 = 1 << 5;
 }
 

@@ -110,11 +110,6 @@ impl Rule {
         self.bits(field, bits, Comparison::NotEqual)
     }
 
-    /// The field has none of these bits.
-    pub fn has_none(self, field: Field, bits: u32) -> Rule {
-        self.bits(field, bits, Comparison::Equal)
-    }
-
     fn bits(self, field: Field, bits: u32, comparison: Comparison) -> Rule {
         self.then(field.load(uapi::REG32_00)).masked(Bytes4(bits).into()).then(Expression::Compare {
             comparison,

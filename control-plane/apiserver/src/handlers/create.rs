@@ -66,7 +66,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             Written::Conflict => {
                 let (namespace, name) = (corten_meta::namespace(&candidate), corten_meta::name(&candidate));
                 let present = target.server.registry.read(target.resource, namespace, name).await?;
-                return Err(exists(target, name, present.as_deref()));
+                return Err(exists(target, &candidate, present.as_deref()));
             }
             Written::CompanionConflict => return Err(server_busy(target)),
         }
@@ -86,8 +86,13 @@ fn generate_name(object: &mut Value) -> bool {
 }
 
 /// The conflict with an object that is there, or is about to go.
-fn exists(target: &Target<'_>, name: &str, present: Option<&Object>) -> Status {
-    let mut status = Status::already_exists(&target.resource.group_resource(), name);
+fn exists(target: &Target<'_>, object: &Value, present: Option<&Object>) -> Status {
+    let (resource, name) = (target.resource.group_resource(), corten_meta::name(object));
+    // An object that says `generateName` is taken at its word, also if its name was given.
+    let mut status = match object.pointer("/metadata/generateName").and_then(Value::as_str) {
+        None | Some("") => Status::already_exists(&resource, name),
+        Some(_) => Status::generate_name_conflict(&resource, name, 1),
+    };
     if present.is_some_and(|object| object.header.deletion_timestamp.is_some()) {
         status.message.insert_str(0, "object is being deleted: ");
     }
@@ -103,7 +108,7 @@ async fn dry_create(target: &Target<'_>, object: &Value) -> Result<Arc<Object>, 
     let name = corten_meta::name(object);
     let present = target.server.registry.read(target.resource, corten_meta::namespace(object), name).await?;
     if let Some(present) = present {
-        return Err(exists(target, name, Some(&present)));
+        return Err(exists(target, object, Some(&present)));
     }
     Object::from_value(object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
 }
