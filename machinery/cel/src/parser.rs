@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use corten_meta::names::CEL_WORDS;
+
 use crate::ast::{Element, Entry, Expr, ExprKind, Field, Literal};
 use crate::lexer::{Lexeme, Token, tokens};
 use crate::macros;
@@ -13,31 +15,6 @@ use crate::source::{Issue, Issues, MAX_CODE_POINTS};
 pub const MAX_DEPTH: u32 = 250;
 /// How deep brackets may stand in brackets: reading them takes more of the stack than walking the tree does.
 const MAX_NESTING: u32 = 80;
-
-/// Words that are no names of variables, although fields may be called so.
-const RESERVED: &[&str] = &[
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "false",
-    "for",
-    "function",
-    "if",
-    "import",
-    "in",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "null",
-    "return",
-    "true",
-    "var",
-    "void",
-    "while",
-];
 
 /// What an expression may begin with, as syntax errors list it.
 const BEGINNINGS: &str =
@@ -415,7 +392,8 @@ impl Parser {
     }
 
     fn check_reserved(&self, offset: u32, word: &str) -> Result<(), Issue> {
-        if RESERVED.contains(&word) {
+        // A field may be called so, a variable not.
+        if CEL_WORDS.contains(&word) {
             return Err(self.issue(offset, format!("reserved identifier: {word}")));
         }
         Ok(())

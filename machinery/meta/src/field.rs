@@ -49,7 +49,6 @@ pub enum ErrorKind {
     TooLong,
     TooShort,
     TooMany,
-    TooFew,
     Internal,
     TypeInvalid,
 }
@@ -67,7 +66,6 @@ impl ErrorKind {
             ErrorKind::TooLong => "Too long",
             ErrorKind::TooShort => "Too short",
             ErrorKind::TooMany => "Too many",
-            ErrorKind::TooFew => "Too few",
             ErrorKind::Internal => "Internal error",
         }
     }
@@ -84,7 +82,6 @@ impl ErrorKind {
             ErrorKind::TooLong => "FieldValueTooLong",
             ErrorKind::TooShort => "FieldValueTooShort",
             ErrorKind::TooMany => "FieldValueTooMany",
-            ErrorKind::TooFew => "FieldValueTooFew",
             ErrorKind::Internal => "InternalError",
             ErrorKind::TypeInvalid => "FieldValueTypeInvalid",
         }
@@ -154,18 +151,11 @@ impl FieldError {
         let detail = format!("may not be more than {}", counted(max_bytes, "byte"));
         FieldError::new(ErrorKind::TooLong, path, "<value omitted>", detail)
     }
-    pub fn too_long_characters(path: &Path, max: usize) -> FieldError {
-        let detail = format!("may not be more than {}", counted(max, "character"));
-        FieldError::new(ErrorKind::TooLong, path, "<value omitted>", detail)
-    }
     pub fn too_short(path: &Path, min: usize) -> FieldError {
         FieldError::new(ErrorKind::TooShort, path, "", format!("must be at least {}", counted(min, "character")))
     }
     pub fn too_many(path: &Path, actual: usize, max: usize) -> FieldError {
         FieldError::new(ErrorKind::TooMany, path, actual, format!("must have at most {}", counted(max, "item")))
-    }
-    pub fn too_few(path: &Path, actual: usize, min: usize) -> FieldError {
-        FieldError::new(ErrorKind::TooFew, path, actual, format!("must have at least {}", counted(min, "item")))
     }
 
     /// Whether the message repeats the value.

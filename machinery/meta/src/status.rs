@@ -264,28 +264,14 @@ impl Status {
     pub fn is_timeout(&self) -> bool {
         self.is(REASON_TIMEOUT, Some(504))
     }
-    pub fn is_server_timeout(&self) -> bool {
-        self.reason == REASON_SERVER_TIMEOUT
-    }
     pub fn is_too_many_requests(&self) -> bool {
         self.is(REASON_TOO_MANY_REQUESTS, Some(429))
     }
     pub fn is_bad_request(&self) -> bool {
         self.is(REASON_BAD_REQUEST, Some(400))
     }
-    pub fn is_internal(&self) -> bool {
-        self.is(REASON_INTERNAL_ERROR, Some(500))
-    }
-    pub fn is_service_unavailable(&self) -> bool {
-        self.is(REASON_SERVICE_UNAVAILABLE, Some(503))
-    }
     pub fn is_method_not_allowed(&self) -> bool {
         self.is(REASON_METHOD_NOT_ALLOWED, Some(405))
-    }
-
-    /// Whether one of the causes has this reason, such as `NamespaceTerminating`.
-    pub fn has_cause(&self, reason: &str) -> bool {
-        self.details.as_ref().is_some_and(|d| d.causes.iter().any(|c| c.reason == reason))
     }
 
     /// A known reason decides; the code decides when the reason is not one of ours.

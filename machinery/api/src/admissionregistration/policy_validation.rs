@@ -9,31 +9,6 @@ use super::webhook::{validate_match_conditions, validate_rule};
 use crate::check::{At, Errors};
 use crate::validation::label_selector;
 
-/// Words of CEL that cannot name a variable.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
-
 /// What both kinds of policy have.
 fn validate_policy(spec: &At<'_>, errors: &mut Errors) {
     spec.get("failurePolicy").must_be_set_to_one_of(errors, &["Fail", "Ignore"]);
@@ -61,7 +36,7 @@ fn validate_policy(spec: &At<'_>, errors: &mut Errors) {
 
 fn is_identifier(name: &str) -> bool {
     let start = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    start && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !RESERVED.contains(&name)
+    start && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !names::CEL_WORDS.contains(&name)
 }
 
 pub(super) fn validate_validating_policy(object: &Value) -> Errors {

@@ -65,20 +65,11 @@ impl GroupVersion {
     pub fn with_kind(&self, kind: impl Into<String>) -> GroupVersionKind {
         GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: kind.into() }
     }
-
-    pub fn with_resource(&self, resource: impl Into<String>) -> GroupVersionResource {
-        GroupVersionResource { group: self.group.clone(), version: self.version.clone(), resource: resource.into() }
-    }
 }
 
 impl GroupVersionKind {
     pub fn new(group: impl Into<String>, version: impl Into<String>, kind: impl Into<String>) -> GroupVersionKind {
         GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() }
-    }
-
-    /// From the `apiVersion` and `kind` of an object.
-    pub fn from_api_version(api_version: &str, kind: &str) -> Result<GroupVersionKind, Error> {
-        Ok(GroupVersion::parse(api_version)?.with_kind(kind))
     }
 
     pub fn group_version(&self) -> GroupVersion {

@@ -8,6 +8,13 @@ const LABEL_KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_KEY_MESSAGE: &str =
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 
+/// Words of the expression language, by which no variable is called.
+#[rustfmt::skip]
+pub const CEL_WORDS: [&str; 21] = [
+    "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop", "namespace",
+    "null", "package", "return", "true", "var", "void", "while",
+];
+
 pub const DNS1123_LABEL_MAX_LENGTH: usize = 63;
 pub const DNS1123_SUBDOMAIN_MAX_LENGTH: usize = 253;
 pub const LABEL_VALUE_MAX_LENGTH: usize = 63;
