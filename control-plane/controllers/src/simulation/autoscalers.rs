@@ -80,10 +80,10 @@ fn bounds(autoscaler: &Value) -> (i64, i64) {
 fn judge() -> Judge {
     let mut known: Vec<(jiff::Timestamp, (i64, i64))> = Vec::new();
     Box::new(move |write: &Write<'_>| {
-        if let ("HorizontalPodAutoscaler", Some(new)) = (write.kind, &write.new) {
-            if known.last().is_none_or(|(_, last)| *last != bounds(new)) {
-                known.push((super::now(), bounds(new)));
-            }
+        if let ("HorizontalPodAutoscaler", Some(new)) = (write.kind, &write.new)
+            && known.last().is_none_or(|(_, last)| *last != bounds(new))
+        {
+            known.push((super::now(), bounds(new)));
         }
         let (AUTOSCALER, "Deployment", Some(new)) = (write.who, write.kind, &write.new) else { return Ok(()) };
         let replicas = new["spec"]["replicas"].as_i64().unwrap_or(0);

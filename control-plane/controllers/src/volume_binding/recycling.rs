@@ -52,7 +52,7 @@ impl Recycler {
     pub fn with_template(mut self, pod: Value) -> Result<Recycler, Error> {
         let invalid = |why: &str| Error::RecyclerTemplate(why.to_owned());
         let typed = Pod::from_value(pod.clone()).map_err(|error| invalid(&error.to_string()))?;
-        if !typed.spec.is_some_and(|spec| spec.volumes.is_some_and(|volumes| !volumes.is_empty())) {
+        if typed.spec.is_none_or(|spec| spec.volumes.is_none_or(|volumes| volumes.is_empty())) {
             return Err(invalid("it does not contain any volume"));
         }
         if !matches!(typed.metadata.namespace.as_deref(), None | Some(NAMESPACE)) {

@@ -77,7 +77,10 @@ impl Likeness {
     /// The row of a pod that is like one that is known.
     pub fn row(&mut self, object: &Object) -> Option<PodRow> {
         self.in_vain += 1;
-        if self.known.is_empty() || !is_plain(object) || (self.in_vain > IN_VAIN && self.in_vain % SAMPLE != 0) {
+        if self.known.is_empty()
+            || !is_plain(object)
+            || (self.in_vain > IN_VAIN && !self.in_vain.is_multiple_of(SAMPLE))
+        {
             return None;
         }
         let row = self.alike(object)?;
@@ -117,7 +120,7 @@ impl Likeness {
     /// no other.
     pub fn learn(&mut self, object: &Object, row: &PodRow) {
         self.offered += 1;
-        if self.in_vain > IN_VAIN && self.offered % SAMPLE != 0 {
+        if self.in_vain > IN_VAIN && !self.offered.is_multiple_of(SAMPLE) {
             return;
         }
         if !is_plain(object) || !row.demand.volumes.is_empty() || !row.demand.claims.is_empty() {

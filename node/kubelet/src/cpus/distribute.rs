@@ -84,7 +84,9 @@ mod tests {
 
     #[test]
     fn processors_come_evenly_from_the_fewest_nodes_that_have_them() {
-        let cases: &[(&[usize], usize, usize, Option<&[(u32, usize)]>)] = &[
+        /// The free of each node, how many are wanted in which groups, and what each node gives.
+        type Case = (&'static [usize], usize, usize, Option<&'static [(u32, usize)]>);
+        let cases: &[Case] = &[
             // One node has them all: the one that is left fullest alike.
             (&[4, 8], 4, 1, Some(&[(1, 4)])),
             (&[8, 8], 12, 1, Some(&[(0, 6), (1, 6)])),
