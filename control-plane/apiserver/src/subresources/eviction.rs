@@ -121,9 +121,9 @@ fn is_ready(pod: &Value) -> bool {
 fn disrupt(target: &Target<'_>, budget: &Value, pod: &str, ready: bool) -> Result<Value, Status> {
     let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
     let name = corten_meta::name(budget);
-    let refused = |why: String| {
-        let mut status =
-            Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", 10);
+    let refused = |why: String, retry_after: i32| {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut status = Status::too_many_requests(message, retry_after);
         let cause = corten_meta::Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
         status.details.get_or_insert_default().causes.push(cause);
         Err(status)
@@ -136,15 +136,15 @@ fn disrupt(target: &Target<'_>, budget: &Value, pod: &str, ready: bool) -> Resul
         }
     }
     if number("/status/observedGeneration") < corten_meta::generation(budget) {
-        return refused(format!("The disruption budget {name} is still being processed by the server."));
+        return refused(format!("The disruption budget {name} is still being processed by the server."), 10);
     }
     let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object).map_or(0, serde_json::Map::len);
     let allowed = number("/status/disruptionsAllowed");
     if allowed <= 0 || disrupted > MAX_DISRUPTED_PODS {
         let (desired, current) = (number("/status/desiredHealthy"), number("/status/currentHealthy"));
-        return refused(format!(
-            "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
-        ));
+        let why = format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently");
+        // Nobody knows when that changes: a client that would wait and ask again is not told to.
+        return refused(why, 0);
     }
     let mut new = budget.clone();
     corten_meta::set(&mut new, "/status/disruptionsAllowed", (allowed - 1).into());
