@@ -118,6 +118,12 @@ async fn every_golden_object_is_read_in_all_forms_and_kept() {
         if kind.rules.has_status && !kind.rules.status_on_create {
             wanted.as_object_mut().unwrap().remove("status");
         }
+        // Fields of features that are switched off are taken out.
+        kind.drop_gated(&mut wanted);
+        // Of the Secrets of an account only the names are kept.
+        for secret in wanted.pointer_mut("/secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+            *secret = json!({ "name": secret["name"] });
+        }
         assert_kept(&kind.kind, &wanted, &read);
         let admin = s.user("admin", &["system:masters"]);
         let shown = send(&admin, "GET", &address, bytes::Bytes::new(), &[("accept", "application/yaml")]).await;

@@ -1,7 +1,8 @@
 //! Admin access to devices: a claim may ask for it only in a namespace whose label allows it, because who has it sees
 //! what others do with their devices. It stands among the plugins because it looks at another object.
 
-use corten_meta::{FieldError, Path, Value};
+use corten_meta::{FieldError, Path, Status, Value};
+use futures::future::BoxFuture;
 
 use super::{Attributes, Operation, Plugin};
 
@@ -15,19 +16,18 @@ impl Plugin for AdminAccess {
         "AdminAccess"
     }
 
+    /// The label may have been set a moment ago.
+    fn allocate<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async {
+            if asked(a).is_some() {
+                a.target.server.registry.caches.fresh().await?;
+            }
+            Ok(())
+        })
+    }
+
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
-        let asked = match a.operation {
-            Operation::Create if a.is("resource.k8s.io", "resourceclaims", "") => requested(&a.object["spec"]),
-            Operation::Create if a.is("resource.k8s.io", "resourceclaimtemplates", "") => {
-                requested(&a.object["spec"]["spec"])
-            }
-            // Neither changes once it is there.
-            Operation::Update if a.is("resource.k8s.io", "resourceclaims", "status") => {
-                granted(&a.object).filter(|_| a.old.as_deref().is_none_or(|old| granted(old).is_none()))
-            }
-            _ => None,
-        };
-        let Some(path) = asked else { return Vec::new() };
+        let Some(path) = asked(a) else { return Vec::new() };
         let namespace = a.target.server.cached("", "v1", "namespaces", "", a.target.namespace);
         let is_allowed = namespace.is_some_and(|namespace| namespace.value()["metadata"]["labels"][LABEL] == "true");
         if is_allowed {
@@ -35,6 +35,21 @@ impl Plugin for AdminAccess {
         }
         let detail = format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");
         vec![FieldError::forbidden(&path, detail)]
+    }
+}
+
+/// Where a write first asks for it.
+fn asked(a: &Attributes<'_>) -> Option<Path> {
+    match a.operation {
+        Operation::Create if a.is("resource.k8s.io", "resourceclaims", "") => requested(&a.object["spec"]),
+        Operation::Create if a.is("resource.k8s.io", "resourceclaimtemplates", "") => {
+            requested(&a.object["spec"]["spec"])
+        }
+        // Neither changes once it is there.
+        Operation::Update if a.is("resource.k8s.io", "resourceclaims", "status") => {
+            granted(&a.object).filter(|_| a.old.as_deref().is_none_or(|old| granted(old).is_none()))
+        }
+        _ => None,
     }
 }
 
