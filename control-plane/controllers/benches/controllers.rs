@@ -69,6 +69,7 @@ async fn unchanged(cluster: &Cluster) {
     available(cluster, "small", 10).await;
     let measured =
         Measured::open(corten_controllers::Config::default(), &cluster.clients, cluster.shutdown.clone()).await;
+    quiet().await;
     for (name, size) in [("small", "10"), ("web", "1,000")] {
         let sets = cluster.list::<ReplicaSet>("default").await;
         let set = sets.iter().find(|set| set.name().starts_with(name)).unwrap();

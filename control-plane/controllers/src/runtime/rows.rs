@@ -205,8 +205,8 @@ pub struct Rows<F>(Mutex<Kept<F>>);
 
 type Kept<F> = HashMap<Box<str>, (u64, Arc<F>), BuildHasherDefault<UidHasher>>;
 
-/// Spreads uids over a table. The server draws them at random, so nobody can choose ones that meet; the usual hash,
-/// which guards against that, is a good part of a look at a thousand pods.
+/// Spreads uids over a table. The server draws them at random, so nobody can choose ones that meet: the usual hash, which
+/// guards against that, is not needed.
 #[derive(Default)]
 pub struct UidHasher(u64);
 
