@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::json;
 
 use super::cluster::{World, path_of, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::{Random, all, any, kubelet, touch};
 
 const AUTOSCALER: &str = "horizontal-pod-autoscaler";
@@ -23,17 +23,16 @@ const WORLD: World = World {
         "replicaset-controller",
         "garbage-collector-controller",
     ],
-    managers: 1,
     objects,
     begins: |server, _| server.state().api.load = 200,
     happens,
     goes_on: kubelet,
     judge,
     at_rest,
-    faults: Faults::MANY,
     pace: std::time::Duration::from_secs(4),
     steps: 200,
     seeds: 3,
+    ..World::USUAL
 };
 
 fn objects(_: &mut Random) -> Vec<Value> {

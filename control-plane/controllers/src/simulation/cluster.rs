@@ -45,6 +45,24 @@ pub struct World {
     pub seeds: u64,
 }
 
+impl World {
+    /// What most worlds have in common: one manager on a faulty network, and nobody else.
+    pub const USUAL: World = World {
+        controllers: &[],
+        managers: 1,
+        objects: |_| Vec::new(),
+        begins: |_, _| {},
+        happens: |_, _| {},
+        goes_on: |_, _| {},
+        judge: || Box::new(|_| Ok(())),
+        at_rest: |_| Ok(()),
+        faults: Faults::MANY,
+        pace: Duration::from_millis(500),
+        steps: 250,
+        seeds: 4,
+    };
+}
+
 /// How long nothing may be written before everything counts as at rest; retries come at greater and greater intervals.
 const QUIET_ROUNDS: usize = 30;
 const ROUND: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use http::Method;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, now, touch};
 
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
@@ -31,17 +31,11 @@ const WORLD: World = World {
         "certificatesigningrequest-signing-controller",
         "certificatesigningrequest-cleaner-controller",
     ],
-    managers: 1,
     objects,
-    begins: |_, _| {},
     happens,
-    goes_on: |_, _| {},
     judge,
     at_rest,
-    faults: Faults::MANY,
-    pace: std::time::Duration::from_millis(500),
-    steps: 250,
-    seeds: 4,
+    ..World::USUAL
 };
 
 fn objects(_: &mut Random) -> Vec<Value> {

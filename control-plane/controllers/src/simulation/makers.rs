@@ -10,7 +10,7 @@ use http::Method;
 use serde_json::json;
 
 use super::cluster::{World, collection, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 use crate::local_volumes;
 use crate::model::{Model, pod};
@@ -34,17 +34,14 @@ const WORLD: World = World {
         "root-ca-certificate-publisher-controller",
         "garbage-collector-controller",
     ],
-    managers: 1,
     objects,
-    begins: |_, _| {},
     happens,
     goes_on: kubelet,
     judge,
     at_rest,
-    faults: Faults::MANY,
     pace: std::time::Duration::from_millis(300),
     steps: 200,
-    seeds: 4,
+    ..World::USUAL
 };
 
 fn backend(number: usize) -> Value {

@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play, put};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 
 const EMPTIER: &str = "namespace-controller";
@@ -24,17 +24,12 @@ const WORLD: World = World {
         "serviceaccount-controller",
         "root-ca-certificate-publisher-controller",
     ],
-    managers: 1,
     objects,
-    begins: |_, _| {},
     happens,
     goes_on,
     judge,
     at_rest,
-    faults: Faults::MANY,
-    pace: std::time::Duration::from_millis(500),
-    steps: 250,
-    seeds: 4,
+    ..World::USUAL
 };
 
 fn objects(_: &mut Random) -> Vec<Value> {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
 
 const NODES: &str = "node-controller";
@@ -25,17 +25,15 @@ const WORLD: World = World {
         "node-ipam-controller",
         "ttl-controller",
     ],
-    managers: 1,
     objects,
-    begins: |_, _| {},
     happens,
     goes_on,
     judge,
     at_rest,
-    faults: Faults::MANY,
     pace: std::time::Duration::from_secs(3),
     steps: 200,
     seeds: 3,
+    ..World::USUAL
 };
 
 fn node(name: &str) -> Value {

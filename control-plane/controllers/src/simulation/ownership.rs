@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::cluster::{World, path_of, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, now, touch};
 use crate::model::Model;
 
@@ -20,17 +20,13 @@ const KINDS: [&str; 4] = ["ConfigMap", "Secret", "ServiceAccount", "ClusterRole"
 
 const WORLD: World = World {
     controllers: &["garbage-collector-controller"],
-    managers: 1,
     objects,
-    begins: |_, _| {},
     happens,
-    goes_on: |_, _| {},
     judge,
     at_rest,
-    faults: Faults::MANY,
     pace: std::time::Duration::from_millis(700),
-    steps: 250,
     seeds: 5,
+    ..World::USUAL
 };
 
 fn objects(random: &mut Random) -> Vec<Value> {
@@ -150,7 +146,7 @@ fn judge() -> Judge {
             freed.extend(known.map(|one| corten_meta::uid(&one).to_owned()));
         }
         if write.who == "user" && begins("foregroundDeletion") {
-            // Somebody thought better of it: what would have been set free is waited for now.
+            // Somebody changed their mind: what would have been set free goes before its owner.
             for one in dependents(write.after, object) {
                 freed.remove(corten_meta::uid(&one));
             }

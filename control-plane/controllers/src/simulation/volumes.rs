@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 use crate::model::Model;
 
@@ -20,17 +20,14 @@ const WORLD: World = World {
         "persistentvolumeclaim-protection-controller",
         "persistentvolume-protection-controller",
     ],
-    managers: 1,
     objects,
-    begins: |_, _| {},
     happens,
     goes_on,
     judge,
     at_rest,
-    faults: Faults::MANY,
     pace: std::time::Duration::from_millis(900),
-    steps: 250,
     seeds: 3,
+    ..World::USUAL
 };
 
 fn volume(number: usize) -> Value {

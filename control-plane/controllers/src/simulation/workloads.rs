@@ -24,17 +24,13 @@ const WORLD: World = World {
         "job-controller",
         "garbage-collector-controller",
     ],
-    managers: 1,
     objects,
-    begins: |_, _| {},
     happens,
     goes_on,
     judge,
     at_rest,
-    faults: Faults::MANY,
     pace: std::time::Duration::from_millis(300),
-    steps: 250,
-    seeds: 4,
+    ..World::USUAL
 };
 
 fn uid(object: &Value) -> String {
