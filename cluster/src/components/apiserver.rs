@@ -91,6 +91,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
     let issuer = format!("https://kubernetes.default.svc.{}", cluster.node.cluster_domain);
     Ok(corten_apiserver::Config {
         advertise_address: cluster.node.address,
+        hostname: Some(cluster.node.name.clone()),
         port: cluster.bind.port(),
         service_cidr: cluster.node.service_cidr.clone(),
         audiences: vec![issuer.clone()],

@@ -43,6 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (admin, admin_key) = issue(&ca, "kubernetes-admin", "system:masters", Vec::new())?;
     let config = corten_apiserver::Config {
         port,
+        hostname: Some("localhost".to_owned()),
         client_ca: ca.pem.clone(),
         serving_ca: ca.pem.clone(),
         service_account_keys: vec![KeyPair::generate()?.serialize_pem()],

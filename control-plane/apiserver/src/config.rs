@@ -14,6 +14,8 @@ use tokio::sync::watch;
 pub struct Config {
     /// The address that the `kubernetes` Service's endpoints carry.
     pub advertise_address: IpAddr,
+    /// The name of this machine. With it, the server tells by a Lease that it lives.
+    pub hostname: Option<String>,
     /// The port the API is served on.
     pub port: u16,
     /// The range that Service cluster addresses are taken from.
@@ -160,6 +162,7 @@ impl Default for Config {
         let issuer = "https://kubernetes.default.svc.cluster.local".to_owned();
         Config {
             advertise_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            hostname: None,
             port: 6443,
             service_cidr: "10.96.0.0/12".to_owned(),
             node_port_range: (30000, 32767),

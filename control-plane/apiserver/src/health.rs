@@ -19,6 +19,12 @@ pub struct Health {
 /// The plugins that keep keys; there only if there are some.
 const KMS: &str = "kms-providers";
 
+/// What a server does that was told the name of its machine; see [`crate::bootstrap::identity`].
+const IDENTITY: [&str; 2] = [
+    "poststarthook/start-kube-apiserver-identity-lease-controller",
+    "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
+];
+
 /// The checks, in the order of upstream's output. The second word says whether only readiness asks for it.
 const CHECKS: &[(&str, bool)] = &[
     ("ping", false),
@@ -37,6 +43,8 @@ const CHECKS: &[(&str, bool)] = &[
     ("poststarthook/crd-informer-synced", false),
     ("poststarthook/start-system-namespaces-controller", false),
     ("poststarthook/start-cluster-authentication-info-controller", false),
+    (IDENTITY[0], false),
+    (IDENTITY[1], false),
     ("poststarthook/storage-readiness", false),
     ("poststarthook/start-legacy-token-tracking-controller", false),
     ("poststarthook/start-service-ip-repair-controllers", false),
@@ -85,10 +93,9 @@ impl Health {
 }
 
 /// The path of every single check.
-pub fn paths() -> impl Iterator<Item = String> {
-    ["livez", "readyz", "healthz"].into_iter().flat_map(|endpoint| {
-        let always = CHECKS.iter().filter(|(name, _)| *name != KMS);
-        let asked = always.filter(move |(_, readiness_only)| !readiness_only || endpoint == "readyz");
+pub fn paths(server: &Server) -> impl Iterator<Item = String> {
+    ["livez", "readyz", "healthz"].into_iter().flat_map(move |endpoint| {
+        let asked = checks(server).filter(move |(_, readiness_only)| !readiness_only || endpoint == "readyz");
         asked.map(move |(name, _)| format!("/{endpoint}/{name}"))
     })
 }
@@ -96,7 +103,11 @@ pub fn paths() -> impl Iterator<Item = String> {
 /// The checks that this server has.
 fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, bool)> {
     let has_plugins = server.registry.transformer.health().is_some();
-    CHECKS.iter().filter(move |(name, _)| *name != KMS || has_plugins)
+    let has_identity = server.config.hostname.is_some();
+    CHECKS.iter().filter(move |(name, _)| match *name {
+        KMS => has_plugins,
+        name => has_identity || !IDENTITY.contains(&name),
+    })
 }
 
 /// Makes a check, and counts how it ended.

@@ -40,8 +40,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_STREAMS: u32 = 100;
 /// What a request may send before it is read: more than nearly every object takes.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// The biggest head of a request on HTTP/2; on HTTP/1 a hundred headers are the most, and are parsed without a heap.
+/// The biggest head of a request on HTTP/2.
 const MAX_HEAD: u32 = 256 * 1024;
+/// The headers that a request on HTTP/1 may have: who acts for somebody of many groups sends one for each of them.
+const MAX_HEADERS: usize = 1000;
 /// What one HTTP/2 stream may have waiting to be sent.
 const SEND_BUFFER: usize = 256 * 1024;
 
@@ -115,7 +117,7 @@ impl Server {
             async move { Ok::<_, Infallible>(server.respond(request, &peer).await) }
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_headers(MAX_HEADERS);
         // Pings find out about clients that are gone without a word, which would hold their watches for ever.
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_PERIOD);
         builder.http2().max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD);

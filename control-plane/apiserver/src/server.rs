@@ -59,6 +59,7 @@ pub struct Server {
     /// Who this server is towards aggregated ones.
     pub(crate) proxy_client: ArcSwapOption<ProxyClient>,
     pub(crate) gatherer: Gatherer,
+    pub(crate) started: jiff::Timestamp,
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -90,6 +91,7 @@ impl Server {
             kubelets: Kubelets::new(config.kubelet.as_ref())?,
             proxy_client: ArcSwapOption::from(config.proxy_client.clone().map(Arc::new)),
             gatherer: Gatherer::default(),
+            started: jiff::Timestamp::now(),
             registry,
             config,
             shutdown,
@@ -107,7 +109,7 @@ impl Server {
         let (server, shutdown) = (|| Arc::downgrade(self), || self.shutdown.clone());
         let (transformer, configuration) =
             (Arc::clone(&self.registry.transformer), self.config.encryption_configuration.clone());
-        let tasks: [BoxFuture<'static, ()>; 8] = [
+        let tasks: [BoxFuture<'static, ()>; 9] = [
             Box::pin(encryption::run(transformer, configuration, shutdown())),
             Box::pin(custom_resources::run(server(), shutdown())),
             Box::pin(flow_control::run(server(), shutdown())),
@@ -115,7 +117,8 @@ impl Server {
             Box::pin(oidc::run(server(), shutdown())),
             Box::pin(aggregation::run(server(), shutdown())),
             Box::pin(follow_policies(server(), shutdown())),
-            Box::pin(crate::bootstrap::kubernetes_service::keep(server(), shutdown())),
+            Box::pin(bootstrap::kubernetes_service::keep(server(), shutdown())),
+            Box::pin(bootstrap::identity::keep(server(), shutdown())),
         ];
         for task in tasks {
             tokio::spawn(task);

@@ -5,6 +5,7 @@
 
 mod api_services;
 mod flow_control;
+pub mod identity;
 pub mod kubernetes_service;
 mod objects;
 pub mod rbac;

@@ -13,6 +13,7 @@ pub mod patch;
 pub mod paths;
 pub mod update;
 pub mod watch;
+mod zpages;
 
 use std::sync::Arc;
 

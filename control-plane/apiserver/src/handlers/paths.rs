@@ -4,6 +4,7 @@ use corten_meta::Status;
 use http::{Method, StatusCode};
 use serde_json::json;
 
+use super::zpages;
 use crate::body::Reply;
 use crate::flow_control;
 use crate::health::Health;
@@ -40,6 +41,8 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
             let accept = context.accept.only_json(&context.headers)?;
             Ok(response::value(accept, StatusCode::OK, &version(server)))
         }
+        "/statusz" => zpages::serve(server, context, "Statusz"),
+        "/flagz" => zpages::serve(server, context, "Flagz"),
         "/metrics" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.render(server).into())),
         "/metrics/slis" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.health.render().into())),
         "/.well-known/openid-configuration" => {
@@ -85,6 +88,7 @@ fn index(server: &Server) -> serde_json::Value {
     let own = [
         "/.well-known/openid-configuration",
         "/apis/",
+        "/flagz",
         "/healthz",
         "/livez",
         "/metrics",
@@ -94,10 +98,11 @@ fn index(server: &Server) -> serde_json::Value {
         "/openapi/v3/",
         "/openid/v1/jwks",
         "/readyz",
+        "/statusz",
         "/version",
     ];
     let discovery = server.discovery.load();
-    let own = own.into_iter().map(str::to_owned).chain(crate::health::paths());
+    let own = own.into_iter().map(str::to_owned).chain(crate::health::paths(server));
     let mut paths: Vec<String> = discovery.paths().map(str::to_owned).chain(own).collect();
     paths.sort_unstable();
     json!({ "paths": paths })

@@ -1,0 +1,164 @@
+//! Which API servers a cluster has: each tells by a Lease of `kube-system` that it lives, and removes those of servers
+//! that have long been gone. A server that was given no host name tells nothing.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use corten_meta::{Status, Value};
+use corten_store::{Expect, Op};
+use serde_json::json;
+use sha2::Digest;
+use tokio_util::sync::CancellationToken;
+
+use super::Wanted;
+use crate::error::Error;
+use crate::server::Server;
+
+/// How often the Lease is renewed, how long it holds, and how often those of others are looked at; upstream's.
+const RENEWAL: Duration = Duration::from_secs(10);
+const LEASE_SECONDS: i64 = 3600;
+const COLLECTION: Duration = Duration::from_secs(3600);
+
+const NAMESPACE: &str = "kube-system";
+const LABEL: &str = "apiserver.kubernetes.io/identity";
+const COMPONENT: &str = "kube-apiserver";
+
+/// The name of the server on a machine, the same after every start.
+pub fn name(hostname: &str) -> String {
+    let hash = sha2::Sha256::digest(hostname.as_bytes());
+    format!("apiserver-{}", base32(&hash[..16]))
+}
+
+/// Base 32 in small letters, without padding.
+fn base32(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
+    let letter = |at: usize| (at..at + 5).fold(0, |value, at| value << 1 | bit(at));
+    (0..bytes.len() * 8).step_by(5).map(|at| char::from(LETTERS[usize::from(letter(at))])).collect()
+}
+
+/// Keeps the Lease renewed until shutdown.
+pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
+    let holder = uuid::Uuid::new_v4().to_string();
+    let mut renewal = tokio::time::interval(RENEWAL);
+    let mut collection = tokio::time::interval(COLLECTION);
+    loop {
+        let collects = tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = renewal.tick() => false,
+            _ = collection.tick() => true,
+        };
+        let Some(server) = server.upgrade() else { return };
+        let Some(hostname) = server.config.hostname.clone() else { return };
+        let done = match collects {
+            true => collect(&server).await,
+            false => renew(&server, &hostname, &holder).await,
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "the Lease of this server could not be kept");
+        }
+    }
+}
+
+async fn renew(server: &Server, hostname: &str, holder: &str) -> Result<(), Error> {
+    let wanted = Wanted::new("coordination.k8s.io", "v1", "leases", lease(server, hostname, holder));
+    let operations = super::operations(server, vec![wanted.repaired_by(renewed)]).await;
+    commit(server, operations.map_err(|status| Error::Bootstrap(status.message))?).await
+}
+
+fn lease(server: &Server, hostname: &str, holder: &str) -> Value {
+    let name = name(hostname);
+    let now = corten_meta::time::rfc3339_micro(jiff::Timestamp::now());
+    let mut labels = json!({ LABEL: COMPONENT });
+    // A machine may have a longer name than a label can hold.
+    if hostname.len() <= 63 {
+        labels["kubernetes.io/hostname"] = hostname.into();
+    }
+    json!({
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": labels,
+            "annotations": { "kubernetes.io/peer-advertise-address": server.config.host_port() },
+        },
+        "spec": {
+            "holderIdentity": format!("{name}_{holder}"),
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": now,
+        },
+    })
+}
+
+/// What a Lease says is its server's own to say.
+fn renewed(present: &Value, wanted: &Value) -> Option<Value> {
+    let mut object = present.clone();
+    object["spec"] = wanted["spec"].clone();
+    for field in ["labels", "annotations"] {
+        object["metadata"][field] = wanted["metadata"][field].clone();
+    }
+    Some(object)
+}
+
+/// Removes the Leases of servers that have not renewed them.
+async fn collect(server: &Server) -> Result<(), Error> {
+    let status = |status: Status| Error::Bootstrap(status.message);
+    let resource = server.resource("coordination.k8s.io", "v1", "leases").map_err(status)?;
+    let now = jiff::Timestamp::now();
+    let mut operations = Vec::new();
+    for object in resource.storage().map_err(status)?.cache.list(NAMESPACE) {
+        let value = object.value();
+        if is_expired(&value, now) {
+            let (name, expect) = (corten_meta::name(&value), Expect::ModRevision(object.revision));
+            operations.push(server.registry.remove(&resource, NAMESPACE, name, expect).map_err(status)?);
+        }
+    }
+    commit(server, operations).await
+}
+
+/// Whether a Lease is a server's and was not renewed in time; one that says nothing of it is nobody's.
+fn is_expired(lease: &Value, now: jiff::Timestamp) -> bool {
+    if lease["metadata"]["labels"][LABEL] != COMPONENT {
+        return false;
+    }
+    let spec = &lease["spec"];
+    let renewed = spec["renewTime"].as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok());
+    let ends = renewed
+        .zip(spec["leaseDurationSeconds"].as_i64())
+        .and_then(|(at, seconds)| at.checked_add(jiff::SignedDuration::from_secs(seconds)).ok());
+    ends.is_none_or(|end| end < now)
+}
+
+async fn commit(server: &Server, operations: Vec<Op>) -> Result<(), Error> {
+    if !operations.is_empty() {
+        // If somebody else was faster, the next look sees it.
+        server.registry.store.commit(operations).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_leases() {
+        assert_eq!(base32(b"foobar"), "mzxw6ytboi");
+        assert_eq!(name("vm"), "apiserver-lphjr5z7h3imqn7sokpnsue3ha");
+    }
+
+    #[test]
+    fn only_leases_of_servers_that_are_gone_are_removed() {
+        let now: jiff::Timestamp = "2026-01-01T02:00:00Z".parse().unwrap();
+        let lease = |label: &str, spec: Value| json!({ "metadata": { "labels": { LABEL: label } }, "spec": spec });
+        let renewed = |time: &str| json!({ "renewTime": time, "leaseDurationSeconds": 3600 });
+        for (lease, expired) in [
+            (lease(COMPONENT, renewed("2026-01-01T00:59:59.000000Z")), true),
+            (lease(COMPONENT, renewed("2026-01-01T01:00:01.000000Z")), false),
+            (lease(COMPONENT, json!({})), true),
+            (lease("other", renewed("2025-01-01T00:00:00.000000Z")), false),
+            (json!({ "metadata": {}, "spec": renewed("2025-01-01T00:00:00.000000Z") }), false),
+        ] {
+            assert_eq!(is_expired(&lease, now), expired, "{lease}");
+        }
+    }
+}
