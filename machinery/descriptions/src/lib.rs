@@ -22,6 +22,22 @@ pub fn column(kind: &str, column: &str) -> &'static str {
     columns.get(kind, column).or_else(|| columns.get("*", column)).unwrap_or_default()
 }
 
+const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
+/// A kind that says of itself what all say.
+const ANY_KIND: &str = "io.k8s.api.core.v1.Pod";
+
+/// An event of a watch is made by hand in the source, without words.
+fn watch_event(field: &str) -> Option<&'static str> {
+    match field {
+        "" => Some("One event of a watch."),
+        "object" => {
+            Some("The object as it is after the event; as it was, if it was deleted; a Status, if it is an error.")
+        }
+        "type" => Some("What happened: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."),
+        _ => None,
+    }
+}
+
 impl Descriptions {
     /// Unpacks the descriptions.
     pub fn load() -> Descriptions {
@@ -36,7 +52,23 @@ impl Descriptions {
 
     /// The description of a field, or with an empty field that of the type.
     pub fn get(&self, type_name: &str, field: &str) -> Option<&str> {
-        self.0.get(type_name)?.get(field).map(String::as_str)
+        match self.0.get(type_name) {
+            Some(fields) => fields.get(field).map(String::as_str),
+            None if type_name == WATCH_EVENT => watch_event(field),
+            None if type_name.ends_with("List") => self.list(field),
+            None => None,
+        }
+    }
+
+    /// What is true of every list: the source knows only one, of anything.
+    fn list(&self, field: &str) -> Option<&str> {
+        match field {
+            "" => Some("A list of objects of one kind."),
+            "items" => Some("The objects."),
+            "metadata" => Some("What is known of the list as a whole."),
+            "apiVersion" | "kind" => self.get(ANY_KIND, field),
+            _ => None,
+        }
     }
 
     /// How many types are described.
@@ -63,6 +95,9 @@ mod tests {
             assert!(text.len() > 10, "{type_name} {field:?}: {text:?}");
         }
         assert_eq!(descriptions.get("io.k8s.api.core.v1.Pod", "bogus"), None);
+        let list = "io.k8s.api.core.v1.PodList";
+        assert_eq!(descriptions.get(list, "kind"), descriptions.get(ANY_KIND, "kind"));
+        assert!(descriptions.get(list, "items").is_some() && descriptions.get(list, "spec").is_none());
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub use custom::{custom_v2, custom_v3, definition_name};
 pub use protobuf::encode_v2;
 pub use roots::root_paths;
 
+/// The version of Kubernetes whose API this is.
+const API_VERSION: &str = "1.36";
+
 /// The description of a field of a type, or with an empty field that of the type.
 pub type Describe<'a> = dyn Fn(&str, &str) -> Option<&'a str> + 'a;
 
@@ -80,7 +83,7 @@ pub fn openapi_v2(describe: &Describe) -> Value {
 }
 
 fn info() -> Value {
-    json!({"title": "Kubernetes", "version": "unversioned"})
+    json!({"title": "Kubernetes", "version": API_VERSION})
 }
 
 fn security() -> Value {

@@ -106,7 +106,10 @@ fn field_schema(field: &Field, description: Option<&str>) -> Value {
         innermost(&mut out)["enum"] = json!(field.values);
     }
     if let Some(text) = description {
-        let values: String = field.values.iter().map(|value| format!("\n - `{value:?}`")).collect();
+        // Of a list or a map, it is the items that have these values.
+        let is_single = !matches!(field.kind, FieldType::List(_) | FieldType::Map(_));
+        let values = field.values.iter().filter(|_| is_single);
+        let values: String = values.map(|value| format!("\n - `{value:?}`")).collect();
         let listed = if values.is_empty() { values } else { format!("\n\nPossible enum values:{values}") };
         out["description"] = format!("{text}{listed}").into();
     }
