@@ -77,6 +77,11 @@ impl Controller for AttachDetachController {
         ]
     }
 
+    /// Since when an attachment is not wanted is known here alone.
+    fn remembers(&self) -> bool {
+        false
+    }
+
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let attachments: Vec<VolumeAttachment> = view.all("");
         let node: Option<Node> = view.typed(key);

@@ -74,6 +74,11 @@ impl Controller for NodeLifecycleController {
         vec![Watch::mapped::<Node>(of_node), Watch::read::<Lease>(), Watch::read::<Pod>()]
     }
 
+    /// It hears of heartbeats by its own clock.
+    fn remembers(&self) -> bool {
+        false
+    }
+
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let Some(node) = view.typed::<Node>(key) else {
             self.heartbeats.forget(&key.name);

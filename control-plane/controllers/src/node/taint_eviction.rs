@@ -43,6 +43,11 @@ impl Controller for TaintEvictionController {
         vec![Watch::own::<Pod>(), Watch::mapped::<Node>(of_node)]
     }
 
+    /// When a taint was met is known here alone.
+    fn remembers(&self) -> bool {
+        false
+    }
+
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let row = view.rows(vec![view.get(ResourceType::of::<Pod>(), key)?]).pop()?;
         let name = pods::node_name(&row).to_owned();

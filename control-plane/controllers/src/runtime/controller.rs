@@ -56,6 +56,12 @@ pub trait Controller: Send + Sync + 'static {
         8
     }
 
+    /// Whether a look that found nothing to do need not be repeated before something it read has changed or a time it
+    /// named has come. Not so for one that keeps a state of its own between looks.
+    fn remembers(&self) -> bool {
+        true
+    }
+
     /// Everything the decision depends on, or nothing when there is nothing to decide.
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed>;
 
@@ -68,6 +74,7 @@ pub trait Decide: Send + Sync + 'static {
     fn component(&self) -> &'static str;
     fn watches(&self) -> Vec<Watch>;
     fn workers(&self) -> usize;
+    fn remembers(&self) -> bool;
     fn decide(&self, view: &dyn View, key: &Key, now: Timestamp) -> Plan;
 }
 
@@ -86,6 +93,10 @@ impl<C: Controller> Decide for C {
 
     fn workers(&self) -> usize {
         Controller::workers(self)
+    }
+
+    fn remembers(&self) -> bool {
+        Controller::remembers(self)
     }
 
     fn decide(&self, view: &dyn View, key: &Key, now: Timestamp) -> Plan {

@@ -1,17 +1,18 @@
 //! Changes of one resource, mapped to the keys of every controller that watches it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
-use corten_client::{Cache, Caches, Resource, WorkQueue};
+use corten_client::{Cache, Caches, Part, Resource, WorkQueue};
 use corten_meta::{Key, Object};
 use tokio::sync::Notify;
 
 use super::Feeds;
 use super::controller::Keys;
+use super::memory::Seen;
 use super::plan::ResourceType;
 use super::rows::{Facts, NodeFacts, NodeRow, PodFacts, PodRow, Row, Rows};
 use super::scale::{ScaleAnswer, ScaleQuestion};
@@ -150,53 +151,78 @@ pub struct CachedView {
     pub failure: Option<Failure>,
     /// What the server said of scales that were asked for.
     pub scales: BTreeMap<ScaleQuestion, ScaleAnswer>,
+    /// What was read, where somebody wants to know.
+    seen: Option<Mutex<Seen>>,
 }
 
 impl CachedView {
     pub fn new(feeds: Feeds, failure: Option<Failure>) -> CachedView {
-        CachedView { feeds, failure, scales: BTreeMap::new() }
+        CachedView { feeds, failure, scales: BTreeMap::new(), seen: None }
+    }
+
+    /// One that takes down what it is asked.
+    pub fn noting(feeds: Feeds) -> CachedView {
+        CachedView { seen: Some(Mutex::default()), ..CachedView::new(feeds, None) }
+    }
+
+    /// What was read; nothing where that was not all that mattered.
+    pub fn seen(&mut self) -> Option<Seen> {
+        self.seen.take().map(|seen| seen.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The cache of a resource of which a part is about to be read. Every read comes through here.
+    fn cache(&self, resource: ResourceType, part: Part<'_>) -> Option<&Arc<Cache>> {
+        let cache = &self.feeds.get(&resource)?.cache;
+        if let Some(seen) = &self.seen {
+            seen.lock().unwrap_or_else(PoisonError::into_inner).note(cache, part);
+        }
+        Some(cache)
+    }
+
+    fn by_index(&self, resource: ResourceType, index: &'static str, value: &str) -> Vec<Arc<Object>> {
+        let cache = self.cache(resource, Part::Index(index, value));
+        cache.map(|cache| cache.by_index(index, value)).unwrap_or_default()
     }
 }
 
 impl View for CachedView {
     fn get(&self, resource: ResourceType, key: &Key) -> Option<Arc<Object>> {
-        self.feeds.get(&resource)?.cache.get(key)
+        self.cache(resource, Part::Object(key))?.get(key)
     }
 
     fn list(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>> {
-        self.feeds.get(&resource).map(|feed| feed.cache.list(namespace)).unwrap_or_default()
+        let cache = self.cache(resource, Part::Namespace(namespace));
+        cache.map(|cache| cache.list(namespace)).unwrap_or_default()
     }
 
     fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>> {
-        self.feeds.get(&resource).map(|feed| feed.cache.by_owner(uid)).unwrap_or_default()
+        self.cache(resource, Part::Owner(uid)).map(|cache| cache.by_owner(uid)).unwrap_or_default()
     }
 
     fn orphans(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>> {
-        self.feeds.get(&resource).map(|feed| feed.cache.by_index(ORPHAN_INDEX, namespace)).unwrap_or_default()
+        self.by_index(resource, ORPHAN_INDEX, namespace)
     }
 
     fn labelled(&self, resource: ResourceType, namespace: &str, (key, value): (&str, &str)) -> Vec<Arc<Object>> {
-        let place = place(namespace, key, value);
-        self.feeds.get(&resource).map(|feed| feed.cache.by_index(LABEL_INDEX, &place)).unwrap_or_default()
+        self.by_index(resource, LABEL_INDEX, &place(namespace, key, value))
     }
 
     fn services_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<Object>> {
-        let Some(feed) = self.feeds.get(&ResourceType::of::<Service>()) else { return Vec::new() };
-        let selecting =
-            |(key, value): (&String, &String)| feed.cache.by_index(SELECTOR_INDEX, &place(namespace, key, value));
+        let selecting = |(key, value): (&String, &String)| {
+            self.by_index(ResourceType::of::<Service>(), SELECTOR_INDEX, &place(namespace, key, value))
+        };
         labels.iter().flat_map(selecting).collect()
     }
 
     fn volumes_for(&self, claim: &Key) -> Vec<Arc<Object>> {
-        let Some(feed) = self.feeds.get(&ResourceType::of::<PersistentVolume>()) else { return Vec::new() };
-        let mut volumes = feed.cache.by_index(CLAIM_INDEX, &claim.to_string());
-        volumes.extend(feed.cache.by_index(CLAIM_INDEX, ""));
-        volumes
+        let volumes = ResourceType::of::<PersistentVolume>();
+        let mut found = self.by_index(volumes, CLAIM_INDEX, &claim.to_string());
+        found.extend(self.by_index(volumes, CLAIM_INDEX, ""));
+        found
     }
 
     fn pods_on(&self, node: &str) -> Vec<Arc<Object>> {
-        let feed = self.feeds.get(&ResourceType::of::<Pod>());
-        feed.map(|feed| feed.cache.by_index(NODE_INDEX, node)).unwrap_or_default()
+        self.by_index(ResourceType::of::<Pod>(), NODE_INDEX, node)
     }
 
     fn rows(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {

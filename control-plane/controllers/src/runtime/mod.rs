@@ -9,6 +9,7 @@ mod controller;
 mod count;
 pub mod discovery;
 mod feed;
+pub mod memory;
 pub mod monitors;
 mod plan;
 mod rows;
@@ -25,6 +26,7 @@ pub use controller::{Controller, Decide, Keys, Watch};
 #[cfg(not(test))]
 pub use corten_meta::time::now;
 pub use count::{Count, Counter, Label, RESULT};
+pub use memory::Memory;
 pub use plan::{Action, Event, Plan, Reference, Report, ResourceType, key_of};
 pub use rows::{NodeRow, PodRow};
 pub use scale::{ScaleAnswer, ScaleQuestion};
@@ -80,7 +82,7 @@ pub async fn run(
 }
 
 /// What controllers see, without anybody acting upon it.
-pub struct Watched(feed::CachedView);
+pub struct Watched(Feeds);
 
 impl Watched {
     pub async fn open(controllers: &[Arc<dyn Decide>], caches: &Caches) -> Watched {
@@ -89,11 +91,12 @@ impl Watched {
             routes.entry(watch.resource).or_default();
         }
         let feeds = Arc::new(feed::open(caches, routes).await);
-        Watched(feed::CachedView::new(feeds, None))
+        Watched(feeds)
     }
 
-    pub fn view(&self) -> &dyn View {
-        &self.0
+    /// A look as a worker takes it, with what is remembered of earlier ones.
+    pub fn look(&self, controller: &dyn Decide, memory: &Memory, key: &Key) -> Plan {
+        memory.look(controller, &self.0, None, key).1
     }
 }
 

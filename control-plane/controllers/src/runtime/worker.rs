@@ -16,6 +16,7 @@ use super::apply::{Applied, Applier, Echo, newest};
 use super::controller::Decide;
 use super::count::Counter;
 use super::feed::CachedView;
+use super::memory::Memory;
 use super::plan::ResourceType;
 use super::view::{Failure, View};
 
@@ -29,6 +30,7 @@ pub struct Worker {
     applier: Applier,
     feeds: Feeds,
     failures: Arc<Mutex<HashMap<Key, Failure>>>,
+    memory: Arc<Memory>,
     /// Keys for which something may have been written that no answer told of, and where.
     unsure: Arc<Mutex<BTreeSet<(Key, ResourceType)>>>,
     /// Asks what there is, as whoever fills the caches: not every controller may list what it writes.
@@ -46,8 +48,8 @@ impl Worker {
         counter: Counter,
         shutdown: CancellationToken,
     ) -> Worker {
-        let (failures, unsure, counter) = (Arc::default(), Arc::default(), Arc::new(counter));
-        Worker { controller, queue, applier, feeds, failures, unsure, reader, counter, shutdown }
+        let (failures, memory, unsure, counter) = (Arc::default(), Arc::default(), Arc::default(), Arc::new(counter));
+        Worker { controller, queue, applier, feeds, failures, memory, unsure, reader, counter, shutdown }
     }
 
     /// How many of them the controller wants.
@@ -72,8 +74,7 @@ impl Worker {
         }
         let began = Instant::now();
         let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
-        let mut view = CachedView::new(self.feeds.clone(), failure);
-        let mut plan = self.controller.decide(&view, key, super::now());
+        let (mut view, mut plan) = self.memory.look(&*self.controller, &self.feeds, failure, key);
         if plan.questions().next().is_some() {
             view.scales = self.applier.ask(&plan).await;
             plan = self.controller.decide(&view, key, super::now());
@@ -82,6 +83,10 @@ impl Worker {
             self.queue.add_after(key.clone(), after);
         }
         if plan.is_empty() {
+            #[cfg(test)]
+            if super::memory::tests::RESTLESS.get() {
+                self.queue.add_after(key.clone(), Duration::from_secs(7));
+            }
             self.counter.count(key, &plan.counts, true, began.elapsed());
             return self.succeeded(key);
         }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Random;
 use super::server::{Faults, Judge, Server};
+use crate::runtime::memory::tests::WRONG;
 use crate::{Config, Error, LoadBalancerAddresses, SigningAuthority};
 
 /// What is played.
@@ -198,6 +199,9 @@ impl Run<'_> {
     }
 
     fn nothing_broke(&self) -> Result<(), String> {
+        if let Some(wrong) = WRONG.take() {
+            return Err(wrong);
+        }
         let state = self.server.state();
         state.broken.first().map_or(Ok(()), |broken| Err(broken.clone()))
     }

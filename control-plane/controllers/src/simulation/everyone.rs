@@ -75,7 +75,7 @@ fn each_alone_comes_to_an_end_whatever_the_order_of_lists() {
 }
 
 /// All there are, at once.
-const TOGETHER: World = World {
+pub const TOGETHER: World = World {
     controllers: &["*"],
     managers: 1,
     objects: |_| Vec::new(),

@@ -17,6 +17,7 @@ mod everyone;
 
 mod identities;
 mod makers;
+mod memories;
 mod namespaces;
 mod nodes;
 mod ownership;

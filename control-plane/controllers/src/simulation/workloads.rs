@@ -14,7 +14,7 @@ use super::server::{Faults, Judge, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 use crate::model::Model;
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &[
         "deployment-controller",
         "replicaset-controller",

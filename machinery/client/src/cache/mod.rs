@@ -11,6 +11,7 @@ mod store;
 mod subscription;
 
 pub use shared::Caches;
+pub use store::Part;
 pub use subscription::{Change, Subscription};
 
 use corten_api::Typed;
@@ -63,6 +64,12 @@ impl Cache {
     /// The objects that an index made with [`Cache::add_index`] files under `value`.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<Object>> {
         self.read().by_index(index, value)
+    }
+
+    /// What a part of the cache is stamped with: as long as that stays, the part holds the same objects in the same
+    /// versions. Who wants to know later whether what he read is still so takes the stamp before he reads.
+    pub fn stamp(&self, part: Part<'_>) -> u64 {
+        self.read().stamp(part)
     }
 
     /// Files every object, now and later, under the values that `values` names. A second index of the same name is

@@ -1,6 +1,6 @@
 //! The objects of a cache and its indexes. Plain data under a lock; no task, no notification.
 
-use corten_meta::Object;
+use corten_meta::{Key, Object};
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
@@ -14,11 +14,27 @@ pub(super) struct Store {
     objects: BTreeSet<Entry>,
     by_owner: Filed,
     indexes: HashMap<&'static str, (Values, Filed)>,
+    /// How many objects a namespace has, and the last change among them.
+    namespaces: HashMap<Box<str>, (usize, u64)>,
+    /// How often anything changed: what a change is stamped with.
+    changes: u64,
+}
+
+/// A part of a cache that can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    All,
+    Namespace(&'a str),
+    Object(&'a Key),
+    /// What has an owner reference to this uid.
+    Owner(&'a str),
+    /// What an index files under a value.
+    Index(&'static str, &'a str),
 }
 
 /// An object in its place: ordered by namespace and name, which are read from the object itself instead of being kept
-/// a second time as a key.
-struct Entry(Arc<Object>);
+/// a second time as a key. With the stamp of the change that put it there.
+struct Entry(Arc<Object>, u64);
 
 /// What an [`Entry`] is ordered and found by.
 trait Place {
@@ -74,24 +90,26 @@ impl Ord for Entry {
 }
 
 /// Objects filed under values, each file in the order of namespace and name: they are looked through far more often
-/// than one of them changes.
+/// than one of them changes. With the stamp of the last change of each file.
 #[derive(Default)]
-struct Filed(HashMap<Box<str>, Vec<Arc<Object>>>);
+struct Filed(HashMap<Box<str>, (u64, Vec<Arc<Object>>)>);
 
 impl Filed {
-    fn add(&mut self, value: &str, object: &Arc<Object>) {
-        let Some(objects) = self.0.get_mut(value) else {
-            self.0.insert(value.into(), vec![object.clone()]);
+    fn add(&mut self, value: &str, object: &Arc<Object>, stamp: u64) {
+        let Some((last, objects)) = self.0.get_mut(value) else {
+            self.0.insert(value.into(), (stamp, vec![object.clone()]));
             return;
         };
+        *last = stamp;
         match position(objects, object) {
             Ok(at) => objects[at] = object.clone(),
             Err(at) => objects.insert(at, object.clone()),
         }
     }
 
-    fn remove(&mut self, value: &str, object: &Arc<Object>) {
-        let Some(objects) = self.0.get_mut(value) else { return };
+    fn remove(&mut self, value: &str, object: &Arc<Object>, stamp: u64) {
+        let Some((last, objects)) = self.0.get_mut(value) else { return };
+        *last = stamp;
         if let Ok(at) = position(objects, object) {
             objects.remove(at);
         }
@@ -101,7 +119,11 @@ impl Filed {
     }
 
     fn get(&self, value: &str) -> Vec<Arc<Object>> {
-        self.0.get(value).cloned().unwrap_or_default()
+        self.0.get(value).map(|(_, objects)| objects.clone()).unwrap_or_default()
+    }
+
+    fn stamp(&self, value: &str) -> u64 {
+        self.0.get(value).map_or(0, |(stamp, _)| *stamp)
     }
 }
 
@@ -149,6 +171,20 @@ impl Store {
         self.indexes.get(index).map(|(_, filed)| filed.get(value)).unwrap_or_default()
     }
 
+    /// Two equal stamps of a part: it holds the same objects in the same versions. Nothing is stamped 0.
+    pub(super) fn stamp(&self, part: Part<'_>) -> u64 {
+        match part {
+            Part::All | Part::Namespace("") => self.changes,
+            Part::Namespace(namespace) => self.namespaces.get(namespace).map_or(0, |(_, stamp)| *stamp),
+            Part::Object(key) => {
+                let place: &dyn Place = &(key.namespace.as_str(), key.name.as_str());
+                self.objects.get(place).map_or(0, |entry| entry.1)
+            }
+            Part::Owner(uid) => self.by_owner.stamp(uid),
+            Part::Index(index, value) => self.indexes.get(index).map_or(0, |(_, filed)| filed.stamp(value)),
+        }
+    }
+
     pub(super) fn add_index(&mut self, name: &'static str, values: Values) {
         if self.indexes.contains_key(name) {
             return;
@@ -156,7 +192,7 @@ impl Store {
         let mut filed = Filed::default();
         for entry in &self.objects {
             for value in values(&entry.0) {
-                filed.add(&value, &entry.0);
+                filed.add(&value, &entry.0, self.changes);
             }
         }
         self.indexes.insert(name, (values, filed));
@@ -164,7 +200,8 @@ impl Store {
 
     /// Puts an object in its place and returns the one that was there.
     pub(super) fn insert(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
-        let old = self.objects.replace(Entry(object.clone())).map(|entry| entry.0);
+        self.changes += 1;
+        let old = self.objects.replace(Entry(object.clone(), self.changes)).map(|entry| entry.0);
         if let Some(old) = &old {
             self.unfile(old);
         }
@@ -174,13 +211,14 @@ impl Store {
 
     pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let old = self.objects.take(&(namespace, name) as &dyn Place)?.0;
+        self.changes += 1;
         self.unfile(&old);
         Some(old)
     }
 
     /// Makes `objects` the whole content; returns what is different now.
     pub(super) fn replace(&mut self, objects: Vec<Arc<Object>>) -> Vec<Replaced> {
-        let listed: BTreeSet<Entry> = objects.into_iter().map(Entry).collect();
+        let listed: BTreeSet<Entry> = objects.into_iter().map(|object| Entry(object, 0)).collect();
         let gone: Vec<Arc<Object>> =
             self.objects.iter().filter(|entry| !listed.contains(*entry)).map(|entry| entry.0.clone()).collect();
         let mut changes: Vec<Replaced> = Vec::new();
@@ -188,7 +226,7 @@ impl Store {
             self.remove(&object.header.namespace, &object.header.name);
             changes.push((Some(object), None));
         }
-        for Entry(object) in listed {
+        for Entry(object, _) in listed {
             let old = self.get(&object.header.namespace, &object.header.name);
             // The same revision is the same object; keeping ours spares everybody a change.
             if old.as_ref().is_some_and(|old| old.revision == object.revision && old.header.uid == object.header.uid) {
@@ -201,23 +239,101 @@ impl Store {
     }
 
     fn file(&mut self, object: &Arc<Object>) {
+        let stamp = self.changes;
         for owner in &object.header.owners {
-            self.by_owner.add(&owner.uid, object);
+            self.by_owner.add(&owner.uid, object, stamp);
         }
         for (values, filed) in self.indexes.values_mut() {
             for value in values(object) {
-                filed.add(&value, object);
+                filed.add(&value, object, stamp);
+            }
+        }
+        match self.namespaces.get_mut(object.header.namespace.as_str()) {
+            Some((count, last)) => (*count, *last) = (*count + 1, stamp),
+            None => {
+                self.namespaces.insert(object.header.namespace.as_str().into(), (1, stamp));
             }
         }
     }
 
     fn unfile(&mut self, object: &Arc<Object>) {
+        let stamp = self.changes;
         for owner in &object.header.owners {
-            self.by_owner.remove(&owner.uid, object);
+            self.by_owner.remove(&owner.uid, object, stamp);
         }
         for (values, filed) in self.indexes.values_mut() {
             for value in values(object) {
-                filed.remove(&value, object);
+                filed.remove(&value, object, stamp);
+            }
+        }
+        let namespace = object.header.namespace.as_str();
+        if let Some((count, last)) = self.namespaces.get_mut(namespace) {
+            (*count, *last) = (*count - 1, stamp);
+            if *count == 0 {
+                self.namespaces.remove(namespace);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn object(name: u8, label: u8, owner: u8, revision: u64) -> Arc<Object> {
+        let (namespace, name) = (["a", "b"][usize::from(name % 2)], format!("n{name}"));
+        let owners = json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": format!("u{owner}")}]);
+        let labels = json!({"l": format!("v{label}")});
+        let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace,
+            "uid": format!("{name}-{revision}"), "labels": labels, "ownerReferences": owners}});
+        Arc::new(Object::from_value(&value, revision).unwrap())
+    }
+
+    /// Every part there is, with its stamp and the versions it holds.
+    fn parts(store: &Store) -> Vec<(u64, Vec<u64>)> {
+        let versions = |objects: Vec<Arc<Object>>| objects.iter().map(|one| one.revision).collect::<Vec<_>>();
+        let mut all = vec![(store.stamp(Part::All), versions(store.all()))];
+        for namespace in ["a", "b"] {
+            all.push((store.stamp(Part::Namespace(namespace)), versions(store.namespace(namespace))));
+            for name in 0..4 {
+                let key = Key::new(namespace, format!("n{name}"));
+                let found = store.get(namespace, &key.name).into_iter().collect();
+                all.push((store.stamp(Part::Object(&key)), versions(found)));
+            }
+        }
+        for value in 0..3 {
+            let (uid, label) = (format!("u{value}"), format!("v{value}"));
+            all.push((store.stamp(Part::Owner(&uid)), versions(store.by_owner(&uid))));
+            all.push((store.stamp(Part::Index("label", &label)), versions(store.by_index("label", &label))));
+        }
+        all
+    }
+
+    proptest! {
+        /// Whatever happened in between: equal stamps, equal content.
+        #[test]
+        fn a_part_with_the_same_stamp_holds_the_same(
+            steps in prop::collection::vec((0u8..4, 0u8..4, 0u8..3, 0u8..3), 1..40),
+        ) {
+            let mut store = Store::default();
+            store.add_index("label", Box::new(|object| object.header.labels.values().cloned().collect()));
+            let mut before = vec![parts(&store)];
+            for (step, (what, name, label, owner)) in steps.into_iter().enumerate() {
+                let object = object(name, label, owner, step as u64 + 1);
+                match what {
+                    0 => drop(store.remove(&object.header.namespace, &object.header.name)),
+                    1 => drop(store.replace(vec![object])),
+                    _ => drop(store.insert(object)),
+                }
+                let now = parts(&store);
+                for earlier in &before {
+                    for (then, now) in earlier.iter().zip(&now) {
+                        prop_assert!(then.0 != now.0 || then.1 == now.1, "{then:?} {now:?}");
+                    }
+                }
+                before.push(now);
             }
         }
     }

@@ -1,0 +1,207 @@
+//! What a look at a key read when it found nothing to do: as long as that is unchanged, there is nothing to do.
+//!
+//! A decision depends on what it reads and on the time alone, and it reads through a view. So the view takes down each
+//! question with the stamp that the cache gave that part of itself ([`Part`]); no controller declares what it depends on,
+//! and none can forget to. The time is minded by `requeue_after`: up to then the answer holds, and no longer.
+//!
+//! Invariant: nothing is remembered of a look that decided to write, that was told of a failure or that asked the server,
+//! and nothing outlives the leadership in which it was seen. A controller that keeps a state of its own between looks
+//! must say so ([`super::Controller::remembers`]). In tests every recollection is compared with a fresh look.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use corten_client::{Cache, Part};
+use corten_meta::Key;
+use jiff::{SignedDuration, Timestamp};
+
+use super::Feeds;
+use super::controller::Decide;
+use super::count::Count;
+use super::feed::CachedView;
+use super::plan::Plan;
+use super::view::Failure;
+
+/// Whoever asks for more parts of one resource than these is held to depend on all of it.
+const MOST_PARTS: usize = 16;
+
+/// What was read, with the stamps from before it was read.
+#[derive(Default)]
+pub struct Seen(Vec<Asked>);
+
+/// What was read of one resource.
+struct Asked {
+    cache: Arc<Cache>,
+    whole: u64,
+    parts: Vec<(Question, u64)>,
+    /// Not these parts, but all of the resource matters.
+    everything: bool,
+}
+
+/// A part of a cache, kept.
+#[derive(PartialEq, Eq)]
+enum Question {
+    Namespace(Box<str>),
+    Object(Key),
+    Owner(Box<str>),
+    Index(&'static str, Box<str>),
+}
+
+impl Question {
+    /// None stands for everything.
+    fn of(part: Part<'_>) -> Option<Question> {
+        match part {
+            Part::All | Part::Namespace("") => None,
+            Part::Namespace(namespace) => Some(Question::Namespace(namespace.into())),
+            Part::Object(key) => Some(Question::Object(key.clone())),
+            Part::Owner(uid) => Some(Question::Owner(uid.into())),
+            Part::Index(index, value) => Some(Question::Index(index, value.into())),
+        }
+    }
+
+    fn part(&self) -> Part<'_> {
+        match self {
+            Question::Namespace(namespace) => Part::Namespace(namespace),
+            Question::Object(key) => Part::Object(key),
+            Question::Owner(uid) => Part::Owner(uid),
+            Question::Index(index, value) => Part::Index(index, value),
+        }
+    }
+}
+
+impl Seen {
+    /// A part of a cache is about to be read.
+    pub fn note(&mut self, cache: &Arc<Cache>, part: Part<'_>) {
+        let at = self.0.iter().position(|asked| Arc::ptr_eq(&asked.cache, cache)).unwrap_or_else(|| {
+            let whole = cache.stamp(Part::All);
+            self.0.push(Asked { cache: cache.clone(), whole, parts: Vec::new(), everything: false });
+            self.0.len() - 1
+        });
+        let asked = &mut self.0[at];
+        if asked.everything {
+            return;
+        }
+        match Question::of(part) {
+            Some(question) if asked.parts.len() < MOST_PARTS => asked.parts.push((question, cache.stamp(part))),
+            _ => (asked.everything, asked.parts) = (true, Vec::new()),
+        }
+    }
+
+    fn is_unchanged(&self) -> bool {
+        self.0.iter().all(|Asked { cache, whole, parts, everything }| {
+            let same = |(question, stamp): &(Question, u64)| cache.stamp(question.part()) == *stamp;
+            cache.stamp(Part::All) == *whole || !everything && parts.iter().all(same)
+        })
+    }
+
+    /// Single objects are looked at again as quickly as they are remembered.
+    fn is_worth_it(&self) -> bool {
+        let lists = |(question, _): &(Question, u64)| !matches!(question, Question::Object(_));
+        self.0.iter().any(|asked| asked.everything || asked.parts.iter().any(lists))
+    }
+}
+
+/// A look that found nothing to do.
+struct Remembered {
+    seen: Seen,
+    counts: Vec<Count>,
+    at: Timestamp,
+    until: Option<Timestamp>,
+}
+
+/// What one controller remembers of its keys.
+#[derive(Default)]
+pub struct Memory(Mutex<HashMap<Key, Remembered>>);
+
+impl Memory {
+    /// Looks at a key, or remembers that there is nothing to do.
+    pub fn look(
+        &self,
+        controller: &dyn Decide,
+        feeds: &Feeds,
+        failure: Option<Failure>,
+        key: &Key,
+    ) -> (CachedView, Plan) {
+        let now = super::now();
+        if failure.is_some() || !controller.remembers() {
+            self.forget(key);
+            let view = CachedView::new(feeds.clone(), failure);
+            let plan = controller.decide(&view, key, now);
+            return (view, plan);
+        }
+        let mut view = CachedView::noting(feeds.clone());
+        if let Some(plan) = self.recall(key, now) {
+            #[cfg(test)]
+            self.compare(controller, &view, key, now);
+            return (view, plan);
+        }
+        let plan = controller.decide(&view, key, now);
+        self.remember(key, &plan, view.seen(), now);
+        (view, plan)
+    }
+
+    /// The plan for a key of which everything is as it was when there was nothing to do.
+    fn recall(&self, key: &Key, now: Timestamp) -> Option<Plan> {
+        #[cfg(test)]
+        if tests::FORGETFUL.get() {
+            return None;
+        }
+        let known = self.lock();
+        let known = known.get(key)?;
+        let left = match known.until {
+            Some(until) => Some(Duration::try_from(until.duration_since(now)).ok().filter(|left| !left.is_zero())?),
+            None => None,
+        };
+        // A clock that was set back tells nothing about what had become due.
+        if now < known.at || !known.seen.is_unchanged() {
+            return None;
+        }
+        #[cfg(test)]
+        tests::RECALLED.set(tests::RECALLED.get() + 1);
+        Some(Plan { requeue_after: left, counts: known.counts.clone(), ..Plan::nothing() })
+    }
+
+    /// What came of a look at a key that began at `now`.
+    fn remember(&self, key: &Key, plan: &Plan, seen: Option<Seen>, now: Timestamp) {
+        let Some(seen) = seen.filter(|seen| plan.is_empty() && seen.is_worth_it()) else { return self.forget(key) };
+        let due = |after: Duration| now.checked_add(SignedDuration::try_from(after).ok()?).ok();
+        let until = plan.requeue_after.and_then(due);
+        let counts = plan.counts.clone();
+        self.lock().insert(key.clone(), Remembered { seen, counts, at: now, until });
+    }
+
+    fn forget(&self, key: &Key) {
+        self.lock().remove(key);
+    }
+
+    /// A look must come to what was remembered, unless something changed meanwhile.
+    #[cfg(test)]
+    fn compare(&self, controller: &dyn Decide, view: &CachedView, key: &Key, now: Timestamp) {
+        let fresh = controller.decide(view, key, now);
+        let unchanged = self.lock().get(key).is_some_and(|known| known.seen.is_unchanged());
+        if unchanged && !fresh.is_empty() {
+            tests::WRONG.set(Some(format!("{} forgot for {key}: {:?}", controller.name(), fresh.actions)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Remembered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Nothing is remembered on this thread.
+        pub static FORGETFUL: Cell<bool> = const { Cell::new(false) };
+        /// Whoever found nothing to do looks again after a while.
+        pub static RESTLESS: Cell<bool> = const { Cell::new(false) };
+        /// A recollection that a fresh look did not confirm.
+        pub static WRONG: Cell<Option<String>> = const { Cell::new(None) };
+        /// How often something was remembered.
+        pub static RECALLED: Cell<u64> = const { Cell::new(0) };
+    }
+}
