@@ -166,7 +166,7 @@ fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
     claim.iter().flat_map(users).collect()
 }
 
-/// The users of a pool, when the taints of its devices changed.
+/// The users of a pool, when the taints of its devices changed, or which of its slices count.
 fn of_slice(view: &dyn View, change: &Change) -> Vec<Key> {
     let slice = |object: &Option<Arc<Object>>| object.as_ref().and_then(decode::<ResourceSlice>);
     let (old, new) = (slice(&change.old), slice(&change.new));
@@ -174,7 +174,8 @@ fn of_slice(view: &dyn View, change: &Change) -> Vec<Key> {
         let devices = slice.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
         devices.filter(|one| one.taints.is_some()).map(|one| (one.name.clone(), one.taints.clone())).collect()
     };
-    if taints(&old) == taints(&new) {
+    let generation = |slice: &Option<ResourceSlice>| slice.as_ref().map(|slice| slice.spec.pool.generation);
+    if generation(&old) == generation(&new) && taints(&old) == taints(&new) {
         return Vec::new();
     }
     let Some(slice) = new.or(old) else { return Vec::new() };
@@ -243,5 +244,8 @@ mod tests {
         };
         assert_eq!(keys(&slice(false), &slice(true)), ["default/p"]);
         assert!(keys(&slice(true), &slice(true)).is_empty());
+        let mut newer = slice(true);
+        newer["spec"]["pool"]["generation"] = json!(2);
+        assert_eq!(keys(&slice(true), &newer), ["default/p"], "older slices no longer count");
     }
 }

@@ -40,11 +40,12 @@ impl Controller for ExpandController {
     }
 }
 
-/// Only a request that grew is news.
+/// Only a request that grew is news; one that is heard of for the first time may have grown while nobody listened.
 fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
-    let (Some(old), Some(new)) = (&change.old, &change.new) else { return Vec::new() };
+    let Some(new) = &change.new else { return Vec::new() };
     let requested = |object| decode::<PersistentVolumeClaim>(object).and_then(|claim| requested(&claim));
-    if requested(new) > requested(old) { vec![change.key.clone()] } else { Vec::new() }
+    let grew = change.old.as_ref().is_none_or(|old| requested(new) > requested(old));
+    if grew { vec![change.key.clone()] } else { Vec::new() }
 }
 
 fn requested(claim: &PersistentVolumeClaim) -> Option<i128> {
@@ -79,6 +80,8 @@ mod tests {
             let keys =
                 mapped::<PersistentVolumeClaim>(&ExpandController, &model, Some(&claim("1Gi")), Some(&claim(request)));
             assert_eq!(keys.len(), told, "{request}");
+            let first = mapped::<PersistentVolumeClaim>(&ExpandController, &model, None, Some(&claim(request)));
+            assert_eq!(first.len(), 1, "a new leader looks at every claim once");
         }
     }
 }

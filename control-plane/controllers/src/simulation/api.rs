@@ -12,6 +12,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::custom;
 use crate::model::Model;
 
 /// What a request is about.
@@ -43,8 +44,7 @@ impl Place {
     }
 
     pub fn kind(&self) -> Result<&'static Kind, Status> {
-        let kind = corten_api::lookup(&self.group, &self.version, &self.plural);
-        kind.map(|kind| &**kind).ok_or_else(Status::path_not_found)
+        custom::lookup(&self.group, &self.version, &self.plural).ok_or_else(Status::path_not_found)
     }
 
     fn resource(&self) -> GroupResource {
@@ -65,7 +65,7 @@ pub struct Api {
     names: u64,
 }
 
-type Answer = Result<Value, Status>;
+pub type Answer = Result<Value, Status>;
 
 impl Api {
     pub fn new(now: Timestamp) -> Api {
@@ -75,7 +75,7 @@ impl Api {
 
     /// Answers whatever is not a watch.
     pub fn answer(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> Answer {
-        if let Some(found) = discovery(path) {
+        if let Some(found) = self.discovery(path) {
             return Ok(found);
         }
         let place = Place::of(path);
@@ -92,6 +92,7 @@ impl Api {
             _ => {}
         }
         let kind = place.kind()?;
+        self.answers(kind, *method == Method::POST)?;
         match *method {
             Method::GET if place.name.is_empty() => Ok(self.list(kind, &place.namespace, query)),
             Method::GET if place.subresource == "scale" => Ok(scale_of(&self.present(kind, &place)?)),
@@ -102,6 +103,7 @@ impl Api {
                 bound["spec"]["nodeName"] = body["target"]["name"].clone();
                 self.replace(kind, &current, bound)
             }
+            Method::POST if place.subresource == "eviction" => self.evict(kind, &place, body),
             Method::POST => self.create(kind, &place, body.clone()),
             Method::PUT => self.update(kind, &place, body.clone()),
             Method::PATCH => self.patch(kind, &place, body),
@@ -111,7 +113,7 @@ impl Api {
         }
     }
 
-    fn present(&self, kind: &Kind, place: &Place) -> Answer {
+    pub fn present(&self, kind: &Kind, place: &Place) -> Answer {
         let found = self.model.find(&kind.kind, &place.namespace, &place.name);
         found.ok_or_else(|| Status::not_found(&place.resource(), &place.name))
     }
@@ -235,7 +237,7 @@ impl Api {
     }
 
     /// Puts the new state where it differs, or takes the object away when nothing holds it any longer.
-    fn replace(&mut self, kind: &Kind, current: &Value, mut new: Value) -> Answer {
+    pub fn replace(&mut self, kind: &Kind, current: &Value, mut new: Value) -> Answer {
         for field in ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "generation"] {
             carry(&current["metadata"], &mut new["metadata"], field);
         }
@@ -258,7 +260,7 @@ impl Api {
         self.model.remove(&kind, corten_meta::namespace(object), corten_meta::name(object));
     }
 
-    fn delete(&mut self, kind: &Kind, place: &Place, options: &Value) -> Answer {
+    pub fn delete(&mut self, kind: &Kind, place: &Place, options: &Value) -> Answer {
         let current = self.present(kind, place)?;
         self.same(place, &current, &json!({"metadata": options["preconditions"]}))?;
         let mut new = current.clone();
@@ -395,31 +397,34 @@ fn scale_of(object: &Value) -> Value {
         "status": {"replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": selector.join(",")}})
 }
 
-/// The groups, and the resources of one version of a group.
-fn discovery(path: &str) -> Option<Value> {
-    let kinds = corten_api::kinds();
-    if path == "/apis" {
-        let groups: BTreeMap<&str, String> = kinds
-            .iter()
-            .rev()
-            .filter(|kind| !kind.group.is_empty())
-            .map(|kind| (kind.group.as_str(), kind.api_version()))
-            .collect();
-        let entry =
-            |(group, version): (&str, String)| json!({"name": group, "preferredVersion": {"groupVersion": version}});
-        return Some(json!({"groups": groups.into_iter().map(entry).collect::<Vec<_>>()}));
-    }
-    let version = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/api/"))?;
-    let of = kinds.iter().filter(|kind| kind.api_version() == version);
-    let mut resources = Vec::new();
-    for kind in of {
-        resources
-            .push(json!({"name": kind.plural, "kind": kind.kind, "namespaced": kind.namespaced, "verbs": kind.verbs}));
-        for below in &kind.subresources {
-            let name = format!("{}/{}", kind.plural, below.name);
-            resources
-                .push(json!({"name": name, "kind": below.kind, "namespaced": kind.namespaced, "verbs": below.verbs}));
+impl Api {
+    /// The groups, and the resources of one version of a group.
+    fn discovery(&self, path: &str) -> Option<Value> {
+        let kinds = self.served();
+        if path == "/apis" {
+            let groups: BTreeMap<&str, String> = kinds
+                .iter()
+                .rev()
+                .filter(|kind| !kind.group.is_empty())
+                .map(|kind| (kind.group.as_str(), kind.api_version()))
+                .collect();
+            let entry = |(group, version): (&str, String)| json!({"name": group, "preferredVersion": {"groupVersion": version}});
+            return Some(json!({"groups": groups.into_iter().map(entry).collect::<Vec<_>>()}));
         }
+        let version = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/api/"))?;
+        let of = kinds.iter().filter(|kind| kind.api_version() == version);
+        let mut resources = Vec::new();
+        for kind in of {
+            resources.push(
+                json!({"name": kind.plural, "kind": kind.kind, "namespaced": kind.namespaced, "verbs": kind.verbs}),
+            );
+            for below in &kind.subresources {
+                let name = format!("{}/{}", kind.plural, below.name);
+                resources.push(
+                    json!({"name": name, "kind": below.kind, "namespaced": kind.namespaced, "verbs": below.verbs}),
+                );
+            }
+        }
+        (!resources.is_empty()).then(|| json!({ "resources": resources }))
     }
-    (!resources.is_empty()).then(|| json!({ "resources": resources }))
 }

@@ -16,7 +16,7 @@ const AUTOSCALER: &str = "horizontal-pod-autoscaler";
 const REQUEST: i64 = 100;
 const WISHED: i64 = 50;
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &[
         "horizontal-pod-autoscaler-controller",
         "deployment-controller",

@@ -40,6 +40,8 @@ pub struct World {
     pub faults: Faults,
     /// The longest time between two things that happen.
     pub pace: Duration,
+    /// How long a round of waiting for rest is: controllers that look again after hours need long ones.
+    pub round: Duration,
     /// How much happens before the faults end.
     pub steps: usize,
     /// Seeds of a usual run.
@@ -59,6 +61,7 @@ impl World {
         at_rest: |_| Ok(()),
         faults: Faults::MANY,
         pace: Duration::from_millis(500),
+        round: Duration::from_secs(10),
         steps: 250,
         seeds: 4,
     };
@@ -66,7 +69,6 @@ impl World {
 
 /// How long nothing may be written before everything counts as at rest; retries come at greater and greater intervals.
 const QUIET_ROUNDS: usize = 30;
-const ROUND: Duration = Duration::from_secs(10);
 const MOST_ROUNDS: usize = 250;
 /// How many writes are shown of a run that failed.
 const LAST: usize = 60;
@@ -211,7 +213,7 @@ impl Run<'_> {
         for _ in 0..MOST_ROUNDS {
             let before = self.revision();
             for _ in 0..6 {
-                sleep(ROUND / 6).await;
+                sleep(self.world.round / 6).await;
                 (self.world.goes_on)(&self.server, &mut self.random);
                 self.replace_ended();
             }
@@ -243,7 +245,7 @@ pub fn put(server: &Server, object: &Value) {
 pub fn collection(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
-    let kind = corten_api::by_gvk(group, short, object["kind"].as_str().unwrap_or_default());
+    let kind = super::custom::by_gvk(group, short, object["kind"].as_str().unwrap_or_default());
     let kind = kind.unwrap_or_else(|| panic!("no kind {version} {}", object["kind"]));
     let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
     match kind.namespaced {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use corten_meta::Value;
 
 use super::cluster::{World, play};
-use super::server::{Faults, Judge, Server, Write};
+use super::server::{Judge, Server, Write};
 use super::worlds::world;
 use super::{Random, kubelet};
 use crate::model::{Model, decide};
@@ -77,17 +77,14 @@ fn each_alone_comes_to_an_end_whatever_the_order_of_lists() {
 /// All there are, at once.
 pub const TOGETHER: World = World {
     controllers: &["*"],
-    managers: 1,
-    objects: |_| Vec::new(),
     begins,
     happens,
     goes_on: kubelet,
     judge,
-    at_rest: |_| Ok(()),
-    faults: Faults::MANY,
     pace: std::time::Duration::from_millis(300),
     steps: 150,
     seeds: 3,
+    ..World::USUAL
 };
 
 /// Objects that may or may not fit together, as older versions may have left them: nobody checks them.
@@ -130,6 +127,35 @@ fn judge() -> Judge {
         }
         _ => Ok(()),
     })
+}
+
+/// Every world in which somebody is held to an invariant of its own.
+const WORLDS: [&World; 15] = [
+    &super::addresses::WORLD,
+    &super::autoscalers::WORLD,
+    &super::balancers::WORLD,
+    &super::batch::WORLD,
+    &super::budgets::WORLD,
+    &super::devices::WORLD,
+    &super::identities::WORLD,
+    &super::makers::WORLD,
+    &super::namespaces::WORLD,
+    &super::nodes::WORLD,
+    &super::ownership::WORLD,
+    &super::tokens::WORLD,
+    &super::volumes::WORLD,
+    &super::workloads::WORLD,
+    &super::zones::WORLD,
+];
+
+/// A controller that is added to the registry needs a world: what it may never do is known to nobody else.
+#[test]
+fn every_controller_has_a_world_that_names_it() {
+    let config = Config { controllers: vec!["*".to_owned()], ..Config::default() };
+    let named: BTreeSet<&str> = WORLDS.iter().flat_map(|world| world.controllers.iter().copied()).collect();
+    let mut missing = registry::running(&config, &everyone());
+    missing.retain(|name| !named.contains(name));
+    assert!(missing.is_empty(), "no world names {missing:?}");
 }
 
 #[test]

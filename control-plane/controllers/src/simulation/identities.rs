@@ -18,7 +18,7 @@ use super::{Random, SETTLED, age, all, any, delete, now, touch};
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &[
         "serviceaccount-controller",
         "serviceaccount-token-controller",

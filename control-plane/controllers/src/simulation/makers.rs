@@ -1,24 +1,28 @@
 //! What creates other things than pods: endpoint slices and Endpoints, claims for pods, volumes for claims, Jobs of
 //! schedules, and what every namespace has.
 //!
-//! Nothing is made twice for whom it is made, and in the end there is one of everything and nothing left over.
+//! Nothing is made twice for whom it is made, and in the end there is one of everything and nothing left over. No slice
+//! ever names a pod that is long gone; in the end slices and Endpoints tell every backend as it is, and what somebody
+//! wrote for a Service without a selector is told as it was written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::Value;
 use http::Method;
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::cluster::{World, collection, play};
+use super::eviction::is_ready;
 use super::server::{Judge, Server, Write};
-use super::{Random, all, any, delete, kubelet, touch};
+use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
 use crate::local_volumes;
 use crate::model::{Model, pod};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &[
         "endpointslice-controller",
         "endpoints-controller",
@@ -103,6 +107,29 @@ fn happens(server: &Server, random: &mut Random) {
         }
         return;
     }
+    match random.next(12) {
+        // A backend fails its probe, or passes it again.
+        0 => {
+            let Some(pod) = any(server, random, "Pod").filter(|pod| pod["status"]["phase"] == "Running") else {
+                return;
+            };
+            let ready = if is_ready(&pod) { "False" } else { "True" };
+            let at = corten_meta::time::rfc3339(now());
+            let conditions = json!([{"type": "Ready", "status": ready, "lastTransitionTime": at}]);
+            let status = json!({"status": {"conditions": conditions}});
+            return drop(server.ask("kubelet", Method::PATCH, &format!("{}/status", super::path_of(&pod)), &status));
+        }
+        // Somebody writes other addresses for the Service without a selector.
+        1 => {
+            let address = |last: usize| json!({"ip": format!("192.0.2.{}", 1 + last)});
+            let (ready, rest) = (random.next(3), 3 + random.next(3));
+            let port = json!([{"name": "http", "port": 80 + random.next(2), "protocol": "TCP"}]);
+            let subsets = json!([{"addresses": [address(ready)], "notReadyAddresses": [address(rest)], "ports": port}]);
+            let path = "/api/v1/namespaces/default/endpoints/outside";
+            return drop(server.ask("user", Method::PATCH, path, &json!({ "subsets": subsets })));
+        }
+        _ => {}
+    }
     let kinds = ["Service", "Endpoints", "EndpointSlice", "PersistentVolume", "CronJob", "Pod", "ServiceAccount"];
     let kind = kinds[random.next(kinds.len())];
     if ["EndpointSlice", "ServiceAccount"].contains(&kind) && random.chance(50) {
@@ -132,8 +159,24 @@ fn whose(kind: &str) -> Option<fn(&Value) -> String> {
 }
 
 fn judge() -> Judge {
-    Box::new(|write: &Write<'_>| {
-        let (Some(new), None, Some(whose)) = (&write.new, &write.old, whose(write.kind)) else { return Ok(()) };
+    // When each pod went.
+    let mut gone: BTreeMap<String, Timestamp> = BTreeMap::new();
+    Box::new(move |write: &Write<'_>| {
+        if let ("Pod", Some(pod), None) = (write.kind, &write.old, &write.new) {
+            gone.insert(corten_meta::uid(pod).to_owned(), now());
+        }
+        let Some(new) = &write.new else { return Ok(()) };
+        if write.who == "endpointslice-controller" {
+            let targets = new["endpoints"].as_array().into_iter().flatten().map(|one| &one["targetRef"]["uid"]);
+            let long_gone = |uid: &&Value| {
+                let since = gone.get(uid.as_str().unwrap_or_default());
+                since.is_some_and(|since| now().duration_since(*since) > SETTLED)
+            };
+            if let Some(uid) = targets.into_iter().find(long_gone) {
+                return Err(format!("it names the pod {uid}, which is long gone"));
+            }
+        }
+        let (None, Some(whose)) = (&write.old, whose(write.kind)) else { return Ok(()) };
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for object in write.after.objects().filter(|(kind, _)| *kind == write.kind).map(|(_, object)| object.value()) {
             *counts.entry(whose(&object)).or_default() += 1;
@@ -146,6 +189,49 @@ fn judge() -> Judge {
     })
 }
 
+/// Backends as somebody tells them: the address and whether it is ready.
+type Backends = BTreeSet<(String, bool)>;
+
+/// Of the slices of a Service, in order of nothing.
+fn of_slices<'a>(slices: impl Iterator<Item = &'a Value>) -> Backends {
+    let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
+    let told = endpoints.map(|one| (one["addresses"][0].to_string(), one["conditions"]["ready"] == true));
+    told.collect()
+}
+
+/// Of Endpoints.
+fn of_endpoints(endpoints: &Value) -> Backends {
+    let mut told = Backends::new();
+    for subset in endpoints["subsets"].as_array().into_iter().flatten() {
+        for (field, ready) in [("addresses", true), ("notReadyAddresses", false)] {
+            told.extend(subset[field].as_array().into_iter().flatten().map(|one| (one["ip"].to_string(), ready)));
+        }
+    }
+    told
+}
+
+/// What slices and Endpoints say is what is so.
+fn told_as_they_are(model: &Model, pods: &[Value], slices: &[Value]) -> Result<(), String> {
+    let of = |name: &'static str| slices.iter().filter(move |one| one["metadata"]["labels"][SERVICE_NAME] == name);
+    let (ours, written) = (model.value("Endpoints", "default", "web"), model.value("Endpoints", "default", "outside"));
+    let truth: Backends = pods.iter().map(|pod| (pod["status"]["podIP"].to_string(), is_ready(pod))).collect();
+    for (what, told, truth) in [
+        ("the slices", of_slices(of("web")), &truth),
+        ("the Endpoints", of_endpoints(&ours), &truth),
+        ("the mirrored slices", of_slices(of("outside")), &of_endpoints(&written)),
+    ] {
+        if told != *truth {
+            return Err(format!("{what} say {told:?}, the truth is {truth:?}"));
+        }
+    }
+    let ports = |list: &Value| list[0]["port"].clone();
+    let mirrored = of("outside").map(|slice| ports(&slice["ports"]));
+    match mirrored.into_iter().find(|port| *port != ports(&written["subsets"][0]["ports"])) {
+        Some(port) => Err(format!("the mirrored port is {port}: {written}")),
+        None => Ok(()),
+    }
+}
+
 fn names(model: &Model, kind: &str) -> usize {
     model.keys(kind).len()
 }
@@ -153,14 +239,10 @@ fn names(model: &Model, kind: &str) -> usize {
 fn at_rest(server: &Server) -> Result<(), String> {
     let (pods, slices) = (all(server, "Pod"), all(server, "EndpointSlice"));
     let of = |name: &'static str| slices.iter().filter(move |one| one["metadata"]["labels"][SERVICE_NAME] == name);
-    let listed: usize = of("web").filter_map(|slice| slice["endpoints"].as_array()).map(Vec::len).sum();
     let state = server.state();
     let model = &state.api.model;
-    let endpoints = model.value("Endpoints", "default", "web");
-    let addresses = endpoints["subsets"][0]["addresses"].as_array().map_or(0, Vec::len);
+    told_as_they_are(model, &pods, &slices)?;
     for (what, count, wanted) in [
-        ("backends in slices", listed, pods.len()),
-        ("backends in Endpoints", addresses, pods.len()),
         ("mirrored slices", of("outside").count(), 1),
         ("claims of devices", names(model, "ResourceClaim"), pods.len()),
         ("claims", names(model, "PersistentVolumeClaim"), pods.len()),

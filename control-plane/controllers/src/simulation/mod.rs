@@ -10,11 +10,17 @@
 //! [`everyone`] asks the two properties of each controller alone: it comes to an end, and the order of lists does not
 //! matter to it.
 
+mod addresses;
 mod api;
 mod autoscalers;
+mod balancers;
+mod batch;
+mod budgets;
 mod cluster;
+mod custom;
+mod devices;
 mod everyone;
-
+mod eviction;
 mod identities;
 mod makers;
 mod memories;
@@ -22,9 +28,11 @@ mod namespaces;
 mod nodes;
 mod ownership;
 mod server;
+mod tokens;
 mod volumes;
 mod workloads;
 mod worlds;
+mod zones;
 
 use std::cell::Cell;
 

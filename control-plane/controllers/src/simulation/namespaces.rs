@@ -1,22 +1,24 @@
 //! Namespaces that come and go, with what is in them and the quotas upon it.
 //!
 //! Nothing is taken from a namespace that stays, pods go before all else, and in the end every namespace on its way out
-//! is gone. What a quota says is in use is what is there.
+//! is gone, with custom resources that come and go with their definition. What a quota says is in use is what is there.
 
 use corten_meta::Value;
 use http::Method;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play, put};
+use super::custom;
 use super::server::{Judge, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
 
 const EMPTIER: &str = "namespace-controller";
 const COUNTER: &str = "resourcequota-controller";
-const KINDS: [&str; 4] = ["ConfigMap", "Secret", "Pod", "Endpoints"];
+const KINDS: [&str; 5] = ["ConfigMap", "Secret", "Pod", "Endpoints", custom::KIND];
+const WIDGETS: &str = "count/widgets.example.com";
 const NAMES: [&str; 3] = ["stays", "one", "two"];
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &[
         "namespace-controller",
         "resourcequota-controller",
@@ -34,21 +36,37 @@ const WORLD: World = World {
 
 fn objects(_: &mut Random) -> Vec<Value> {
     let mut all = vec![json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})];
+    all.push(custom::definition());
     for name in NAMES {
         all.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
-        all.push(quota(name));
+        all.extend(quotas(name));
     }
     all
 }
 
-fn quota(namespace: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": namespace, "name": "q"},
-        "spec": {"hard": {"pods": "9", "requests.cpu": "5", "count/configmaps": "20", "secrets": "20"}}})
+/// One of all there is, and one of the pods alone that are to end.
+fn quotas(namespace: &str) -> [Value; 2] {
+    let quota = |name: &str, spec: Value| json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": namespace, "name": name}, "spec": spec});
+    let hard = json!({"pods": "9", "requests.cpu": "5", "count/configmaps": "20", "secrets": "20", WIDGETS: "9"});
+    [
+        quota("all", json!({ "hard": hard })),
+        quota("ending", json!({"hard": {"pods": "3", "limits.memory": "1Gi"}, "scopes": ["Terminating"]})),
+    ]
 }
 
 fn happens(server: &Server, random: &mut Random) {
     let namespace = NAMES[random.next(NAMES.len())];
-    match random.next(20) {
+    match random.next(22) {
+        20 if random.chance(40) => custom::toggle_definition(server),
+        // A pod ends by itself, and no longer counts.
+        21 => {
+            let Some(pod) = any(server, random, "Pod").filter(|pod| pod["status"]["phase"] == "Running") else {
+                return;
+            };
+            let phase = ["Succeeded", "Failed"][random.next(2)];
+            let ended = json!({"status": {"phase": phase}});
+            let _ = server.ask("kubelet", Method::PATCH, &format!("{}/status", path_of(&pod)), &ended);
+        }
         0..9 => {
             let new = content(random, namespace);
             let _ = server.ask("user", Method::POST, &collection(&new), &new);
@@ -71,7 +89,7 @@ fn happens(server: &Server, random: &mut Random) {
         13 => {
             let new = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
             if server.ask("user", Method::POST, &collection(&new), &new).is_ok() {
-                put(server, &quota(namespace));
+                quotas(namespace).iter().for_each(|quota| put(server, quota));
             }
         }
         _ => {
@@ -85,13 +103,18 @@ fn happens(server: &Server, random: &mut Random) {
 fn content(random: &mut Random, namespace: &str) -> Value {
     let kind = KINDS[random.next(KINDS.len())];
     let name = format!("o{}", random.next(8));
-    let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": namespace, "name": name}});
+    let version = if kind == custom::KIND { custom::API_VERSION } else { "v1" };
+    let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"namespace": namespace, "name": name}});
     if random.chance(25) {
         object["metadata"]["finalizers"] = json!(["example.com/held"]);
     }
     if kind == "Pod" {
-        let requests = json!({"requests": {"cpu": format!("{}m", 100 * random.next(5))}});
-        object["spec"] = json!({"containers": [{"name": "c", "image": "i", "resources": requests}]});
+        let resources = json!({"requests": {"cpu": format!("{}m", 100 * random.next(5))},
+            "limits": {"cpu": "1", "memory": format!("{}Mi", 1 + random.next(9))}});
+        object["spec"] = json!({"containers": [{"name": "c", "image": "i", "resources": resources}]});
+        if random.chance(40) {
+            object["spec"]["activeDeadlineSeconds"] = json!(1000);
+        }
     }
     object
 }
@@ -99,6 +122,7 @@ fn content(random: &mut Random, namespace: &str) -> Value {
 /// Kubelets, and whoever holds things and lets them go.
 fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
+    custom::tend_definitions(server);
     let kind = KINDS[random.next(KINDS.len())];
     let leaving = |one: &Value| {
         !one["metadata"]["deletionTimestamp"].is_null()
@@ -168,7 +192,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
         }
     }
     for quota in all(server, "ResourceQuota") {
-        let (used, truth) = (&quota["status"]["used"], in_use(server, corten_meta::namespace(&quota)));
+        let (used, truth) = (&quota["status"]["used"], in_use(server, &quota));
         if *used != truth || quota["status"]["hard"] != quota["spec"]["hard"] {
             return Err(format!("{used} is not in use, {truth} is: {quota}"));
         }
@@ -177,19 +201,32 @@ fn at_rest(server: &Server) -> Result<(), String> {
 }
 
 /// What there is, counted anew.
-fn in_use(server: &Server, namespace: &str) -> Value {
+fn in_use(server: &Server, quota: &Value) -> Value {
+    let namespace = corten_meta::namespace(quota);
     let of = |kind: &str| -> Vec<Value> {
         all(server, kind).into_iter().filter(|one| corten_meta::namespace(one) == namespace).collect()
     };
-    let alive = |pod: &Value| !["Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == *phase);
-    let pods: Vec<Value> = of("Pod").into_iter().filter(alive).collect();
-    let cpu = |pod: &Value| {
-        let text = pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].as_str().unwrap_or("0").to_owned();
-        text.strip_suffix('m').and_then(|milli| milli.parse::<i64>().ok()).unwrap_or(0)
+    let ending = !quota["spec"]["scopes"].is_null();
+    let counted = |pod: &Value| {
+        !["Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == *phase)
+            && (!ending || !pod["spec"]["activeDeadlineSeconds"].is_null())
     };
-    let cpu: i64 = pods.iter().map(cpu).sum();
+    let pods: Vec<Value> = of("Pod").into_iter().filter(counted).collect();
+    let sum = |pointer: &str, unit: &str| -> i64 {
+        let amount = |pod: &Value| {
+            let text = pod.pointer(pointer).and_then(Value::as_str).unwrap_or("0").to_owned();
+            text.strip_suffix(unit).and_then(|number| number.parse::<i64>().ok()).unwrap_or(0)
+        };
+        pods.iter().map(amount).sum()
+    };
+    if ending {
+        let memory = sum("/spec/containers/0/resources/limits/memory", "Mi");
+        let memory = if memory == 0 { "0".to_owned() } else { format!("{memory}Mi") };
+        return json!({"pods": pods.len().to_string(), "limits.memory": memory});
+    }
+    let cpu = sum("/spec/containers/0/resources/requests/cpu", "m");
     let cpu = if cpu % 1000 == 0 { (cpu / 1000).to_string() } else { format!("{cpu}m") };
-    json!({"pods": pods.len().to_string(), "requests.cpu": cpu,
+    json!({"pods": pods.len().to_string(), "requests.cpu": cpu, WIDGETS: of(custom::KIND).len().to_string(),
         "count/configmaps": of("ConfigMap").len().to_string(), "secrets": of("Secret").len().to_string()})
 }
 

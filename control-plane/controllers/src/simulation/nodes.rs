@@ -15,9 +15,9 @@ use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
 
 const NODES: &str = "node-controller";
-const SILENT: &str = "silent";
+pub const SILENT: &str = "silent";
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &[
         "node-lifecycle-controller",
         "taint-eviction-controller",
@@ -96,8 +96,13 @@ fn happens(server: &Server, random: &mut Random) {
     }
 }
 
-/// Every node that is not silent says that it is well, and kubelets of such nodes do their work.
 fn goes_on(server: &Server, random: &mut Random) {
+    heartbeats(server);
+    kubelet(server, random);
+}
+
+/// Every node that is not silent says that it is well.
+pub fn heartbeats(server: &Server) {
     for node in all(server, "Node").iter().filter(|node| node["metadata"]["labels"][SILENT].is_null()) {
         let name = corten_meta::name(node);
         let spec = json!({"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": corten_meta::time::rfc3339_micro(now())});
@@ -119,7 +124,6 @@ fn goes_on(server: &Server, random: &mut Random) {
             );
         }
     }
-    kubelet(server, random);
 }
 
 fn has_no_execute(node: &Value) -> bool {

@@ -1,7 +1,7 @@
 //! What owns and is owned: the garbage collector on graphs that users build and take apart.
 //!
 //! Nothing goes while an owner of it lives; what is set free stays; who waits for its dependents goes after them; and in
-//! the end all that has lost its owners is gone.
+//! the end all that has lost its owners is gone. One of the kinds is a custom one, whose definition comes and goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,20 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::cluster::{World, path_of, play};
+use super::custom;
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, now, touch};
 use crate::model::Model;
 
+const DEFINITION: &str = "CustomResourceDefinition";
 const COLLECTOR: &str = "generic-garbage-collector";
-const KINDS: [&str; 4] = ["ConfigMap", "Secret", "ServiceAccount", "ClusterRole"];
+const KINDS: [&str; 5] = ["ConfigMap", "Secret", "ServiceAccount", "ClusterRole", custom::KIND];
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &["garbage-collector-controller"],
     objects,
     happens,
+    goes_on: |server, _| custom::tend_definitions(server),
     judge,
     at_rest,
     pace: std::time::Duration::from_millis(700),
@@ -33,13 +36,18 @@ fn objects(random: &mut Random) -> Vec<Value> {
     let mut all: Vec<Value> = ["default", "other"]
         .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
         .into();
+    all.push(custom::definition());
     all.extend((0..6).map(|number| object(random, number)));
     all
 }
 
 fn object(random: &mut Random, number: usize) -> Value {
     let kind = KINDS[random.next(KINDS.len())];
-    let version = if kind == "ClusterRole" { "rbac.authorization.k8s.io/v1" } else { "v1" };
+    let version = match kind {
+        "ClusterRole" => "rbac.authorization.k8s.io/v1",
+        custom::KIND => custom::API_VERSION,
+        _ => "v1",
+    };
     let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": format!("o{number}")}});
     if kind != "ClusterRole" {
         object["metadata"]["namespace"] = json!(if random.chance(80) { "default" } else { "other" });
@@ -60,8 +68,9 @@ fn reference(server: &Server, random: &mut Random, namespace: &str) -> Option<Va
 
 fn happens(server: &Server, random: &mut Random) {
     let kind = KINDS[random.next(KINDS.len())];
-    match random.next(10) {
-        0..5 => {
+    match random.next(20) {
+        0 if random.chance(25) => custom::toggle_definition(server),
+        0..10 => {
             let number = random.next(14);
             let mut new = object(random, number);
             let namespace = corten_meta::namespace(&new).to_owned();
@@ -72,13 +81,13 @@ fn happens(server: &Server, random: &mut Random) {
             new["metadata"]["ownerReferences"] = distinct.into_values().collect();
             let _ = server.ask("user", Method::POST, &super::cluster::collection(&new), &new);
         }
-        5 | 6 => {
+        10..14 => {
             let policy = [Some("Foreground"), Some("Background"), Some("Orphan"), None][random.next(4)];
             if let Some(object) = any(server, random, kind) {
                 delete(server, &object, policy);
             }
         }
-        7 => {
+        14 | 15 => {
             let Some(object) = any(server, random, kind) else { return };
             let Some(owner) = reference(server, random, corten_meta::namespace(&object)) else { return };
             let patch = json!({"metadata": {"ownerReferences": [owner]}});
@@ -205,7 +214,10 @@ fn at_rest(server: &Server) -> Result<(), String> {
         if !object["metadata"]["deletionTimestamp"].is_null() {
             return Err(format!("{name} waits for ever: {object}"));
         }
-        let references = object["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len);
+        // Of an owner whose kind is no more nobody can tell whether it lives.
+        let served = |owner: &&Value| owner["kind"] != custom::KIND || state.api.model.keys(DEFINITION).len() == 1;
+        let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let references = references.filter(served).count();
         if references > 0 && living_owners(&state.api.model, object).len() < references {
             return Err(format!("{name} has lost an owner and is as before: {object}"));
         }

@@ -3,7 +3,7 @@
 //!
 //! Time is tokio's, paused: nothing here waits for real. All chance comes from one seed, so that a run can be replayed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -56,6 +56,8 @@ pub struct Write<'a> {
     pub after: &'a Model,
     /// How many creations arrived from managers that are no more: nobody can have known of them.
     pub late: usize,
+    /// It arrived from such a manager itself.
+    pub is_late: bool,
 }
 
 /// Judges every write; says what is wrong with it.
@@ -86,6 +88,10 @@ pub struct State {
     pub trace: Vec<String>,
     /// Creations that nobody waits for any more.
     pub late_creations: usize,
+    /// Whether who sends what is answered now is no more.
+    is_late: bool,
+    /// What was told by events: the reason, and of whom by uid.
+    pub told: BTreeSet<(String, String)>,
     /// Writes of leases: who leads says so all the time.
     pub leases: u64,
     judge: Option<Judge>,
@@ -105,6 +111,8 @@ impl Server {
             broken: Vec::new(),
             trace: Vec::new(),
             late_creations: 0,
+            is_late: false,
+            told: BTreeSet::new(),
             leases: 0,
             judge: Some(judge),
             histories: BTreeMap::new(),
@@ -152,8 +160,15 @@ impl State {
             let value = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.value());
             let (old, new) = (value(&told.change.old), value(&told.change.new));
             if let Some(mut judge) = self.judge.take() {
-                let write =
-                    Write { who, kind: &told.kind, old, new, after: &self.api.model, late: self.late_creations };
+                let write = Write {
+                    who,
+                    kind: &told.kind,
+                    old,
+                    new,
+                    after: &self.api.model,
+                    late: self.late_creations,
+                    is_late: self.is_late,
+                };
                 if let Err(wrong) = judge(&write) {
                     self.broken.push(format!("{who}: {} {}: {wrong}", told.kind, told.change.key));
                 }
@@ -168,6 +183,10 @@ impl State {
                 }
                 (None, None) => continue,
             };
+            if told.kind == "CustomResourceDefinition" {
+                // What it defined may be no more, and its watches with it.
+                self.histories.values().for_each(|history| history.told.notify_waiters());
+            }
             let history = self.histories.entry(told.kind).or_default();
             let namespace = told.change.key.namespace;
             history.events.push(Logged { revision, at: Instant::now(), namespace, event });
@@ -192,7 +211,9 @@ impl State {
     }
 
     fn open(&mut self, place: &Place, query: &str) -> Result<Watch, Status> {
-        let kind = place.kind()?.kind.clone();
+        let kind = place.kind()?;
+        self.api.answers(kind, false)?;
+        let (custom, kind) = (kind.is_custom(), kind.kind.clone());
         let revision = self.api.model.revision;
         let asked = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion=")?.parse::<u64>().ok());
         let streaming = query.contains("sendInitialEvents=true");
@@ -213,7 +234,8 @@ impl State {
         }
         let position = history.events.partition_point(|logged| logged.revision <= since);
         let told = history.told.clone();
-        Ok(Watch { kind, namespace: place.namespace.clone(), initial, position, told, random, due: Instant::now() })
+        let (namespace, due) = (place.namespace.clone(), Instant::now());
+        Ok(Watch { kind, custom, namespace, initial, position, told, random, due })
     }
 }
 
@@ -255,6 +277,10 @@ impl Server {
             let end = WatchEvent::Bookmark { revision: self.state().api.model.revision, initial_events_end: true };
             return Response::new(Body::Events(futures::stream::iter([Ok(end)]).boxed()));
         }
+        let event: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+        let about = if event["regarding"].is_null() { &event["involvedObject"] } else { &event["regarding"] };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.state().told.insert((text(&event["reason"]), text(&about["uid"])));
         let answer = self.state().answer(who, &Method::GET, request.uri().path(), "", &Value::Null);
         Response::new(Body::Full(answer.unwrap_or_default().to_string().into()))
     }
@@ -281,7 +307,9 @@ impl Server {
         if request.method() == Method::POST && cut.load(Ordering::SeqCst) {
             state.late_creations += 1;
         }
+        state.is_late = cut.load(Ordering::SeqCst);
         let answer = state.answer(who, request.method(), path, query, &body);
+        state.is_late = false;
         let per_mille = state.faults.lost;
         if request.method() != Method::GET && state.random.per_mille(per_mille) {
             return (Err(Error::Transport("the connection broke".to_owned())), way);
@@ -307,6 +335,8 @@ fn failure(status: &Status) -> Response<Body> {
 /// One open watch.
 struct Watch {
     kind: String,
+    /// It ends with the definition of its kind.
+    custom: bool,
     namespace: String,
     initial: VecDeque<WatchEvent>,
     position: usize,
@@ -337,6 +367,9 @@ impl Watch {
             let news = told.notified();
             let found = {
                 let state = server.state();
+                if self.custom && !state.api.served().iter().any(|kind| kind.kind == self.kind) {
+                    return None;
+                }
                 let history = state.histories.get(&self.kind)?;
                 let next = history.events.get(self.position);
                 next.map(|logged| (logged.at, logged.namespace.clone(), logged.event.clone(), state.faults))

@@ -1,24 +1,29 @@
 //! Claims, volumes and the nodes that volumes are attached to.
 //!
 //! A volume is never of two claims, nor a claim of two volumes; in the end both sides say the same. A volume for one node
-//! is never wanted on two.
+//! is never wanted on two. What is in use does not go: no claim that a pod on a node uses, no volume that is bound, no
+//! class that a claim or a volume names. A claim that wants more than it has is told for whom it waits.
+
+use std::collections::BTreeMap;
 
 use corten_meta::Value;
 use http::Method;
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
-use super::{Random, all, any, delete, kubelet, touch};
+use super::{Random, SETTLED, age, all, any, delete, kubelet, now, touch};
 use crate::model::Model;
 
-const WORLD: World = World {
+pub const WORLD: World = World {
     controllers: &[
         "persistentvolume-binder-controller",
         "persistentvolume-attach-detach-controller",
         "persistentvolume-expander-controller",
         "persistentvolumeclaim-protection-controller",
         "persistentvolume-protection-controller",
+        "volumeattributesclass-protection-controller",
     ],
     objects,
     happens,
@@ -37,6 +42,11 @@ fn volume(number: usize) -> Value {
             "persistentVolumeReclaimPolicy": "Retain", "csi": csi}})
 }
 
+fn class(number: usize) -> Value {
+    json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": format!("fast-{number}")},
+        "driverName": "example.com", "parameters": {"iops": "9"}})
+}
+
 fn objects(_: &mut Random) -> Vec<Value> {
     let node = |name: &str| {
         let managed = json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
@@ -51,28 +61,56 @@ fn objects(_: &mut Random) -> Vec<Value> {
         node("b"),
     ];
     all.extend((0..3).map(volume));
+    all.extend((0..2).map(class));
     all
 }
 
+fn claim(random: &mut Random) -> Value {
+    let class = ["fast-0", "fast-1", ""][random.next(3)];
+    let class = if class.is_empty() { Value::Null } else { json!(class) };
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": "default", "name": format!("c{}", random.next(4))},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "manual", "volumeAttributesClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}}}})
+}
+
 fn happens(server: &Server, random: &mut Random) {
-    let new = match random.next(12) {
-        0..3 => json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": "default", "name": format!("c{}", random.next(4))},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "manual", "resources": {"requests": {"storage": "1Gi"}}}}),
+    let new = match random.next(14) {
+        0..3 => claim(random),
         3..6 => json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "default", "name": format!("p{}", random.next(6))},
             "spec": {"containers": [{"name": "c", "image": "i"}],
                 "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": format!("c{}", random.next(4))}}]}}),
         6 => volume(random.next(6)),
         7 | 8 => {
-            let kind = ["Pod", "Pod", "PersistentVolumeClaim", "PersistentVolume"][random.next(4)];
+            let kinds = ["Pod", "Pod", "PersistentVolumeClaim", "PersistentVolume", "VolumeAttributesClass"];
+            let kind = kinds[random.next(kinds.len())];
             if let Some(object) = any(server, random, kind) {
                 delete(server, &object, None);
             }
             return;
         }
+        9 => class(random.next(2)),
+        // Somebody wants more of a claim than there is.
+        10 => {
+            let Some(claim) = any(server, random, "PersistentVolumeClaim") else { return };
+            if claim["status"]["phase"] == "Bound" {
+                let size = format!("{}Gi", 2 + random.next(8));
+                let more = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+                let _ = server.ask("user", Method::PATCH, &path_of(&claim), &more);
+            }
+            return;
+        }
         _ => {
-            let kind = ["Pod", "Node", "PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment"][random.next(5)];
+            let kinds = [
+                "Pod",
+                "Node",
+                "PersistentVolumeClaim",
+                "PersistentVolume",
+                "VolumeAttachment",
+                "VolumeAttributesClass",
+            ];
+            let kind = kinds[random.next(kinds.len())];
             return touch(server, random, kind);
         }
     };
@@ -133,8 +171,15 @@ fn values(model: &Model, kind: &'static str) -> impl Iterator<Item = Value> {
 }
 
 fn judge() -> Judge {
-    Box::new(|write: &Write<'_>| {
-        let Some(new) = &write.new else { return Ok(()) };
+    // Since when each pod is on a node: a claim that it uses may go before everybody has heard of it.
+    let mut placed: BTreeMap<String, Timestamp> = BTreeMap::new();
+    Box::new(move |write: &Write<'_>| {
+        if let ("Pod", Some(pod)) = (write.kind, &write.new)
+            && !pod["spec"]["nodeName"].is_null()
+        {
+            placed.entry(corten_meta::uid(pod).to_owned()).or_insert_with(now);
+        }
+        let Some(new) = &write.new else { return judge_end(write, &placed) };
         match (write.who, write.kind) {
             ("persistent-volume-binder", "PersistentVolume") => judge_volume(write, new),
             ("persistent-volume-binder", "PersistentVolumeClaim") => {
@@ -149,9 +194,34 @@ fn judge() -> Judge {
                 let count = values(write.after, "VolumeAttachment").filter(same).count();
                 if count > 1 + write.late { Err(format!("{source} is wanted on {count} nodes")) } else { Ok(()) }
             }
+            ("expand-controller", _) => Err("who only tells wrote something".to_owned()),
             _ => Ok(()),
         }
     })
+}
+
+/// What a protector let go.
+fn judge_end(write: &Write<'_>, placed: &BTreeMap<String, Timestamp>) -> Result<(), String> {
+    let Some(old) = write.old.as_ref().filter(|_| write.who.contains("protection")) else { return Ok(()) };
+    let name = corten_meta::name(old);
+    let used = match write.kind {
+        "PersistentVolumeClaim" => values(write.after, "Pod").any(|pod| {
+            let since = placed.get(corten_meta::uid(&pod));
+            pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == name
+                && !["Failed", "Succeeded"].iter().any(|phase| pod["status"]["phase"] == *phase)
+                && since.is_some_and(|since| now().duration_since(*since) > SETTLED)
+        }),
+        "PersistentVolume" => old["status"]["phase"] == "Bound",
+        "VolumeAttributesClass" => {
+            values(write.after, "PersistentVolumeClaim").any(|claim| names_class(&claim, name) && age(&claim) > SETTLED)
+        }
+        _ => false,
+    };
+    if used { Err("it went while it was in use".to_owned()) } else { Ok(()) }
+}
+
+fn names_class(claim: &Value, class: &str) -> bool {
+    claim["spec"]["volumeAttributesClassName"] == class
 }
 
 fn judge_volume(write: &Write<'_>, new: &Value) -> Result<(), String> {
@@ -186,7 +256,28 @@ fn at_rest(server: &Server) -> Result<(), String> {
     if volumes.iter().any(free) && all(server, "PersistentVolumeClaim").iter().any(waits) {
         return Err("a claim waits while a volume is free".to_owned());
     }
-    Ok(())
+    let claims = all(server, "PersistentVolumeClaim");
+    for class in all(server, "VolumeAttributesClass") {
+        let name = corten_meta::name(&class);
+        let leaves = !class["metadata"]["deletionTimestamp"].is_null();
+        let held = class["metadata"]["finalizers"] == json!(["kubernetes.io/vac-protection"]);
+        if !held || leaves && !claims.iter().any(|claim| names_class(claim, name)) {
+            return Err(format!("{name} is held or not, wrongly: {class}"));
+        }
+    }
+    claims.iter().try_for_each(|claim| told_to_wait(server, claim))
+}
+
+/// Who wants more than there is was told for whom it waits.
+fn told_to_wait(server: &Server, claim: &Value) -> Result<(), String> {
+    let size = |value: &Value| value.as_str().and_then(|text| text.strip_suffix("Gi")?.parse::<u32>().ok());
+    let (wanted, has) = (&claim["spec"]["resources"]["requests"]["storage"], &claim["status"]["capacity"]["storage"]);
+    let waits = claim["status"]["phase"] == "Bound" && size(wanted) > size(has);
+    let told = ("ExternalExpanding".to_owned(), corten_meta::uid(claim).to_owned());
+    match waits && !server.state().told.contains(&told) {
+        true => Err(format!("{} was never told for whom it waits: {claim}", corten_meta::name(claim))),
+        false => Ok(()),
+    }
 }
 
 #[test]

@@ -3,11 +3,13 @@
 //!
 //! A volume that once failed to be reclaimed stays `Failed` until that succeeds: somebody should see it.
 
+use std::sync::Arc;
+
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_client::Change;
-use corten_meta::Key;
+use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
 use super::recycling::Recyclers;
@@ -248,13 +250,25 @@ fn users_of(view: &dyn View, claim: &Key) -> Vec<Key> {
     users
 }
 
-fn may_use_claims(pod: &corten_meta::Object) -> bool {
+fn may_use_claims(pod: &Object) -> bool {
     mentions(pod, "\"persistentVolumeClaim\"") || mentions(pod, "\"ephemeral\"")
 }
 
-fn volumes_of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
+/// The volume that a claim has; and, when a claim goes, those that were made for it and that it never heard of.
+fn volumes_of_claim(view: &dyn View, change: &Change) -> Vec<Key> {
     let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolumeClaim>);
-    versions.filter_map(|claim| claim.spec?.volume_name).map(|name| Key::new("", name)).collect()
+    let mut keys: Vec<Key> =
+        versions.filter_map(|claim| claim.spec?.volume_name).map(|name| Key::new("", name)).collect();
+    let uid = |version: &Option<Arc<Object>>| version.as_ref().map(|claim| claim.header.uid.clone());
+    if change.old.is_some() && uid(&change.old) != uid(&change.new) {
+        keys.extend(volumes_pointing_at(view, &change.key));
+    }
+    keys
+}
+
+fn volumes_pointing_at(view: &dyn View, claim: &Key) -> Vec<Key> {
+    let volumes = view.volumes_for(claim);
+    volumes.iter().filter(|volume| claim_of_volume(volume) == claim.to_string()).map(|volume| volume.key()).collect()
 }
 
 /// The volume that the pod scrubs; and those whose claim the pod no longer uses.
@@ -262,10 +276,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys: Vec<Key> = recycling::volume_of(&change.key).into_iter().collect();
     let ended = change.old.as_ref().filter(|pod| change.new.is_none() && may_use_claims(pod)).and_then(decode::<Pod>);
     for claim in ended.iter().flat_map(claims_of) {
-        let claim = Key::new(change.key.namespace.clone(), claim);
-        let volumes = view.volumes_for(&claim);
-        let of_claim = volumes.iter().filter(|volume| claim_of_volume(volume) == claim.to_string());
-        keys.extend(of_claim.map(|volume| volume.key()));
+        keys.extend(volumes_pointing_at(view, &Key::new(change.key.namespace.clone(), claim)));
     }
     keys
 }

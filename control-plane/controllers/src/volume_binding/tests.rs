@@ -330,6 +330,23 @@ fn a_volume_whose_claim_was_given_another_is_free_again() {
     assert_eq!((&reference["name"], &reference["uid"]), (&json!("data"), &Value::Null), "it stays reserved");
 }
 
+/// A claim may go before it hears of the volume that was made for it: only the volume names the claim then.
+#[test]
+fn a_volume_made_for_a_claim_hears_of_its_end_though_the_claim_never_had_it() {
+    let mut model = Model::default();
+    let made_for = json!({"spec": {"claimRef": {"namespace": "default", "name": "data", "uid": "c"}}});
+    model.put(volume("made", "5Gi", made_for));
+    model.put(volume("free", "5Gi", json!({})));
+    let (gone, mut next) = (claim("4Gi"), claim("4Gi"));
+    next["metadata"]["uid"] = json!("next");
+    let heard = |old: Option<&Value>, new: Option<&Value>| {
+        mapped::<PersistentVolumeClaim>(&VolumePhases::default(), &model, old, new)
+    };
+    assert_eq!(heard(Some(&gone), None), ["made"]);
+    assert_eq!(heard(Some(&gone), Some(&next)), ["made"], "another one has its name now");
+    assert!(heard(Some(&gone), Some(&gone)).is_empty());
+}
+
 proptest::proptest! {
     /// Whatever the recycler's end, the policy and the claims around, volumes come to rest, and none is free that was
     /// not scrubbed.

@@ -1,0 +1,101 @@
+//! A custom resource that comes and goes with its definition, as the API in memory serves it.
+//!
+//! With its definition go, as at the real server, first all objects of the kind and then the kind itself: what is not
+//! served is not found, its watches end, and discovery no longer names it.
+
+use std::sync::{Arc, LazyLock};
+
+use corten_api::Kind;
+use corten_meta::{Status, Value};
+use http::Method;
+use serde_json::json;
+
+use super::all;
+use super::api::Api;
+use super::cluster::path_of;
+use super::server::Server;
+
+pub const KIND: &str = "Widget";
+pub const API_VERSION: &str = "example.com/v1";
+const DEFINITION: &str = "CustomResourceDefinition";
+const NAME: &str = "widgets.example.com";
+
+static WIDGETS: LazyLock<Arc<Kind>> = LazyLock::new(|| {
+    let mut kind = Kind::new("example.com", "v1", KIND, "widgets");
+    // What the table of schemas does not know.
+    kind.schema = String::new();
+    Arc::new(kind)
+});
+
+/// The definition, as a user writes it.
+pub fn definition() -> Value {
+    let names = json!({"plural": "widgets", "singular": "widget", "kind": KIND, "listKind": "WidgetList"});
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": DEFINITION, "metadata": {"name": NAME},
+        "spec": {"group": "example.com", "names": names, "scope": "Namespaced", "versions": [version]}})
+}
+
+/// The kinds there may be, the custom one included.
+fn kinds() -> impl Iterator<Item = &'static Arc<Kind>> {
+    corten_api::kinds().iter().chain(std::iter::once(&*WIDGETS))
+}
+
+pub fn lookup(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+    let mut found = kinds().filter(|kind| kind.group == group && kind.version == version && kind.plural == plural);
+    found.next().map(|kind| &**kind)
+}
+
+pub fn by_gvk(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
+    let mut found = kinds().filter(|one| one.group == group && one.version == version && one.kind == kind);
+    found.next().map(|kind| &**kind)
+}
+
+impl Api {
+    /// The kinds that are served now.
+    pub fn served(&self) -> Vec<&'static Kind> {
+        kinds().map(|kind| &**kind).filter(|kind| self.serves(kind)).collect()
+    }
+
+    pub fn serves(&self, kind: &Kind) -> bool {
+        !kind.is_custom() || self.model.find(DEFINITION, "", NAME).is_some()
+    }
+
+    /// Whether a request for a kind is answered at all; what is on its way out takes nothing in.
+    pub fn answers(&self, kind: &Kind, creates: bool) -> Result<(), Status> {
+        if !kind.is_custom() {
+            return Ok(());
+        }
+        let definition = self.model.find(DEFINITION, "", NAME).ok_or_else(Status::path_not_found)?;
+        match creates && !definition["metadata"]["deletionTimestamp"].is_null() {
+            true => Err(Status::method_not_allowed()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The part of the server that takes a definition away: after everything that it defined.
+pub fn tend_definitions(server: &Server) {
+    for definition in all(server, DEFINITION) {
+        if definition["metadata"]["deletionTimestamp"].is_null() {
+            continue;
+        }
+        let widgets = all(server, KIND);
+        if widgets.is_empty() {
+            let free = json!({"metadata": {"finalizers": null}});
+            let _ = server.ask("apiserver", Method::PATCH, &path_of(&definition), &free);
+        }
+        for widget in widgets.iter().filter(|widget| widget["metadata"]["deletionTimestamp"].is_null()) {
+            let _ = server.ask("apiserver", Method::DELETE, &path_of(widget), &json!({}));
+        }
+    }
+}
+
+/// A user brings the definition in, or takes it away.
+pub fn toggle_definition(server: &Server) {
+    let definition = definition();
+    let collection = super::cluster::collection(&definition);
+    if server.ask("user", Method::POST, &collection, &definition).is_err() {
+        let _ = server.ask("user", Method::DELETE, &path_of(&definition), &json!({}));
+    }
+}

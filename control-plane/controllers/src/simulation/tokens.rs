@@ -1,0 +1,178 @@
+//! Token Secrets of long ago, of which nobody knows who still needs them.
+//!
+//! None is marked or deleted that was used within a year, that a pod mounts, or that a person made; in the end every one
+//! that nobody used for a year is marked, and gone after another.
+
+use std::collections::BTreeMap;
+
+use corten_meta::Value;
+use http::Method;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use serde_json::json;
+
+use super::cluster::{World, collection, path_of, play};
+use super::server::{Judge, Server, Write};
+use super::{Random, SETTLED, any, delete, now, touch};
+use crate::model::Model;
+
+pub const WORLD: World = World {
+    controllers: &["legacy-serviceaccount-token-cleaner-controller"],
+    begins,
+    happens,
+    judge,
+    at_rest,
+    // Each Secret is looked at once a day.
+    pace: std::time::Duration::from_secs(2 * 60 * 60),
+    round: std::time::Duration::from_secs(60 * 60),
+    steps: 150,
+    ..World::USUAL
+};
+
+const CLEANER: &str = "legacy-service-account-token-cleaner";
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+const SECRETS: usize = 8;
+
+fn begins(server: &Server, random: &mut Random) {
+    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})];
+    let tracked = if random.chance(80) { "2024-01-01" } else { "2025-12-01" };
+    objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"since": tracked},
+        "metadata": {"namespace": "kube-system", "name": "kube-apiserver-legacy-service-account-token-tracking"}}));
+    let mut listed = Vec::new();
+    for number in 0..SECRETS {
+        let name = format!("t{number}");
+        let created = ["2023-01-01T00:00:00Z", "2024-06-01T00:00:00Z", "2025-12-01T00:00:00Z"][random.next(3)];
+        let used = [Value::Null, json!("2024-03-01"), json!("2025-11-01")][random.next(3)].clone();
+        let invalid = [Value::Null, Value::Null, json!("2024-10-01"), json!("2025-10-01")][random.next(4)].clone();
+        let mut labels = json!({});
+        corten_meta::patch::merge_patch(&mut labels, &json!({LAST_USED: used, INVALID_SINCE: invalid}));
+        objects.push(json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": {"namespace": "default", "name": name, "creationTimestamp": created, "labels": labels,
+                "annotations": {"kubernetes.io/service-account.name": "a"}}}));
+        if random.chance(75) {
+            listed.push(json!({"name": name}));
+        }
+    }
+    objects
+        .push(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "a"},
+        "secrets": listed}));
+    let mut state = server.state();
+    objects.into_iter().for_each(|object| state.api.model.put(object));
+    state.publish("user");
+}
+
+fn happens(server: &Server, random: &mut Random) {
+    let secret = format!("t{}", random.next(SECRETS));
+    match random.next(24) {
+        0 => {
+            let volumes = json!([{"name": "v", "secret": {"secretName": secret}}]);
+            let new = json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": "default", "name": format!("p{}", random.next(3))},
+                "spec": {"volumes": volumes, "containers": [{"name": "c", "image": "i"}]}});
+            let _ = server.ask("user", Method::POST, &collection(&new), &new);
+        }
+        1 => {
+            if let Some(pod) = any(server, random, "Pod") {
+                delete(server, &pod, None);
+            }
+        }
+        // Somebody shows the token, and the server notes it.
+        2 => {
+            let today = now().to_zoned(TimeZone::UTC).date().to_string();
+            let noted = json!({"metadata": {"labels": {LAST_USED: today, INVALID_SINCE: null}}});
+            let _ =
+                server.ask("apiserver", Method::PATCH, &format!("/api/v1/namespaces/default/secrets/{secret}"), &noted);
+        }
+        3 => {
+            let Some(mut account) = any(server, random, "ServiceAccount") else { return };
+            let mut listed = account["secrets"].as_array().cloned().unwrap_or_default();
+            match listed.iter().position(|one| one["name"] == secret) {
+                Some(place) => drop(listed.remove(place)),
+                None => listed.push(json!({ "name": secret })),
+            }
+            account["secrets"] = json!(listed);
+            let _ = server.ask("user", Method::PUT, &path_of(&account), &account);
+        }
+        _ => {
+            let kind = ["Secret", "Pod", "ServiceAccount"][random.next(3)];
+            touch(server, random, kind);
+        }
+    }
+}
+
+/// What nobody needs any more, as far as the API tells.
+fn is_unused(model: &Model, secret: &Value) -> bool {
+    let limit = now().checked_sub(jiff::SignedDuration::from_hours(24 * 365)).expect("a time");
+    let day = limit.to_zoned(TimeZone::UTC).date();
+    let date = |text: &Value| text.as_str().and_then(|text| text.parse::<Date>().ok());
+    let tracking = "kube-apiserver-legacy-service-account-token-tracking";
+    let since = date(&model.value("ConfigMap", "kube-system", tracking)["data"]["since"]);
+    let created: Option<Timestamp> =
+        secret["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse().ok());
+    let name = corten_meta::name(secret);
+    let account = model.value("ServiceAccount", "default", "a");
+    let listed = account["secrets"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == name));
+    since.is_some_and(|since| since < day)
+        && created.is_some_and(|created| created < limit)
+        && date(&secret["metadata"]["labels"][LAST_USED]).is_none_or(|used| used < day)
+        && listed
+        && !mounted(model).contains(&name.to_owned())
+}
+
+fn mounted(model: &Model) -> Vec<String> {
+    let pods = model.keys("Pod").into_iter().map(|key| model.value("Pod", &key.namespace, &key.name));
+    let secret = |pod: Value| pod["spec"]["volumes"][0]["secret"]["secretName"].as_str().map(str::to_owned);
+    pods.filter_map(secret).collect()
+}
+
+/// Whether a Secret has been marked for a year.
+fn is_overdue(secret: &Value) -> bool {
+    let limit = now().checked_sub(jiff::SignedDuration::from_hours(24 * 365)).expect("a time");
+    let marked = secret["metadata"]["labels"][INVALID_SINCE].as_str().and_then(|text| text.parse::<Date>().ok());
+    marked.is_some_and(|marked| marked < limit.to_zoned(TimeZone::UTC).date())
+}
+
+fn judge() -> Judge {
+    // Since when each Secret is unused, as far as the judge has seen; others may have heard of it a moment later.
+    let mut needed: BTreeMap<String, Timestamp> = BTreeMap::new();
+    Box::new(move |write: &Write<'_>| {
+        if write.who != CLEANER {
+            for key in write.after.keys("Secret") {
+                match is_unused(write.after, &write.after.value("Secret", &key.namespace, &key.name)) {
+                    false => drop(needed.entry(key.name).or_insert_with(now)),
+                    true => drop(needed.remove(&key.name)),
+                }
+            }
+            return Ok(());
+        }
+        let (Some(old), "Secret") = (&write.old, write.kind) else { return Err("it made something".to_owned()) };
+        let since = needed.get(corten_meta::name(old));
+        if since.is_some_and(|since| now().duration_since(*since) > SETTLED) {
+            return Err(format!("it was touched though it is needed: {old}"));
+        }
+        if write.new.is_none() && !is_overdue(old) {
+            return Err(format!("it went before it had been marked for a year: {old}"));
+        }
+        Ok(())
+    })
+}
+
+fn at_rest(server: &Server) -> Result<(), String> {
+    let state = server.state();
+    let model = &state.api.model;
+    for key in model.keys("Secret") {
+        let secret = model.value("Secret", &key.namespace, &key.name);
+        let marked = !secret["metadata"]["labels"][INVALID_SINCE].is_null();
+        if is_unused(model, &secret) && (!marked || is_overdue(&secret)) {
+            return Err(format!("{key} is used by nobody and as before: {secret}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_tokens_that_nobody_used_for_a_year_are_marked_and_go() {
+    play(&WORLD);
+}
