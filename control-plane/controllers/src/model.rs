@@ -17,6 +17,7 @@ use crate::runtime::{
     Action, Decide, Failure, Plan, ResourceType, ScaleAnswer, ScaleQuestion, View, claim_of_volume, node_of_pod,
     selector_of_service,
 };
+use crate::storage_protection::uses;
 
 pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
 
@@ -212,6 +213,13 @@ impl Model {
             Action::Patch { resource, key, patch, .. } => self.patch(*resource, key, patch),
             Action::Delete { resource, key, uid, .. } => self.delete(*resource, key, uid),
             Action::AskScale(_) | Action::Relay { .. } => Ok(()),
+            Action::Unused { claim } => {
+                let view: &dyn View = self;
+                match view.all::<Pod>(&claim.namespace).iter().any(|pod| uses(pod, &claim.name)) {
+                    true => Err(format!("{claim} is used")),
+                    false => Ok(()),
+                }
+            }
             Action::Absent { resource, key } => match self.get(*resource, key) {
                 Some(_) => Err(format!("{key} exists")),
                 None => Ok(()),
@@ -341,10 +349,11 @@ pub fn mapped<K: Typed>(
     let object = |value: &Value| Arc::new(Object::from_value(value, 1).expect("a valid object"));
     let (old, new) = (old.map(object), new.map(object));
     let key = new.as_ref().or(old.as_ref()).expect("one of both").key();
-    let change = Change { key, old, new };
     let mut keys = Vec::new();
-    for watch in controller.watches().iter().filter(|watch| watch.resource == ResourceType::of::<K>()) {
-        keys.extend((watch.keys)(model, &change).iter().map(Key::to_string));
+    for change in (Change { key, old, new }).steps() {
+        for watch in controller.watches().iter().filter(|watch| watch.resource == ResourceType::of::<K>()) {
+            keys.extend((watch.keys)(model, &change).iter().map(Key::to_string));
+        }
     }
     keys
 }

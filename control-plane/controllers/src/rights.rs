@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use corten_api::k8s_openapi::api::core::v1::Pod;
+
 use crate::runtime::{Action, Plan, ResourceType};
 
 const POLICY: &str = include_str!("../../apiserver/src/bootstrap/rbac.tbl");
@@ -55,6 +57,7 @@ fn asked(action: &Action) -> Option<(&'static str, ResourceType, Option<&'static
         Action::Patch { resource, subresource, .. } => Some(("patch", *resource, *subresource)),
         Action::Delete { resource, .. } => Some(("delete", *resource, None)),
         Action::Absent { resource, .. } => Some(("get", *resource, None)),
+        Action::Unused { .. } => Some(("list", ResourceType::of::<Pod>(), None)),
         Action::RemoveLocalVolume { .. }
         | Action::RemoveDirectory { .. }
         | Action::Event(_)

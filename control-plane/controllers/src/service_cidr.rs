@@ -63,6 +63,7 @@ pub struct ServiceCidrController;
 
 pub struct Observed {
     range: ServiceCIDR,
+    /// Those that stay when this one goes.
     others: Vec<ServiceCIDR>,
     /// Allocated addresses, when the range is on its way out.
     addresses: Vec<IpAddr>,
@@ -84,7 +85,7 @@ impl Controller for ServiceCidrController {
         let (mut others, mut addresses) = (Vec::new(), Vec::new());
         if range.metadata.deletion_timestamp.is_some() {
             others = view.all::<ServiceCIDR>("");
-            others.retain(|other| other.name() != range.name());
+            others.retain(|other| stays_after(other, &range));
             let allocated = view.list(ResourceType::of::<IPAddress>(), "");
             let ours = allocated.iter().filter(|ip| ip.header.labels.get(MANAGED_BY).is_some_and(|by| by == ALLOCATOR));
             addresses = ours.filter_map(|ip| ip.header.name.parse().ok()).collect();
@@ -104,6 +105,15 @@ impl Controller for ServiceCidrController {
             Some(left) => Plan::later(left),
             None => hold(range, false),
         }
+    }
+}
+
+/// Whether a range is another one that is there after this one is gone. Of those on their way out only the first by
+/// name is: two that relied on each other would go both, and leave the addresses of neither.
+fn stays_after(other: &ServiceCIDR, range: &ServiceCIDR) -> bool {
+    match other.metadata.deletion_timestamp {
+        None => other.name() != range.name(),
+        Some(_) => other.name() < range.name(),
     }
 }
 
@@ -229,6 +239,20 @@ mod tests {
             assert_eq!(!held, goes, "{other:?} {used:?}");
             assert_eq!(left["status"]["conditions"][0]["reason"] == "Terminating", !goes);
         }
+    }
+
+    #[test]
+    fn of_two_ranges_on_their_way_out_that_hold_one_address_one_stays() {
+        let mut model = Model::default();
+        for name in ["a", "b"] {
+            model.put(range(name, "203.0.113.0/24", Some("2026-01-01T00:00:00Z")));
+        }
+        model.put(address("203.0.113.7"));
+        let goes = |name: &str| {
+            let plan = decide(&ServiceCidrController, &model, "", name);
+            matches!(plan.actions.as_slice(), [Action::Update { .. }])
+        };
+        assert_eq!(["a", "b"].map(goes), [false, true]);
     }
 
     #[test]

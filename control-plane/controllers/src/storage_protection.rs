@@ -7,7 +7,7 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
+use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
 use crate::workload::pods;
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
@@ -38,7 +38,12 @@ impl Controller for ClaimProtectionController {
     }
 
     fn reconcile(&self, (claim, used): &Self::Observed, _now: Timestamp) -> Plan {
-        protect(claim, CLAIM_FINALIZER, *used)
+        let mut plan = protect(claim, CLAIM_FINALIZER, *used);
+        // A pod may have been placed a moment ago: with its claim it would lose what it has written.
+        if !plan.is_empty() && claim.metadata.deletion_timestamp.is_some() {
+            plan.actions.insert(0, Action::Unused { claim: key_of(claim) });
+        }
+        plan
     }
 }
 
@@ -114,7 +119,7 @@ fn left<K: Typed>(change: &Change, classes: fn(&K) -> Vec<String>) -> Vec<Key> {
 }
 
 /// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted.
-fn uses(pod: &Pod, claim: &str) -> bool {
+pub fn uses(pod: &Pod, claim: &str) -> bool {
     !pods::node_name(pod).is_empty() && claims_of(pod).any(|name| name == claim)
 }
 

@@ -1,4 +1,6 @@
 //! Finished Jobs with a time to live are deleted when it is over, with everything they own.
+//!
+//! Only in the state that was looked at: whoever just gave a Job more time must not lose it to a cache that lags.
 
 use std::time::Duration;
 
@@ -36,7 +38,7 @@ impl Controller for TtlAfterFinishedController {
         let left = Duration::from_secs(u64::try_from(ttl).unwrap_or(0)).saturating_sub(passed);
         match left.is_zero() {
             true => {
-                let mut plan = Plan::from(Action::delete_with(job, None, Some(Propagation::Foreground), None));
+                let mut plan = Plan::from(Action::delete_unchanged(job, Some(Propagation::Foreground)));
                 let late = passed.saturating_sub(Duration::from_secs(u64::try_from(ttl).unwrap_or(0)));
                 plan.count(&metrics::TTL_DELETION, [], late.as_secs_f64());
                 plan

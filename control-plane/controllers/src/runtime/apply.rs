@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_client::{
     Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch, Resource, WatchEvent,
 };
@@ -18,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use super::feed::address;
 use super::plan::{Action, Event, Plan, Reference, Report, ResourceType};
 use super::scale::{self, ScaleAnswer, ScaleQuestion};
-use super::view::Failure;
+use super::view::{Failure, decode};
+use crate::storage_protection::uses;
 
 /// The most creations in flight at once.
 const MAX_BATCH: usize = 64;
@@ -133,6 +136,17 @@ impl Applier {
         }
     }
 
+    /// Asks the server whether a pod uses the claim.
+    async fn unused(&self, claim: &Key) -> Result<(), Error> {
+        let pods = self.client.dynamic(&address(ResourceType::of::<Pod>()));
+        let pods = pods.list_objects(&claim.namespace, &ListOptions::default()).await?;
+        let user = pods.items.iter().filter_map(decode::<Pod>).find(|pod| uses(pod, &claim.name));
+        match user {
+            Some(pod) => Err(Error::Decode(format!("claim {claim} is used by pod {} after all", pod.name()))),
+            None => Ok(()),
+        }
+    }
+
     async fn write(&self, action: &Action) -> Result<Option<Echo>, Error> {
         match action {
             Action::Event(event) => {
@@ -157,6 +171,7 @@ impl Applier {
             }
             // Answered by now, or the answer asks something new: the next look will tell.
             Action::AskScale(_) => Ok(None),
+            Action::Unused { claim } => self.unused(claim).await.map(|()| None),
             Action::Absent { resource, key } => {
                 match self.client.dynamic(&address(*resource)).get(&key.namespace, &key.name).await {
                     Ok(_) => Err(Error::Decode(format!("{} {key} exists after all", resource.kind))),
@@ -186,11 +201,12 @@ impl Applier {
                     Err(error) => Err(error),
                 }
             }
-            Action::Delete { resource, key, uid, grace_period_seconds, propagation, .. } => {
+            Action::Delete { resource, key, uid, version, grace_period_seconds, propagation, .. } => {
                 let options = DeleteOptions {
                     grace_period_seconds: *grace_period_seconds,
                     propagation: *propagation,
                     precondition_uid: Some(uid.clone()).filter(|uid| !uid.is_empty()),
+                    precondition_resource_version: version.clone(),
                     ..DeleteOptions::default()
                 };
                 match self.client.dynamic(&address(*resource)).delete(&key.namespace, &key.name, &options).await {

@@ -132,16 +132,19 @@ pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
     let view = CachedView::new(feeds, None);
     let mut subscription = feed.cache.subscribe();
     while let Some(change) = subscription.next().await {
-        for route in &feed.routes {
-            for key in (route.keys)(&view, &change) {
-                route.queue.add(key);
+        let revision = change.object().map_or(0, |object| object.revision);
+        for change in change.steps() {
+            for route in &feed.routes {
+                for key in (route.keys)(&view, &change) {
+                    route.queue.add(key);
+                }
+            }
+            if let (None, Some(gone)) = (&change.new, &change.old) {
+                feed.pods.forget(&gone.header.uid);
+                feed.nodes.forget(&gone.header.uid);
             }
         }
-        if let (None, Some(gone)) = (&change.new, &change.old) {
-            feed.pods.forget(&gone.header.uid);
-            feed.nodes.forget(&gone.header.uid);
-        }
-        feed.reached.advance(change.object().map_or(0, |object| object.revision));
+        feed.reached.advance(revision);
     }
 }
 

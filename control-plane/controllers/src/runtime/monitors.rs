@@ -120,7 +120,9 @@ impl Monitors {
                     biased;
                     () = ends.cancelled() => return,
                     change = changes.next() => match change {
-                        Some(change) => monitors.listeners.iter().for_each(|listener| listener(&monitors, &told, &change)),
+                        Some(change) => change.steps().for_each(|change| {
+                            monitors.listeners.iter().for_each(|listener| listener(&monitors, &told, &change));
+                        }),
                         None => return,
                     }
                 }

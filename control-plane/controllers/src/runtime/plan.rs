@@ -129,6 +129,8 @@ pub enum Action {
         resource: ResourceType,
         key: Key,
         uid: String,
+        /// Only if nobody changed it since: for whoever deletes because of what an object says.
+        version: Option<String>,
         grace_period_seconds: Option<i64>,
         propagation: Option<Propagation>,
         report: Option<Report>,
@@ -154,7 +156,11 @@ pub enum Action {
         reason: &'static str,
         prefix: &'static str,
     },
-    /// The rest of the plan holds only if the server, not just a cache, knows no such object.
+    /// The rest of the plan holds only if the server, not just a cache, knows no pod that uses the claim.
+    Unused {
+        claim: Key,
+    },
+    /// The same, if it knows no such object.
     Absent {
         resource: ResourceType,
         key: Key,
@@ -200,6 +206,7 @@ impl Action {
             resource: ResourceType::of::<K>(),
             key: key_of(object),
             uid: object.meta().uid.clone().unwrap_or_default(),
+            version: None,
             grace_period_seconds: None,
             propagation: None,
             report: None,
@@ -221,12 +228,22 @@ impl Action {
         action
     }
 
+    /// The deletion of an object in exactly the state that was looked at.
+    pub fn delete_unchanged<K: Typed>(object: &K, propagation: Option<Propagation>) -> Action {
+        let mut action = Action::delete_with(object, None, propagation, None);
+        if let Action::Delete { version, .. } = &mut action {
+            version.clone_from(&object.meta().resource_version);
+        }
+        action
+    }
+
     /// The deletion of a pod that was looked at as a row.
     pub fn delete_pod(pod: &PodRow, report: Report) -> Action {
         Action::Delete {
             resource: ResourceType::of::<Pod>(),
             key: pod.object.key(),
             uid: pod.object.header.uid.clone(),
+            version: None,
             grace_period_seconds: None,
             propagation: None,
             report: Some(report),
@@ -273,6 +290,7 @@ impl Action {
             | Action::RemoveLocalVolume { .. }
             | Action::RemoveDirectory { .. }
             | Action::Relay { .. }
+            | Action::Unused { .. }
             | Action::Absent { .. }
             | Action::AskScale(_) => None,
         }

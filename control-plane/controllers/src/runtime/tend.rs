@@ -24,7 +24,7 @@ pub async fn feed(
             biased;
             () = shutdown.cancelled() => return,
             change = changes.next() => match change {
-                Some(change) => keys(&change).into_iter().for_each(|key| queue.add(key)),
+                Some(change) => change.steps().flat_map(|change| keys(&change)).for_each(|key| queue.add(key)),
                 None => return,
             }
         }

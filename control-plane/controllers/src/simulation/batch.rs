@@ -58,7 +58,7 @@ fn objects(random: &mut Random) -> Vec<Value> {
 }
 
 fn happens(server: &Server, random: &mut Random) {
-    match random.next(8) {
+    match random.next(10) {
         0..3 => {
             let spec = job_spec(random);
             let new = json!({"apiVersion": "batch/v1", "kind": "Job",
@@ -66,7 +66,7 @@ fn happens(server: &Server, random: &mut Random) {
             let _ = server.ask("user", Method::POST, &collection(&new), &new);
         }
         // Somebody wants to keep a Job longer, or not so long.
-        3 => {
+        3..6 => {
             let Some(job) = any(server, random, "Job") else { return };
             if job["metadata"]["ownerReferences"].is_null() {
                 let seconds = [5, 30, 200][random.next(3)];
@@ -74,7 +74,7 @@ fn happens(server: &Server, random: &mut Random) {
                 let _ = server.ask("user", Method::PATCH, &path_of(&job), &patch);
             }
         }
-        4 => {
+        6 => {
             let Some(job) = any(server, random, "Job") else { return };
             super::delete(server, &job, [Some("Foreground"), Some("Background")][random.next(2)]);
         }

@@ -99,3 +99,26 @@ pub fn toggle_definition(server: &Server) {
         let _ = server.ask("user", Method::DELETE, &path_of(&definition), &json!({}));
     }
 }
+
+#[test]
+fn a_custom_resource_comes_and_goes_with_its_definition() {
+    let server = Server::new(1, super::server::Faults::NONE, Box::new(|_| Ok(())));
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}});
+    super::cluster::put(&server, &namespace);
+    let widget = json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"namespace": "default", "name": "w"}});
+    let collection = super::cluster::collection(&widget);
+    let create = || server.ask("user", Method::POST, &collection, &widget);
+    let found = || server.ask("user", Method::GET, "/apis/example.com/v1", &Value::Null).is_ok();
+    assert!(create().is_err() && !found(), "nothing defines it");
+    toggle_definition(&server);
+    create().unwrap();
+    assert!(found());
+    toggle_definition(&server);
+    tend_definitions(&server);
+    assert!(create().is_err() && found(), "its definition is on its way out, and it is gone");
+    assert!(all(&server, KIND).is_empty());
+    tend_definitions(&server);
+    assert!(!found());
+    toggle_definition(&server);
+    create().unwrap();
+}

@@ -28,6 +28,8 @@ pub const WORLD: World = World {
 
 const EVICTOR: &str = "device-taint-eviction-controller";
 const DEVICES: usize = 4;
+/// Holds a claim that is allocated.
+const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
 /// Templates by what they tolerate.
 fn templates() -> [(&'static str, Value); 3] {
@@ -108,6 +110,8 @@ fn goes_on(server: &Server, random: &mut Random) {
         }
         let place = json!([{"resource": "pods", "name": corten_meta::name(pod), "uid": pod["metadata"]["uid"]}]);
         let mut allocated = claim.clone();
+        allocated["metadata"]["finalizers"] = json!([PROTECTION]);
+        let Ok(mut allocated) = server.ask("scheduler", Method::PUT, &path, &allocated) else { continue };
         allocated["status"] = json!({"allocation": {"devices": {"results": [result]}}, "reservedFor": place});
         if server.ask("scheduler", Method::PUT, &format!("{path}/status"), &allocated).is_ok() {
             let target = json!({"target": {"name": "a"}});

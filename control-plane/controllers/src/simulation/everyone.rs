@@ -29,7 +29,9 @@ fn everyone() -> Vec<Named> {
 
 /// What a plan still wants to write; events and questions change nothing.
 fn writes(plan: &crate::runtime::Plan) -> bool {
-    plan.actions.iter().any(|action| !matches!(action, Action::Event(_) | Action::AskScale(_) | Action::Relay { .. }))
+    plan.actions.iter().any(|action| {
+        !matches!(action, Action::Event(_) | Action::AskScale(_) | Action::Relay { .. } | Action::Unused { .. })
+    })
 }
 
 /// One action as the runtime takes it: what is gone need be neither patched nor deleted.

@@ -34,9 +34,9 @@ pub const WORLD: World = World {
     ..World::USUAL
 };
 
-fn objects(_: &mut Random) -> Vec<Value> {
+fn objects(random: &mut Random) -> Vec<Value> {
     let mut all = vec![json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})];
-    all.push(custom::definition());
+    all.extend(random.chance(50).then(custom::definition));
     for name in NAMES {
         all.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
         all.extend(quotas(name));
@@ -58,15 +58,7 @@ fn happens(server: &Server, random: &mut Random) {
     let namespace = NAMES[random.next(NAMES.len())];
     match random.next(22) {
         20 if random.chance(40) => custom::toggle_definition(server),
-        // A pod ends by itself, and no longer counts.
-        21 => {
-            let Some(pod) = any(server, random, "Pod").filter(|pod| pod["status"]["phase"] == "Running") else {
-                return;
-            };
-            let phase = ["Succeeded", "Failed"][random.next(2)];
-            let ended = json!({"status": {"phase": phase}});
-            let _ = server.ask("kubelet", Method::PATCH, &format!("{}/status", path_of(&pod)), &ended);
-        }
+        21 => end_a_pod(server, random),
         0..9 => {
             let new = content(random, namespace);
             let _ = server.ask("user", Method::POST, &collection(&new), &new);
@@ -119,10 +111,22 @@ fn content(random: &mut Random, namespace: &str) -> Value {
     object
 }
 
+/// A pod ends by itself, and no longer counts.
+fn end_a_pod(server: &Server, random: &mut Random) {
+    let Some(pod) = any(server, random, "Pod").filter(|pod| pod["status"]["phase"] == "Running") else { return };
+    let phase = ["Succeeded", "Failed"][random.next(2)];
+    let ended = json!({"status": {"phase": phase}});
+    let _ = server.ask("kubelet", Method::PATCH, &format!("{}/status", path_of(&pod)), &ended);
+}
+
 /// Kubelets, and whoever holds things and lets them go.
 fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
     custom::tend_definitions(server);
+    // Also when users have gone: an end is then the last that is heard of a namespace.
+    if random.chance(5) {
+        end_a_pod(server, random);
+    }
     let kind = KINDS[random.next(KINDS.len())];
     let leaving = |one: &Value| {
         !one["metadata"]["deletionTimestamp"].is_null()

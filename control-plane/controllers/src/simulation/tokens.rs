@@ -33,28 +33,30 @@ pub const WORLD: World = World {
 const CLEANER: &str = "legacy-service-account-token-cleaner";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
-const SECRETS: usize = 8;
+const SECRETS: usize = 12;
 
 fn begins(server: &Server, random: &mut Random) {
     let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})];
     let tracked = if random.chance(80) { "2024-01-01" } else { "2025-12-01" };
     objects.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"since": tracked},
         "metadata": {"namespace": "kube-system", "name": "kube-apiserver-legacy-service-account-token-tracking"}}));
-    let mut listed = Vec::new();
+    let (mut listed, turned) = (Vec::new(), random.next(SECRETS));
     for number in 0..SECRETS {
-        let name = format!("t{number}");
-        let created = ["2023-01-01T00:00:00Z", "2024-06-01T00:00:00Z", "2025-12-01T00:00:00Z"][random.next(3)];
-        let used = [Value::Null, json!("2024-03-01"), json!("2025-11-01")][random.next(3)].clone();
-        let invalid = [Value::Null, Value::Null, json!("2024-10-01"), json!("2025-10-01")][random.next(4)].clone();
+        // Most are old and unused, and each time other ones.
+        let (name, number) = (format!("t{number}"), number + turned);
+        let created = if number % 5 == 4 { "2025-12-01T00:00:00Z" } else { "2024-06-01T00:00:00Z" };
+        let used = [Value::Null, json!("2024-03-01"), json!("2025-11-01")][number % 3].clone();
+        let invalid = [Value::Null, json!("2024-10-01"), json!("2025-10-01"), Value::Null][number % 4].clone();
         let mut labels = json!({});
         corten_meta::patch::merge_patch(&mut labels, &json!({LAST_USED: used, INVALID_SINCE: invalid}));
         objects.push(json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
             "metadata": {"namespace": "default", "name": name, "creationTimestamp": created, "labels": labels,
                 "annotations": {"kubernetes.io/service-account.name": "a"}}}));
-        if random.chance(75) {
+        if number % 4 != 1 || random.chance(50) {
             listed.push(json!({"name": name}));
         }
     }
+    objects.extend([user("p0", random), user("p1", random)]);
     objects
         .push(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "a"},
         "secrets": listed}));
@@ -63,14 +65,18 @@ fn begins(server: &Server, random: &mut Random) {
     state.publish("user");
 }
 
+/// A pod that mounts one of the Secrets.
+fn user(name: &str, random: &mut Random) -> Value {
+    let volumes = json!([{"name": "v", "secret": {"secretName": format!("t{}", random.next(SECRETS))}}]);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
+        "spec": {"volumes": volumes, "containers": [{"name": "c", "image": "i"}]}})
+}
+
 fn happens(server: &Server, random: &mut Random) {
     let secret = format!("t{}", random.next(SECRETS));
     match random.next(24) {
         0 => {
-            let volumes = json!([{"name": "v", "secret": {"secretName": secret}}]);
-            let new = json!({"apiVersion": "v1", "kind": "Pod",
-                "metadata": {"namespace": "default", "name": format!("p{}", random.next(3))},
-                "spec": {"volumes": volumes, "containers": [{"name": "c", "image": "i"}]}});
+            let new = user(&format!("p{}", random.next(3)), random);
             let _ = server.ask("user", Method::POST, &collection(&new), &new);
         }
         1 => {
@@ -135,22 +141,28 @@ fn is_overdue(secret: &Value) -> bool {
 }
 
 fn judge() -> Judge {
-    // Since when each Secret is unused, as far as the judge has seen; others may have heard of it a moment later.
-    let mut needed: BTreeMap<String, Timestamp> = BTreeMap::new();
+    // Whether each Secret is unused, and since when; of what was so at first everybody has heard.
+    let mut known: BTreeMap<String, (bool, Timestamp)> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
         if write.who != CLEANER {
+            if write.after.find("ServiceAccount", "default", "a").is_none() {
+                return Ok(());
+            }
             for key in write.after.keys("Secret") {
-                match is_unused(write.after, &write.after.value("Secret", &key.namespace, &key.name)) {
-                    false => drop(needed.entry(key.name).or_insert_with(now)),
-                    true => drop(needed.remove(&key.name)),
+                let unused = is_unused(write.after, &write.after.value("Secret", &key.namespace, &key.name));
+                let entry = known.entry(key.name).or_insert((unused, Timestamp::UNIX_EPOCH));
+                if entry.0 != unused {
+                    *entry = (unused, now());
                 }
             }
             return Ok(());
         }
         let (Some(old), "Secret") = (&write.old, write.kind) else { return Err("it made something".to_owned()) };
-        let since = needed.get(corten_meta::name(old));
-        if since.is_some_and(|since| now().duration_since(*since) > SETTLED) {
-            return Err(format!("it was touched though it is needed: {old}"));
+        match known.get(corten_meta::name(old)) {
+            Some((false, since)) if now().duration_since(*since) > SETTLED => {
+                return Err(format!("it was touched though it is needed: {old}"));
+            }
+            _ => {}
         }
         if write.new.is_none() && !is_overdue(old) {
             return Err(format!("it went before it had been marked for a year: {old}"));

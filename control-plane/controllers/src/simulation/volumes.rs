@@ -102,15 +102,7 @@ fn happens(server: &Server, random: &mut Random) {
             return;
         }
         _ => {
-            let kinds = [
-                "Pod",
-                "Node",
-                "PersistentVolumeClaim",
-                "PersistentVolume",
-                "VolumeAttachment",
-                "VolumeAttributesClass",
-            ];
-            let kind = kinds[random.next(kinds.len())];
+            let kind = ["Pod", "Node", "PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment"][random.next(5)];
             return touch(server, random, kind);
         }
     };
@@ -171,7 +163,7 @@ fn values(model: &Model, kind: &'static str) -> impl Iterator<Item = Value> {
 }
 
 fn judge() -> Judge {
-    // Since when each pod is on a node: a claim that it uses may go before everybody has heard of it.
+    // Since when each pod is on a node: no claim goes that was in use when its deletion was asked for.
     let mut placed: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
         if let ("Pod", Some(pod)) = (write.kind, &write.new)
@@ -204,12 +196,13 @@ fn judge() -> Judge {
 fn judge_end(write: &Write<'_>, placed: &BTreeMap<String, Timestamp>) -> Result<(), String> {
     let Some(old) = write.old.as_ref().filter(|_| write.who.contains("protection")) else { return Ok(()) };
     let name = corten_meta::name(old);
+    let asked = old["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
     let used = match write.kind {
         "PersistentVolumeClaim" => values(write.after, "Pod").any(|pod| {
             let since = placed.get(corten_meta::uid(&pod));
             pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == name
                 && !["Failed", "Succeeded"].iter().any(|phase| pod["status"]["phase"] == *phase)
-                && since.is_some_and(|since| now().duration_since(*since) > SETTLED)
+                && since.zip(asked).is_some_and(|(since, asked)| *since < asked)
         }),
         "PersistentVolume" => old["status"]["phase"] == "Bound",
         "VolumeAttributesClass" => {

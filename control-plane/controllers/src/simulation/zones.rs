@@ -31,7 +31,7 @@ pub const WORLD: World = World {
 
 const CONTROLLER: &str = "node-controller";
 const ZONE: &str = "topology.kubernetes.io/zone";
-const SIZES: [(&str, usize); 2] = [("one", 5), ("two", 3)];
+const SIZES: [(&str, usize); 2] = [("one", 7), ("two", 3)];
 /// One node every ten seconds; the time of a taint is told in whole seconds.
 const PACE: SignedDuration = SignedDuration::from_secs(9);
 
@@ -46,7 +46,7 @@ fn objects(_: &mut Random) -> Vec<Value> {
     all
 }
 
-/// Somebody pulls a plug, or puts it back: of one node, of a zone, of everything.
+/// Somebody pulls a plug, or puts it back: of one node, of most of a zone, of a zone, of everything.
 fn happens(server: &Server, random: &mut Random) {
     let mut nodes = all(server, "Node");
     let mark = if random.chance(50) { json!("yes") } else { Value::Null };
@@ -59,7 +59,11 @@ fn happens(server: &Server, random: &mut Random) {
             let (zone, _) = SIZES[random.next(2)];
             nodes.retain(|node| node["metadata"]["labels"][ZONE] == zone);
         }
-        5 if random.chance(30) => {}
+        5 => {
+            nodes.retain(|node| node["metadata"]["labels"][ZONE] == "one");
+            nodes.truncate(5);
+        }
+        6 if random.chance(30) => {}
         _ => return touch(server, random, "Node"),
     }
     for node in nodes {

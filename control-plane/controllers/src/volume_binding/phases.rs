@@ -3,8 +3,6 @@
 //!
 //! A volume that once failed to be reclaimed stays `Failed` until that succeeds: somebody should see it.
 
-use std::sync::Arc;
-
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -259,8 +257,7 @@ fn volumes_of_claim(view: &dyn View, change: &Change) -> Vec<Key> {
     let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolumeClaim>);
     let mut keys: Vec<Key> =
         versions.filter_map(|claim| claim.spec?.volume_name).map(|name| Key::new("", name)).collect();
-    let uid = |version: &Option<Arc<Object>>| version.as_ref().map(|claim| claim.header.uid.clone());
-    if change.old.is_some() && uid(&change.old) != uid(&change.new) {
+    if change.new.is_none() {
         keys.extend(volumes_pointing_at(view, &change.key));
     }
     keys

@@ -21,6 +21,16 @@ impl Change {
     pub fn object(&self) -> Option<&Arc<Object>> {
         self.new.as_ref().or(self.old.as_ref())
     }
+
+    /// What happened to each object of the name: one that took the place of another is an end and a beginning, though
+    /// nobody saw the time between.
+    pub fn steps(self) -> impl Iterator<Item = Change> {
+        let uid = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.header.uid.clone());
+        let replaced = self.old.is_some() && self.new.is_some() && uid(&self.old) != uid(&self.new);
+        let end = replaced.then(|| Change { new: None, ..self.clone() });
+        let rest = Change { old: self.old.filter(|_| !replaced), ..self };
+        end.into_iter().chain(std::iter::once(rest))
+    }
 }
 
 /// One subscriber's view of a cache. Dropping it unsubscribes.
