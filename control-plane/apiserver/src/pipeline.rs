@@ -12,13 +12,13 @@ use http::{HeaderMap, HeaderValue, Request, header};
 use crate::admission;
 use crate::aggregation;
 use crate::audit::Record;
-use crate::authentication::{Peer, User, authenticate, impersonate};
+use crate::authentication::{Identity, Peer, User, authenticate, impersonate};
 use crate::authorization::{Attributes, Decision, Verdict, decide, forbidden};
 use crate::body::{Body, Reply, RequestBody};
 use crate::config::Config;
 use crate::flow_control::{Classified, Seat};
 use crate::handlers::{self, Target};
-use crate::metrics::place;
+use crate::metrics::{CERTIFICATE_SECONDS, TERMINATIONS, place};
 use crate::negotiation::Accept;
 use crate::registry::Resource;
 use crate::request::RequestInfo;
@@ -89,7 +89,12 @@ impl Server {
         let panicked = answered.is_err();
         let mut reply = match answered {
             Ok(Ok(reply)) => reply,
-            Ok(Err(status)) => response::status(accept, &status),
+            Ok(Err(status)) => {
+                if status.code == 504 {
+                    self.metrics.add(&TERMINATIONS, &[&["504"], series.values().as_slice()].concat());
+                }
+                response::status(accept, &status)
+            }
             Err(_) => {
                 tracing::error!("a request panicked");
                 response::status(accept, &Status::internal("this request caused a panic".to_owned()))
@@ -157,6 +162,7 @@ impl Server {
         let authenticated = authenticate(self, &context.info.path, &context.headers, peer).await;
         self.metrics.authenticated.count(usize::from(authenticated.is_err()), began.elapsed());
         context.user = authenticated?;
+        self.note_certificate(context, peer);
         if context.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             let acting = match impersonate(self, context.user.clone(), &context.headers).await {
                 Ok(acting) => acting,
@@ -183,6 +189,14 @@ impl Server {
             handlers::dispatch(self, context, body).await
         } else {
             handlers::paths::serve(self, context).await
+        }
+    }
+
+    /// Counts how long the certificate still holds that a request was authenticated by.
+    fn note_certificate(&self, context: &Context, peer: &Peer) {
+        if let (Identity::Certificate(_), Some(expires)) = (&peer.identity, peer.expires) {
+            let left = expires.duration_since(context.now).as_secs().max(0);
+            self.metrics.certificates.observe(left as f64, CERTIFICATE_SECONDS);
         }
     }
 

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authentication::Peer;
+use crate::authentication::{Peer, expiry_of_certificate};
 use crate::body::{Body, HttpBody, LIST_CHUNK, RequestBody};
 use crate::compression::{self, accepts_gzip};
 use crate::error::Error;
@@ -110,7 +110,8 @@ impl Server {
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let identity = self.client_certificates.identify(chain);
-        let peer = Arc::new(Peer { identity, address });
+        let expires = chain.first().and_then(|certificate| expiry_of_certificate(certificate));
+        let peer = Arc::new(Peer { identity, address, expires });
         let server = Arc::clone(&self);
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
             let (server, peer) = (Arc::clone(&server), Arc::clone(&peer));

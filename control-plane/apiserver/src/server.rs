@@ -141,7 +141,7 @@ impl Server {
     /// A way to call this server as `user`, without a socket and through the same pipeline.
     pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
         let identity = Identity::InProcess(user.authenticated());
-        InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, address: None }) }
+        InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, address: None, expires: None }) }
     }
 
     /// Makes the discovery documents anew, of what is served here and elsewhere.

@@ -44,6 +44,9 @@ const WORDS: &[(&str, Option<&str>, Line)] = &[
     ("unsupported YAML major version", Some("found incompatible YAML document"), Line::Nowhere),
     ("YAML merge value", Some("map merge requires map or sequence of maps as the value"), Line::Nowhere),
     ("alias expansion", Some("document contains excessive aliasing"), Line::Nowhere),
+    ("budget breached: Nodes", Some("document contains excessive aliasing"), Line::Nowhere),
+    ("budget breached: Depth", Some("exceeded max depth of 64"), Line::Nowhere),
+    ("recursion limit exceeded", Some("exceeded max depth of 64"), Line::Nowhere),
     ("alias replay", Some("document contains excessive aliasing"), Line::Nowhere),
 ];
 

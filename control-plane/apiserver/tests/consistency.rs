@@ -36,6 +36,8 @@ enum Step {
         selection: usize,
         from: f64,
         reconnects: bool,
+        /// It begins with the state of now, told as events, and follows from the bookmark at its end.
+        lists: bool,
     },
     /// Lists in pages, with a write between each two of them.
     Pages {
@@ -55,11 +57,8 @@ fn step() -> impl Strategy<Value = Step> {
             delete,
         })
     };
-    let watch = (0..SELECTIONS.len(), 0.0..1.0, any::<bool>()).prop_map(|(selection, from, reconnects)| Step::Watch {
-        selection,
-        from,
-        reconnects,
-    });
+    let watch = (0..SELECTIONS.len(), 0.0..1.0, any::<bool>(), prop::bool::weighted(0.3))
+        .prop_map(|(selection, from, reconnects, lists)| Step::Watch { selection, from, reconnects, lists });
     prop_oneof![
         20 => write(),
         4 => watch,
@@ -126,6 +125,10 @@ struct Follower {
     selection: usize,
     from: u64,
     reconnects: bool,
+    /// The state is still to be told.
+    lists: bool,
+    /// How far a bookmark said that it has come.
+    marked: u64,
     events: Option<BoxStream<'static, WatchEvent>>,
     seen: Vec<(&'static str, String, u64)>,
     /// The history that it needed was gone.
@@ -175,12 +178,14 @@ impl World {
                 // That it was compacted to there before is not an error here.
                 let _ = self.server().compact(revision).await;
             }
-            Step::Watch { selection, from, reconnects } => {
+            Step::Watch { selection, from, reconnects, lists } => {
                 let from = self.revision(*from);
                 self.followers.push(Follower {
                     selection: *selection,
                     from,
                     reconnects: *reconnects,
+                    lists: *lists,
+                    marked: 0,
                     events: None,
                     seen: Vec::new(),
                     expired: false,
@@ -263,11 +268,7 @@ impl World {
 
     /// What a selection's watch from a revision says up to now.
     fn expected(&self, selection: usize, from: u64) -> Vec<(&'static str, String, u64)> {
-        let (_, _, selects) = SELECTIONS[selection];
-        let selected = |state: &State| -> State {
-            let chosen = state.iter().filter(|(key, (label, _))| selects(key, label));
-            chosen.map(|(key, object)| (key.clone(), object.clone())).collect()
-        };
+        let selected = |state: &State| selected(selection, state);
         let mut before = selected(&self.history[&from]);
         let mut events = Vec::new();
         for (revision, state) in self.history.range(from + 1..) {
@@ -288,16 +289,56 @@ impl World {
     }
 }
 
+/// What is selected of a state.
+fn selected(selection: usize, state: &State) -> State {
+    let (_, _, selects) = SELECTIONS[selection];
+    let chosen = state.iter().filter(|(key, (label, _))| selects(key, label));
+    chosen.map(|(key, object)| (key.clone(), object.clone())).collect()
+}
+
 impl Follower {
+    /// Begins a watch that tells the state first: it is that of now, and all that follows the bookmark is news.
+    async fn list(&mut self, world: &World) {
+        let (namespace, query, _) = SELECTIONS[self.selection];
+        let stream = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+        let path = format!("{}?watch=1&{stream}{query}", collection(namespace));
+        let mut events = world.server().watch(&path).await;
+        let mut state = BTreeMap::new();
+        self.marked = loop {
+            let event = tokio::time::timeout(Duration::from_secs(20), events.next()).await.unwrap().unwrap();
+            match event {
+                WatchEvent::Added(object) if is_ours(&object.header.name) => {
+                    let key = format!("{}/{}", object.header.namespace, object.header.name);
+                    assert!(state.insert(key, object.revision).is_none(), "nothing is told twice");
+                }
+                WatchEvent::Added(_) => {}
+                WatchEvent::Bookmark { revision, initial_events_end } => {
+                    assert!(initial_events_end);
+                    break revision;
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let (now, all) = world.now();
+        let expected = selected(self.selection, all).into_iter().map(|(key, (_, revision))| (key, revision));
+        assert_eq!(state, expected.collect(), "{self}");
+        assert!(self.marked >= *now, "a state is not older than what was acknowledged");
+        (self.from, self.lists, self.events) = (*now, false, Some(events));
+    }
+
     /// Sees to it that a watch is there, and reads what it has by now.
     async fn catch_up(&mut self, world: &World) {
         if self.expired {
             return;
         }
+        if self.lists {
+            self.list(world).await;
+        }
         if self.events.is_none() {
             let (namespace, query, _) = SELECTIONS[self.selection];
-            let after = self.seen.last().map_or(self.from, |(_, _, revision)| *revision);
-            let path = format!("{}?watch=1&resourceVersion={after}{query}", collection(namespace));
+            let after = self.seen.last().map_or(self.from, |(_, _, revision)| *revision).max(self.marked);
+            let path =
+                format!("{}?watch=1&allowWatchBookmarks=true&resourceVersion={after}{query}", collection(namespace));
             self.events = world.server().try_watch(&path).await;
         }
         let expected = world.expected(self.selection, self.from);
@@ -326,7 +367,11 @@ impl Follower {
                 Some(WatchEvent::Added(object)) => ("ADDED", object),
                 Some(WatchEvent::Modified(object)) => ("MODIFIED", object),
                 Some(WatchEvent::Deleted(object)) => ("DELETED", object),
-                Some(WatchEvent::Bookmark { .. }) => continue,
+                Some(WatchEvent::Bookmark { revision, .. }) => {
+                    assert!(revision >= self.marked, "bookmarks never go back");
+                    self.marked = revision;
+                    continue;
+                }
                 Some(WatchEvent::Error(status)) => {
                     assert_eq!(status.code, 410);
                     self.expired = true;
@@ -334,6 +379,7 @@ impl Follower {
                 }
                 None => break,
             };
+            assert!(object.revision > self.marked, "what a bookmark has passed does not come any more");
             if !is_ours(&object.header.name) {
                 continue;
             }

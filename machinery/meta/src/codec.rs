@@ -162,8 +162,15 @@ pub fn decode_yaml(bytes: &[u8]) -> Result<Value, Error> {
 }
 
 /// Decodes one YAML document as a server does: the last of duplicate keys wins, and the first duplicate is reported in
-/// go-yaml's words.
+/// go-yaml's words. What is JSON, as nearly everything that is sent as YAML, is read as such: that is cheaper and needs
+/// less of the stack, so it may nest deeper.
 pub fn decode_yaml_leniently(bytes: &[u8]) -> Result<Decoded, Error> {
+    if bytes.trim_ascii_start().starts_with(b"{")
+        && let Ok(decoded) = decode_json(bytes, true)
+        && decoded.duplicates.is_empty()
+    {
+        return Ok(decoded);
+    }
     let parse = |options| serde_saphyr::from_slice_with_options::<Value>(bytes, options);
     let failed = match parse(yaml_options()) {
         Ok(value) => return Ok(Decoded { value, duplicates: Vec::new() }),

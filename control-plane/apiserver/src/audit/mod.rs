@@ -10,6 +10,7 @@ mod sink;
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use corten_meta::Value;
@@ -64,9 +65,15 @@ impl Record {
 pub struct Audit {
     policy: Option<Policy>,
     sender: mpsc::Sender<String>,
+    events: AtomicU64,
 }
 
 impl Audit {
+    /// How many events were made.
+    pub fn events(&self) -> u64 {
+        self.events.load(Ordering::Relaxed)
+    }
+
     /// Reads the policy and starts the writers.
     pub fn start(config: Option<&config::Audit>, shutdown: CancellationToken) -> Result<Audit, Error> {
         let (sender, receiver) = mpsc::channel(QUEUE);
@@ -78,7 +85,7 @@ impl Audit {
                 Some(policy)
             }
         };
-        Ok(Audit { policy, sender })
+        Ok(Audit { policy, sender, events: AtomicU64::new(0) })
     }
 
     /// The user is known: how much is to be written of this request. Also the first stage.
@@ -127,6 +134,7 @@ impl Audit {
         if stage != "RequestReceived" {
             event::add_objects(&mut event, record.level, request.as_ref(), reply, record.omit_managed_fields);
         }
+        self.events.fetch_add(1, Ordering::Relaxed);
         Some(event)
     }
 

@@ -31,3 +31,9 @@ pub fn user_of_certificate(der: &[u8]) -> Option<User> {
     let extra = BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![credential_id(der)])]);
     Some(User { name, groups, extra, ..User::default() }.authenticated())
 }
+
+/// Until when a DER certificate holds.
+pub fn expiry_of_certificate(der: &[u8]) -> Option<jiff::Timestamp> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+    jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+}

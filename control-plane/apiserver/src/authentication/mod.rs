@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use corten_meta::Status;
 use http::HeaderMap;
 
-pub use certificate::user_of_certificate;
+pub use certificate::{expiry_of_certificate, user_of_certificate};
 pub use impersonation::impersonate;
 pub use legacy_token::today;
 
@@ -92,6 +92,8 @@ impl User {
 pub struct Peer {
     pub identity: Identity,
     pub address: Option<SocketAddr>,
+    /// Until when the client's certificate holds.
+    pub expires: Option<jiff::Timestamp>,
 }
 
 /// The identity that the connection carries.

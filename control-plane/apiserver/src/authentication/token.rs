@@ -15,6 +15,7 @@ use super::keys::Key;
 use super::{User, bootstrap_token, legacy_token};
 use crate::config::Config;
 use crate::error::Error;
+use crate::metrics::{LEGACY_TOKENS, VALID_TOKENS};
 use crate::server::Server;
 
 /// Why a text that does not look like a token is refused.
@@ -115,6 +116,7 @@ impl Tokens {
                 return Err(format!("the token is for none of {audiences:?}"));
             }
             let user = legacy_token::authenticate(server, token, &claims).await?;
+            server.metrics.add(&LEGACY_TOKENS, &[]);
             return Ok(Authenticated { user, audiences: accepted });
         }
         check_times(&claims, jiff::Timestamp::now().as_second())?;
@@ -124,6 +126,7 @@ impl Tokens {
             let namespace = claims.pointer("/kubernetes.io/namespace").and_then(Value::as_str).unwrap_or_default();
             legacy_token::used(server, namespace, secret).await?;
         }
+        server.metrics.add(&VALID_TOKENS, &[]);
         Ok(Authenticated { user, audiences: accepted })
     }
 

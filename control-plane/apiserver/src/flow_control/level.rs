@@ -78,6 +78,27 @@ pub struct Counts {
     pub rejected: u64,
     pub timed_out: u64,
     pub cancelled: u64,
+    /// How long those waited who were given seats, and those who were not.
+    pub served: Waits,
+    pub unserved: Waits,
+}
+
+/// The bounds of how long a request waited, in seconds.
+pub const WAIT_SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
+
+/// How long requests waited: how many up to each bound and beyond, and the sum of all.
+#[derive(Clone, Default)]
+pub struct Waits {
+    pub buckets: [u64; WAIT_SECONDS.len() + 1],
+    pub sum: f64,
+}
+
+impl Waits {
+    fn observe(&mut self, arrived: jiff::Timestamp, now: jiff::Timestamp) {
+        let waited = now.duration_since(arrived).as_secs_f64().max(0.0);
+        self.buckets[WAIT_SECONDS.partition_point(|bound| *bound < waited)] += 1;
+        self.sum += waited;
+    }
 }
 
 /// What a waiting request holds: the way to tell it of its seats.
@@ -142,8 +163,11 @@ impl State {
     }
 
     fn begin(&mut self, id: u64, asked: Asked, queue: Option<usize>) {
-        self.counts(&asked.schema).dispatched += 1;
-        self.running.insert(id, Executing { asked, queue, started: jiff::Timestamp::now() });
+        let started = jiff::Timestamp::now();
+        let counts = self.counts(&asked.schema);
+        counts.dispatched += 1;
+        counts.served.observe(asked.arrived, started);
+        self.running.insert(id, Executing { asked, queue, started });
     }
 }
 
@@ -235,15 +259,17 @@ impl Level {
                 return Some(Seat { level: Arc::clone(self), id, seats, queue: None, started: Instant::now() });
             }
             let (granted, receiver) = oneshot::channel();
-            let schema = asked.schema.clone();
+            let (schema, arrived) = (asked.schema.clone(), asked.arrived);
             let waiting = Waiting { id, seats, ticket: Ticket { granted, asked } };
             if state.settings.queuing.is_none() || state.queues.push(flow, waiting).is_err() {
-                state.counts(&schema).rejected += 1;
+                let counts = state.counts(&schema);
+                counts.rejected += 1;
+                counts.unserved.observe(arrived, jiff::Timestamp::now());
                 return None;
             }
             state.note_demand();
             state.dispatch();
-            Wait { level: Arc::clone(self), id, seats, schema, receiver: Some(receiver) }
+            Wait { level: Arc::clone(self), id, seats, schema, arrived, receiver: Some(receiver) }
         };
         let granted = tokio::time::timeout(patience, wait.granted()).await;
         if granted.is_err() {
@@ -286,6 +312,7 @@ struct Wait {
     id: u64,
     seats: u32,
     schema: String,
+    arrived: jiff::Timestamp,
     receiver: Option<oneshot::Receiver<usize>>,
 }
 
@@ -306,6 +333,9 @@ impl Wait {
             let counts = state.counts(&self.schema);
             let count = if timed_out { &mut counts.timed_out } else { &mut counts.cancelled };
             *count += u64::from(waited);
+            if waited {
+                counts.unserved.observe(self.arrived, jiff::Timestamp::now());
+            }
             waited
         };
         if let (false, Ok(queue)) = (waited, receiver.try_recv()) {

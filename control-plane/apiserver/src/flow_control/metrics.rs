@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use super::FlowControl;
 use super::debug::LevelDump;
-use super::level::{Asked, Counts};
+use super::level::{Asked, Counts, WAIT_SECONDS};
 use crate::metrics::Exposition;
 
 /// Adds the families of all levels.
 pub fn render(out: &mut Exposition, control: &FlowControl) {
     let levels = control.dump();
     limits(out, &levels);
+    waits(out, &levels);
     let mut family = |name: &str, kind: &str, help: &str, of: &dyn Fn(&LevelDump) -> Vec<Sample>| {
         let name = format!("apiserver_flowcontrol_{name}");
         out.family(&name, kind, help);
@@ -42,6 +43,31 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
     family("current_executing_seats", "gauge", "Seats that are taken.", &|level| {
         by_schema(level.executing.iter().map(|(_, asked, _)| asked), |asked| asked.seats)
     });
+}
+
+/// How long requests waited for seats, by whether they got them.
+fn waits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
+    let name = "apiserver_flowcontrol_request_wait_duration_seconds";
+    out.family(name, "histogram", "How long requests waited for seats.");
+    let bounds: Vec<String> = WAIT_SECONDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]).collect();
+    for (level, dump) in levels {
+        for (schema, counts) in &dump.counts {
+            for (execute, waits) in [("false", &counts.unserved), ("true", &counts.served)] {
+                let labels = [("execute", execute), ("flow_schema", schema.as_str()), ("priority_level", level)];
+                let mut total = 0;
+                if waits.buckets.iter().all(|count| *count == 0) {
+                    continue;
+                }
+                for (count, bound) in waits.buckets.iter().zip(&bounds) {
+                    total += count;
+                    let bucket = [&labels[..], &[("le", bound.as_str())]].concat();
+                    out.sample(&format!("{name}_bucket"), &bucket, total as f64);
+                }
+                out.sample(&format!("{name}_sum"), &labels, waits.sum);
+                out.sample(&format!("{name}_count"), &labels, total as f64);
+            }
+        }
+    }
 }
 
 /// The schema, the reason if there are several, and the number.

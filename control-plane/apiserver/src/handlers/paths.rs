@@ -14,7 +14,7 @@ use crate::response;
 use crate::server::Server;
 
 /// What metrics are written in.
-const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {

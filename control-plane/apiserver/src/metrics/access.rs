@@ -8,6 +8,7 @@ use corten_meta::metrics::{Family, Kind};
 
 use super::{Exposition, Histogram, Metrics};
 use crate::authorization::Decision;
+use crate::server::Server;
 
 /// The bounds of the durations of authentication and authorization, in seconds.
 const ACCESS_SECONDS: &[f64] =
@@ -72,6 +73,11 @@ families! {
     HEALTH_CHECKS = "kubernetes_healthchecks_total", Kind::Counter,
         ["name", "status", "type"], "Checks of health, by how they ended.";
     HEALTH_CHECK = "kubernetes_healthcheck", Kind::Gauge, ["name", "type"], "Whether a check of health succeeded.";
+    TERMINATIONS = "apiserver_request_terminations_total", Kind::Counter,
+        ["code", "component", "group", "resource", "scope", "subresource", "verb", "version"],
+        "Requests that the server ended to protect itself.";
+    VALID_TOKENS = "serviceaccount_valid_tokens_total", Kind::Counter, [], "Uses of tokens that are bound and expire.";
+    LEGACY_TOKENS = "serviceaccount_legacy_tokens_total", Kind::Counter, [], "Uses of tokens of Secrets.";
     AUTHENTICATION_RELOADS = "apiserver_authentication_config_controller_automatic_reloads_total", Kind::Counter,
         ["apiserver_id_hash", "status"], "Reloads of the authentication configuration.";
     AUTHENTICATION_RELOADED_AT = "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds",
@@ -148,9 +154,10 @@ impl Metrics {
     }
 
     /// Counts the reload of a configuration.
-    pub fn reloaded(&self, reloads: &'static Family, at: &'static Family, success: bool) {
-        // A server of this kind has no identity of its own in the API, so its hash is that of nothing.
-        let labels = ["", if success { "success" } else { "failure" }];
+    pub fn reloaded(&self, reloads: &'static Family, at: &'static Family, server: &Server, success: bool) {
+        // Who has no name in the API has the hash of none.
+        let id = server.config.hostname.as_deref().map(crate::bootstrap::identity::hash).unwrap_or_default();
+        let labels = [id.as_str(), if success { "success" } else { "failure" }];
         self.add(reloads, &labels);
         self.rare.series(at, &labels).set(jiff::Timestamp::now().as_second() as f64);
     }

@@ -23,9 +23,16 @@ static EVALUATION: Family = Family {
     help: "How long expressions took to evaluate.",
 };
 
-pub static EXPRESSIONS: LazyLock<Registry> = LazyLock::new(Registry::default);
+static EXPRESSIONS: LazyLock<Registry> = LazyLock::new(Registry::default);
 static COMPILED: LazyLock<Arc<Series>> = LazyLock::new(|| EXPRESSIONS.series(&COMPILATION, &[]));
 static EVALUATED: LazyLock<Arc<Series>> = LazyLock::new(|| EXPRESSIONS.series(&EVALUATION, &[]));
+
+/// Both families, also before anything was compiled.
+pub fn render() -> String {
+    LazyLock::force(&COMPILED);
+    LazyLock::force(&EVALUATED);
+    EXPRESSIONS.render()
+}
 
 /// Compiles something, and counts how long it took.
 pub fn compiling<T>(compile: impl FnOnce() -> T) -> T {

@@ -6,6 +6,7 @@
 mod access;
 pub mod admission;
 pub mod expressions;
+mod facts;
 mod histogram;
 mod process;
 mod requests;
@@ -31,6 +32,24 @@ pub const SECONDS: &[f64] = &[
     45.0, 60.0,
 ];
 
+/// The bounds of how long a certificate still holds, in seconds: from half an hour to a year.
+pub const CERTIFICATE_SECONDS: &[f64] = &[
+    0.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    21600.0,
+    43200.0,
+    86400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+
 /// All that is counted; gauges are read when they are asked for.
 #[derive(Default)]
 pub struct Metrics {
@@ -39,6 +58,8 @@ pub struct Metrics {
     pub authorized: Attempts,
     pub decisions: Decisions,
     pub tls_handshake_errors: AtomicU64,
+    /// How long the certificates of clients still hold.
+    pub certificates: Histogram<{ CERTIFICATE_SECONDS.len() }, 1>,
     /// What happens seldom.
     rare: Registry,
     /// What became of the checks of health, told apart from the rest.
@@ -110,9 +131,17 @@ impl Metrics {
         let name = "apiserver_storage_size_bytes";
         out.family(name, "gauge", "The bytes that the store takes on disk.");
         out.sample(name, &[("storage_cluster_id", "etcd-0")], server.registry.store.size() as f64);
-        build_info(&mut out, server);
+        let name = "apiserver_client_certificate_expiration_seconds";
+        out.family(name, "histogram", "How long the certificates still hold that requests were authenticated by.");
+        self.certificates.render(&mut out, name, &[], CERTIFICATE_SECONDS);
+        let name = "apiserver_audit_event_total";
+        out.family(name, "counter", "Audit events that were made.");
+        out.sample(name, &[], server.audit.events() as f64);
+        facts::render(&mut out, server);
         process::render(&mut out);
-        out.finish() + &self.render_rare() + &expressions::EXPRESSIONS.render()
+        let all = out.finish() + &self.render_rare() + &expressions::render();
+        let registered = facts::registered(&all);
+        all + &registered
     }
 }
 
@@ -137,6 +166,11 @@ fn storage(out: &mut Exposition, resources: &Resources) {
     gauge(out, resources, "apiserver_watch_cache_resource_version", help, |s| s.cache.revision() as f64);
     let help = "Changes that came from the store, by resource.";
     counter(out, resources, "apiserver_storage_events_received_total", help, |s| &s.cache.storage.events_received);
+    let help = "Changes that a cache was told of, by resource.";
+    counter(out, resources, "apiserver_watch_cache_events_received_total", help, |s| &s.cache.storage.events_received);
+    let help = "Changes that a cache told its watchers of, by resource.";
+    let name = "apiserver_watch_cache_events_dispatched_total";
+    counter(out, resources, name, help, |s| &s.cache.storage.events_received);
     let help = "Watches that were ended because they were too slow, by resource.";
     counter(out, resources, "apiserver_terminated_watchers_total", help, |s| &s.cache.storage.terminated_watchers);
     let name = "etcd_request_duration_seconds";
@@ -177,23 +211,4 @@ fn counter(out: &mut Exposition, resources: &Resources, name: &str, help: &str, 
             out.sample(name, &labels, count as f64);
         }
     }
-}
-
-fn build_info(out: &mut Exposition, server: &Server) {
-    let version = crate::handlers::paths::version(server);
-    let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
-    let labels = [
-        ("build_date", text("buildDate")),
-        ("compiler", text("compiler")),
-        ("git_commit", text("gitCommit")),
-        ("git_tree_state", text("gitTreeState")),
-        ("git_version", text("gitVersion")),
-        ("go_version", text("goVersion")),
-        ("major", text("major")),
-        ("minor", text("minor")),
-        ("platform", text("platform")),
-    ];
-    let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    out.family("kubernetes_build_info", "gauge", "What this server was built from; always 1.");
-    out.sample("kubernetes_build_info", &labels, 1.0);
 }

@@ -13,10 +13,14 @@ pub fn render(out: &mut Exposition) {
     let usage = Usage::read();
     gauge("process_cpu_seconds_total", "counter", "User and system CPU time in seconds.", usage.cpu_seconds);
     gauge("process_max_fds", "gauge", "How many files may be open.", usage.max_fds);
+    gauge("process_network_receive_bytes_total", "counter", "Bytes that came over the network.", usage.received);
+    gauge("process_network_transmit_bytes_total", "counter", "Bytes that went over the network.", usage.sent);
     gauge("process_open_fds", "gauge", "How many files are open.", usage.open_fds);
     gauge("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", usage.resident);
     gauge("process_start_time_seconds", "gauge", "When the process started, in Unix seconds.", usage.started);
     gauge("process_virtual_memory_bytes", "gauge", "Virtual memory in bytes.", usage.virtual_memory);
+    let help = "How much virtual memory there may be in bytes; -1 is any.";
+    gauge("process_virtual_memory_max_bytes", "gauge", help, usage.max_virtual_memory);
 }
 
 struct Usage {
@@ -26,6 +30,9 @@ struct Usage {
     resident: Option<f64>,
     started: Option<f64>,
     virtual_memory: Option<f64>,
+    max_virtual_memory: Option<f64>,
+    received: Option<f64>,
+    sent: Option<f64>,
 }
 
 /// The kernel's clock ticks a second in /proc, on every architecture that Linux has a stable interface for.
@@ -44,6 +51,9 @@ impl Usage {
             Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
         };
         let booted = system.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
+        let memory = limits.lines().find_map(|line| line.strip_prefix("Max address space"));
+        let memory = memory.and_then(|line| line.split_whitespace().next());
+        let [received, sent] = ["InOctets", "OutOctets"].map(|name| octets(&text("self/net/netstat"), name));
         let most = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
         Usage {
             cpu_seconds: field(11).zip(field(12)).map(|(user, system)| (user + system) / TICKS),
@@ -52,6 +62,28 @@ impl Usage {
             resident: kib("VmRSS:"),
             started: field(19).zip(booted).map(|(ticks, booted)| booted + ticks / TICKS),
             virtual_memory: kib("VmSize:"),
+            max_virtual_memory: memory.map(|most| most.parse().unwrap_or(-1.0)),
+            received,
+            sent,
         }
+    }
+}
+
+/// A number of the kernel's table of IP: a line of names, and below it a line of numbers.
+fn octets(table: &str, name: &str) -> Option<f64> {
+    let mut lines = table.lines().filter_map(|line| line.strip_prefix("IpExt:"));
+    let at = lines.next()?.split_whitespace().position(|one| one == name)?;
+    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_are_found_by_name() {
+        let table = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InOctets X OutOctets\nIpExt: 3 4 5\n";
+        assert_eq!((octets(table, "InOctets"), octets(table, "OutOctets")), (Some(3.0), Some(5.0)));
+        assert_eq!(octets("", "InOctets"), None);
     }
 }

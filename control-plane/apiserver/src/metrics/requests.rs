@@ -131,6 +131,11 @@ impl Series {
         }
     }
 
+    /// The values of the labels, in the order of their names.
+    pub fn values(&self) -> Vec<&str> {
+        self.labels.plain().into_iter().map(|(_, value)| value).collect()
+    }
+
     /// Counts a long request as under way until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> LongRunning {
         self.long_running.fetch_add(1, Ordering::Relaxed);

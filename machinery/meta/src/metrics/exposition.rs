@@ -9,8 +9,9 @@ pub struct Exposition(String);
 impl Exposition {
     /// Begins a family; its samples must follow at once.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let (level, space) = stability(name).map_or(("", ""), |level| (level, " "));
         // Writing into a string cannot fail.
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let _ = writeln!(self.0, "# HELP {name} {level}{space}{help}\n# TYPE {name} {kind}");
     }
 
     /// One sample; labels in the order given.
@@ -47,6 +48,89 @@ impl Exposition {
     }
 }
 
+/// The families that upstream promises to keep as they are.
+const STABLE: &[&str] = &[
+    "apiserver_admission_controller_admission_duration_seconds",
+    "apiserver_admission_step_admission_duration_seconds",
+    "apiserver_admission_webhook_admission_duration_seconds",
+    "apiserver_current_inflight_requests",
+    "apiserver_longrunning_requests",
+    "apiserver_request_duration_seconds",
+    "apiserver_request_total",
+    "apiserver_requested_deprecated_apis",
+    "apiserver_response_sizes",
+    "apiserver_storage_objects",
+    "apiserver_storage_size_bytes",
+    "cronjob_controller_job_creation_skew_duration_seconds",
+    "job_controller_job_pods_finished_total",
+    "job_controller_job_sync_duration_seconds",
+    "job_controller_job_syncs_total",
+    "job_controller_jobs_finished_total",
+    "kubernetes_healthcheck",
+    "kubernetes_healthchecks_total",
+    "node_collector_evictions_total",
+    "scheduler_framework_extension_point_duration_seconds",
+    "scheduler_pending_pods",
+    "scheduler_pod_scheduling_attempts",
+    "scheduler_preemption_attempts_total",
+    "scheduler_preemption_victims",
+    "scheduler_queue_incoming_pods_total",
+    "scheduler_schedule_attempts_total",
+    "scheduler_scheduling_attempt_duration_seconds",
+];
+
+/// Those that it promises for some releases; all of a work queue too.
+const BETA: &[&str] = &[
+    "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds",
+    "apiserver_authentication_config_controller_automatic_reloads_total",
+    "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
+    "apiserver_authorization_config_controller_automatic_reloads_total",
+    "apiserver_cel_compilation_duration_seconds",
+    "apiserver_cel_evaluation_duration_seconds",
+    "apiserver_flowcontrol_current_executing_requests",
+    "apiserver_flowcontrol_current_executing_seats",
+    "apiserver_flowcontrol_current_inqueue_requests",
+    "apiserver_flowcontrol_dispatched_requests_total",
+    "apiserver_flowcontrol_nominal_limit_seats",
+    "apiserver_flowcontrol_rejected_requests_total",
+    "apiserver_flowcontrol_request_wait_duration_seconds",
+    "apiserver_storage_events_received_total",
+    "apiserver_validating_admission_policy_check_duration_seconds",
+    "apiserver_validating_admission_policy_check_total",
+    "apiserver_watch_list_duration_seconds",
+    "disabled_metrics_total",
+    "hidden_metrics_total",
+    "kubernetes_build_info",
+    "kubernetes_feature_enabled",
+    "registered_metrics_total",
+    "running_managed_controllers",
+    "scheduler_pod_scheduling_sli_duration_seconds",
+];
+
+/// How the names of other families of upstream's components begin.
+const COMPONENTS: &[&str] = &[
+    "aggregator_",
+    "apiserver_",
+    "authentication_",
+    "authorization_",
+    "etcd_",
+    "pod_security_",
+    "rest_client_",
+    "scheduler_",
+    "serviceaccount_",
+    "version_info",
+];
+
+/// How much of a promise a family is, as upstream's help says it.
+fn stability(name: &str) -> Option<&'static str> {
+    match name {
+        _ if STABLE.contains(&name) => Some("[STABLE]"),
+        _ if BETA.contains(&name) || name.starts_with("workqueue_") => Some("[BETA]"),
+        _ if COMPONENTS.iter().any(|component| name.starts_with(component)) => Some("[ALPHA]"),
+        _ => None,
+    }
+}
+
 /// A number as upstream's library writes it: very small ones with an exponent of at least two digits.
 pub fn number(value: f64) -> String {
     if value == 0.0 || value.abs() >= 1e-4 {
@@ -72,6 +156,18 @@ mod tests {
         let expected = "# HELP a_total Something.\n# TYPE a_total counter\n\
                         a_total{x=\"1\\\"2\\\\3\\n4\",y=\"\"} 2\na_total 0.5\n";
         assert_eq!(out.finish(), expected);
+    }
+
+    #[test]
+    fn a_family_says_how_stable_it_is() {
+        for (name, expected) in [
+            ("apiserver_request_total", Some("[STABLE]")),
+            ("workqueue_depth", Some("[BETA]")),
+            ("apiserver_storage_revision", Some("[ALPHA]")),
+            ("process_open_fds", None),
+        ] {
+            assert_eq!(stability(name), expected, "{name}");
+        }
     }
 
     #[test]

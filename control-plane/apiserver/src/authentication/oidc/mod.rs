@@ -165,7 +165,7 @@ pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
         configuration.mark_unchanged();
         let Some(server) = server.upgrade() else { return };
         let read = Issuers::new(&server.config);
-        server.metrics.reloaded(&AUTHENTICATION_RELOADS, &AUTHENTICATION_RELOADED_AT, read.is_ok());
+        server.metrics.reloaded(&AUTHENTICATION_RELOADS, &AUTHENTICATION_RELOADED_AT, &server, read.is_ok());
         match read {
             Ok(issuers) => {
                 server.issuers.store(Arc::new(issuers));
