@@ -1,7 +1,6 @@
 //! Every component as a process of its own, each with nothing but its kubeconfig: together they are a cluster.
 
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{image, tools, wait};
@@ -77,7 +76,7 @@ fn components_that_run_alone_are_a_cluster() {
     let kubectl = |arguments: &[&str]| cluster.kubectl(&[&["--kubeconfig", &admin], arguments].concat());
 
     let _apiserver = start(&cluster, &["apiserver", "--data-dir", &data]);
-    wait::until("the API server", Duration::from_secs(30), || {
+    wait::until("the API server", wait::BOUND, || {
         let asked = cluster.kubectl_command(&["--kubeconfig", &admin, "get", "--raw", "/readyz"]).output();
         let asked = asked.map_err(|error| error.to_string())?;
         if asked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&asked.stderr).into_owned()) }
@@ -97,7 +96,7 @@ fn components_that_run_alone_are_a_cluster() {
     cluster.corten(&["image", "import", &archive.to_string_lossy()]);
     let serve = "hostname > /www/index.html; exec httpd -f -p 8080 -h /www";
     kubectl(&["create", "deployment", "web", "--image", IMAGE, "--", "sh", "-c", serve]);
-    kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]);
     kubectl(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
     let address = kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     // Proxy rules follow the endpoints a moment later.

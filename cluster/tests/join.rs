@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::process::Child;
-use std::time::Duration;
 
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{machine, tools, wait};
@@ -77,14 +76,12 @@ fn a_machine_joins_by_a_token_and_comes_back_without_one() {
     second.corten(&["image", "import", &archive.to_string_lossy()]);
     first.apply(&web("first"));
     first.apply(&web("second"));
-    first.kubectl(&["wait", "--for=condition=Ready", "pod/on-first", "pod/on-second", "--timeout=60s"]);
+    first.kubectl_wait(&["wait", "--for=condition=Ready", "pod/on-first", "pod/on-second"]);
 
     // Pods of both machines reach each other, and the API server reaches the kubelet by the certificate it asked for.
     for (from, to) in [("first", "second"), ("second", "first")] {
         let address = first.kubectl(&["get", "pod", &format!("on-{to}"), "-o", "jsonpath={.status.podIP}"]);
-        let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80");
-        let answer = first.kubectl(&["exec", &format!("on-{from}"), "--", "sh", "-c", &script]);
-        assert!(answer.ends_with(&format!("{to}\n")), "{answer}");
+        assert_eq!(first.fetch_in(&format!("on-{from}"), &address, "80"), format!("{to}\n"));
     }
 
     // A Service of type LoadBalancer has the addresses of both, and both serve it.
@@ -92,7 +89,7 @@ fn a_machine_joins_by_a_token_and_comes_back_without_one() {
     let addresses = ["get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"];
     first.kubectl_until(&addresses, |text| text == format!("{} {SECOND}", machine::ADDRESS));
     for (machine, address) in [(&first, SECOND), (&second, machine::ADDRESS)] {
-        wait::until("the load balancer", Duration::from_secs(30), || machine.machine.fetch(address, "8080"));
+        wait::until("the load balancer", wait::BOUND, || machine.machine.fetch(address, "8080"));
     }
 
     agent.stop(&second);

@@ -35,7 +35,7 @@ fn older_schema_is_read(cluster: &Cluster) {
 
 fn absent_logs_are_explained(cluster: &Cluster) {
     cluster.kubectl(&["run", "alive", "--image", IMAGE, "--", "sleep", "3600"]);
-    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/alive", "--timeout=60s"]);
+    cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/alive"]);
     let said = cluster.kubectl_fails(&["logs", "alive", "--previous"]);
     assert!(said.contains("previous terminated container \"alive\" in pod \"alive\" not found"), "{said}");
 
@@ -69,7 +69,7 @@ spec:
 "#,
         path.display()
     ));
-    cluster.kubectl(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/writer", "--timeout=60s"]);
+    cluster.kubectl_wait(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/writer"]);
     assert_eq!(std::fs::read_to_string(path.join("file")).expect("the pod wrote it"), "kept\n");
 }
 
@@ -93,7 +93,7 @@ spec:
   volumes: [{{name: v, persistentVolumeClaim: {{claimName: fresh}}}}]
 "#
     ));
-    cluster.kubectl(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/user", "--timeout=60s"]);
+    cluster.kubectl_wait(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/user"]);
     let volume = cluster.kubectl(&["get", "pvc", "fresh", "-o", "jsonpath={.spec.volumeName}"]);
     let path = cluster.kubectl(&["get", "pv", &volume, "-o", "jsonpath={.spec.local.path}"]);
     let path = std::path::Path::new(&path);

@@ -1,7 +1,7 @@
 //! Several nodes on one machine: the first runs the control plane and no user pods; pods on the others meet.
 
 use testkit::cluster::{Cluster, IMAGE};
-use testkit::tools;
+use testkit::{tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
@@ -33,14 +33,9 @@ spec:
 "#
         ));
     }
-    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/on-2", "pod/on-3", "--timeout=60s"]);
+    cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/on-2", "pod/on-3"]);
     let address = |pod: &str| cluster.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIP}"]);
-    // By hand over nc: a static busybox cannot look up the service name that its wget asks for.
-    let fetch = |from: &str, host: &str| {
-        let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} 80");
-        let answer = cluster.kubectl(&["exec", from, "--", "sh", "-c", &script]);
-        answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
-    };
+    let fetch = |from: &str, host: &str| cluster.fetch_in(from, host, "80");
     assert_eq!(fetch("on-2", &address("on-3")), "node-3\n");
     assert_eq!(fetch("on-3", &address("on-2")), "node-2\n");
 
@@ -65,13 +60,12 @@ spec:
             text.contains("addressType: IPv6")
         });
     assert_eq!(fetch("on-2", address), "node-3\n");
-    let resolved =
-        cluster.kubectl(&["exec", "on-2", "--", "nslookup", "-type=aaaa", "remote.default.svc.cluster.local"]);
-    assert!(resolved.contains(address), "{resolved}");
+    let resolve = ["exec", "on-2", "--", "nslookup", "-type=aaaa", "remote.default.svc.cluster.local"];
+    cluster.kubectl_until(&resolve, |resolved| resolved.contains(address));
 
     // A pod without a wish never lands on the control plane.
     cluster.kubectl(&["create", "deployment", "many", "--image", IMAGE, "--replicas=4", "--", "sleep", "3600"]);
-    cluster.kubectl(&["rollout", "status", "deployment/many", "--timeout=60s"]);
+    cluster.kubectl_wait(&["rollout", "status", "deployment/many"]);
     let places = cluster.kubectl(&["get", "pods", "-l", "app=many", "-o", "jsonpath={.items[*].spec.nodeName}"]);
     assert!(places.split_whitespace().all(|node| node != "first"), "{places}");
     assert!(cluster.corten(&["logs", "--node", "first-2"]).contains("the container runtime is ready"));
@@ -106,7 +100,7 @@ metadata: {{name: web}}
 spec: {{type: NodePort, selector: {{app: web}}, ports: [{{port: 80, nodePort: 30080}}]}}
 "#
     ));
-    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
+    cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/web"]);
     cluster.kubectl_until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "yaml"], |text| {
         text.contains("ready: true")
     });
@@ -115,11 +109,10 @@ spec: {{type: NodePort, selector: {{app: web}}, ports: [{{port: 80, nodePort: 30
     let service = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[*]}"]);
     assert!(pod.starts_with("fd00:10:244::") && service.starts_with("fd00:10:96::"), "{pod} {service}");
     for host in ["web", &service, &pod] {
-        let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} 80");
-        let answer = cluster.kubectl(&["exec", "web", "--", "sh", "-c", &script]);
-        assert!(answer.ends_with("\r\n\r\nsix\n"), "{host}: {answer}");
+        assert_eq!(cluster.fetch_in("web", host, "80"), "six\n", "{host}");
     }
-    assert_eq!(cluster.machine.fetch("fd89::1", "30080").as_deref(), Ok("six\n"));
+    let page = wait::until("the node port", wait::BOUND, || cluster.machine.fetch("fd89::1", "30080"));
+    assert_eq!(page, "six\n");
     // The API server is a Service like any other, found by what every container is told.
     cluster.kubectl(&[
         "exec",

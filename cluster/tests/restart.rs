@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
-
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{tools, wait};
 
@@ -17,7 +15,7 @@ fn a_killed_cluster_comes_back_and_its_containers_never_stopped() {
     }
     let cluster = Cluster::up(CORTEN, &[]);
     cluster.kubectl(&["create", "deployment", "sleeper", "--image", IMAGE, "--", "sleep", "3600"]);
-    cluster.kubectl(&["rollout", "status", "deployment/sleeper", "--timeout=60s"]);
+    cluster.kubectl_wait(&["rollout", "status", "deployment/sleeper"]);
     cluster.kubectl(&["create", "configmap", "memory", "--from-literal=of=before"]);
     let pod = [
         "get",
@@ -32,20 +30,28 @@ fn a_killed_cluster_comes_back_and_its_containers_never_stopped() {
     for _ in 0..3 {
         cluster.kill_hard();
         cluster.start(&[]);
-        cluster.kubectl(&["wait", "--for=condition=Ready", "node", "--all", "--timeout=30s"]);
+        cluster.kubectl_wait(&["wait", "--for=condition=Ready", "node", "--all"]);
         assert_eq!(cluster.kubectl(&["get", "configmap", "memory", "-o", "jsonpath={.data.of}"]), "before");
         assert_eq!(cluster.kubectl(&pod), before, "the container was not restarted");
-        assert_eq!(cluster.kubectl(&["exec", "deployment/sleeper", "--", "echo", "alive"]), "alive\n");
+        cluster.kubectl_until(&["exec", "deployment/sleeper", "--", "echo", "alive"], |said| said == "alive\n");
     }
 
     // An ordinary stop ends the containers; the objects stay.
     cluster.corten(&["down"]);
-    assert_eq!(cluster.machine.processes(), Vec::<String>::new());
+    no_processes(&cluster);
     cluster.start(&[]);
-    cluster.kubectl(&["rollout", "status", "deployment/sleeper", "--timeout=60s"]);
+    cluster.kubectl_wait(&["rollout", "status", "deployment/sleeper"]);
     assert_eq!(cluster.kubectl(&["get", "configmap", "memory", "-o", "jsonpath={.data.of}"]), "before");
 
     purge_leaves_nothing(&cluster);
+}
+
+/// Ended processes are seen until the machine's init has reaped them.
+fn no_processes(cluster: &Cluster) {
+    wait::until("the end of all processes", wait::BOUND, || match cluster.machine.processes() {
+        none if none.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
+    });
 }
 
 fn purge_leaves_nothing(cluster: &Cluster) {
@@ -58,7 +64,7 @@ fn purge_leaves_nothing(cluster: &Cluster) {
     assert_ne!(sh(&ours), "", "the cgroup's name is right");
     assert_ne!(cluster.machine.nft_tables(), Vec::<String>::new(), "a running cluster has tables");
     cluster.corten(&["down", "--purge"]);
-    assert_eq!(cluster.machine.processes(), Vec::<String>::new(), "processes");
+    no_processes(cluster);
     assert_eq!(cluster.machine.nft_tables(), Vec::<String>::new(), "nft tables");
     let links = sh("ip -o link | awk -F': ' '{print $2}'");
     assert!(
@@ -96,7 +102,7 @@ fn trouble_is_told_in_one_sentence() {
     };
 
     let mut squatter = cluster.machine.command(&tools::busybox()).args(["nc", "-l", "-p", "6443"]).spawn().unwrap();
-    wait::until("the squatter", Duration::from_secs(10), || {
+    wait::until("the squatter", wait::BOUND, || {
         let listens = ["grep", "-q", ":192B", "/proc/net/tcp", "/proc/net/tcp6"];
         let status = cluster.machine.command(&tools::busybox()).args(listens).status();
         if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err("not listening".into()) }

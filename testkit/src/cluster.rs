@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use crate::machine::Machine;
 use crate::{image, tools, wait};
@@ -34,7 +33,7 @@ impl Cluster {
 
     /// `corten up`.
     pub fn start(&self, flags: &[&str]) -> String {
-        let mut arguments = vec!["up"];
+        let mut arguments = vec!["up", "--timeout", "600"];
         arguments.extend(flags);
         self.corten(&arguments)
     }
@@ -105,11 +104,27 @@ impl Cluster {
         self.kubectl(&["apply", "-f", &path.to_string_lossy()])
     }
 
+    /// Waits until the pods, or whatever else `arguments` name, are in the condition that they name.
+    #[track_caller]
+    pub fn kubectl_wait(&self, arguments: &[&str]) -> String {
+        let timeout = format!("--timeout={}s", wait::BOUND.as_secs());
+        self.kubectl(&[arguments, &[&timeout]].concat())
+    }
+
+    /// Fetches a page over plain HTTP from within a pod, until it is served: a container is ready before its program
+    /// listens, and rules and names of Services follow their endpoints a moment later.
+    #[track_caller]
+    pub fn fetch_in(&self, pod: &str, host: &str, port: &str) -> String {
+        // By hand over nc: a static busybox cannot look up the service name that its wget asks for.
+        let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port}");
+        let answer = self.kubectl_until(&["exec", pod, "--", "sh", "-c", &script], |text| text.contains(" 200 "));
+        answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
+    }
+
     /// Asks kubectl until the answer pleases.
     #[track_caller]
     pub fn kubectl_until(&self, arguments: &[&str], pleases: impl Fn(&str) -> bool) -> String {
-        let bound = Duration::from_secs(60);
-        wait::until(&format!("kubectl {}", arguments.join(" ")), bound, || {
+        wait::until(&format!("kubectl {}", arguments.join(" ")), wait::BOUND, || {
             let output = self.kubectl_command(arguments).output().map_err(|error| error.to_string())?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             if output.status.success() && pleases(&text) {
@@ -133,11 +148,7 @@ impl Cluster {
             output.expect("kill runs").status.success()
         };
         assert!(kill("-9"), "the server runs");
-        wait::until(
-            "the server's end",
-            Duration::from_secs(10),
-            || if kill("-0") { Err("alive".into()) } else { Ok(()) },
-        );
+        wait::until("the server's end", wait::BOUND, || if kill("-0") { Err("alive".into()) } else { Ok(()) });
     }
 
     fn tell_log(&self) {

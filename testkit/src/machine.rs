@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use nix::sched::CloneFlags;
 
@@ -46,9 +45,9 @@ impl Machine {
             .stdin(Stdio::null())
             .spawn()
             .expect("util-linux has unshare");
-        let init = wait::until("the machine's init", Duration::from_secs(10), || only_child(holder.id()));
+        let init = wait::until("the machine's init", wait::BOUND, || only_child(holder.id()));
         let machine = Machine { holder, init };
-        wait::until("the machine's boot", Duration::from_secs(10), || {
+        wait::until("the machine's boot", wait::BOUND, || {
             let output = machine.command(&busybox).args(["test", "-e", "/run/booted"]).output();
             if output.is_ok_and(|output| output.status.success()) { Ok(()) } else { Err("not booted".into()) }
         });

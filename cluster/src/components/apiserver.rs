@@ -226,12 +226,15 @@ mod tests {
     use super::*;
 
     /// Long enough for a start on a busy machine, short enough to be seen to end.
-    const LIFETIME: Duration = Duration::from_secs(12);
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const LIFETIME: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(600);
 
-    /// A cluster whose API server listens on every address of this machine, at a port that was free a moment ago.
+    /// A cluster whose API server listens on every address of this machine, at a port that is free and that the system
+    /// gives to nobody who asks for any.
     fn cluster(data: &Path) -> Cluster {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let first = 20_000 + (std::process::id() % 5_000) as u16;
+        let is_free = |port: &u16| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
+        let port = (first..first + 1000).find(is_free).unwrap().to_string();
         let data = data.to_str().unwrap();
         let words = [
             "corten",

@@ -255,8 +255,9 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn health_is_for_everybody_and_metrics_for_those_who_may() {
         let plane = testkit::control_plane::ControlPlane::start_in(&std::env::temp_dir()).await;
-        // A port that is free now.
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // An address of the loopback that nobody else uses.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let address = SocketAddr::from(([127, 128 | high, middle, low], 10259));
         let endpoint = Endpoint {
             address,
             identity: None,
@@ -289,7 +290,7 @@ mod tests {
         admin.create(&ClusterRoleBinding::from_value(binding).unwrap()).await.unwrap();
         let mut answer = get(address, "/metrics").await;
         let began = std::time::Instant::now();
-        while answer.0 != 200 && began.elapsed() < std::time::Duration::from_secs(10) {
+        while answer.0 != 200 && began.elapsed() < std::time::Duration::from_secs(300) {
             answer = get(address, "/metrics").await;
         }
         assert_eq!(answer, (200, "a_total 1\n".to_owned()));

@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(*text.borrow(), "a");
         std::fs::write(folder.path().join("other"), "x").unwrap();
         std::fs::write(&path, "b").unwrap();
-        let patience = std::time::Duration::from_secs(10);
+        let patience = std::time::Duration::from_secs(300);
         tokio::time::timeout(patience, text.wait_for(|text| text == "b")).await.unwrap().unwrap();
         std::fs::write(folder.path().join("new"), "c").unwrap();
         std::fs::rename(folder.path().join("new"), &path).unwrap();

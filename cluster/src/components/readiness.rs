@@ -1,12 +1,13 @@
-//! When a cluster is ready: its nodes say so, and cluster DNS answers a real question.
+//! When a cluster is ready: its nodes say so, pods can be created in the default namespace, and cluster DNS answers a
+//! real question. It must never give up on a slow machine: whoever waits for it has a bound of its own.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use corten_api::k8s_openapi::api::coordination::v1::Lease;
-use corten_api::k8s_openapi::api::core::v1::Node;
-use corten_client::Caches;
+use corten_api::k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use corten_client::{Caches, ListOptions, Resource};
 use corten_meta::{Key, Value};
 use jiff::Timestamp;
 use tokio::net::UdpSocket;
@@ -18,7 +19,11 @@ use crate::cli::NetworkBackend;
 use crate::progress::Progress;
 
 /// How long an answer of a server on this machine may take.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the first answers are waited for: a question that was asked before the server listened is lost.
+const FIRST_PATIENCE: Duration = Duration::from_millis(50);
+/// How long DNS may take to know its first name.
+const BOUND: Duration = Duration::from_secs(600);
 
 /// Reports each milestone as it comes: the nodes, then DNS, then the whole. `started` is a time before the first
 /// kubelet of this run, whose Lease may be there before this looks.
@@ -34,6 +39,10 @@ pub async fn report(
         () = shutdown.cancelled() => return Ok(()),
     };
     progress.reached("node");
+    tokio::select! {
+        () = default_account(&caches) => {}
+        () = shutdown.cancelled() => return Ok(()),
+    }
     let first = nodes.first().and_then(|node| dns_of(node, backend).first().copied());
     let first = first.context("the node has no pod range")?;
     tokio::select! {
@@ -80,27 +89,47 @@ pub fn is_ready(node: &Value) -> bool {
     conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
+/// Waits until the default namespace has the account without which no pod is admitted to it: `kubectl run` is what a
+/// user types first.
+async fn default_account(caches: &Caches) {
+    let only = ListOptions { field_selector: "metadata.name=default".into(), ..ListOptions::default() };
+    let accounts = caches.resource(&Resource::of::<ServiceAccount>(), "default", only);
+    accounts.synced().await;
+    let mut changes = accounts.subscribe();
+    let key = Key { namespace: "default".into(), name: "default".into() };
+    while accounts.get(&key).is_none() {
+        changes.next().await;
+    }
+}
+
 /// Waits until the server at `address` knows the API server's own Service.
 async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
-    const TRIES: u32 = 400;
-    for _ in 0..TRIES {
-        match ask(address, &format!("kubernetes.default.svc.{domain}")).await {
+    let (name, began) = (format!("kubernetes.default.svc.{domain}"), tokio::time::Instant::now());
+    let mut patience = FIRST_PATIENCE;
+    loop {
+        match ask_within(patience, address, &name).await {
             Ok(()) => return Ok(()),
+            Err(error) if began.elapsed() > BOUND => return Err(error).context("cluster DNS does not answer"),
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
+        // A busy machine answers late: every question is given more time than the one before.
+        patience = PATIENCE.min(patience.mul_f64(1.1));
     }
-    ask(address, &format!("kubernetes.default.svc.{domain}")).await.context("cluster DNS does not answer")
 }
 
 /// Asks for the addresses of one name, of the server's own version of IP, which is the cluster's main one; an answer with
 /// at least one address is a good one.
 pub async fn ask(server: SocketAddr, name: &str) -> Result<()> {
+    ask_within(PATIENCE, server, name).await
+}
+
+async fn ask_within(patience: Duration, server: SocketAddr, name: &str) -> Result<()> {
     let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(&question(name, server.is_ipv4())).await?;
     let mut buffer = [0; 512];
-    let read = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await??;
+    let read = tokio::time::timeout(patience, socket.recv(&mut buffer)).await??;
     ensure!(read >= 12, "a short answer");
     let (code, count) = (buffer[3] & 0x0f, u16::from_be_bytes([buffer[6], buffer[7]]));
     ensure!(code == 0 && count > 0, "{name}: response code {code}, {count} answers");

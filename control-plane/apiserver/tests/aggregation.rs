@@ -22,7 +22,7 @@ fn api_service() -> serde_json::Value {
 /// The reason of the Available condition, once it is the expected one.
 async fn reason(server: &TestServer, name: &str, expected: &str) -> String {
     let mut last = String::new();
-    for _ in 0..1000 {
+    for _ in 0..20_000 {
         let service = server.get(&format!("{API_SERVICES}/{name}")).await.body;
         last = service.pointer("/status/conditions/0/reason").and_then(|r| r.as_str()).unwrap_or_default().to_owned();
         if last == expected {
@@ -58,7 +58,7 @@ async fn a_remote_group_is_listed_and_answers_503_while_it_is_away() {
     assert!(names.contains(&"wardle.example.com"), "{names:?}");
 
     server.delete(&format!("{API_SERVICES}/{name}"), None).await.expect(200);
-    for _ in 0..1000 {
+    for _ in 0..20_000 {
         if server.get("/apis/wardle.example.com").await.code == 404 {
             return;
         }
@@ -83,7 +83,7 @@ async fn custom_resources_are_registered_as_long_as_they_are_served() {
     assert_eq!(service["metadata"]["labels"]["kube-aggregator.kubernetes.io/automanaged"], "true");
     assert_eq!(service["spec"]["groupPriorityMinimum"], 1000);
     server.delete(&format!("{definitions}/things.example.com"), None).await.expect(200);
-    for _ in 0..1000 {
+    for _ in 0..20_000 {
         if server.get(&format!("{API_SERVICES}/v1.example.com")).await.code == 404 {
             return;
         }

@@ -466,7 +466,7 @@ async fn addresses_come_from_every_range_that_is_ready() {
     s.patch(&format!("{cidrs}/more/status"), "merge", ready).await.expect(200);
     // Admission learns of ranges from a cache.
     let mut code = 0;
-    for _ in 0..200 {
+    for _ in 0..20_000 {
         code = s.post(services, service.clone()).await.code;
         if code == 201 {
             break;

@@ -219,7 +219,7 @@ async fn a_wrong_apply_is_refused() {
     let target = format!("{path}?fieldManager=me");
     let mut refused = String::new();
     // The authorizer learns of the binding from a cache.
-    for _ in 0..500 {
+    for _ in 0..20_000 {
         refused = call(&patcher, "PATCH", &target, Some(config_map(json!({}))), APPLY).await.message(403);
         if !refused.contains("cannot patch") {
             break;
@@ -265,7 +265,7 @@ async fn custom_resources_are_applied_by_their_schema() {
     let path = "/apis/example.com/v1/namespaces/default/gates/g";
     let gate = |hosts: Value| json!({ "apiVersion": "example.com/v1", "kind": "Gate", "metadata": { "name": "g" }, "spec": { "hosts": hosts } });
     let mut created = apply(&s, path, "me", gate(json!([{ "name": "a", "port": 1 }]))).await;
-    for _ in 0..500 {
+    for _ in 0..20_000 {
         if created.code == 201 {
             break;
         }

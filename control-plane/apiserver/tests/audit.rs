@@ -44,7 +44,7 @@ async fn requests_are_written_as_the_policy_says() {
     call(&admin, "GET", "/api/v1/pods", None, "").await.expect(200);
 
     let mut events: Vec<Value> = Vec::new();
-    for _ in 0..1000 {
+    for _ in 0..20_000 {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         events = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         if events.len() >= 3 {

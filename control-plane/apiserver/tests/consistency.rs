@@ -358,7 +358,7 @@ impl Follower {
             return;
         };
         while count.is_none_or(|count| self.seen.len() < count) {
-            let patience = if count.is_some() { Duration::from_secs(20) } else { Duration::from_millis(1) };
+            let patience = if count.is_some() { Duration::from_secs(300) } else { Duration::from_millis(1) };
             let Ok(event) = tokio::time::timeout(patience, events.next()).await else {
                 assert!(count.is_none(), "{:?} and then nothing", self.seen);
                 break;

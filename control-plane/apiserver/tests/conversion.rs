@@ -66,7 +66,7 @@ async fn define(server: &TestServer, definition: Value) {
 }
 
 async fn established(server: &TestServer) {
-    for _ in 0..1000 {
+    for _ in 0..20_000 {
         let found = server.get("/apis/example.com/v2/ends").await;
         if found.code == 200 {
             return;
@@ -180,7 +180,7 @@ async fn a_webhook_that_fails_or_lies_fails_the_request() {
 /// The next event's word, and the object's spec in it.
 async fn next_spec(events: &mut futures::stream::BoxStream<'static, corten_apiserver::WatchEvent>) -> (String, Value) {
     use corten_apiserver::WatchEvent::{Added, Deleted, Modified};
-    let waited = tokio::time::timeout(std::time::Duration::from_secs(10), futures::StreamExt::next(events)).await;
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(300), futures::StreamExt::next(events)).await;
     match waited.expect("no event in time") {
         Some(Added(object)) => ("ADDED".to_owned(), object.value()["spec"].clone()),
         Some(Modified(object)) => ("MODIFIED".to_owned(), object.value()["spec"].clone()),

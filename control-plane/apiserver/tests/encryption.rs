@@ -98,7 +98,7 @@ async fn a_changed_configuration_takes_effect_and_rewriting_uses_it() {
 
     sender.send(configuration(&["secrets", "configmaps"], &[("two", 2), ("one", 1)])).unwrap();
     let mut written = made.clone();
-    for _ in 0..500 {
+    for _ in 0..20_000 {
         written = s.put(&path, written).await.expect(200);
         if written["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"] {
             break;

@@ -6,6 +6,8 @@
 mod hook;
 mod server;
 
+use std::collections::BTreeMap;
+
 use hook::{Act, Hook};
 use serde_json::{Value, json};
 use server::{TestServer, call};
@@ -28,10 +30,12 @@ async fn confine(server: &TestServer, user: &str, length: i64) -> (Value, Value)
 
 /// Waits until requests of the user are classified under the level.
 async fn until_confined(server: &TestServer, user: &str, level: &Value) {
-    for _ in 0..1000 {
+    for _ in 0..20_000 {
         let answer =
             call(&server.user(user, &["system:masters-not"]), "GET", "/api/v1/namespaces/default", None, "").await;
-        if answer.headers["x-kubernetes-pf-prioritylevel-uid"] == level["metadata"]["uid"].as_str().unwrap() {
+        // Whoever may not ask is not classified, and rights are read from a cache.
+        let told = answer.headers.get("x-kubernetes-pf-prioritylevel-uid");
+        if told.is_some_and(|told| told == level["metadata"]["uid"].as_str().unwrap()) {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -97,7 +101,7 @@ async fn a_flood_is_refused_and_leases_are_not_delayed() {
     // The share of the level is at least one seat; with two in the queue, the rest is refused at once.
     let mut flood: Vec<_> = (0..40).map(|n| write(format!("s{n}"))).collect();
     let mut refused = 0;
-    for _ in 0..2000 {
+    for _ in 0..20_000 {
         let (done, left): (Vec<_>, Vec<_>) = flood.into_iter().partition(tokio::task::JoinHandle::is_finished);
         for answer in done {
             let answer = answer.await.unwrap();
@@ -116,22 +120,38 @@ async fn a_flood_is_refused_and_leases_are_not_delayed() {
     let other = server.user("other", &[]);
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     call(&other, "POST", leases, Some(lease), "application/json").await.expect(201);
+    // Whoever is not inside by now is still being refused.
+    for _ in 0..20_000 {
+        flood.retain(|one| !one.is_finished());
+        if flood.len() == inside(&server).await {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     check_dumps(&server, flood.len()).await;
     flood.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
+/// What a dump says of the level, row by row.
+async fn dump(server: &TestServer, what: &str) -> Vec<BTreeMap<String, String>> {
+    let path = format!("/debug/api_priority_and_fairness/{what}");
+    let text = server.get(&path).await.expect(200);
+    let cells = |line: &str| line.split(',').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let mut lines = text.as_str().unwrap().lines().map(cells);
+    let header = lines.next().unwrap();
+    let of_level = |line: &Vec<String>| line[0] == "narrow";
+    lines.filter(of_level).map(|line| header.iter().cloned().zip(line).collect()).collect()
+}
+
+/// How many requests execute or wait.
+async fn inside(server: &TestServer) -> usize {
+    let level = dump(server, "dump_priority_levels").await.remove(0);
+    ["WaitingRequests", "ExecutingRequests"].map(|cell| level[cell].parse::<usize>().unwrap()).iter().sum()
+}
+
 /// What is told about a level with one request that executes and two that wait.
 async fn check_dumps(server: &TestServer, inside: usize) {
-    let dump = async |what: &str| {
-        let path = format!("/debug/api_priority_and_fairness/{what}");
-        let text = server.get(&path).await.expect(200);
-        let cells = |line: &str| line.split(',').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
-        let mut lines = text.as_str().unwrap().lines().map(cells);
-        let header = lines.next().unwrap();
-        let of_level = |line: &Vec<String>| line[0] == "narrow";
-        let rows = lines.filter(of_level).map(|line| header.iter().cloned().zip(line).collect());
-        rows.collect::<Vec<std::collections::BTreeMap<String, String>>>()
-    };
+    let dump = async |what: &str| dump(server, what).await;
     let level = dump("dump_priority_levels").await.remove(0);
     let number = |cell: &str| level[cell].parse::<usize>().unwrap();
     assert_eq!(number("WaitingRequests") + number("ExecutingRequests"), inside, "{level:?}");
@@ -141,7 +161,7 @@ async fn check_dumps(server: &TestServer, inside: usize) {
     assert_eq!((&*queue["Index"], &*queue["PendingRequests"]), ("0", "2"));
     let requests = dump("dump_requests?includeRequestDetails=1").await;
     assert_eq!(requests.len(), inside);
-    let told = |request: &std::collections::BTreeMap<String, String>| {
+    let told = |request: &BTreeMap<String, String>| {
         let cell = |name: &str| request[name].clone();
         [
             cell("UserName"),
@@ -175,7 +195,7 @@ async fn a_schema_without_its_level_dangles_and_mandatory_objects_come_back() {
         "priorityLevelConfiguration": { "name": "nowhere" }, "matchingPrecedence": 50, "rules": [] } });
     server.post(&format!("{GROUP}/flowschemas"), schema).await.expect(201);
     let until = async |path: String, expected: fn(&Value) -> bool| {
-        for _ in 0..1000 {
+        for _ in 0..20_000 {
             let object = server.get(&path).await;
             if object.code == 200 && expected(&object.body) {
                 return;

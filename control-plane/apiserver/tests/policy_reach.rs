@@ -41,7 +41,7 @@ fn map(name: &str, data: Value) -> Value {
 
 /// Tries something until it is so: policies are read from a cache.
 async fn until<T>(what: &str, mut tried: impl AsyncFnMut() -> Option<T>) -> T {
-    for _ in 0..500 {
+    for _ in 0..20_000 {
         if let Some(found) = tried().await {
             return found;
         }
@@ -227,7 +227,7 @@ async fn the_audit_webhook_gets_batches_of_events() {
         s.post(MAPS, map(name, json!({}))).await.expect(201);
     }
     let mut events: Vec<Value> = Vec::new();
-    for _ in 0..2000 {
+    for _ in 0..20_000 {
         for (_, body) in hook.calls() {
             assert_eq!((&body["kind"], &body["apiVersion"]), (&json!("EventList"), &json!("audit.k8s.io/v1")));
             events.extend(body["items"].as_array().unwrap().clone());

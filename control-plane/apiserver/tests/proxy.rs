@@ -210,8 +210,14 @@ async fn what_kubelets_measure_is_served_as_metrics() {
 
     let (_, groups) = get("/apis").await;
     assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "metrics.k8s.io"));
-    let (_, service) = get("/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io").await;
-    assert_eq!(service["status"]["conditions"][0]["reason"], "Local");
+    for attempt in 0.. {
+        let (_, service) = get("/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io").await;
+        if service["status"]["conditions"][0]["reason"] == "Local" {
+            break;
+        }
+        assert!(attempt < 20_000, "{service}");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]

@@ -6,8 +6,6 @@
 mod hook;
 mod server;
 
-use std::time::Duration;
-
 use hook::{Act, Hook, allow, deny, patch, review};
 use serde_json::{Value, json};
 use server::{TestServer, call};
@@ -154,11 +152,12 @@ async fn a_webhook_that_hangs_lies_or_is_gone_meets_its_failure_policy() {
         (
             "nowhere",
             json!({ "service": { "namespace": "default", "name": "none" }, "caBundle": hook.ca() }),
-            "Post \"https://none.default.svc:443/?timeout=1s\": service \"none\" not found",
+            "Post \"https://none.default.svc:443/?timeout=30s\": service \"none\" not found",
         ),
     ] {
         let mut one = webhook(&format!("{name}.hook.test"), client, json!([rule(&["CREATE"], "", "v1", "configmaps")]));
-        one["timeoutSeconds"] = 1.into();
+        // Only who never answers is not waited for; on a slow machine the others may take longer than a second.
+        one["timeoutSeconds"] = if name == "hang" { 1 } else { 30 }.into();
         register(&server, "Mutating", name, vec![one.clone()]).await;
         let message = server.post(CONFIGMAPS, configmap(name)).await.message(500);
         let beginning = format!("Internal error occurred: failed calling webhook \"{name}.hook.test\": ");
@@ -317,8 +316,8 @@ async fn a_hanging_webhook_does_not_stop_others() {
         let body = json!({ "metadata": { "name": "s" } });
         call(&admin, "POST", "/api/v1/namespaces/default/secrets", Some(body), "application/json").await
     });
-    let bound = Duration::from_secs(10);
-    while tokio::time::timeout(bound, async { hook.calls().is_empty() }).await.unwrap() {
+    while hook.calls().is_empty() {
+        assert!(!stuck.is_finished(), "the webhook is called");
         tokio::task::yield_now().await;
     }
     server.post(CONFIGMAPS, configmap("free")).await.expect(201);

@@ -19,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 fn candidate(identity: &str) -> Config {
     let election = Election {
-        lease_duration: Duration::from_secs(2),
-        renew_deadline: Duration::from_secs(1),
+        // Long enough for a leader on a machine that stalls, and short enough to wait for its end once.
+        lease_duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(12),
         retry_period: Duration::from_millis(100),
         ..Election::default()
     };
@@ -46,9 +47,13 @@ async fn placed(changes: &mut Subscription, nodes: &mut HashMap<String, String>,
     }
 }
 
-async fn holder(cluster: &Cluster) -> String {
-    let lease = cluster.admin.get::<Lease>("kube-system", "kube-scheduler").await.unwrap();
-    lease.spec.unwrap().holder_identity.unwrap()
+/// Waits until the lease is in these hands: whoever stops may have placed the last pods before it gave the lease away.
+async fn leads(cluster: &Cluster, identity: &str) {
+    let held = || async {
+        let lease = cluster.admin.get::<Lease>("kube-system", "kube-scheduler").await.unwrap();
+        lease.spec.unwrap().holder_identity.as_deref() == Some(identity)
+    };
+    cluster.eventually(&format!("{identity} leads"), held).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,7 +66,7 @@ async fn pods_find_nodes_whoever_leads() {
     let (mut changes, mut nodes) = (caches.of::<Pod>().subscribe(), HashMap::new());
     cluster.pod("p0", "10m", json!({})).await;
     placed(&mut changes, &mut nodes, 1).await;
-    assert_eq!(holder(&cluster).await, "first");
+    leads(&cluster, "first").await;
 
     let (second, _) = start(&cluster, "second");
     for number in 1..20 {
@@ -73,7 +78,7 @@ async fn pods_find_nodes_whoever_leads() {
         cluster.pod(&format!("p{number}"), "10m", json!({})).await;
     }
     placed(&mut changes, &mut nodes, 40).await;
-    assert_eq!(holder(&cluster).await, "second");
+    leads(&cluster, "second").await;
 
     let (_third, stop) = start(&cluster, "third");
     for number in 40..60 {
@@ -84,7 +89,7 @@ async fn pods_find_nodes_whoever_leads() {
     placed(&mut changes, &mut nodes, 60).await;
     cluster.pod("p60", "10m", json!({})).await;
     placed(&mut changes, &mut nodes, 61).await;
-    assert_eq!(holder(&cluster).await, "third");
+    leads(&cluster, "third").await;
     stop.cancel();
     ending.cancel();
     caches.ended().await;

@@ -14,7 +14,7 @@ use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -126,7 +126,9 @@ impl Drop for Killed {
     }
 }
 
-fn round(dir: &Path, chance: &mut Chance, acknowledged: &mut Acknowledged) {
+/// Starts a child and kills it: at any moment of its life, or only once it has written something, which on a slow
+/// machine it would otherwise rarely get to.
+fn round(dir: &Path, once_it_writes: bool, chance: &mut Chance, acknowledged: &mut Acknowledged) {
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(DIR, dir)
@@ -135,12 +137,15 @@ fn round(dir: &Path, chance: &mut Chance, acknowledged: &mut Acknowledged) {
         .unwrap();
     let mut child = Killed(child);
     let stdout = child.0.stdout.take().unwrap();
-    let reader = thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).collect::<Vec<_>>());
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    if once_it_writes {
+        let first = lines.iter().find(|line| line.contains("ack "));
+        acknowledged.report(&first.expect("the child writes until it is killed"));
+    }
     thread::sleep(Duration::from_micros(chance.below(90_000)));
     drop(child);
-    for line in reader.join().unwrap() {
-        acknowledged.report(&line);
-    }
+    lines.iter().for_each(|line| acknowledged.report(&line));
 }
 
 #[test]
@@ -151,8 +156,8 @@ fn acknowledged_writes_survive_a_thousand_kills() {
             thread::spawn(move || {
                 let dir = tempfile::tempdir().unwrap();
                 let (mut chance, mut acknowledged) = (Chance(lane), Acknowledged::default());
-                for _ in 0..KILLS / LANES {
-                    round(dir.path(), &mut chance, &mut acknowledged);
+                for number in 0..KILLS / LANES {
+                    round(dir.path(), number % 4 == 0, &mut chance, &mut acknowledged);
                     block_on(acknowledged.check(dir.path()));
                 }
                 acknowledged.writes
@@ -161,5 +166,5 @@ fn acknowledged_writes_survive_a_thousand_kills() {
         .collect();
     let writes: u64 = lanes.into_iter().map(|lane| lane.join().unwrap()).sum();
     println!("{KILLS} kills, {writes} acknowledged writes, {:?}", begin.elapsed());
-    assert!(writes > KILLS, "the children hardly wrote: {writes}");
+    assert!(writes >= KILLS / 4, "the children hardly wrote: {writes}");
 }

@@ -36,7 +36,7 @@ fn open(dir: &std::path::Path, watch_buffer: usize) -> Arc<Embedded> {
 
 /// The next batch, within a bound.
 async fn next(watch: &mut Watch) -> Option<Result<corten_store::Batch, Error>> {
-    tokio::time::timeout(Duration::from_secs(30), watch.next()).await.expect("a batch within half a minute")
+    tokio::time::timeout(Duration::from_secs(300), watch.next()).await.expect("a batch in time")
 }
 
 /// Writes random commits and returns those that happened.

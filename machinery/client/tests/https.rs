@@ -178,13 +178,13 @@ async fn watches_arrive_frame_by_frame() {
             r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"resourceVersion":"{revision}","name":"web","namespace":"a"}}}}"#
         );
         server.lines.send(format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n")).unwrap();
-        let event = tokio::time::timeout(Duration::from_secs(10), events.next()).await.unwrap().unwrap().unwrap();
+        let event = tokio::time::timeout(Duration::from_secs(300), events.next()).await.unwrap().unwrap().unwrap();
         let WatchEvent::Modified(found) = event else { panic!("{event:?}") };
         assert_eq!((found.revision, found.key().to_string()), (revision, "a/web".to_owned()));
         assert_eq!(found.wire(), object.as_bytes());
     }
     server.hang_up.send(()).unwrap();
-    let end = tokio::time::timeout(Duration::from_secs(10), events.next()).await.unwrap();
+    let end = tokio::time::timeout(Duration::from_secs(300), events.next()).await.unwrap();
     assert!(matches!(end, None | Some(Err(Error::Transport(_)))), "{end:?}");
 }
 

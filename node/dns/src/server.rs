@@ -119,10 +119,17 @@ fn stubs(config: &Config) -> Result<Vec<(Name, Forwarder)>, Error> {
 }
 
 /// UDP and TCP at one address; with port 0, at one free port.
+/// Both at one port. Where any will do, one that is free for TCP may be taken for UDP: then another is tried.
 async fn bind(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> {
-    let tcp = TcpListener::bind(address).await?;
-    let udp = UdpSocket::bind(tcp.local_addr()?).await?;
-    Ok((udp, tcp))
+    let mut tries = if address.port() == 0 { 32 } else { 1 };
+    loop {
+        let tcp = TcpListener::bind(address).await?;
+        tries -= 1;
+        match UdpSocket::bind(tcp.local_addr()?).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && tries > 0 => {}
+            udp => return Ok((udp?, tcp)),
+        }
+    }
 }
 
 /// Resolvers without those that lead back here: a node whose resolv.conf names the cluster's own DNS

@@ -14,7 +14,7 @@ use hickory_proto::rr::{Name, RecordType};
 use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 async fn ask(server: SocketAddr, name: &str) -> (ResponseCode, Vec<String>) {
     let mut message = Message::query();

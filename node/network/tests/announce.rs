@@ -18,8 +18,8 @@ use namespaces::{Pins, block_on, cable, link_is, listen, on_machine};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-const BOUND: Duration = Duration::from_secs(30);
-const ATTEMPT: Duration = Duration::from_millis(300);
+const BOUND: Duration = Duration::from_secs(300);
+const ATTEMPT: Duration = Duration::from_secs(1);
 /// Of the nodes' subnets, so that who asks is a neighbour.
 const ADDRESSES: [&str; 2] = ["10.89.0.200", "fd89::200"];
 

@@ -6,7 +6,6 @@ mod namespaces;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use corten_network::{Attachment, Error, PortMapping, Protocol, SetupRequest, ent
 use namespaces::{Pins, on_node, request};
 use serde_json::{Value, json};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reference plugins; `cargo xtask test` brings them.
 fn reference_plugins() -> PathBuf {
@@ -59,9 +58,12 @@ impl Place {
             "#!/bin/sh\necho \"{name} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_ARGS $(cat)\" >> {}\n{answer}\n",
             log.display()
         );
-        let path = self.0.path().join("bin").join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (source, path) = (self.0.path().join("source"), self.0.path().join("bin").join(name));
+        std::fs::write(&source, text).unwrap();
+        // By a program of its own: a file that this process has open for writing may be inherited by what another test
+        // is just starting, and nobody can run it until that one has begun.
+        let install = std::process::Command::new("install").args(["-m", "755"]).args([&source, &path]).status();
+        assert!(install.unwrap().success());
     }
 
     /// What scripts were asked since the last time.

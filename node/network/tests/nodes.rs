@@ -25,9 +25,9 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wire::{Packet, Wire};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// TCP waits longer the longer it was without an answer.
-const HEALED: Duration = Duration::from_secs(60);
+const HEALED: Duration = Duration::from_secs(300);
 
 fn node_object(name: &str, cidrs: &[String], addresses: &[IpAddr]) -> Node {
     let addresses: Vec<_> = addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
@@ -111,7 +111,12 @@ fn check_wire(passed: &BTreeSet<Packet>, case: Case, [clients, servers]: [&[IpAd
         Backend::HostGateway => {
             let pairs =
                 clients.iter().zip(servers).flat_map(|(client, server)| [(*client, *server), (*server, *client)]);
-            assert_eq!(of_pods, pairs.collect(), "nothing is translated");
+            // The last packets of connections before these may come late; none of those opens one.
+            assert!(pairs.collect::<BTreeSet<_>>().is_subset(&of_pods), "there and back: {of_pods:?}");
+            let opened: BTreeSet<(IpAddr, IpAddr)> =
+                passed.iter().filter(|packet| packet.opens).map(|packet| (packet.from, packet.to)).collect();
+            let asked = clients.iter().copied().zip(servers.iter().copied());
+            assert_eq!(opened, asked.collect(), "nothing is translated");
         }
         Backend::Vxlan | Backend::Wireguard => {
             assert!(of_pods.is_empty(), "{of_pods:?}");

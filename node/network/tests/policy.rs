@@ -23,7 +23,7 @@ use wire::Wire;
 /// How long a connection that must not be made is tried.
 const REFUSED: Duration = Duration::from_millis(300);
 /// How long a change may take to show.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(120);
 
 /// A node with an API, whose pods are subject to policies.
 struct Cluster {
@@ -165,8 +165,8 @@ fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
         let spec = json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [from], "ports": [{"port": "web"}]}]});
         cluster.policy("allow", spec);
         becomes(true, "a named port", || connects(&client, web.address, 80)).await;
-        assert!(!connects(&client, web.address, 81), "another port");
-        assert!(!connects(&foreign, web.address, 80), "the same labels in another namespace");
+        becomes(false, "another port", || connects(&client, web.address, 81)).await;
+        becomes(false, "the same labels in another namespace", || connects(&foreign, web.address, 80)).await;
 
         let from = json!({"namespaceSelector": {"matchLabels": {"team": "b"}}});
         let ports = json!([{"port": 81, "endPort": 90}]);
@@ -175,7 +175,8 @@ fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
             json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [from], "ports": ports}]}),
         );
         becomes(true, "a namespace and a range", || connects(&foreign, web.address, 81)).await;
-        assert!(!connects(&client, web.address, 81) && !connects(&foreign, web.address, 80));
+        becomes(false, "another namespace", || connects(&client, web.address, 81)).await;
+        becomes(false, "a port before the range", || connects(&foreign, web.address, 80)).await;
         cluster.namespace("other", json!({"team": "c"}));
         becomes(false, "a namespace that lost its label", || connects(&foreign, web.address, 81)).await;
 
@@ -183,7 +184,7 @@ fn ingress_is_denied_and_allowed_by_labels_namespaces_and_ports() {
         let block = json!({"ipBlock": {"cidr": all, "except": [format!("{}/{length}", client.address)]}});
         cluster.policy("allow", json!({"podSelector": {}, "ingress": [{"from": [block]}]}));
         becomes(true, "an IP block", || connects(&foreign, web.address, 80)).await;
-        assert!(!connects(&client, web.address, 80), "an exception of it");
+        becomes(false, "an exception of it", || connects(&client, web.address, 80)).await;
         cluster.api.delete("networkpolicies", "shop", "allow");
         cluster.api.delete("networkpolicies", "shop", "deny");
         becomes(true, "no policy", || connects(&client, web.address, 80)).await;
@@ -217,7 +218,7 @@ fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
         let all = json!({"podSelector": {"matchLabels": {"app": "client"}}, "policyTypes": ["Egress"]});
         cluster.policy("deny", all);
         becomes(false, "default deny", || connects(&client, web.address, 80)).await;
-        assert!(!resolves(), "DNS is denied like any other peer");
+        becomes(false, "DNS, which is denied like any other peer", &resolves).await;
         becomes(true, "the other direction, with its answers", || connects(&web, client.address, 80)).await;
 
         let to = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -225,7 +226,7 @@ fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
         let egress = json!([{"to": [to], "ports": [{"protocol": "UDP", "port": 53}]}]);
         cluster.policy("dns", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}));
         becomes(true, "DNS by its labels", &resolves).await;
-        assert!(!connects(&client, web.address, 80));
+        becomes(false, "anything else", || connects(&client, web.address, 80)).await;
     });
 }
 
@@ -249,7 +250,11 @@ fn a_policy_holds_before_the_first_packet_and_ends_connections_that_stand() {
         assert!(echoes(BOUND));
         cluster.policy("deny", json!({"podSelector": {}, "policyTypes": ["Ingress"]}));
         becomes(false, "a new connection", || connects(&client, web.address, 80)).await;
-        assert!(!echoes(REFUSED), "the connection that stood");
+        // A late echo of before is one byte more, and the last.
+        let deadline = Instant::now() + BOUND;
+        while echoes(REFUSED) {
+            assert!(Instant::now() < deadline, "the connection that stood");
+        }
     });
 }
 

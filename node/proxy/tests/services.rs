@@ -69,7 +69,7 @@ fn ipv6_has_cluster_addresses_node_ports_affinity_ranges_and_refusals() {
         let to = |ip: &str, port: u16| SocketAddr::new(ip.parse().unwrap(), port);
         node.service(&service(""));
         node.sync();
-        let refused = node.ask_tcp(Some("a"), to("fd00:96::1", 80)).unwrap_err();
+        let refused = node.refusal_of_tcp(Some("a"), to("fd00:96::1", 80));
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 
         node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node), ("b", &node)]));
@@ -96,7 +96,7 @@ fn ipv6_has_cluster_addresses_node_ports_affinity_ranges_and_refusals() {
             let answer = node.ask_tcp(from, address).unwrap_or_else(|error| panic!("{from:?} to {address}: {error}"));
             assert!(answer.ends_with(&format!("sees {gateway}")), "{answer}");
         }
-        let silent = node.ask_tcp(Some("c"), to("2001:db8::8", 80)).unwrap_err();
+        let silent = node.refusal_of_tcp(Some("c"), to("2001:db8::8", 80));
         assert_eq!(silent.kind(), std::io::ErrorKind::TimedOut, "not of the source range");
 
         node.service(&service(r#","sessionAffinity":"ClientIP""#));
@@ -146,7 +146,7 @@ fn without_endpoints_tcp_and_udp_are_refused_at_once() {
         );
         node.sync();
         for from in [Some("a"), None] {
-            let error = node.ask_tcp(from, CLUSTER_IP.into()).unwrap_err();
+            let error = node.refusal_of_tcp(from, CLUSTER_IP.into());
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{from:?}");
             let error = node.ask_udp(from, (Ipv4Addr::new(10, 96, 0, 2), 53).into()).unwrap_err();
             // A process of the node learns it from the system call that sends.
@@ -175,7 +175,7 @@ fn a_node_port_works_from_pods_from_the_node_and_on_localhost() {
             assert_eq!(answer, format!("b sees {gateway}"), "{from:?} to {to}");
         }
         // Port 30080 of an address that is not the node's leads nowhere.
-        assert!(node.ask_tcp(Some("a"), (node.address("b"), 30080).into()).is_err());
+        node.refusal_of_tcp(Some("a"), (node.address("b"), 30080).into());
     });
 }
 
@@ -195,7 +195,7 @@ fn local_traffic_keeps_the_clients_address_and_is_dropped_where_no_endpoint_is()
         // With its only endpoint on another node, the outside gets silence; the node itself is served.
         node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node)]).replace("\"self\"", "\"other\""));
         node.sync();
-        let error = node.ask_tcp(Some("outside"), to).unwrap_err();
+        let error = node.refusal_of_tcp(Some("outside"), to);
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         assert_eq!(node.ask_tcp(None, to).unwrap(), format!("a sees {}", node.gateway()));
         assert!(node.ask_tcp(Some("outside"), CLUSTER_IP.into()).is_ok());
@@ -293,7 +293,7 @@ fn a_server_of_the_node_itself_can_be_an_endpoint() {
             node.ask_udp(None, service).unwrap();
         }
         // The other port has no endpoints at all.
-        let refused = node.ask_tcp(Some("a"), service).unwrap_err();
+        let refused = node.refusal_of_tcp(Some("a"), service);
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     });
 }
@@ -320,7 +320,7 @@ fn external_addresses_and_source_ranges() {
         }
         node.service(&service(r#""198.51.100.0/24""#));
         node.sync();
-        let refused = node.ask_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, 8), 80).into()).unwrap_err();
+        let refused = node.refusal_of_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, 8), 80).into());
         assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut);
         node.ask_tcp(Some("a"), (Ipv4Addr::new(192, 0, 2, 7), 80).into()).unwrap();
     });
@@ -344,7 +344,7 @@ fn iptables_serves_both_versions_of_ip_and_leaves_nothing_behind() {
         node.service(&service(""));
         node.sync();
         for ip in ["10.96.0.1", "192.0.2.7"] {
-            let refused = node.ask_tcp(Some("c"), to(ip, 80)).unwrap_err();
+            let refused = node.refusal_of_tcp(Some("c"), to(ip, 80));
             assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{ip}");
         }
         node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node), ("b", &node)]));
@@ -366,7 +366,7 @@ fn iptables_serves_both_versions_of_ip_and_leaves_nothing_behind() {
             assert!(answer.is_ok(), "{from:?} to the node port at {address}: {answer:?}");
         }
         assert!(node.ask_tcp(Some("c"), to("192.0.2.7", 80)).is_ok());
-        let silent = node.ask_tcp(Some("c"), to("192.0.2.8", 80)).unwrap_err();
+        let silent = node.refusal_of_tcp(Some("c"), to("192.0.2.8", 80));
         assert_eq!(silent.kind(), std::io::ErrorKind::TimedOut, "not of the source range");
 
         node.service(&service(r#","sessionAffinity":"ClientIP""#));
@@ -379,7 +379,7 @@ fn iptables_serves_both_versions_of_ip_and_leaves_nothing_behind() {
         node.delete_service("web");
         node.restart_proxy();
         node.sync();
-        assert!(node.ask_tcp(Some("c"), (gateway, 30080).into()).is_err());
+        node.refusal_of_tcp(Some("c"), (gateway, 30080).into());
         corten_proxy::cleanup(node.config()).unwrap();
         let program = node.config().iptables.clone().unwrap().join("iptables-save");
         let saved = std::process::Command::new(program).output().unwrap().stdout;

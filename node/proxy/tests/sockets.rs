@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use corten_nftables::{Batch, IpVersion, Socket};
 use corten_proxy::{Mode, supports_sockets};
-use node::{Node, TIMEOUT, on_node, slice, slice6};
+use node::{Node, SILENCE, TIMEOUT, on_node, slice, slice6};
 
 /// A control group that this process is in, until it is dropped.
 struct Group {
@@ -61,8 +62,16 @@ fn delete_rules(node: &Node) {
 
 /// The answer of a server, and whom the socket thinks it has asked.
 fn ask(node: &Node, to: SocketAddr) -> std::io::Result<(String, SocketAddr)> {
+    ask_within(TIMEOUT, node, to)
+}
+
+fn is_refused(node: &Node, to: SocketAddr) -> bool {
+    ask_within(SILENCE, node, to).is_err()
+}
+
+fn ask_within(connects: Duration, node: &Node, to: SocketAddr) -> std::io::Result<(String, SocketAddr)> {
     node.enter(Some("c"), || {
-        let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+        let mut stream = TcpStream::connect_timeout(&to, connects)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -96,7 +105,7 @@ fn sockets_are_connected_to_endpoints_and_believe_in_the_service() {
         connected_udp(&node);
 
         delete_rules(&node);
-        assert!(ask(&node, sticky).is_err(), "and by them alone");
+        assert!(is_refused(&node, sticky), "and by them alone");
         let own = [("10.96.0.1:80", node.address("c")), ("[fd00:96::1]:80", node.address6("c"))];
         for (service, client) in own {
             let service: SocketAddr = service.parse().unwrap();
@@ -105,7 +114,7 @@ fn sockets_are_connected_to_endpoints_and_believe_in_the_service() {
             let expected = ["a", "b"].map(|pod| (format!("{pod} sees {client}"), service));
             assert_eq!(answers, BTreeSet::from(expected));
             // A port that the Service does not have is nobody's.
-            assert!(ask(&node, SocketAddr::new(service.ip(), 81)).is_err());
+            assert!(is_refused(&node, SocketAddr::new(service.ip(), 81)));
         }
         mapped_addresses(&node);
         for service in ["10.96.0.2:80", "[fd00:96::2]:80"] {
@@ -167,13 +176,13 @@ fn changes(node: &mut Node) {
     node.delete_service("web");
     node.sync();
     delete_rules(node);
-    assert!(ask(node, web).is_err(), "the Service is gone");
-    assert!(ask(node, "[fd00:96::1]:80".parse().unwrap()).is_err());
+    assert!(is_refused(node, web), "the Service is gone");
+    assert!(is_refused(node, "[fd00:96::1]:80".parse().unwrap()));
     node.service(&service("web", "TCP", ["10.96.0.1", "fd00:96::1"], ""));
     node.sync();
     delete_rules(node);
     assert!(ask(node, web).is_ok());
     assert_eq!(node.config().mode, Mode::Ebpf);
     node.restart_proxy();
-    assert!(ask(node, web).is_err(), "the programs end with their proxy");
+    assert!(is_refused(node, web), "the programs end with their proxy");
 }

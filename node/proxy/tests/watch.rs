@@ -13,7 +13,7 @@ use corten_nftables::{Family, Socket, Table};
 use corten_proxy::Config;
 use tokio_util::sync::CancellationToken;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Waits until a set of the proxy has so many elements.
 async fn elements(set: &str, count: usize) {

@@ -35,7 +35,7 @@ impl PodNetwork for Noted {
 }
 
 async fn connect(config: &Config) -> RuntimeServiceClient<Channel> {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(300);
     loop {
         if let Ok(channel) = corten_cri::connect(&config.socket.display().to_string()).await {
             return RuntimeServiceClient::new(channel);

@@ -30,7 +30,7 @@ async fn other_runtimes_run_containers_as_ours_does() {
         node.resume().await;
         let answer = node.exec(&id, &["cat", "/proc/1/comm"]).await.expect("exec after a restart");
         assert_eq!(answer.stdout, b"sh\n", "{handler}: a pid namespace of its own");
-        let stop = v1::StopContainerRequest { container_id: id.clone(), timeout: 10 };
+        let stop = v1::StopContainerRequest { container_id: id.clone(), timeout: 300 };
         node.runtime.stop_container(stop).await.expect("stop");
         let status = node.status(&id).await;
         assert_eq!((status.exit_code, status.reason.as_str()), (7, "Error"), "{handler}");

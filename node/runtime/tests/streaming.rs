@@ -193,7 +193,7 @@ async fn port_forward_reaches_the_pods_loopback_in_both_wrappings() {
     let script = "nc -ll -p 8080 -e /bin/cat";
     let (mut node, sandbox, id) = node_with_container(script, |_| {}).await;
     let listening = "grep -q ':1F90 ' /proc/net/tcp /proc/net/tcp6";
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let deadline = std::time::Instant::now() + support::BOUND;
     while node.exec(&id, &["sh", "-c", listening]).await.expect("exec").exit_code != 0 {
         assert!(std::time::Instant::now() < deadline, "nobody listens in the pod");
     }

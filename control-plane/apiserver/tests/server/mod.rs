@@ -96,7 +96,7 @@ impl TestServer {
         server.shut_down();
         let mut server = Some(server);
         // The feed of the caches holds the store until it has seen the shutdown.
-        for _ in 0..200 {
+        for _ in 0..20_000 {
             drop(server.take());
             match Embedded::open(corten_store::Config::new(directory.path())) {
                 Ok(store) => return (store, directory),
@@ -203,10 +203,10 @@ pub async fn send(who: &InProcess, method: &str, path: &str, body: bytes::Bytes,
     Answer { code: parts.status.as_u16(), body, headers: parts.headers }
 }
 
-/// The next event, as `TYPE name` or `BOOKMARK`; fails after ten seconds.
+/// The next event, as `TYPE name` or `BOOKMARK`; fails after five minutes.
 pub async fn next(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> String {
     let event =
-        tokio::time::timeout(std::time::Duration::from_secs(10), events.next()).await.expect("no event in time");
+        tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.expect("no event in time");
     match event {
         Some(WatchEvent::Added(o)) => format!("ADDED {}", o.header.name),
         Some(WatchEvent::Modified(o)) => format!("MODIFIED {}", o.header.name),

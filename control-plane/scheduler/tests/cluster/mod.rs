@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code, reason = "a failed step of a test is a failed test; no test uses everything")]
 
 use std::future::Future;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use corten_api::Typed;
@@ -14,12 +15,14 @@ use testkit::control_plane::ControlPlane;
 use tokio_util::sync::CancellationToken;
 
 /// No single wait takes longer than this, also on a busy machine.
-pub const BOUND: Duration = Duration::from_secs(30);
+pub const BOUND: Duration = Duration::from_secs(300);
 
 pub struct Cluster {
     pub plane: ControlPlane,
     pub admin: Client,
     pub shutdown: CancellationToken,
+    /// Of the scheduler, until it is started.
+    config: Mutex<Option<Config>>,
 }
 
 impl Drop for Cluster {
@@ -32,12 +35,19 @@ impl Cluster {
     pub async fn start(config: Config) -> Cluster {
         let plane = ControlPlane::start_in(&std::env::temp_dir()).await;
         let (admin, shutdown) = (plane.admin(), CancellationToken::new());
-        let client = plane.client("system:kube-scheduler", &[]);
-        tokio::spawn(corten_scheduler::run(config, client, shutdown.clone()));
-        let cluster = Cluster { plane, admin, shutdown };
+        let cluster = Cluster { plane, admin, shutdown, config: Mutex::new(Some(config)) };
         cluster.create::<Namespace>(json!({"metadata": {"name": "test"}})).await;
         cluster.create::<ServiceAccount>(json!({"metadata": {"namespace": "test", "name": "default"}})).await;
         cluster
+    }
+
+    /// Starts the scheduler with the first pod: whatever was made before it, it knows from its first lists. A scheduler
+    /// that was already watching could hear of the pod before it hears of a node, and choose among the others.
+    fn schedule(&self) {
+        if let Some(config) = self.config.lock().unwrap().take() {
+            let client = self.plane.client("system:kube-scheduler", &[]);
+            tokio::spawn(corten_scheduler::run(config, client, self.shutdown.clone()));
+        }
     }
 
     pub async fn create<K: Typed>(&self, mut object: Value) -> K {
@@ -57,6 +67,7 @@ impl Cluster {
     }
 
     pub async fn pod(&self, name: &str, cpu: &str, extra: Value) {
+        self.schedule();
         let mut spec = json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}],
             "automountServiceAccountToken": false});
         corten_meta::patch::merge_patch(&mut spec, &extra);

@@ -121,7 +121,7 @@ mod tests {
         let waker = Waker::default();
         assert!(allocations.resize(&pod("a", "1500m"), &place, &waker).is_err());
         allocations.release("b");
-        tokio::time::timeout(std::time::Duration::from_secs(5), waker.woken()).await.unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(300), waker.woken()).await.unwrap();
         assert!(allocations.resize(&pod("a", "1500m"), &place, &waker).is_ok());
         assert!(allocations.admit(&pod("c", "600m"), &place).is_err(), "the resize holds its room");
     }

@@ -67,7 +67,7 @@ mod tests {
         assert!(!orders.end("u", end.clone()), "nobody listens");
         orders.register("u", &waker);
         assert!(orders.end("u", end.clone()));
-        tokio::time::timeout(std::time::Duration::from_secs(5), waker.woken()).await.unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(300), waker.woken()).await.unwrap();
         assert_eq!(orders.of("u"), Some(end.clone()));
         assert!(!orders.end("u", End { grace: 0, ..end }), "the first order holds");
         orders.forget("u");

@@ -23,7 +23,8 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-const BOUND: Duration = Duration::from_secs(20);
+/// No single wait takes longer than this, also on a busy machine.
+const BOUND: Duration = Duration::from_secs(300);
 
 /// Directories, both fakes and a running kubelet; dropping it unmounts what the kubelet mounted.
 struct Fixture {
@@ -211,8 +212,8 @@ async fn a_pod_runs_is_reported_and_deleted() {
     .await;
     assert!(fixture.cri.calls().iter().any(|call| call.starts_with("stop main-") && call.ends_with(" 5")));
     fixture.event("Stopping container main").await;
-    eventually("no files are left", || (!log.exists()).then_some(()), String::new).await;
-    assert!(!fixture.config.root_dir.join("pods/uid-p").exists());
+    let directory = fixture.config.root_dir.join("pods/uid-p");
+    eventually("no files are left", || (!log.exists() && !directory.exists()).then_some(()), String::new).await;
 }
 
 #[tokio::test]
@@ -295,7 +296,9 @@ async fn probes_decide_about_readiness_and_restarts() {
     spec["containers"][0]["readinessProbe"] = probe("/bin/false");
     spec["containers"][0]["livenessProbe"] = probe("/bin/false");
     fixture.create_pod("bad", spec);
-    fixture.pod("bad", "it is restarted", |status| status["containerStatuses"][0]["restartCount"] == 1).await;
+    fixture
+        .pod("bad", "it is restarted", |status| status["containerStatuses"][0]["restartCount"].as_u64() > Some(0))
+        .await;
     fixture.event("Liveness probe failed").await;
     fixture.event("Container main failed liveness probe, will be restarted").await;
     assert_eq!(condition(&fixture.status("bad"), "Ready"), "False");
@@ -390,7 +393,6 @@ async fn a_pod_that_does_not_fit_is_rejected_and_nothing_is_made() {
 #[tokio::test]
 async fn a_resize_waits_for_room() {
     let fixture = Fixture::start().await;
-    let cpus = std::thread::available_parallelism().unwrap().get();
     let asking = |cpu: &str| {
         let mut spec = one("present");
         spec["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
@@ -401,7 +403,9 @@ async fn a_resize_waits_for_room() {
     for name in ["small", "large"] {
         fixture.pod(name, "it runs", |status| condition(status, "Ready") == "True").await;
     }
-    let all = format!("{}m", cpus * 1000 - 1);
+    let allocatable = fixture.api.get("/api/v1/nodes/n1").unwrap()["status"]["allocatable"]["cpu"].clone();
+    let allocatable = allocatable.as_str().unwrap().parse::<corten_meta::Quantity>().unwrap();
+    let all = format!("{}m", allocatable.as_milli() - 1);
     fixture.api.change(&path("small"), |pod| {
         pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(all);
         pod["metadata"]["generation"] = json!(2);
@@ -487,10 +491,10 @@ async fn changed_limits_reach_the_running_container() {
 #[tokio::test]
 async fn a_deadline_ends_the_pod() {
     let fixture = Fixture::start().await;
-    let mut spec = one("present");
-    spec["activeDeadlineSeconds"] = json!(1);
-    fixture.create_pod("p", spec);
+    fixture.create_pod("p", one("present"));
     fixture.pod("p", "it runs", |status| status["phase"] == "Running").await;
+    // Only now, so that it runs before its time is over also on a slow machine.
+    fixture.api.change(&path("p"), |pod| pod["spec"]["activeDeadlineSeconds"] = json!(1));
     let status = fixture.pod("p", "it fails", |status| status["phase"] == "Failed").await;
     assert_eq!(status["reason"], "DeadlineExceeded");
     eventually(

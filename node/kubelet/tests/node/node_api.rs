@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use corten_kubelet::Tls;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -78,11 +79,17 @@ impl Authority {
 
 const API_SERVER: Option<&str> = Some("kube-apiserver-kubelet-client");
 
+/// An address of this machine's loopback that no other test and no other run has: a free port that is only looked for
+/// may be taken before the kubelet listens.
+fn own_address() -> SocketAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 128 | high, middle, low], 10250 + u16::from(NEXT.fetch_add(1, Ordering::Relaxed))))
+}
+
 async fn node_with_pod() -> (Fixture, Authority, SocketAddr) {
     let authority = Authority::new();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+    let address = own_address();
     let tls = authority.tls();
     let fixture = Fixture::start_with(|config| {
         config.listen = address;

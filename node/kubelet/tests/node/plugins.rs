@@ -448,7 +448,12 @@ async fn register_devices(fixture: &Fixture, plugin: &Plugin) {
         resource_name: "example.com/gpu".into(),
         options: None,
     };
-    client.register(request).await.unwrap();
+    // The socket of a kubelet before this one may still be there, and nobody listens to it.
+    let deadline = tokio::time::Instant::now() + BOUND;
+    while let Err(refused) = client.register(request.clone()).await {
+        assert!(tokio::time::Instant::now() < deadline, "{refused}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 fn wants_gpu() -> Value {
@@ -478,7 +483,14 @@ async fn devices_are_told_given_once_and_remembered() {
     let envs = fixture.cri.config("main").envs;
     assert!(envs.iter().any(|env| env.key == "DEVICES" && env.value == b"d2".as_slice()), "the preferred device");
 
-    fixture.restart().await;
+    fixture.stop().await;
+    // What the kubelet before it told must not be taken for what this one knows.
+    fixture.api.change("/api/v1/nodes/n1", |node| {
+        for list in ["capacity", "allocatable"] {
+            node["status"][list].as_object_mut().unwrap().remove("example.com/gpu");
+        }
+    });
+    fixture.resume();
     register_devices(&fixture, &plugin).await;
     eventually("the devices to be back", &told, || format!("{:?}", fixture.api.get("/api/v1/nodes/n1"))).await;
     fixture.create_pod("b", wants_gpu());

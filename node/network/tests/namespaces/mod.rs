@@ -86,7 +86,7 @@ pub fn cable(node: &NodeNamespace) -> String {
 
 /// Listens on port 80 of a namespace. A program that another test is just starting may still hold a listener of before.
 pub fn listen(namespace: &Path) -> TcpListener {
-    let patience = Instant::now() + Duration::from_secs(10);
+    let patience = Instant::now() + Duration::from_secs(60);
     loop {
         match enter(namespace, || TcpListener::bind("[::]:80")).unwrap() {
             Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < patience => {

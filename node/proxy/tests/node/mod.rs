@@ -21,7 +21,10 @@ use k8s_openapi::api::discovery::v1 as discovery;
 pub use namespaces::on_node;
 use namespaces::{Pins, ip, link_is, request};
 
-pub const TIMEOUT: Duration = Duration::from_secs(3);
+/// No answer takes longer than this, also on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long silence is listened to before it counts as such.
+pub const SILENCE: Duration = Duration::from_secs(2);
 
 struct Pod {
     namespace: PathBuf,
@@ -211,8 +214,17 @@ impl Node {
     }
 
     pub fn ask_tcp(&self, from: Option<&str>, to: SocketAddr) -> io::Result<String> {
+        self.ask_tcp_within(TIMEOUT, from, to)
+    }
+
+    /// Why there is no answer.
+    pub fn refusal_of_tcp(&self, from: Option<&str>, to: SocketAddr) -> io::Error {
+        self.ask_tcp_within(SILENCE, from, to).unwrap_err()
+    }
+
+    fn ask_tcp_within(&self, connects: Duration, from: Option<&str>, to: SocketAddr) -> io::Result<String> {
         self.enter(from, || {
-            let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+            let mut stream = TcpStream::connect_timeout(&to, connects)?;
             stream.set_read_timeout(Some(TIMEOUT))?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;

@@ -16,6 +16,8 @@ use tonic::transport::Channel;
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools");
 const BUSYBOX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/busybox");
 pub const IMAGE: &str = "corten.test/busybox:1";
+/// No single wait takes longer than this, also on a busy machine.
+pub const BOUND: Duration = Duration::from_secs(300);
 
 /// Says why a test cannot run here, and whether that is so.
 pub fn cannot_run() -> bool {
@@ -139,7 +141,7 @@ impl Node {
 
     /// Waits until a container has ended.
     pub async fn wait(&mut self, id: &str) -> v1::ContainerStatus {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + BOUND;
         loop {
             let status = self.status(id).await;
             if status.state() == v1::ContainerState::ContainerExited {
@@ -175,7 +177,7 @@ impl Node {
 
     /// Waits until the log of a container contains a text.
     pub async fn wait_for_log(&mut self, id: &str, wanted: &str) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + BOUND;
         while !self.log(id).await.contains(wanted) {
             assert!(Instant::now() < deadline, "{wanted:?} is not in the log: {:?}", self.log(id).await);
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -184,7 +186,7 @@ impl Node {
 
     pub async fn exec(&mut self, id: &str, command: &[&str]) -> Result<v1::ExecSyncResponse, tonic::Status> {
         let cmd = command.iter().map(|word| (*word).to_string()).collect();
-        let request = v1::ExecSyncRequest { container_id: id.into(), cmd, timeout: 10 };
+        let request = v1::ExecSyncRequest { container_id: id.into(), cmd, timeout: 300 };
         Ok(self.runtime.exec_sync(request).await?.into_inner())
     }
 }
@@ -228,7 +230,7 @@ fn spawn(folder: &Path, handlers: &[String]) -> Child {
 }
 
 async fn connect(socket: &Path) -> (RuntimeServiceClient<Channel>, ImageServiceClient<Channel>) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + BOUND;
     loop {
         match corten_cri::connect(socket).await {
             Ok(channel) => return (corten_cri::runtime_client(channel.clone()), corten_cri::image_client(channel)),
