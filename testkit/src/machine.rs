@@ -1,8 +1,8 @@
 //! A machine made of namespaces: its own network, mounts and processes on the host's kernel.
 //!
-//! A cluster under test lives in one, so it cannot touch the host's network, and when the machine is dropped the
-//! kernel ends every process in it and takes links, nft tables and mounts along. Only cgroups are shared with the
-//! host: they are removed by name.
+//! A cluster under test lives in one, so it cannot touch the host's network, and when the machine is dropped, or the test
+//! is killed, the kernel ends every process in it and takes links, nft tables and mounts along. Only cgroups are shared
+//! with the host: they are removed by name.
 
 use std::fs::File;
 use std::io::Write;
@@ -36,13 +36,15 @@ impl Machine {
             {b} mount -t tmpfs tmpfs /run
             trap : TERM
             {b} touch /run/booted
-            while :; do {b} sleep 3600 & wait; done"
+            {b} cat"
         );
         let holder = Command::new("unshare")
             .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"])
             .arg(&busybox)
             .args(["sh", "-c", &script])
-            .stdin(Stdio::null())
+            // The machine's init reads until the test that holds the other end is no more.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
             .spawn()
             .expect("util-linux has unshare");
         let init = wait::until("the machine's init", wait::BOUND, || only_child(holder.id()));

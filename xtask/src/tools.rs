@@ -231,10 +231,20 @@ impl Archive {
             .with_context(|| format!("apt did not bring {package}"))
     }
 
+    /// Tries again for a while: a mirror may be slow to answer, and somebody else may hold apt's lock.
     fn apt(&self, arguments: &[&str]) -> Result<()> {
+        for seconds in [2, 5, 10, 20, 40] {
+            let Err(error) = self.try_apt(arguments) else { return Ok(()) };
+            eprintln!("{error:#}; it is tried again in {seconds} s");
+            std::thread::sleep(std::time::Duration::from_secs(seconds));
+        }
+        self.try_apt(arguments)
+    }
+
+    fn try_apt(&self, arguments: &[&str]) -> Result<()> {
         let output = Command::new("apt-get")
             .args(&self.options)
-            .args(["-o", "APT::Sandbox::User=root"])
+            .args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=5"])
             .args(arguments)
             .current_dir(&self.dir)
             .output()

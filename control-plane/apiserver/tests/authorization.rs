@@ -41,7 +41,7 @@ fn configuration(authorizers: Value) -> String {
 
 fn webhook(changes: Value) -> Value {
     let mut webhook = json!({
-        "timeout": "3s", "subjectAccessReviewVersion": "v1", "matchConditionSubjectAccessReviewVersion": "v1",
+        "timeout": "30s", "subjectAccessReviewVersion": "v1", "matchConditionSubjectAccessReviewVersion": "v1",
         "failurePolicy": "NoOpinion", "connectionInfo": { "type": "KubeConfigFile", "kubeConfigFile": "/hook.yaml" },
     });
     for (key, value) in changes.as_object().unwrap() {

@@ -262,7 +262,7 @@ fn ten_thousand_elements_go_in_one_batch() {
         batch.add_elements(&table(), &map, &elements);
         socket.apply(batch).unwrap();
         // While the kernel grows the map's hash table, a listing may pass over elements.
-        let bound = std::time::Instant::now() + Duration::from_secs(20);
+        let bound = std::time::Instant::now() + Duration::from_secs(300);
         loop {
             let mut listed = socket.elements(&table(), "m").unwrap();
             listed.sort();
@@ -280,7 +280,7 @@ fn translation_works_and_flows_can_be_deleted() {
     in_namespace(|socket| {
         bring_loopback_up();
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-        server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
         let port = server.local_addr().unwrap().port();
         let map = Set::map("services", &SERVICE_KEY, &[DataType::Ipv4Addr, DataType::InetService]);
         let service = Ipv4Addr::new(127, 9, 9, 9);
@@ -306,7 +306,7 @@ fn translation_works_and_flows_can_be_deleted() {
         let flow = flows.iter().find(|flow| flow.destination == (service.into(), 53)).unwrap();
         assert_eq!(flow.answered_by, (Ipv4Addr::LOCALHOST.into(), port));
         assert_eq!(conntrack.delete_matching(17, |flow| flow.destination.1 == 53).unwrap(), 1);
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while !conntrack.flows(17).unwrap().is_empty() {
             assert!(Instant::now() < deadline, "the flow stayed");
         }
