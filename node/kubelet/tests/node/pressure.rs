@@ -11,8 +11,8 @@ fn ended(status: &corten_meta::Value) -> bool {
 #[tokio::test]
 async fn a_full_disk_ends_pods_but_not_critical_ones() {
     let fixture = Fixture::start_with(|config| {
-        // More than any disk has free.
-        config.eviction.hard = [("nodefs.available".to_owned(), "99.99%".to_owned())].into();
+        // More than any disk has free, also one that is empty.
+        config.eviction.hard = [("nodefs.available".to_owned(), "1Ei".to_owned())].into();
     })
     .await;
     let mut critical = one("present");
