@@ -74,6 +74,8 @@ pub struct Rules {
     pub is_spec_reset: bool,
     /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
     pub generation: bool,
+    /// An empty list where there was none is a change too, to the generation.
+    pub counts_empty: bool,
     /// An update of an absent object creates it.
     pub allow_create_on_update: bool,
     /// An update without resourceVersion overwrites.
@@ -237,6 +239,10 @@ pub trait Behaviour: Send + Sync {
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
     }
+    /// Warnings for the client that wrote the status of this object.
+    fn status_warnings(&self, _object: &Value) -> Vec<String> {
+        Vec::new()
+    }
     /// From this version to the stored one (see [`Storage::Stored`]).
     fn to_stored(&self, _object: &mut Value) {}
     /// From the stored version to this one.
@@ -274,6 +280,7 @@ impl Kind {
                 is_spec_reset: false,
                 status_on_create: false,
                 generation: false,
+                counts_empty: false,
                 allow_create_on_update: false,
                 allow_unconditional_update: true,
                 graceful_delete: false,
@@ -322,10 +329,21 @@ impl Kind {
     }
 
     /// Fills absent fields: first what the schema says, then what the kind says, then the zeros that are always written.
-    pub fn default(&self, object: &mut Value) {
-        crate::schema::fill_defaults(&self.schema, object);
+    /// Says whether an empty list or map vanished on the way.
+    pub fn default(&self, object: &mut Value) -> bool {
+        let lost = crate::schema::fill_defaults(&self.schema, object);
         self.behaviour.default(object);
         crate::schema::fill_zeros(&self.schema, object);
+        lost
+    }
+
+    /// An object as its author gave it: with the empty lists and maps that vanished, outside of `spared`.
+    pub fn as_given(&self, object: &Value, mut given: Value, spared: &[&str]) -> Value {
+        spared.iter().filter_map(|field| given.as_object_mut()?.remove(*field)).for_each(drop);
+        let mut object = object.clone();
+        crate::schema::recall_empty(&self.schema, &given, &mut object);
+        self.drop_gated(&mut object);
+        object
     }
 
     /// Takes out what belongs to features that are switched off: after it is known who sent it, before it is judged.
@@ -502,6 +520,13 @@ impl Kind {
     #[must_use]
     pub fn generation(mut self) -> Kind {
         self.rules.generation = true;
+        self
+    }
+
+    /// The generation also counts lists that come or go empty.
+    #[must_use]
+    pub fn counts_empty(mut self) -> Kind {
+        self.rules.counts_empty = true;
         self
     }
 

@@ -13,6 +13,7 @@ pub mod quota;
 pub mod schema;
 pub mod typed;
 
+mod address_warnings;
 mod cells;
 mod check;
 mod defaulting;

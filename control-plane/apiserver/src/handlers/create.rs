@@ -37,7 +37,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         check_namespace(target, &mut candidate)?;
         check_new(&candidate, dry_run)?;
         let generated = generate_name(&mut candidate);
-        prepare(target, &mut candidate, ownership);
+        let lost = prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.admit(&mut attributes).await?;
         if attributes.object.is_touched() {
@@ -46,7 +46,11 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         }
         finish(target, &mut attributes.object, true);
         let more = target.server.admission.errors(&attributes);
-        refuse_invalid(target, &attributes.object, make, &|object| target.resource.kind.validate(object), more)?;
+        let kind = &target.resource.kind;
+        let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
+        let as_given = lost.then(make).transpose()?.map(|given| kind.as_given(&attributes.object, given, spared));
+        let errors = kind.validate(as_given.as_ref().unwrap_or(&attributes.object));
+        refuse_invalid(target, &attributes.object, errors, more)?;
         target.server.admission.validate(&attributes).await?;
         target.server.admission.charge(&mut attributes).await?;
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {
@@ -141,8 +145,8 @@ fn check_new(object: &Value, dry_run: bool) -> Result<(), Status> {
     Err(Status { code: 500, message, ..Status::default() })
 }
 
-/// What the server says about a new object, whatever the client said.
-fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) {
+/// What the server says about a new object, whatever the client said. Says whether an empty list or map vanished.
+fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> bool {
     let kind = &target.resource.kind;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
@@ -161,12 +165,13 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) {
     {
         object.remove("status");
     }
-    kind.default(object);
+    let lost = kind.default(object);
     if ownership == Ownership::Tracked {
         track_create(target, object);
     }
     kind.drop_gated(object);
     kind.behaviour.prepare_create(object);
+    lost
 }
 
 /// Empty maps and lists of metadata are not written, as upstream does not write them.
@@ -193,30 +198,15 @@ pub fn finish(target: &Target<'_>, object: &mut Touched, has_begun: bool) {
     }
 }
 
-/// Refuses an object that fails a check. What vanished of the given object because it is as good as absent, but which
-/// errors show as it came, is looked at again only now. What is wrong beside stands among them at its place.
+/// Refuses an object that has errors. What is wrong beside stands among them at its place.
 pub fn refuse_invalid(
     target: &Target<'_>,
     object: &Value,
-    given: &Make<'_>,
-    check: &dyn Fn(&Value) -> Vec<FieldError>,
+    mut errors: Vec<FieldError>,
     more: Vec<FieldError>,
 ) -> Result<(), Status> {
-    let mut errors = check(object);
     if errors.is_empty() && more.is_empty() {
         return Ok(());
-    }
-    if !errors.is_empty()
-        && !target.resource.kind.is_custom()
-        && let Ok(given) = given()
-    {
-        let mut as_given = object.clone();
-        corten_api::schema::recall_empty(&given, &mut as_given);
-        let shown = check(&as_given);
-        // The same errors, only shown otherwise.
-        if shown.len() == errors.len() {
-            errors = shown;
-        }
     }
     corten_api::schema::insert_errors(&target.resource.kind.schema, &mut errors, more);
     Err(Status::invalid(&target.resource.group_kind(), corten_meta::name(object), errors))

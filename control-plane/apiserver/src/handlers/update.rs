@@ -188,6 +188,16 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// The wanted object with the empty lists and maps that vanished from the part which this request writes.
+    fn as_given(&self, target: &Target<'_>, new: &Value, old: &Value) -> Result<Option<Value>, Status> {
+        let spared: &[&str] = match self.part {
+            Part::Main => &["metadata", "status"],
+            Part::Status => &["metadata", "spec"],
+            Part::Whole => return Ok(None),
+        };
+        Ok(Some(target.resource.kind.as_given(new, (self.transform)(old)?, spared)))
+    }
+
     /// Tries the change until nobody else wrote in between.
     pub async fn carry_out(&self, target: &Target<'_>) -> Result<Updated, Status> {
         for _ in 0..ATTEMPTS {
@@ -249,7 +259,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     let (mut new, apart) = change.transformed(&target.resource.kind, &mut old)?;
     check_preconditions(target, &new, &old)?;
     create::check_namespace(target, &mut new)?;
-    prepare(target, change, &mut new, &mut old, apart);
+    let lost = prepare(target, change, &mut new, &mut old, apart);
     if let Some(narrow) = change.narrow {
         let managers = managers_of(&new);
         new = narrow(new, &old)?;
@@ -257,12 +267,14 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     }
 
     let dry_run = target.context.dry_run();
-    let (mut new, companions) = admitted(target, change, new, &old).await?;
-    if part == Part::Main {
-        for warning in target.resource.kind.behaviour.warnings(&new, Some(&old)) {
-            target.context.warn(warning);
-        }
-    }
+    let (mut new, companions) = admitted(target, change, new, &old, lost).await?;
+    let behaviour = &target.resource.kind.behaviour;
+    let warnings = match part {
+        Part::Main => behaviour.warnings(&new, Some(&old)),
+        Part::Status => behaviour.status_warnings(&new),
+        Part::Whole => Vec::new(),
+    };
+    warnings.into_iter().for_each(|warning| target.context.warn(warning));
     target.resource.kind.settle(&mut new);
     keep_times(&mut new, &old);
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
@@ -297,6 +309,7 @@ async fn admitted(
     change: &Change<'_>,
     new: Value,
     old: &Value,
+    lost: bool,
 ) -> Result<(Value, Vec<Op>), Status> {
     let admission = &target.server.admission;
     if let Some(view) = change.view {
@@ -311,11 +324,13 @@ async fn admitted(
     }
     // A status that is written is complete, as it was completed when the write was prepared.
     create::finish(target, &mut attributes.object, change.part != Part::Status);
+    let as_given = if lost { change.as_given(target, &attributes.object, old)? } else { None };
     // What is wanted is the old one, unless somebody could write it.
     if change.part != Part::Status || attributes.object.is_touched() {
-        bump_generation(target, &mut attributes.object, old);
+        bump_generation(target, &mut attributes.object, as_given.as_ref(), old);
     }
-    validate(target, change, &attributes.object, old, admission.errors(&attributes))?;
+    let errors = validate(target, change, as_given.as_ref().unwrap_or(&attributes.object), old);
+    create::refuse_invalid(target, &attributes.object, errors, admission.errors(&attributes))?;
     admission.validate(&attributes).await?;
     admission.charge(&mut attributes).await?;
     Ok(attributes.into_parts())
@@ -335,8 +350,8 @@ async fn admitted_as(
     admission.admit(&mut attributes).await?;
     let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
     target.resource.kind.default(&mut new);
-    bump_generation(target, &mut new, old);
-    validate(target, change, &new, old, Vec::new())?;
+    bump_generation(target, &mut new, None, old);
+    create::refuse_invalid(target, &new, validate(target, change, &new, old), Vec::new())?;
     admission.validate(&attributes).await?;
     Ok((new, Vec::new()))
 }
@@ -368,8 +383,9 @@ fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<
     Ok(())
 }
 
-/// Metadata that only the server writes, and the parts that this request does not touch, are the old ones.
-fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut Value, apart: Option<Apart>) {
+/// Metadata that only the server writes, and the parts that this request does not touch, are the old ones. Says whether
+/// an empty list or map of the wanted object vanished.
+fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut Value, apart: Option<Apart>) -> bool {
     let part = change.part;
     let kind = &target.resource.kind;
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -388,7 +404,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
             metadata.insert("managedFields".to_owned(), json!([{}]));
         }
     }
-    let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return };
+    let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
         Part::Status => {
@@ -409,7 +425,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         }
         _ => {}
     }
-    kind.default(new);
+    let lost = kind.default(new);
     if apart.is_some() {
         // What defaulting made of the absent rest.
         drop(Apart::take(new));
@@ -428,6 +444,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         Part::Status => kind.behaviour.prepare_status_update(new, old, target.context.now),
         _ => {}
     }
+    lost
 }
 
 /// The status of a custom resource comes without its metadata.
@@ -458,38 +475,34 @@ fn restore(new: &mut serde_json::Map<String, Value>, old: &serde_json::Map<Strin
     }
 }
 
-/// The generation counts changes of what is wanted: anything but metadata and status.
-fn bump_generation(target: &Target<'_>, new: &mut Value, old: &Value) {
-    if !target.resource.kind.rules.generation {
+/// The generation counts changes of what is wanted: anything but metadata and status. What is empty and what is absent
+/// are the same, but to the few kinds that count it.
+fn bump_generation(target: &Target<'_>, new: &mut Value, as_given: Option<&Value>, old: &Value) {
+    let rules = &target.resource.kind.rules;
+    if !rules.generation {
         return;
     }
     fn wanted(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
         let fields = object.as_object().into_iter().flatten();
         fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
     }
-    if !wanted(new).eq(wanted(old)) {
+    let given = as_given.filter(|_| rules.counts_empty).unwrap_or(new);
+    if !wanted(given).eq(wanted(old)) {
         let generation = corten_meta::generation(old) + 1;
         corten_meta::set(new, "/metadata/generation", generation.into());
     }
 }
 
-fn validate(
-    target: &Target<'_>,
-    change: &Change<'_>,
-    new: &Value,
-    old: &Value,
-    more: Vec<FieldError>,
-) -> Result<(), Status> {
+fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Vec<FieldError> {
     let kind = &target.resource.kind;
-    let check = |new: &Value| match change.part {
+    match change.part {
         Part::Main => kind.validate_update(new, old),
         Part::Status => kind.validate_status_update(new, old),
         Part::Whole => {
             let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
             role.map(|role| kind.validate_part_update(role, new, old)).unwrap_or_default()
         }
-    };
-    create::refuse_invalid(target, new, &|| (change.transform)(old), &check, more)
+    }
 }
 
 /// Whether the object was only waiting for the finalizer that this change removes.

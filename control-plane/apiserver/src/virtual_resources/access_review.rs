@@ -42,14 +42,18 @@ async fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
     };
     let mut ignored = Vec::new();
     let mut read = |field: &str, is_selector: fn(&str) -> bool| {
-        let text = selector(&resource[field]);
-        if is_selector(&text) {
-            return text;
+        let terms = terms(&resource[field]);
+        let kept: Vec<&str> = terms.iter().flatten().map(String::as_str).filter(|text| is_selector(text)).collect();
+        if kept.len() < terms.len() {
+            let how = if kept.is_empty() { "" } else { "partially " };
+            ignored.push(format!("spec.resourceAttributes.{field} {how}ignored due to parse error"));
         }
-        ignored.push(format!("spec.resourceAttributes.{field} ignored due to parse error"));
-        String::new()
+        kept.join(",")
     };
-    let fields = read("fieldSelector", |text| corten_meta::fields::FieldSelector::parse(text).is_ok());
+    // A field has one value, and is never asked for alone.
+    let fields = read("fieldSelector", |text| {
+        !text.contains([' ', '(']) && corten_meta::fields::FieldSelector::parse(text).is_ok()
+    });
     let labels = read("labelSelector", |text| corten_meta::labels::Selector::parse(text).is_ok());
     let attributes = Attributes {
         user,
@@ -74,17 +78,14 @@ async fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
         status["reason"] = verdict.reason.into();
     }
     if !ignored.is_empty() {
-        status["evaluationError"] = ignored.join(", ").into();
+        status["evaluationError"] = ignored.join("; ").into();
     }
     status
 }
 
-/// A selector of a review as text: given so, or by its requirements. Those that cannot be written narrow nothing.
-fn selector(given: &Value) -> String {
-    if let Some(raw) = given["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
-        return raw.to_owned();
-    }
-    let requirement = |r: &Value| {
+/// The terms of a review's selector as text: given as a whole, or one by one, where some cannot be written.
+fn terms(given: &Value) -> Vec<Option<String>> {
+    let term = |r: &Value| {
         let key = r["key"].as_str()?;
         let values: Vec<&str> = r["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         match (r["operator"].as_str()?, values.as_slice()) {
@@ -92,11 +93,18 @@ fn selector(given: &Value) -> String {
             ("NotIn", [one]) => Some(format!("{key}!={one}")),
             ("In", many) => Some(format!("{key} in ({})", many.join(","))),
             ("NotIn", many) => Some(format!("{key} notin ({})", many.join(","))),
-            ("Exists", _) => Some(key.to_owned()),
-            ("DoesNotExist", _) => Some(format!("!{key}")),
+            ("Exists", []) => Some(key.to_owned()),
+            ("DoesNotExist", []) => Some(format!("!{key}")),
             _ => None,
         }
     };
-    let requirements = given["requirements"].as_array().into_iter().flatten();
-    requirements.filter_map(requirement).collect::<Vec<_>>().join(",")
+    match given["requirements"].as_array().filter(|all| !all.is_empty()) {
+        Some(all) => all.iter().map(term).collect(),
+        None => given["rawSelector"]
+            .as_str()
+            .filter(|raw| !raw.is_empty())
+            .map(|raw| Some(raw.to_owned()))
+            .into_iter()
+            .collect(),
+    }
 }

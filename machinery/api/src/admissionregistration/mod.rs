@@ -1,5 +1,7 @@
 //! The group `admissionregistration.k8s.io`, one file a kind.
 
+use corten_meta::Value;
+
 use crate::kind::Kind;
 
 mod mutatingadmissionpolicy;
@@ -22,4 +24,12 @@ pub(crate) fn kinds() -> Vec<Kind> {
         validatingadmissionpolicybinding::kind(),
         validatingwebhookconfiguration::kind(),
     ]
+}
+
+/// Warns of a name that looks like one of what a server reads from its own files.
+fn reserved_name(object: &Value) -> Vec<String> {
+    const SUFFIX: &str = ".static.k8s.io";
+    let reserved = "are reserved for static manifest-based configurations and cannot be managed via the API";
+    let warning = || format!("metadata.name: names ending with {SUFFIX:?} {reserved}");
+    corten_meta::name(object).ends_with(SUFFIX).then(warning).into_iter().collect()
 }

@@ -23,6 +23,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for MutatingAdmissionPolicyBinding {
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::reserved_name(object)
+    }
+
     fn default(&self, object: &mut Value) {
         default_match(object, "/spec/matchResources");
     }

@@ -15,12 +15,17 @@ pub fn kind() -> Kind {
         .cluster()
         .category("api-extensions")
         .generation()
+        .counts_empty()
         .conditional_update()
         .table("Name, Webhooks:integer, Age")
         .behaviour(MutatingWebhookConfiguration)
 }
 
 impl Behaviour for MutatingWebhookConfiguration {
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::reserved_name(object)
+    }
+
     fn default(&self, object: &mut Value) {
         webhook::default_webhooks(object, true);
     }

@@ -26,6 +26,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ValidatingAdmissionPolicy {
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        super::reserved_name(object)
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/failurePolicy", "Fail");
         default_match(object, "/spec/matchConstraints");

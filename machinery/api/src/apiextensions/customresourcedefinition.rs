@@ -31,6 +31,11 @@ pub fn kind() -> Kind {
         .behaviour(CustomResourceDefinition)
 }
 
+/// The version that objects are stored in.
+fn storage_version(object: &Value) -> Option<Value> {
+    list(object, "/spec/versions").iter().find(|v| truth(v, "/storage")).map(|v| v["name"].clone())
+}
+
 impl Behaviour for CustomResourceDefinition {
     fn default(&self, object: &mut Value) {
         let kind = text(object, "/spec/names/kind").to_string();
@@ -54,18 +59,26 @@ impl Behaviour for CustomResourceDefinition {
 
     /// Every version that was ever stored is remembered, until its objects are migrated.
     fn prepare_create(&self, object: &mut Value) {
-        let storage = list(object, "/spec/versions").iter().find(|v| truth(v, "/storage"));
-        let stored: Vec<Value> = storage.map(|v| v["name"].clone()).into_iter().collect();
+        let stored: Vec<Value> = storage_version(object).into_iter().collect();
         put(object, "/status", json!({"storedVersions": stored}));
     }
 
     fn prepare_update(&self, new: &mut Value, _old: &Value) {
-        let storage = list(new, "/spec/versions").iter().find(|v| truth(v, "/storage")).map(|v| v["name"].clone());
+        let storage = storage_version(new);
         let mut stored = list(new, "/status/storedVersions").to_vec();
         if let Some(storage) = storage.filter(|s| !stored.contains(s)) {
             stored.push(storage);
             default_at(new, "/status", json!({}));
             put(new, "/status/storedVersions", stored);
+        }
+    }
+
+    /// A status never forgets what objects are stored in.
+    fn prepare_status_update(&self, new: &mut Value, _old: &Value, _now: Timestamp) {
+        if list(new, "/status/storedVersions").is_empty()
+            && let Some(name) = storage_version(new)
+        {
+            put(new, "/status/storedVersions", json!([name]));
         }
     }
 
@@ -109,6 +122,10 @@ impl Behaviour for CustomResourceDefinition {
             }
         }
         errors
+    }
+
+    fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
+        super::validation::validate_accepted_names(new)
     }
 
     /// Formats that are not known are not checked, which is said once.

@@ -56,10 +56,22 @@ fn label(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
+/// The names that a status says are served.
+pub(super) fn validate_accepted_names(object: &Value) -> Errors {
+    let mut errors = Errors::new();
+    validate_words(&At::object(object).get("status").get("acceptedNames"), &mut errors);
+    errors
+}
+
 fn validate_names(names_: &At<'_>, errors: &mut Errors) {
     for field in ["plural", "singular", "kind", "listKind"] {
         names_.get(field).must(errors);
     }
+    validate_words(names_, errors);
+}
+
+/// The words of names, where they are given.
+fn validate_words(names_: &At<'_>, errors: &mut Errors) {
     for field in ["plural", "singular"].map(|field| names_.get(field)) {
         if !field.is_empty() {
             label(&field, errors);

@@ -82,6 +82,10 @@ impl Behaviour for DaemonSet {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("template");
+        // Nothing but a change of the template counts.
+        if old.is_some_and(|old| old.pointer("/spec/template") == new.pointer("/spec/template")) {
+            return Vec::new();
+        }
         crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
     }
 

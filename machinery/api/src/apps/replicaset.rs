@@ -45,7 +45,9 @@ impl Behaviour for ReplicaSet {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("template");
-        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
+        let mut out = crate::core::pod_warnings::of_names(new, old);
+        out.extend(crate::core::pod_warnings::of_template(new, old, "/spec/template", &path));
+        out
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

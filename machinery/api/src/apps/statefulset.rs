@@ -44,8 +44,8 @@ impl Behaviour for StatefulSet {
         default_at(object, "/spec/replicas", 1);
         default_at(object, "/spec/revisionHistoryLimit", 10);
         for claim in items(object, "/spec/volumeClaimTemplates") {
-            default_at(claim, "/apiVersion", "v1");
-            default_at(claim, "/kind", "PersistentVolumeClaim");
+            put(claim, "/apiVersion", "v1");
+            put(claim, "/kind", "PersistentVolumeClaim");
             default_claim(claim);
         }
         default_template(object, "/spec/template");
@@ -74,8 +74,9 @@ impl Behaviour for StatefulSet {
         let mut out = crate::core::pod_warnings::of_template(new, old, "/spec/template", &path);
         // Upstream leaves the claim's spec out of the path.
         for claim in At::object(new).get("spec").get("volumeClaimTemplates").items() {
-            let spec = claim.get("spec");
-            crate::core::pod_warnings::of_claim_spec(&spec.with(claim.path), &mut out);
+            let (spec, path) = (claim.get("spec"), claim.path);
+            let path = if old.is_some() { path.child("Spec") } else { path };
+            crate::core::pod_warnings::of_claim_spec(&spec.with(path), &mut out);
         }
         if number(new, "/spec/revisionHistoryLimit") < 0 {
             let detail = "a negative value retains all historical revisions; a value >= 0 is recommended";

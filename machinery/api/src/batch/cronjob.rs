@@ -45,7 +45,10 @@ impl Behaviour for CronJob {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("jobTemplate").child("spec").child("template");
-        crate::core::pod_warnings::of_template(new, old, "/spec/jobTemplate/spec/template", &path)
+        let mut out = crate::core::pod_warnings::of_names(new, old);
+        out.extend(super::job::of_many_indexes(new, old, "/spec/jobTemplate/spec"));
+        out.extend(crate::core::pod_warnings::of_template(new, old, "/spec/jobTemplate/spec/template", &path));
+        out
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -93,7 +93,10 @@ impl Behaviour for Job {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("template");
-        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
+        let mut out = crate::core::pod_warnings::of_names(new, old);
+        out.extend(of_many_indexes(new, old, "/spec"));
+        out.extend(crate::core::pod_warnings::of_template(new, old, "/spec/template", &path));
+        out
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -160,4 +163,18 @@ fn duration(job: &Value, now: Timestamp) -> String {
         (None, _) => String::new(),
         (Some(start), end) => human_duration(end.unwrap_or(now).duration_since(start)),
     }
+}
+
+/// What is said of a job with so many indexes that its status may not hold those that failed.
+pub(super) fn of_many_indexes(new: &Value, old: Option<&Value>, pointer: &str) -> Option<String> {
+    let spec = new.pointer(pointer)?;
+    let is_same = old.is_some_and(|old| corten_meta::generation(old) == corten_meta::generation(new));
+    let is_many = number(spec, "/completions") > 100_000 && number(spec, "/parallelism") > 10_000;
+    let path = pointer.trim_start_matches('/').replace('/', ".");
+    (!is_same && is_many && text(spec, "/completionMode") == "Indexed").then(|| {
+        format!(
+            "{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, \
+             Kubernetes might not be able to track completedIndexes when a big number of indexes fail"
+        )
+    })
 }

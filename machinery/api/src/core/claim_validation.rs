@@ -32,10 +32,25 @@ pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors)
         &metadata.path.child("annotations"),
     ));
     errors.extend(labels(metadata.get("labels").value, &metadata.path.child("labels")));
-    for (field, _) in metadata.entries().filter(|(field, _)| !["annotations", "labels"].contains(field)) {
-        // Upstream makes the name of the field from that in its struct.
+    const OTHERS: [&str; 13] = [
+        "name",
+        "generateName",
+        "namespace",
+        "selfLink",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "ownerReferences",
+        "finalizers",
+        "managedFields",
+    ];
+    for field in OTHERS {
+        // Upstream makes the name of the field from that in its struct. A list without items is set.
         let set = metadata.get(field).with(metadata.path.child(if field == "uid" { "uID" } else { field }));
-        if set.is_set() && !set.is_empty() {
+        if set.is_set() && !(set.value.is_string() && set.is_empty()) {
             errors.push(set.forbidden("cannot be set"));
         }
     }

@@ -100,11 +100,9 @@ pub(super) fn validate_ephemeral_containers(spec: &At<'_>, pod: &Pod<'_>, errors
             errors.push(FieldError::not_found(&target.path, target.text()));
         }
         for field in FORBIDDEN.iter().map(|field| container.get(field)) {
-            // A handler that says nothing is still one; an empty list or no resources at all are not.
-            let is_held = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"].iter();
-            if !field.is_empty()
-                || (field.is_object() && is_held.into_iter().any(|f| field.path == container.path.child(f)))
-            {
+            // What is set to nothing is set; no resources at all are none.
+            let is_struct = field.path == container.path.child("resources");
+            if field.is_set() && !(is_struct && field.is_empty()) {
                 errors.push(field.forbidden(DETAIL));
             }
         }

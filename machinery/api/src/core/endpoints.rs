@@ -36,6 +36,22 @@ impl Behaviour for Endpoints {
         errors
     }
 
+    /// What our own controller wrote was looked at before.
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let mut out = Vec::new();
+        let labels = object.pointer("/metadata/labels");
+        let manager = labels.and_then(|labels| labels.get("endpoints.kubernetes.io/managed-by"));
+        if manager.is_some_and(|manager| manager == "endpoint-controller") {
+            return out;
+        }
+        for subset in At::object(object).get("subsets").items() {
+            for address in ["addresses", "notReadyAddresses"].iter().flat_map(|list| subset.get(list).items()) {
+                crate::address_warnings::ip(&address.get("ip"), &mut out);
+            }
+        }
+        out
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(object), format_endpoints(object).into(), age(object, now)]
     }

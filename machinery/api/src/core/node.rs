@@ -91,7 +91,10 @@ impl Behaviour for Node {
     fn warnings(&self, node: &Value, _old: Option<&Value>) -> Vec<String> {
         let is_given = !text(node, "/spec/externalID").is_empty();
         let why = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
-        is_given.then(|| why.to_string()).into_iter().collect()
+        let mut out: Vec<String> = is_given.then(|| why.to_string()).into_iter().collect();
+        let networks = At::object(node).get("spec").get("podCIDRs");
+        networks.items().for_each(|network| crate::address_warnings::cidr(&network, &mut out));
+        out
     }
 
     fn cells(&self, node: &Value, now: Timestamp) -> Vec<Value> {
@@ -125,12 +128,8 @@ fn mirror_pod_cidr(node: &mut Value) {
     let first = text(node, "/spec/podCIDRs/0").to_string();
     if one.is_empty() && !first.is_empty() {
         put(node, "/spec/podCIDR", first);
-    } else if !one.is_empty() && first.is_empty() {
+    } else if one != first {
         put(node, "/spec/podCIDRs", vec![one]);
-    } else if one != first
-        && let Some(of_list) = node.pointer_mut("/spec/podCIDRs/0")
-    {
-        *of_list = one.into();
     }
 }
 

@@ -5,8 +5,10 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::persistentvolume_validation::{validate_volume, validate_volume_update};
+use super::pod_warnings;
 use super::volume_cells::{access_modes, quantity, storage_class};
 use crate::cells::{age, name, or, text};
+use crate::check::At;
 use crate::defaulting::{absent, default_at};
 use crate::kind::{Behaviour, Kind};
 
@@ -47,6 +49,28 @@ impl Behaviour for PersistentVolume {
         } else if !is_same && (given.is_empty() || given == before) {
             crate::defaulting::put(new, SINCE, corten_meta::time::rfc3339(now));
         }
+    }
+
+    fn warnings(&self, volume: &Value, _old: Option<&Value>) -> Vec<String> {
+        const OPTIONS: (&str, &str) = (
+            "volume.beta.kubernetes.io/mount-options",
+            "deprecated since v1.31; use \"mountOptions\" attribute instead",
+        );
+        const OLD: [&str; 6] = ["cephfs", "photonPersistentDisk", "scaleIO", "storageOS", "glusterfs", "rbd"];
+        let mut out = pod_warnings::of_old_annotations(volume, &[pod_warnings::OLD_CLASS[0], OPTIONS]);
+        let spec = At::object(volume).get("spec");
+        let policy = spec.get("persistentVolumeReclaimPolicy");
+        if policy.text() == "Recycle" {
+            let instead = "Instead, the recommended approach is to use dynamic provisioning.";
+            out.push(format!("{}: The Recycle reclaim policy is deprecated. {instead}", policy.path));
+        }
+        let terms = spec.get("nodeAffinity").get("required").get("nodeSelectorTerms");
+        terms.items().for_each(|term| pod_warnings::of_node_selector_term(&term, false, &mut out));
+        for source in OLD.iter().filter(|source| spec.get(source).is_set()) {
+            let why = pod_warnings::OLD_VOLUMES.iter().find(|(kind, _)| kind == source).map(|(_, why)| *why);
+            out.extend(why.map(|why| format!("spec.{source}: {why}")));
+        }
+        out
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

@@ -34,7 +34,10 @@ pub(super) fn validate_volume(object: &Value) -> Errors {
 pub(crate) fn validate_volume_spec(spec: &At<'_>, name: &str, inline: bool, errors: &mut Errors) {
     if inline {
         const DETAIL: &str = "may not be specified in the context of inline volumes";
-        spec.forbids(errors, &["claimRef", "capacity"], DETAIL);
+        if spec.get("claimRef").is_set() {
+            errors.push(spec.get("claimRef").forbidden(DETAIL));
+        }
+        spec.forbids(errors, &["capacity"], DETAIL);
         if !spec.get("csi").is_object() {
             errors.push(spec.get("csi").required("has to be specified in the context of inline volumes"));
         }

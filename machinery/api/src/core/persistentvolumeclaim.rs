@@ -95,7 +95,7 @@ impl Behaviour for PersistentVolumeClaim {
     }
 
     fn warnings(&self, claim: &Value, _old: Option<&Value>) -> Vec<String> {
-        let mut out = Vec::new();
+        let mut out = super::pod_warnings::of_old_annotations(claim, &super::pod_warnings::OLD_CLASS);
         super::pod_warnings::of_claim_spec(&At::object(claim).get("spec"), &mut out);
         out
     }

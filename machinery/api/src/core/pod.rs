@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{pod_cells, pod_resize, pod_spec, pod_update, pod_validation};
 use crate::cells::{list, text};
+use crate::check::At;
 use crate::defaulting::{absent, items, put, remove};
 use crate::kind::{Behaviour, Kind, Role};
 
@@ -122,8 +123,17 @@ impl Behaviour for Pod {
         errors
     }
 
-    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
-        super::pod_warnings::of_pod(new)
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        // Pods are changed by programs, which read no warnings.
+        if old.is_none() { super::pod_warnings::of_pod(new) } else { Vec::new() }
+    }
+
+    fn status_warnings(&self, pod: &Value) -> Vec<String> {
+        let (status, mut out) = (At::object(pod).get("status"), Vec::new());
+        for address in ["podIPs", "hostIPs"].iter().flat_map(|list| status.get(list).items()) {
+            crate::address_warnings::ip(&address.get("ip"), &mut out);
+        }
+        out
     }
 
     fn cells(&self, pod: &Value, now: Timestamp) -> Vec<Value> {

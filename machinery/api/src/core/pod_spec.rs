@@ -3,6 +3,7 @@
 use corten_meta::Value;
 use serde_json::json;
 
+use super::resource_validation::{aggregate, is_huge_page};
 use crate::cells::text;
 use crate::defaulting::{absent, default_at, default_nonzero, items, object_at, put};
 
@@ -135,6 +136,40 @@ pub(crate) fn default_pod_only(pod: &mut Value) {
             if host_network {
                 items(container, "/ports").for_each(default_host_port);
             }
+        }
+    }
+    if let Some(spec) = object_at(pod, "/spec") {
+        default_pod_resources(spec);
+    }
+}
+
+/// What a pod as a whole asks for, where it says something about that: huge pages as many as its containers may have,
+/// requests as its containers have them, or else as its limits are.
+fn default_pod_resources(spec: &mut Value) {
+    let amounts = |spec: &Value, side: &str| {
+        spec.pointer(&format!("/resources/{side}")).and_then(Value::as_object).cloned().unwrap_or_default()
+    };
+    let (mut limits, mut requests) = (amounts(spec, "limits"), amounts(spec, "requests"));
+    if limits.is_empty() && requests.is_empty() {
+        return;
+    }
+    for (resource, sum) in aggregate(spec, "limits").into_iter().filter(|(resource, _)| is_huge_page(resource)) {
+        if !requests.contains_key(&resource) {
+            limits.entry(resource).or_insert_with(|| sum.to_string().into());
+        }
+    }
+    if !limits.is_empty() {
+        let is_shared = |resource: &str| matches!(resource, "cpu" | "memory");
+        for (resource, sum) in aggregate(spec, "requests").into_iter().filter(|(resource, _)| is_shared(resource)) {
+            requests.entry(resource).or_insert_with(|| sum.to_string().into());
+        }
+        for (resource, limit) in limits.iter().filter(|(resource, _)| is_shared(resource) || is_huge_page(resource)) {
+            requests.entry(resource.clone()).or_insert_with(|| limit.clone());
+        }
+    }
+    for (side, amounts) in [("limits", limits), ("requests", requests)] {
+        if !amounts.is_empty() {
+            put(spec, &format!("/resources/{side}"), amounts);
         }
     }
 }

@@ -6,6 +6,7 @@ use corten_meta::Value;
 use corten_meta::field::Path;
 
 use super::volume_warnings::overlapping_files;
+use crate::address_warnings;
 use crate::check::At;
 
 /// Labels of nodes that have newer names.
@@ -34,7 +35,7 @@ const OLD_ANNOTATIONS: &[(&str, &str)] = &[
 ];
 
 /// Kinds of volumes that are gone, or are going.
-const OLD_VOLUMES: &[(&str, &str)] = &[
+pub(crate) const OLD_VOLUMES: &[(&str, &str)] = &[
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
     ("scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
@@ -46,20 +47,44 @@ const OLD_VOLUMES: &[(&str, &str)] = &[
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
+/// How classes of storage were named before there was a field.
+pub(crate) const OLD_CLASS: [(&str, &str); 1] =
+    [("volume.beta.kubernetes.io/storage-class", "deprecated since v1.8; use \"storageClassName\" attribute instead")];
+
 const POD_SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const CONTAINER_SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// The warnings for a pod.
+/// The warnings for a new pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
-    warnings(&At::object(pod))
+    let mut out = Vec::new();
+    of_name(pod, "the Pod's hostname", &mut out);
+    out.extend(warnings(&At::object(pod)));
+    out
 }
 
-/// The warnings for a template of pods at a path, unless it is what it was.
+/// The warnings for something whose pods have names made of its own, when it is new.
+pub(crate) fn of_names(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let mut out = Vec::new();
+    if old.is_none() {
+        of_name(object, "Pod names and hostnames", &mut out);
+    }
+    out
+}
+
+fn of_name(object: &Value, used_in: &str, out: &mut Vec<String>) {
+    let problems = corten_meta::names::dns1123_label(corten_meta::name(object));
+    if !problems.is_empty() {
+        let (told, problems) =
+            ("which can result in surprising behavior; a DNS label is recommended", problems.join(" "));
+        out.push(format!("metadata.name: this is used in {used_in}, {told}: [{problems}]"));
+    }
+}
+
+/// The warnings for a template of pods at a path, when it is new or anything beside it changes.
 pub(crate) fn of_template(object: &Value, old: Option<&Value>, pointer: &str, path: &Path) -> Vec<String> {
+    let is_same = old.is_some_and(|old| corten_meta::generation(old) == corten_meta::generation(object));
     match object.pointer(pointer) {
-        Some(template) if old.and_then(|old| old.pointer(pointer)) != Some(template) => {
-            warnings(&At::new(template, path))
-        }
+        Some(template) if !is_same => warnings(&At::new(template, path)),
         _ => Vec::new(),
     }
 }
@@ -95,6 +120,8 @@ fn warnings(pod: &At<'_>) -> Vec<String> {
         out.push(format!("{}: must be >= 0; negative values are invalid and will be treated as 1", grace.path));
     }
     null_selectors(&spec, &mut out);
+    spec.get("dnsConfig").get("nameservers").items().for_each(|server| address_warnings::ip(&server, &mut out));
+    spec.get("hostAliases").items().for_each(|alias| address_warnings::ip(&alias.get("ip"), &mut out));
     out
 }
 
@@ -102,7 +129,8 @@ fn containers<'a>(spec: &At<'a>) -> Vec<At<'a>> {
     ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|list| spec.get(list).items()).collect()
 }
 
-fn old_label(key: &str) -> Option<&'static str> {
+/// What to say of a label of nodes that has a newer name.
+pub(crate) fn old_label(key: &str) -> Option<&'static str> {
     OLD_NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, why)| *why)
 }
 
@@ -113,14 +141,24 @@ fn old_node_labels(spec: &At<'_>, out: &mut Vec<String>) {
     let affinity = spec.get("affinity").get("nodeAffinity");
     let required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution").get("nodeSelectorTerms");
     let preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution");
-    let terms = required.items().chain(preferred.items().map(|term| term.get("preference")));
-    for key in terms.flat_map(|term| term.get("matchExpressions").items()).map(|expression| expression.get("key")) {
-        out.extend(old_label(key.text()).map(|why| format!("{}: {} is {why}", key.path, key.text())));
-    }
+    required.items().for_each(|term| of_node_selector_term(&term, false, out));
+    preferred.items().for_each(|term| of_node_selector_term(&term.get("preference"), true, out));
     for constraint in spec.get("topologySpreadConstraints").items() {
         let key = constraint.get("topologyKey");
         out.extend(old_label(key.text()).map(|why| format!("{}: {} is {why}", key.path, key.text())));
         null_selector(&constraint.get("labelSelector"), out);
+    }
+}
+
+/// The warnings for labels of nodes that a term asks for, and for values that no label can have.
+pub(crate) fn of_node_selector_term(term: &At<'_>, has_checked_values: bool, out: &mut Vec<String>) {
+    for expression in term.get("matchExpressions").items() {
+        let key = expression.get("key");
+        out.extend(old_label(key.text()).map(|why| format!("{}: {} is {why}", key.path, key.text())));
+        for value in expression.get("values").items().filter(|_| has_checked_values) {
+            let problems = corten_meta::names::label_value(value.text());
+            out.extend(problems.iter().map(|why| format!("{}: {} is invalid, {why}", value.path, value.text())));
+        }
     }
 }
 
@@ -146,6 +184,13 @@ fn old_annotations(pod: &At<'_>, out: &mut Vec<String>) {
     let annotations = pod.get("metadata").get("annotations");
     let old = OLD_ANNOTATIONS.iter().filter(|(key, _)| annotations.get(key).is_set());
     out.extend(old.map(|(key, why)| format!("{}: {why}", annotations.path.key(key))));
+}
+
+/// The warnings for annotations of an object that have become fields.
+pub(crate) fn of_old_annotations(object: &Value, old: &[(&str, &str)]) -> Vec<String> {
+    let annotations = At::object(object).get("metadata").get("annotations");
+    let given = old.iter().filter(|(key, _)| annotations.get(key).is_set());
+    given.map(|(key, why)| format!("{}: {why}", annotations.path.key(key))).collect()
 }
 
 fn seccomp_annotations(pod: &At<'_>, out: &mut Vec<String>) {
@@ -183,6 +228,7 @@ fn fractions(resources: &At<'_>, out: &mut Vec<String>) {
 /// The warnings for what a claim asks for.
 pub(crate) fn of_claim_spec(spec: &At<'_>, out: &mut Vec<String>) {
     fractions_of(&spec.get("resources").get("requests"), &["storage"], out);
+    fractions_of(&spec.get("resources").get("limits"), &["storage"], out);
 }
 
 fn fractions_of(resources: &At<'_>, names: &[&str], out: &mut Vec<String>) {
@@ -273,8 +319,9 @@ mod tests {
     #[test]
     fn what_is_surely_not_meant_is_warned_of() {
         let pod = json!({
-            "metadata": {"annotations": {"scheduler.alpha.kubernetes.io/critical-pod": ""}},
+            "metadata": {"name": "a.b", "annotations": {"scheduler.alpha.kubernetes.io/critical-pod": ""}},
             "spec": {
+                "dnsConfig": {"nameservers": ["FD00::1"]},
                 "nodeSelector": {"beta.kubernetes.io/os": "linux"},
                 "imagePullSecrets": [{"name": "a"}, {"name": "a"}],
                 "terminationGracePeriodSeconds": -1,
@@ -288,8 +335,10 @@ mod tests {
                 }],
             },
         });
+        let told = of_pod(&pod);
+        assert!(told[0].starts_with("metadata.name: this is used in the Pod's hostname, which can"), "{told:?}");
         assert_eq!(
-            of_pod(&pod),
+            told[1..],
             [
                 "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
                 "spec.topologySpreadConstraints[0].labelSelector: a null labelSelector results in matching no pod",
@@ -301,11 +350,12 @@ mod tests {
                 "spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]",
                 "spec.containers[0].ports[1]: duplicate port name \"x\" with spec.containers[0].ports[0], services and probes that select ports by name will use spec.containers[0].ports[0]",
                 "spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1",
+                "spec.dnsConfig.nameservers[0]: IPv6 address \"FD00::1\" should be in RFC 5952 canonical format (\"fd00::1\")",
             ]
         );
         let object = json!({"spec": {"template": pod}});
         let path = Path::root("spec").child("template");
-        assert_eq!(of_template(&object, None, "/spec/template", &path).len(), 10);
+        assert_eq!(of_template(&object, None, "/spec/template", &path).len(), 11);
         assert!(of_template(&object, Some(&object), "/spec/template", &path).is_empty());
     }
 }

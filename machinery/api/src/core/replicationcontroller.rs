@@ -50,7 +50,11 @@ impl Behaviour for ReplicationController {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("template");
-        crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
+        let mut out = crate::core::pod_warnings::of_names(new, old);
+        // Of a change upstream judges the template that was there.
+        let (judged, other) = old.map_or((new, None), |old| (old, Some(new)));
+        out.extend(crate::core::pod_warnings::of_template(judged, other, "/spec/template", &path));
+        out
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

@@ -38,7 +38,7 @@ pub(super) enum Of {
     Pod,
 }
 
-fn is_huge_page(resource: &str) -> bool {
+pub(super) fn is_huge_page(resource: &str) -> bool {
     resource.starts_with("hugepages-")
 }
 

@@ -34,6 +34,21 @@ impl Behaviour for ResourceQuota {
         validate_quota_status(new)
     }
 
+    /// What may be asked for at most is less than what may be used at most.
+    fn warnings(&self, quota: &Value, old: Option<&Value>) -> Vec<String> {
+        let hard = crate::check::At::object(quota).get("spec").get("hard");
+        let warning = |resource: &&str| {
+            let (request, limit) = (format!("requests.{resource}"), format!("limits.{resource}"));
+            let is_bare = !hard.get(&request).is_set() && matches!(*resource, "cpu" | "memory");
+            let request = if is_bare { (*resource).to_owned() } else { request };
+            let (asked, most) = (hard.get(&request).quantity()?, hard.get(&limit).quantity()?);
+            let told = format!("ResourceQuota {request} ({asked}) should be less than {limit} ({most})");
+            (asked > most).then_some(told)
+        };
+        let resources = ["cpu", "memory", "storage", "ephemeral-storage"];
+        resources.iter().filter(|_| old.is_none()).filter_map(warning).collect()
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let hard = object.pointer("/status/hard").and_then(Value::as_object);
         let mut resources: Vec<&String> = hard.into_iter().flat_map(|h| h.keys()).collect();

@@ -90,6 +90,10 @@ impl Behaviour for Service {
         super::service_warnings::warnings(service)
     }
 
+    fn status_warnings(&self, service: &Value) -> Vec<String> {
+        crate::address_warnings::load_balancers(service)
+    }
+
     fn cells(&self, service: &Value, now: Timestamp) -> Vec<Value> {
         let cluster_ip = text(service, "/spec/clusterIPs/0");
         let cluster_ip = crate::cells::or(cluster_ip, text(service, "/spec/clusterIP"));

@@ -62,6 +62,22 @@ impl Behaviour for EndpointSlice {
         vec![FieldError::invalid(&Path::root("addressType"), new["addressType"].clone(), "field is immutable")]
     }
 
+    /// What our own controllers wrote was looked at before.
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut out = Vec::new();
+        let (labels, kind) = (object.pointer("/metadata/labels"), text(object, "/addressType"));
+        let manager =
+            labels.and_then(|labels| labels.get("endpointslice.kubernetes.io/managed-by")).and_then(Value::as_str);
+        if old.is_none() && kind == "FQDN" {
+            out.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+        }
+        if !matches!(manager, Some("endpointslice-controller.k8s.io" | "endpointslicemirroring-controller.k8s.io")) {
+            let addresses = At::object(object).get("endpoints").items().flat_map(|one| one.get("addresses").items());
+            addresses.for_each(|address| crate::address_warnings::ip(&address, &mut out));
+        }
+        out
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let port = |p: &Value| match p.get("port").and_then(Value::as_i64) {
             Some(port) => port.to_string(),

@@ -34,6 +34,18 @@ impl Behaviour for Ingress {
         validation::validate_ingress_status(new, old)
     }
 
+    fn warnings(&self, ingress: &Value, old: Option<&Value>) -> Vec<String> {
+        const CLASS: &str = "kubernetes.io/ingress.class";
+        let is_told = ingress.pointer("/metadata/annotations").is_some_and(|given| given.get(CLASS).is_some());
+        let is_old = old.is_none() && is_told && crate::defaulting::absent(ingress, "/spec/ingressClassName");
+        let why = format!("annotation {CLASS:?} is deprecated, please use 'spec.ingressClassName' instead");
+        is_old.then_some(why).into_iter().collect()
+    }
+
+    fn status_warnings(&self, ingress: &Value) -> Vec<String> {
+        crate::address_warnings::load_balancers(ingress)
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let ports = if list(object, "/spec/tls").is_empty() { "80" } else { "80, 443" };
         vec![

@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::validation;
+use crate::address_warnings::cidr;
 use crate::cells::{age, format_selector, list, name};
+use crate::check::At;
 use crate::defaulting::{default_at, items, put};
 use crate::kind::{Behaviour, Kind};
 
@@ -17,6 +19,7 @@ pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
         .short(&["netpol"])
         .generation()
+        .counts_empty()
         .table("Name, Pod-Selector, Age")
         .behaviour(NetworkPolicy)
 }
@@ -36,6 +39,19 @@ impl Behaviour for NetworkPolicy {
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         validation::validate_network_policy(object)
+    }
+
+    fn warnings(&self, policy: &Value, _old: Option<&Value>) -> Vec<String> {
+        let (spec, mut out) = (At::object(policy).get("spec"), Vec::new());
+        for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
+            for block in
+                spec.get(rules).items().flat_map(|rule| rule.get(peers).items()).map(|peer| peer.get("ipBlock"))
+            {
+                cidr(&block.get("cidr"), &mut out);
+                block.get("except").items().for_each(|except| cidr(&except, &mut out));
+            }
+        }
+        out
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

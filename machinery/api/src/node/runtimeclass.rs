@@ -24,6 +24,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for RuntimeClass {
+    fn warnings(&self, class: &Value, _old: Option<&Value>) -> Vec<String> {
+        let selector = At::object(class).get("scheduling").get("nodeSelector");
+        let old = selector.entries().filter_map(|(key, _)| crate::core::pod_warnings::old_label(key));
+        old.map(|why| format!("{}: {why}", selector.path)).collect()
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         let class = At::object(object);
         let mut errors = Errors::new();

@@ -22,6 +22,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ResourceSlice {
+    fn warnings(&self, slice: &Value, _old: Option<&Value>) -> Vec<String> {
+        let driver = crate::cells::text(slice, "/spec/driver");
+        let why = format!("spec.driver: driver names should be lowercase; {driver:?} contains uppercase characters");
+        (driver != driver.to_lowercase()).then_some(why).into_iter().collect()
+    }
+
     fn unsupported_field(&self, field: &str) -> String {
         format!("field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: {field}")
     }

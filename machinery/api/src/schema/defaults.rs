@@ -13,19 +13,22 @@ use super::{Field, FieldType, Type, schema};
 /// Lists of which an empty one says something else than none: no scaling policy at all, instead of the usual ones.
 const TELLING: &str = "policies";
 
-/// Fills absent fields of a value of the named type, and drops those that are as good as absent.
-pub fn fill_defaults(type_name: &str, value: &mut Value) {
-    if let Some(t) = schema().type_(type_name) {
-        fill_type(t, value);
-    }
+/// Fills absent fields of a value of the named type, and drops those that are as good as absent. Says whether an empty
+/// list or map was among them, which upstream's rules can tell from an absent one (see [`recall_empty`]).
+pub fn fill_defaults(type_name: &str, value: &mut Value) -> bool {
+    schema().type_(type_name).is_some_and(|t| fill_type(t, value))
 }
 
-fn fill_type(t: &Type, value: &mut Value) {
-    let Some(object) = value.as_object_mut() else { return };
+fn fill_type(t: &Type, value: &mut Value) -> bool {
+    let Some(object) = value.as_object_mut() else { return false };
+    let mut lost = false;
     object.retain(|name, inner| match t.field(name) {
-        Some(field) if vanishes(field, inner) => false,
+        Some(field) if vanishes(field, inner) => {
+            lost |= is_collection(inner, &field.kind);
+            false
+        }
         Some(field) => {
-            fill_value(&field.kind, inner);
+            lost |= fill_value(&field.kind, inner);
             if is_rounded(field) {
                 inner.as_object_mut().into_iter().flatten().for_each(|(_, amount)| round_up(amount));
             }
@@ -42,6 +45,7 @@ fn fill_type(t: &Type, value: &mut Value) {
             object.insert(field.name.clone(), filled);
         }
     }
+    lost
 }
 
 /// Whether a field with this value is as good as absent. Zeros that are always written come back in the end.
@@ -100,33 +104,45 @@ fn fill_zeros_in(kind: &FieldType, value: &mut Value) {
     }
 }
 
-/// Puts back the empty lists, maps and texts that a client gave and that vanished. To upstream's validation they are
-/// still there, and its errors show them: `[]` and not null.
-pub fn recall_empty(given: &Value, object: &mut Value) {
-    match (given, object) {
-        (Value::Object(given), Value::Object(object)) => {
-            for (name, inner) in given {
-                let is_empty = match inner {
-                    Value::Array(list) => list.is_empty(),
-                    Value::Object(map) => map.is_empty(),
-                    Value::String(text) => text.is_empty(),
-                    _ => false,
-                };
-                match object.get_mut(name) {
-                    Some(present) if is_empty && present.is_null() => *present = inner.clone(),
-                    Some(present) => recall_empty(inner, present),
-                    None if is_empty => {
-                        object.insert(name.clone(), inner.clone());
-                    }
-                    None => {}
-                }
+/// Puts back the empty lists and maps that a client gave to an object of the named type and that vanished. To upstream's
+/// rules they are still there: some ask whether a list is set and not what it holds, and errors show `[]` and not null.
+pub fn recall_empty(type_name: &str, given: &Value, object: &mut Value) {
+    if let Some(t) = schema().type_(type_name) {
+        recall_type(t, given, object);
+    }
+}
+
+fn recall_type(t: &Type, given: &Value, object: &mut Value) {
+    let (Value::Object(given), Value::Object(object)) = (given, object) else { return };
+    for (field, inner) in given.iter().filter_map(|(name, inner)| Some((t.field(name)?, inner))) {
+        match object.get_mut(&field.name) {
+            Some(present) if !present.is_null() => recall_value(&field.kind, inner, present),
+            _ if vanishes(field, inner) && is_collection(inner, &field.kind) => {
+                object.insert(field.name.clone(), inner.clone());
             }
+            _ => {}
         }
-        (Value::Array(given), Value::Array(items)) => {
-            given.iter().zip(items).for_each(|(given, item)| recall_empty(given, item));
+    }
+}
+
+fn recall_value(kind: &FieldType, given: &Value, value: &mut Value) {
+    match (kind, given, value) {
+        (FieldType::Ref(id), given, value) => recall_type(schema().get(*id), given, value),
+        (FieldType::List(items), Value::Array(given), Value::Array(list)) => {
+            given.iter().zip(list).for_each(|(given, item)| recall_value(items, given, item));
+        }
+        (FieldType::Map(values), Value::Object(given), Value::Object(map)) => {
+            for (name, given) in given {
+                map.get_mut(name).into_iter().for_each(|item| recall_value(values, given, item));
+            }
         }
         _ => {}
     }
+}
+
+/// Whether a value that vanishes is one that upstream can tell from none: its bytes are a list too.
+fn is_collection(value: &Value, kind: &FieldType) -> bool {
+    value.is_array() || value.is_object() || (value.is_string() && *kind == FieldType::Bytes)
 }
 
 /// Writes lists and maps that are empty as upstream's store gives them back: its encoding knows no empty ones, so those
@@ -193,28 +209,30 @@ fn zero(kind: &FieldType) -> Value {
     }
 }
 
-fn fill_value(kind: &FieldType, value: &mut Value) {
+fn fill_value(kind: &FieldType, value: &mut Value) -> bool {
+    let mut lost = false;
     match kind {
-        FieldType::Ref(id) => fill_type(schema().get(*id), value),
+        FieldType::Ref(id) => lost = fill_type(schema().get(*id), value),
         FieldType::Quantity => canonicalize(value),
         FieldType::Time => rewrite_time(value, "2026-01-02T03:04:05Z".len(), time::rfc3339),
         FieldType::MicroTime => rewrite_time(value, "2026-01-02T03:04:05.000000Z".len(), time::rfc3339_micro),
         FieldType::List(items) => {
-            value.as_array_mut().into_iter().flatten().for_each(|item| fill_item(items, item));
+            value.as_array_mut().into_iter().flatten().for_each(|item| lost |= fill_item(items, item));
         }
         FieldType::Map(values) => {
-            value.as_object_mut().into_iter().flatten().for_each(|(_, item)| fill_item(values, item));
+            value.as_object_mut().into_iter().flatten().for_each(|(_, item)| lost |= fill_item(values, item));
         }
         _ => {}
     }
+    lost
 }
 
 /// An item of a list or a map is never absent.
-fn fill_item(kind: &FieldType, item: &mut Value) {
+fn fill_item(kind: &FieldType, item: &mut Value) -> bool {
     if item.is_null() {
         *item = zero(kind);
     }
-    fill_value(kind, item);
+    fill_value(kind, item)
 }
 
 /// A quantity that cannot be parsed stays as it is, for validation to find.
@@ -253,12 +271,14 @@ fn rewrite_time(value: &mut Value, length: usize, write: fn(jiff::Timestamp) -> 
     }
 }
 
-/// Whether a default says more than nothing.
-pub(super) fn is_real(default: &Value) -> bool {
-    match default {
-        Value::String(s) => !s.is_empty(),
-        Value::Number(n) => n.as_f64() != Some(0.0),
-        Value::Object(_) => true,
+/// Whether a field has a default that says more than nothing.
+pub(super) fn is_real(field: &Field) -> bool {
+    match &field.default {
+        Some(Value::String(s)) => !s.is_empty(),
+        Some(Value::Number(n)) => n.as_f64() != Some(0.0),
+        Some(Value::Object(_)) => true,
+        // Where absent is something else than false.
+        Some(Value::Bool(_)) => field.presence.is_pointer,
         _ => false,
     }
 }
@@ -308,13 +328,17 @@ mod tests {
 
     #[test]
     fn empty_lists_and_maps_that_were_given_come_back() {
-        let given = json!({"spec": {"args": [], "of": {}, "items": [{"values": []}, null], "kept": [1], "word": ""},
-                           "status": {"a": []}});
-        let mut object = json!({"spec": {"items": [{}, {"added": 1}], "kept": [1], "default": "x"}});
-        recall_empty(&given, &mut object);
-        let spec = json!({"args": [], "of": {}, "items": [{"values": []}, {"added": 1}], "kept": [1], "default": "x",
-                           "word": ""});
+        let spec = json!({"overhead": {}, "affinity": {}, "containers": [{"args": [], "resources": {"limits": {}}}, null],
+            "nodeName": ""});
+        let given = json!({"spec": spec, "unknown": []});
+        let mut object = json!({"spec": {"containers": [{"resources": {}}, {"name": "x"}], "dnsPolicy": "x"}});
+        let kind = "io.k8s.api.core.v1.Pod";
+        recall_empty(kind, &given, &mut object);
+        let spec = json!({"overhead": {}, "containers": [{"args": [], "resources": {"limits": {}}}, {"name": "x"}],
+            "dnsPolicy": "x"});
         assert_eq!(object, json!({"spec": spec}));
+        assert!(fill_defaults(kind, &mut object) && !fill_defaults(kind, &mut object));
+        assert_eq!(object["spec"].get("overhead"), None);
     }
 
     #[test]

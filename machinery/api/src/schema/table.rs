@@ -28,7 +28,7 @@ pub(super) fn parse(table: &str) -> Schema {
     for t in &mut types {
         t.declared = declared_order(&mut t.fields);
         t.beginnings = t.fields.iter().map(|field| beginning(&field.name)).collect();
-        let has_default = |at: &usize| t.fields[*at].default.as_ref().is_some_and(is_real);
+        let has_default = |at: &usize| is_real(&t.fields[*at]);
         t.defaults = (0..t.fields.len()).filter(has_default).collect();
     }
     mark(&mut types, |t| &mut t.zeros, |_, field| written_zero(field).is_some());

@@ -18,6 +18,16 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for CsiStorageCapacity {
+    fn warnings(&self, capacity: &Value, _old: Option<&Value>) -> Vec<String> {
+        let (topology, mut out) = (crate::check::At::object(capacity).get("nodeTopology"), Vec::new());
+        crate::core::pod_warnings::of_node_selector_term(&topology, false, &mut out);
+        for (label, _) in topology.get("matchLabels").entries() {
+            let why = crate::core::pod_warnings::old_label(label);
+            out.extend(why.map(|why| format!("nodeTopology.matchLabels.{label}: {why}")));
+        }
+        out
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         validation::validate_capacity(object)
     }

@@ -27,6 +27,13 @@ impl Behaviour for StorageClass {
         default_at(object, "/volumeBindingMode", "Immediate");
     }
 
+    fn warnings(&self, class: &Value, _old: Option<&Value>) -> Vec<String> {
+        let terms = crate::check::At::object(class).get("allowedTopologies");
+        let keys = terms.items().flat_map(|term| term.get("matchLabelExpressions").items()).map(|one| one.get("key"));
+        keys.filter_map(|key| Some(format!("{}: {}", key.path, crate::core::pod_warnings::old_label(key.text())?)))
+            .collect()
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         validation::validate_storage_class(object)
     }

@@ -197,3 +197,68 @@ fn changes_are_judged_beside_what_they_change() {
         &["spec.externalID: Forbidden: may not be updated"],
     )]);
 }
+
+/// A list or map that is given without items is still given: rules that ask whether it is set see it.
+#[test]
+fn what_is_given_empty_is_given() {
+    const NO_DEBUG: &str = "Forbidden: cannot be set for an Ephemeral Container";
+    let spec = json!({"containers": [{"name": "a", "image": "i"}]});
+    Subject::new("", "podtemplates", json!({"template": {"metadata": {}, "spec": spec}})).creates(&[
+        (
+            "/template/spec/ephemeralContainers",
+            json!([{"name": "e", "image": "i", "resizePolicy": [], "resources": {}, "command": [], "terminationMessagePolicy": "File"}]),
+            &[
+                &format!("template.spec.ephemeralContainers[0].resizePolicy: {NO_DEBUG}"),
+                "template.spec.ephemeralContainers: Forbidden: ephemeral containers not allowed in pod template",
+            ],
+        ),
+        (
+            "/template/spec/resources",
+            json!({"claims": [], "limits": {"cpu": "1"}}),
+            &["template.spec.resources.claims: Forbidden: claims may not be set for Resources at pod-level"],
+        ),
+    ]);
+    let slice = json!({"spec": {"driver": "a.b", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d"}]}});
+    Subject::new("resource.k8s.io", "resourceslices", slice).creates(&[(
+        "/spec/sharedCounters",
+        json!([]),
+        &["spec: Invalid value: \"\": only one of `sharedCounters` or `devices` is allowed"],
+    )]);
+    let claim =
+        json!({"spec": {"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "d"}}]}}}});
+    Subject::new("resource.k8s.io", "resourceclaimtemplates", claim).creates(&[(
+        "/spec/metadata",
+        json!({"ownerReferences": [], "generateName": "", "finalizers": ["a"], "namespace": "n", "labels": {}}),
+        &[
+            "spec.metadata.namespace: Forbidden: cannot be set",
+            "spec.metadata.ownerReferences: Forbidden: cannot be set",
+            "spec.metadata.finalizers: Forbidden: cannot be set",
+        ],
+    )]);
+    let affinity = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    Subject::new("", "services", affinity).creates(&[("/spec/sessionAffinityConfig", json!({}), &[])]);
+}
+
+#[test]
+fn defaults_of_several_fields_agree() {
+    let defaulted = |plural: &str, mut object: serde_json::Value| {
+        corten_api::lookup("", "v1", plural).expect("kind").default(&mut object);
+        object["spec"].clone()
+    };
+    let whole = |resources: serde_json::Value, containers: serde_json::Value| {
+        defaulted("pods", json!({"spec": {"resources": resources, "containers": containers}}))["resources"].clone()
+    };
+    let containers = json!([{"name": "a", "resources": {"requests": {"cpu": "100m", "ex.io/x": "1"}}},
+        {"name": "b", "resources": {"limits": {"cpu": "200m", "hugepages-2Mi": "2Mi"}}}]);
+    assert_eq!(
+        whole(json!({"limits": {"cpu": "1", "memory": "1Gi"}}), containers.clone()),
+        json!({"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"},
+               "requests": {"cpu": "300m", "memory": "1Gi", "hugepages-2Mi": "2Mi"}})
+    );
+    assert_eq!(whole(json!({}), containers), json!({}));
+    let node = json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00::/64"]}});
+    assert_eq!(defaulted("nodes", node)["podCIDRs"], json!(["10.0.0.0/24"]));
+    let volume = json!({"spec": {"azureDisk": {"diskName": "d", "diskURI": "u"}}});
+    assert_eq!(defaulted("persistentvolumes", volume)["azureDisk"]["readOnly"], false);
+}

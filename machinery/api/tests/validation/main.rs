@@ -45,9 +45,10 @@ impl Subject {
         if !pointer.is_empty() {
             corten_meta::set(&mut object, pointer, value.clone());
         }
-        self.kind.default(&mut object);
+        let given = object.clone();
+        let lost = self.kind.default(&mut object);
         self.kind.drop_gated(&mut object);
-        object
+        if lost { self.kind.as_given(&object, given, &["metadata"]) } else { object }
     }
 
     fn creates(&self, cases: &[Case<'_>]) {
