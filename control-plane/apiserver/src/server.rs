@@ -28,7 +28,7 @@ use crate::encryption::{self, Transformer};
 use crate::error::Error;
 use crate::flow_control::{self, FlowControl};
 use crate::health::Health;
-use crate::metrics::Metrics;
+use crate::metrics::{AUTHENTICATION_CONFIGURATION, AUTHORIZATION_CONFIGURATION, ENCRYPTION_CONFIGURATION, Metrics};
 use crate::openapi::OpenApi;
 use crate::pipeline::Limits;
 use crate::proxy::Kubelets;
@@ -100,6 +100,7 @@ impl Server {
         custom_resources::reconcile(&server).await.map_err(|status| Error::Bootstrap(status.message))?;
         flow_control::reconcile(&server).await;
         server.start_tasks();
+        server.note_configurations();
         server.health.mark_ready();
         Ok(server)
     }
@@ -110,7 +111,7 @@ impl Server {
         let (transformer, configuration) =
             (Arc::clone(&self.registry.transformer), self.config.encryption_configuration.clone());
         let tasks: [BoxFuture<'static, ()>; 9] = [
-            Box::pin(encryption::run(transformer, configuration, shutdown())),
+            Box::pin(encryption::run(server(), transformer, configuration, shutdown())),
             Box::pin(custom_resources::run(server(), shutdown())),
             Box::pin(flow_control::run(server(), shutdown())),
             Box::pin(authorization::run(server(), shutdown())),
@@ -142,6 +143,27 @@ impl Server {
     pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
         let identity = Identity::InProcess(user.authenticated());
         InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, address: None, expires: None }) }
+    }
+
+    /// The hash of the name that this server has in the API; who has none has no hash.
+    pub(crate) fn id_hash(&self) -> String {
+        let name = self.config.hostname.as_deref().map(bootstrap::identity::name);
+        crate::metrics::hash(&name.unwrap_or_default())
+    }
+
+    /// Notes the configurations that the server was started with.
+    fn note_configurations(&self) {
+        let config = &self.config;
+        let authorization = config.authorization.as_ref().map(|authorization| &authorization.configuration);
+        for (of, text) in [
+            (&AUTHENTICATION_CONFIGURATION, config.authentication_configuration.as_ref()),
+            (&AUTHORIZATION_CONFIGURATION, authorization),
+            (&ENCRYPTION_CONFIGURATION, config.encryption_configuration.as_ref()),
+        ] {
+            if let Some(text) = text {
+                self.metrics.configured(of, self, &text.borrow());
+            }
+        }
     }
 
     /// Makes the discovery documents anew, of what is served here and elsewhere.

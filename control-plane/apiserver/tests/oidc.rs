@@ -112,6 +112,22 @@ async fn a_token_is_reviewed() {
     }
     assert_eq!(name, "cel:jane");
     assert_ne!(review(issuer.token(&with("sub", json!("eve")))).await["authenticated"], true);
+    check_counts(&server).await;
+}
+
+/// All of it was counted: the reload, the configuration and the keys in use, and the tokens.
+async fn check_counts(server: &TestServer) {
+    let request = http::Request::get("/metrics").body(Default::default()).unwrap();
+    let reply = server.user("admin", &["system:masters"]).call(request).await;
+    let corten_apiserver::Body::Full(text) = reply.into_body() else { panic!("metrics are one text") };
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let samples = |beginning: &str| text.lines().filter(|line| line.starts_with(beginning)).count();
+    let reloads = "apiserver_authentication_config_controller_automatic_reloads_total";
+    assert_eq!(samples(&format!("{reloads}{{apiserver_id_hash=\"\",status=\"success\"}}")), 1, "{text}");
+    assert_eq!(samples("apiserver_authentication_config_controller_last_config_info{"), 1, "{text}");
+    let jwt = "apiserver_authentication_jwt_authenticator";
+    assert_eq!(samples(&format!("{jwt}_jwks_fetch_last_key_set_info{{")), 1, "{text}");
+    assert_eq!(samples(&format!("{jwt}_latency_seconds_count{{")), 2, "good ones and bad ones: {text}");
 }
 
 /// The code of a request without a credential.

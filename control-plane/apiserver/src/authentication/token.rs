@@ -97,7 +97,7 @@ impl Tokens {
         if let Some(result) = bootstrap_token::authenticate(server, token) {
             return result.map(|user| Authenticated { user, audiences: audiences.to_vec() });
         }
-        if let Some(result) = server.issuers.load_full().authenticate(token).await {
+        if let Some(result) = server.issuers.load_full().authenticate(server, token).await {
             return result.map(|found| Authenticated { audiences: audiences.to_vec(), ..found });
         }
         let claims = match (self.claims(token), &server.token_webhook) {

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::authentication::User;
 use crate::config::{Authorization, Config};
 use crate::error::Error;
-use crate::metrics::{AUTHORIZATION_RELOADED_AT, AUTHORIZATION_RELOADS};
+use crate::metrics::AUTHORIZATION_CONFIGURATION;
 use crate::request::RequestInfo;
 use crate::server::Server;
 use webhook::Webhook;
@@ -227,7 +227,7 @@ pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
         let text = settings.configuration.borrow_and_update().clone();
         let Some(server) = server.upgrade() else { return };
         let read = Authorizers::read(&text, &settings);
-        server.metrics.reloaded(&AUTHORIZATION_RELOADS, &AUTHORIZATION_RELOADED_AT, &server, read.is_ok());
+        server.metrics.reloaded(&AUTHORIZATION_CONFIGURATION, &server, &text, read.is_ok());
         match read {
             Ok(authorizers) => {
                 server.authorizers.store(Arc::new(authorizers));

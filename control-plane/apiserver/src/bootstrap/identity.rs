@@ -29,12 +29,6 @@ pub fn name(hostname: &str) -> String {
     format!("apiserver-{}", base32(&hash[..16]))
 }
 
-/// The name of the server on a machine, as metrics tell it.
-pub fn hash(hostname: &str) -> String {
-    let hash = sha2::Sha256::digest(name(hostname).as_bytes());
-    hash.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
-}
-
 /// Base 32 in small letters, without padding.
 fn base32(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";

@@ -17,7 +17,7 @@ mod plugin;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -28,6 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::metrics::ENCRYPTION_CONFIGURATION;
+use crate::server::Server;
 use ciphers::Keys;
 use configuration::{ProviderConfig, Rule};
 use kms::Kms;
@@ -250,6 +252,7 @@ impl Transformer {
 
 /// Follows the configuration and the plugins until shutdown.
 pub async fn run(
+    server: Weak<Server>,
     transformer: Arc<Transformer>,
     mut configuration: Option<watch::Receiver<String>>,
     shutdown: CancellationToken,
@@ -270,7 +273,11 @@ pub async fn run(
             changed = changed => if changed.is_err() { configuration = None },
         }
         let Some(text) = configuration.as_mut().map(|c| c.borrow_and_update().clone()) else { continue };
-        match transformer.configure(&text).await {
+        let configured = transformer.configure(&text).await;
+        if let Some(server) = server.upgrade() {
+            server.metrics.reloaded(&ENCRYPTION_CONFIGURATION, &server, &text, configured.is_ok());
+        }
+        match configured {
             Ok(()) => tracing::info!("the encryption configuration was read again"),
             Err(e) => tracing::error!(error = e, "the new encryption configuration is not used"),
         }

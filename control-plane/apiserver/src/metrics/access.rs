@@ -18,6 +18,7 @@ const QUESTION: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 const WEBHOOK: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 const CONDITIONS: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
 const WATCH_LIST: &[f64] = &[0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0];
+const JWT: &[f64] = &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const POLICY: &[f64] = &[0.000_000_5, 0.001, 0.01, 0.1, 1.0];
 
 macro_rules! families {
@@ -78,14 +79,59 @@ families! {
         "Requests that the server ended to protect itself.";
     VALID_TOKENS = "serviceaccount_valid_tokens_total", Kind::Counter, [], "Uses of tokens that are bound and expire.";
     LEGACY_TOKENS = "serviceaccount_legacy_tokens_total", Kind::Counter, [], "Uses of tokens of Secrets.";
-    AUTHENTICATION_RELOADS = "apiserver_authentication_config_controller_automatic_reloads_total", Kind::Counter,
-        ["apiserver_id_hash", "status"], "Reloads of the authentication configuration.";
-    AUTHENTICATION_RELOADED_AT = "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds",
-        Kind::Gauge, ["apiserver_id_hash", "status"], "When the authentication configuration was last reloaded.";
-    AUTHORIZATION_RELOADS = "apiserver_authorization_config_controller_automatic_reloads_total", Kind::Counter,
-        ["apiserver_id_hash", "status"], "Reloads of the authorization configuration.";
-    AUTHORIZATION_RELOADED_AT = "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
-        Kind::Gauge, ["apiserver_id_hash", "status"], "When the authorization configuration was last reloaded.";
+    JWT_SECONDS = "apiserver_authentication_jwt_authenticator_latency_seconds", Kind::Histogram(JWT),
+        ["jwt_issuer_hash", "result"], "How long it took to judge the tokens of an issuer.";
+    JWKS_FETCHED_AT = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds", Kind::Gauge,
+        ["apiserver_id_hash", "jwt_issuer_hash", "result"], "When the keys of an issuer were last fetched.";
+    JWKS_INFO = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info", Kind::Gauge,
+        ["apiserver_id_hash", "hash", "jwt_issuer_hash"], "The keys of an issuer that were last fetched.";
+}
+
+/// What is counted of a configuration that may change while the server runs.
+pub struct Configuration {
+    reloads: Family,
+    reloaded_at: Family,
+    info: Family,
+}
+
+macro_rules! configurations {
+    ($($name:ident = $what:literal;)*) => {
+        $(pub static $name: Configuration = Configuration {
+            reloads: Family {
+                name: concat!("apiserver_", $what, "_config_controller_automatic_reloads_total"),
+                kind: Kind::Counter,
+                labels: &["apiserver_id_hash", "status"],
+                help: concat!("Reloads of the ", $what, " configuration."),
+            },
+            reloaded_at: Family {
+                name: concat!("apiserver_", $what, "_config_controller_automatic_reload_last_timestamp_seconds"),
+                kind: Kind::Gauge,
+                labels: &["apiserver_id_hash", "status"],
+                help: concat!("When the ", $what, " configuration was last reloaded."),
+            },
+            info: Family {
+                name: concat!("apiserver_", $what, "_config_controller_last_config_info"),
+                kind: Kind::Gauge,
+                labels: &["apiserver_id_hash", "hash"],
+                help: concat!("The ", $what, " configuration that is in use."),
+            },
+        };)*
+    };
+}
+
+configurations! {
+    AUTHENTICATION_CONFIGURATION = "authentication";
+    AUTHORIZATION_CONFIGURATION = "authorization";
+    ENCRYPTION_CONFIGURATION = "encryption";
+}
+
+/// A text that is no label, as one; nothing stays nothing.
+pub fn hash(text: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// How one kind of question ended, with how long it took: authentication or authorization.
@@ -153,13 +199,38 @@ impl Metrics {
         self.rare.series(family, labels).observe(took.as_secs_f64());
     }
 
-    /// Counts the reload of a configuration.
-    pub fn reloaded(&self, reloads: &'static Family, at: &'static Family, server: &Server, success: bool) {
-        // Who has no name in the API has the hash of none.
-        let id = server.config.hostname.as_deref().map(crate::bootstrap::identity::hash).unwrap_or_default();
+    /// Notes which configuration is in use.
+    pub fn configured(&self, of: &'static Configuration, server: &Server, text: &str) {
+        self.rare.only(&of.info, 1, &[&server.id_hash(), &hash(text)]);
+    }
+
+    /// Counts the reload of a configuration; what it says is in use if it was good.
+    pub fn reloaded(&self, of: &'static Configuration, server: &Server, text: &str, success: bool) {
+        let id = server.id_hash();
         let labels = [id.as_str(), if success { "success" } else { "failure" }];
-        self.add(reloads, &labels);
-        self.rare.series(at, &labels).set(jiff::Timestamp::now().as_second() as f64);
+        self.add(&of.reloads, &labels);
+        self.rare.series(&of.reloaded_at, &labels).set(jiff::Timestamp::now().as_second() as f64);
+        if success {
+            self.configured(of, server, text);
+        }
+    }
+
+    /// Counts that the keys of an issuer were fetched: those in the text, or none.
+    pub fn fetched_keys(&self, server: &Server, issuer: &str, keys: Option<&str>) {
+        let (id, issuer) = (server.id_hash(), hash(issuer));
+        let result = if keys.is_some() { "success" } else { "failure" };
+        let at = self.rare.series(&JWKS_FETCHED_AT, &[&id, &issuer, result]);
+        at.set(jiff::Timestamp::now().as_second() as f64);
+        if let Some(keys) = keys {
+            // One set of keys an issuer.
+            self.rare.only(&JWKS_INFO, 1, &[&id, &hash(keys), &issuer]);
+        }
+    }
+
+    /// Counts how long it took to judge a token of an issuer.
+    pub fn judged(&self, issuer: &str, success: bool, took: Duration) {
+        let result = if success { "success" } else { "failure" };
+        self.took(&JWT_SECONDS, &[&hash(issuer), result], took);
     }
 
     /// The rare series, and what became of the frequent ones that share a family with them.

@@ -99,6 +99,18 @@ impl Registry {
         members.entry(labels).or_insert_with(|| Arc::new(Series::new(family.kind))).clone()
     }
 
+    /// Sets the series with these labels to one, and takes away those that differ from it in the label at `place` alone:
+    /// of what it names there is one at a time.
+    pub fn only(&self, family: &'static Family, place: usize, labels: &[&str]) {
+        let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, members)) = families.get_mut(family.name) {
+            let is_other = |at: usize, value: &str| labels.get(at).is_some_and(|label| *label != value);
+            members.retain(|values, _| values.iter().enumerate().any(|(at, value)| at != place && is_other(at, value)));
+        }
+        drop(families);
+        self.series(family, labels).set(1.0);
+    }
+
     /// Everything in the text format, by name.
     pub fn render(&self) -> String {
         let mut out = Exposition::default();
@@ -139,6 +151,19 @@ mod tests {
     static SECONDS: Family =
         Family { name: "a_seconds", kind: Kind::Histogram(&BOUNDS), labels: &["result"], help: "How long." };
     static COUNT: Family = Family { name: "b_total", kind: Kind::Counter, labels: &[], help: "How often." };
+
+    static INFO: Family = Family { name: "c_info", kind: Kind::Gauge, labels: &["hash", "of"], help: "Which." };
+
+    #[test]
+    fn of_some_there_is_only_one() {
+        let registry = Registry::default();
+        for (hash, of) in [("1", "a"), ("2", "b"), ("3", "a")] {
+            registry.only(&INFO, 0, &[hash, of]);
+        }
+        let text = registry.render();
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(samples, ["c_info{hash=\"2\",of=\"b\"} 1", "c_info{hash=\"3\",of=\"a\"} 1"]);
+    }
 
     #[test]
     fn series_are_kept_by_label_and_buckets_are_cumulative() {

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::token::Authenticated;
 use crate::config::{Config, RemoteServer};
 use crate::error::Error;
-use crate::metrics::{AUTHENTICATION_RELOADED_AT, AUTHENTICATION_RELOADS};
+use crate::metrics::AUTHENTICATION_CONFIGURATION;
 use crate::outbound::Caller;
 use crate::server::Server;
 use configuration::{Anonymous, Configuration, Issuer};
@@ -68,7 +68,7 @@ impl Issuers {
     }
 
     /// Whose token this is; `None` if no configured issuer claims to have made it.
-    pub async fn authenticate(&self, token: &str) -> Option<Result<Authenticated, String>> {
+    pub async fn authenticate(&self, server: &Server, token: &str) -> Option<Result<Authenticated, String>> {
         if self.known.is_empty() {
             return None;
         }
@@ -78,13 +78,17 @@ impl Issuers {
         let (header, claims) = (json(header)?, json(payload)?);
         let known = self.known.iter().find(|known| claims["iss"] == known.issuer.url.as_str())?;
         let signature = BASE64URL.decode(signature).ok()?;
-        Some(known.check(&header, &claims, message, &signature).await)
+        let began = Instant::now();
+        let result = known.check(server, &header, &claims, message, &signature).await;
+        server.metrics.judged(&known.issuer.url, result.is_ok(), began.elapsed());
+        Some(result)
     }
 }
 
 impl Known {
     async fn check(
         &self,
+        server: &Server,
         header: &Value,
         claims: &Value,
         message: &str,
@@ -92,10 +96,10 @@ impl Known {
     ) -> Result<Authenticated, String> {
         let text = |key: &str| header[key].as_str().unwrap_or_default();
         let (algorithm, id) = (text("alg"), text("kid"));
-        let mut keys = self.keys(None).await?;
+        let mut keys = self.keys(server, None).await?;
         if !keys.verify(algorithm, id, message.as_bytes(), signature) {
             // The issuer may have changed its keys since.
-            keys = self.keys(Some(&keys)).await?;
+            keys = self.keys(server, Some(&keys)).await?;
             if !keys.verify(algorithm, id, message.as_bytes(), signature) {
                 return Err("failed to verify signature: no keys matches jwk keyid".to_owned());
             }
@@ -106,7 +110,7 @@ impl Known {
     }
 
     /// The keys of the issuer; anew if they are still those that did not help.
-    async fn keys(&self, useless: Option<&Arc<Keys>>) -> Result<Arc<Keys>, String> {
+    async fn keys(&self, server: &Server, useless: Option<&Arc<Keys>>) -> Result<Arc<Keys>, String> {
         let mut fetched = self.keys.lock().await;
         let stale = match (&fetched.at, useless) {
             (None, _) => true,
@@ -116,8 +120,10 @@ impl Known {
         if stale {
             let fresh = self.fetch().await;
             fetched.at = Some(Instant::now());
+            let text = fresh.as_ref().ok().map(Value::to_string);
+            server.metrics.fetched_keys(server, &self.issuer.url, text.as_deref());
             match fresh {
-                Ok(keys) => fetched.keys = Arc::new(keys),
+                Ok(document) => fetched.keys = Arc::new(Keys::from_jwks(&document)),
                 Err(e) if useless.is_none() => {
                     fetched.at = None;
                     return Err(e);
@@ -130,7 +136,8 @@ impl Known {
         Ok(Arc::clone(&fetched.keys))
     }
 
-    async fn fetch(&self) -> Result<Keys, String> {
+    /// The document of the keys.
+    async fn fetch(&self) -> Result<Value, String> {
         let discovery = self.issuer.discovery_url();
         let document = self.get(&discovery).await?;
         let said = document["issuer"].as_str().unwrap_or_default();
@@ -141,7 +148,7 @@ impl Known {
             ));
         }
         let at = document["jwks_uri"].as_str().ok_or("the discovery document has no jwks_uri")?;
-        Ok(Keys::from_jwks(&self.get(at).await?))
+        self.get(at).await
     }
 
     async fn get(&self, url: &str) -> Result<Value, String> {
@@ -162,10 +169,10 @@ pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             changed = configuration.changed() => if changed.is_err() { return },
         }
-        configuration.mark_unchanged();
+        let text = configuration.borrow_and_update().clone();
         let Some(server) = server.upgrade() else { return };
         let read = Issuers::new(&server.config);
-        server.metrics.reloaded(&AUTHENTICATION_RELOADS, &AUTHENTICATION_RELOADED_AT, &server, read.is_ok());
+        server.metrics.reloaded(&AUTHENTICATION_CONFIGURATION, &server, &text, read.is_ok());
         match read {
             Ok(issuers) => {
                 server.issuers.store(Arc::new(issuers));
