@@ -215,8 +215,8 @@ impl Model {
             Action::AskScale(_) | Action::Relay { .. } => Ok(()),
             Action::Unused { claim } => {
                 let view: &dyn View = self;
-                match view.all::<Pod>(&claim.namespace).iter().any(|pod| uses(pod, &claim.name)) {
-                    true => Err(format!("{claim} is used")),
+                match view.all::<Pod>(claim.namespace()).iter().any(|pod| uses(pod, claim)) {
+                    true => Err(format!("{} is used", claim.name())),
                     false => Ok(()),
                 }
             }

@@ -1,13 +1,14 @@
 //! Volumes, claims and classes in use are not taken away: a finalizer holds them until nothing uses them any more.
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use corten_api::k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::runtime::{Action, Controller, Plan, View, Watch, decode, key_of};
+use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
+use crate::workload::owner::is_controlled_by;
 use crate::workload::pods;
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
@@ -33,7 +34,7 @@ impl Controller for ClaimProtectionController {
         let claim: PersistentVolumeClaim = view.typed(key)?;
         // Only a claim on its way out needs to know who uses it.
         let leaving = claim.metadata.deletion_timestamp.is_some();
-        let used = leaving && view.all::<Pod>(&key.namespace).iter().any(|pod| uses(pod, &key.name));
+        let used = leaving && view.all::<Pod>(&key.namespace).iter().any(|pod| uses(pod, &claim));
         Some((claim, used))
     }
 
@@ -41,7 +42,7 @@ impl Controller for ClaimProtectionController {
         let mut plan = protect(claim, CLAIM_FINALIZER, *used);
         // A pod may have been placed a moment ago: with its claim it would lose what it has written.
         if !plan.is_empty() && claim.metadata.deletion_timestamp.is_some() {
-            plan.actions.insert(0, Action::Unused { claim: key_of(claim) });
+            plan.actions.insert(0, Action::Unused { claim: Box::new(claim.clone()) });
         }
         plan
     }
@@ -118,9 +119,29 @@ fn left<K: Typed>(change: &Change, classes: fn(&K) -> Vec<String>) -> Vec<Key> {
     before.into_iter().filter(|class| !after.contains(class)).map(|class| Key::new("", class)).collect()
 }
 
-/// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted.
-pub fn uses(pod: &Pod, claim: &str) -> bool {
-    !pods::node_name(pod).is_empty() && claims_of(pod).any(|name| name == claim)
+/// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted. A claim of an ephemeral volume
+/// is used by the pod that it was made for, not by another of its name, and no longer than until the node is done with
+/// it: the pod itself may wait for the claim to go.
+pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let named = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => source.claim_name == claim.name(),
+        (None, Some(_)) => {
+            claim_of_ephemeral(pod, volume) == claim.name()
+                && is_controlled_by(&claim.metadata, pod.metadata.uid.as_deref().unwrap_or_default())
+                && !is_shut_down(pod)
+        }
+        _ => false,
+    };
+    !pods::node_name(pod).is_empty() && pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(named)
+}
+
+/// Whether the node is done with a pod, or somebody had it removed by force.
+fn is_shut_down(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
+}
+
+fn claim_of_ephemeral(pod: &Pod, volume: &Volume) -> String {
+    format!("{}-{}", pod.name(), volume.name)
 }
 
 /// The claims of a pod by name, those of ephemeral volumes included.
@@ -128,16 +149,17 @@ pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => Some(source.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", pod.name(), volume.name)),
+        (None, Some(_)) => Some(claim_of_ephemeral(pod, volume)),
         _ => None,
     })
 }
 
 /// A pod that ended its use may be what a claim waits for.
 fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
-    let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()).and_then(decode::<Pod>) else {
-        return Vec::new();
-    };
+    let gone = change.new.is_none();
+    // Of those that are left only who is on its way out may have ended its use: most are not even decoded.
+    let version = change.object().filter(|pod| gone || pod.header.deletion_timestamp.is_some());
+    let Some(pod) = version.and_then(decode::<Pod>).filter(|pod| gone || is_shut_down(pod)) else { return Vec::new() };
     claims_of(&pod).map(|name| Key::new(change.key.namespace.clone(), name)).collect()
 }
 
@@ -193,6 +215,36 @@ mod tests {
             assert_eq!(finalizers(&model), kept, "a pod on {node:?}");
         }
         assert_eq!(mapped::<Pod>(&ClaimProtectionController, &model, Some(&user("n")), None), ["default/data"]);
+    }
+
+    /// The claim of an ephemeral volume goes with its pod: another pod of its name waits for that, and one that is
+    /// deleted after its dependents, too.
+    #[test]
+    fn the_claim_of_an_ephemeral_volume_is_held_for_its_own_pod_alone() {
+        let template = json!({"spec": {}});
+        let volumes = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": template}}]);
+        let user = |uid: &str| pod("p").on("n").set("/metadata/uid", json!(uid)).set("/spec/volumes", volumes.clone());
+        let ending =
+            |grace: i64| user("own").deleting().set("/metadata/deletionGracePeriodSeconds", json!(grace)).value();
+        for (what, user, kept) in [
+            ("its own", user("own").value(), 1),
+            ("another", user("other").value(), 0),
+            ("ending", ending(30), 1),
+            ("shut down", ending(0), 0),
+        ] {
+            let mut model = Model::default();
+            let mut claim = claim(true);
+            claim["metadata"]["name"] = json!("p-v");
+            claim["metadata"]["ownerReferences"] =
+                json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "own", "controller": true}]);
+            model.put(claim);
+            model.put(user.clone());
+            converges(&ClaimProtectionController, &mut model, "default", "p-v");
+            let left = model.value("PersistentVolumeClaim", "default", "p-v")["metadata"]["finalizers"].take();
+            assert_eq!(left.as_array().map_or(0, Vec::len), kept, "{what}");
+            let woken = mapped::<Pod>(&ClaimProtectionController, &model, Some(&user), Some(&user));
+            assert_eq!(woken.len(), usize::from(what == "shut down"), "{what}");
+        }
     }
 
     #[test]

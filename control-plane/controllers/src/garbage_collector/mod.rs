@@ -3,6 +3,7 @@
 //! Works on every resource that can be listed, watched and deleted, custom ones included. Before it takes an owner
 //! for gone it asks the API server, by uid: a cache that lags must never cost anybody an object.
 
+mod absent;
 mod decide;
 mod wake;
 
@@ -15,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::monitors::{Listener, Monitors};
+use absent::Absent;
 use decide::{Decision, FOREGROUND, ORPHAN, OwnerState, blocks, circular_owners, decide, waits_for_dependents};
 
 const WORKERS: usize = 8;
@@ -30,22 +32,23 @@ pub struct Item {
 pub struct GarbageCollector {
     client: Client,
     queue: WorkQueue<Item>,
+    absent: Arc<Absent>,
 }
 
 impl GarbageCollector {
     pub fn new(client: Client, queue: WorkQueue<Item>) -> GarbageCollector {
-        GarbageCollector { client, queue }
+        GarbageCollector { client, queue, absent: Arc::default() }
     }
 
     pub fn listener(&self) -> Listener {
-        wake::listener(self.queue.clone())
+        wake::listener(self.queue.clone(), self.absent.clone())
     }
 
     pub async fn run(self, monitors: Arc<Monitors>, shutdown: CancellationToken) {
         let mut tasks = JoinSet::new();
         for _ in 0..WORKERS {
-            let (client, queue) = (self.client.clone(), self.queue.clone());
-            tasks.spawn(Collector { client, queue, monitors: monitors.clone() }.run());
+            let (client, queue, absent) = (self.client.clone(), self.queue.clone(), self.absent.clone());
+            tasks.spawn(Collector { client, queue, absent, monitors: monitors.clone() }.run());
         }
         shutdown.cancelled().await;
         self.queue.shut_down();
@@ -56,6 +59,7 @@ impl GarbageCollector {
 struct Collector {
     client: Client,
     queue: WorkQueue<Item>,
+    absent: Arc<Absent>,
     monitors: Arc<Monitors>,
 }
 
@@ -88,6 +92,10 @@ impl Collector {
         let dependents: Vec<(Item, Arc<Object>)> =
             self.monitors.dependents(&object.header.uid).into_iter().map(item_of).collect();
         match decide(&object, &owners, !dependents.is_empty()) {
+            // Who is not known yet would neither be set free nor waited for.
+            Decision::Orphan | Decision::Foreground if !self.monitors.knows_all() => {
+                Err(Error::Decode("not all that there is is known yet".to_owned()))
+            }
             // An owner that the cache never held would end without anybody being told.
             Decision::Nothing => match unheard_of {
                 Some(name) => Err(Error::Decode(format!("the owner {name} has not been heard of yet"))),
@@ -118,6 +126,9 @@ impl Collector {
 
     /// What an owner is, and whether its end will be told.
     async fn state_of(&self, owner: &Owner, item: &Item, dependent: &Object) -> Result<(OwnerState, bool), Error> {
+        if self.absent.contains(&owner.uid) {
+            return Ok((OwnerState::Absent, true));
+        }
         let Some(resource) = self.monitors.resource_of(&owner.api_version, &owner.kind) else {
             return Err(Error::Decode(format!("no resource is known for owner {} {}", owner.api_version, owner.kind)));
         };

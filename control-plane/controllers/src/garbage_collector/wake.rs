@@ -6,19 +6,21 @@ use corten_client::{Change, Resource, WorkQueue};
 use corten_meta::{Key, Object};
 
 use super::Item;
+use super::absent::Absent;
 use super::decide::{FOREGROUND, ORPHAN, waits_for_dependents};
 use crate::runtime::discovery::Discovered;
 use crate::runtime::monitors::{Listener, Monitors};
 
 /// The ear of the garbage collector.
-pub fn listener(queue: WorkQueue<Item>) -> Listener {
+pub fn listener(queue: WorkQueue<Item>, absent: Arc<Absent>) -> Listener {
     Box::new(move |monitors: &Monitors, found: &Discovered, change: &Change| {
-        Wake { queue: &queue, monitors }.heard(&found.resource, change);
+        Wake { queue: &queue, absent: &absent, monitors }.heard(&found.resource, change);
     })
 }
 
 struct Wake<'a> {
     queue: &'a WorkQueue<Item>,
+    absent: &'a Absent,
     monitors: &'a Monitors,
 }
 
@@ -33,7 +35,12 @@ impl Wake<'_> {
         let Some(old) = &change.old else { return };
         let replaced = change.new.as_ref().is_none_or(|new| new.header.uid != old.header.uid);
         if replaced {
-            for (resource, dependent) in self.monitors.dependents(&old.header.uid) {
+            // Of those that own nothing nobody asks.
+            let dependents = self.monitors.dependents(&old.header.uid);
+            if !dependents.is_empty() {
+                self.absent.insert(&old.header.uid);
+            }
+            for (resource, dependent) in dependents {
                 self.queue.add(Item { resource, key: dependent.key() });
             }
         }

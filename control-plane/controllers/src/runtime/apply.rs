@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use corten_client::{
     Client, DeleteOptions, Error, EventRecorder, EventType, ListOptions, ObjectRef, Patch, Resource, WatchEvent,
 };
@@ -137,12 +137,11 @@ impl Applier {
     }
 
     /// Asks the server whether a pod uses the claim.
-    async fn unused(&self, claim: &Key) -> Result<(), Error> {
+    async fn unused(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let pods = self.client.dynamic(&address(ResourceType::of::<Pod>()));
-        let pods = pods.list_objects(&claim.namespace, &ListOptions::default()).await?;
-        let user = pods.items.iter().filter_map(decode::<Pod>).find(|pod| uses(pod, &claim.name));
-        match user {
-            Some(pod) => Err(Error::Decode(format!("claim {claim} is used by pod {} after all", pod.name()))),
+        let pods = pods.list_objects(claim.namespace(), &ListOptions::default()).await?;
+        match pods.items.iter().filter_map(decode::<Pod>).find(|pod| uses(pod, claim)) {
+            Some(pod) => Err(Error::Decode(format!("{} is used by pod {} after all", claim.name(), pod.name()))),
             None => Ok(()),
         }
     }

@@ -4,12 +4,14 @@
 //! are just now. Built-in kinds share the caches of the other controllers, so that nothing is held twice.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use corten_api::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use corten_client::{Cache, Caches, Change, Client, Error, Metrics, Resource};
 use corten_meta::{Key, Object};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +25,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// How long to wait before discovery is tried again after it failed; doubled each time, up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
+/// How long a kind that is not known yet is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Told of every change; it must not block.
 pub type Listener = Box<dyn Fn(&Monitors, &Discovered, &Change) + Send + Sync>;
 
@@ -30,6 +35,7 @@ struct Monitor {
     found: Discovered,
     cache: Arc<Cache>,
     stop: CancellationToken,
+    since: Instant,
 }
 
 pub struct Monitors {
@@ -38,11 +44,22 @@ pub struct Monitors {
     shutdown: CancellationToken,
     tasks: TaskTracker,
     monitors: RwLock<BTreeMap<Resource, Monitor>>,
+    since: Instant,
+    /// Discovery has once told of everything.
+    is_complete: AtomicBool,
 }
 
 impl Monitors {
     pub fn new(caches: Caches, listeners: Vec<Listener>, shutdown: CancellationToken) -> Monitors {
-        Monitors { caches, listeners, shutdown, tasks: TaskTracker::new(), monitors: RwLock::default() }
+        Monitors {
+            caches,
+            listeners,
+            shutdown,
+            tasks: TaskTracker::new(),
+            monitors: RwLock::default(),
+            since: Instant::now(),
+            is_complete: AtomicBool::new(false),
+        }
     }
 
     /// Follows the kinds the API serves until shutdown: at first, and after every change of a custom resource
@@ -98,6 +115,7 @@ impl Monitors {
         for (resource, found) in wanted {
             monitors.entry(resource).or_insert_with(|| self.start(found));
         }
+        self.is_complete.fetch_or(failing.is_empty(), Ordering::Relaxed);
         match failing.first() {
             None => Ok(()),
             Some(group) => Err(Error::Transport(group.clone())),
@@ -128,11 +146,19 @@ impl Monitors {
                 }
             }
         });
-        Monitor { found, cache, stop }
+        Monitor { found, cache, stop, since: Instant::now() }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Resource, Monitor>> {
         self.monitors.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what there is of all kinds is known: who asks for all that depends on an object must not be told of half.
+    /// A group that does not answer, or a kind that cannot be listed, holds nobody up for long.
+    pub fn knows_all(&self) -> bool {
+        let patient = |since: Instant| since.elapsed() < PATIENCE;
+        let known = |monitor: &Monitor| monitor.cache.is_synced() || !patient(monitor.since);
+        (self.is_complete.load(Ordering::Relaxed) || !patient(self.since)) && self.read().values().all(known)
     }
 
     pub fn get(&self, resource: &Resource, key: &Key) -> Option<Arc<Object>> {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use corten_client::Propagation;
 use corten_meta::metrics::Family;
 use corten_meta::{Key, Value};
@@ -158,7 +158,7 @@ pub enum Action {
     },
     /// The rest of the plan holds only if the server, not just a cache, knows no pod that uses the claim.
     Unused {
-        claim: Key,
+        claim: Box<PersistentVolumeClaim>,
     },
     /// The same, if it knows no such object.
     Absent {

@@ -31,7 +31,6 @@ pub const WORLD: World = World {
     at_rest,
     pace: std::time::Duration::from_secs(4),
     steps: 200,
-    seeds: 3,
     ..World::USUAL
 };
 

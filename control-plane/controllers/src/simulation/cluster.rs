@@ -4,6 +4,7 @@
 //! The managers are the real ones, with their caches, queues and clients. A run that fails is made smaller as long as
 //! it still fails, and says how to repeat it.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,13 +64,15 @@ impl World {
         pace: Duration::from_millis(500),
         round: Duration::from_secs(10),
         steps: 250,
-        seeds: 4,
+        seeds: 3,
     };
 }
 
 /// How long nothing may be written before everything counts as at rest; retries come at greater and greater intervals.
 const QUIET_ROUNDS: usize = 30;
 const MOST_ROUNDS: usize = 250;
+/// So many steps with faults for each one without.
+const QUIET_LIFE: usize = 4;
 /// How many writes are shown of a run that failed.
 const LAST: usize = 60;
 
@@ -126,7 +129,9 @@ pub fn run(world: &World, seed: u64, steps: usize, faults: Faults) -> Result<Vec
     });
     super::stop_clock();
     if std::env::var_os("CORTEN_SIMULATION_TIMES").is_some() {
-        eprintln!("seed {seed}: {:?}", began.elapsed());
+        let mut hash = std::hash::DefaultHasher::new();
+        outcome.hash(&mut hash);
+        eprintln!("seed {seed}: {:?}, a history of {:016x}", began.elapsed(), hash.finish());
     }
     outcome
 }
@@ -158,14 +163,27 @@ impl Run<'_> {
             self.managers.push(manager);
         }
         for _ in 0..steps {
-            let most = self.world.pace.as_millis() as usize;
-            sleep(Duration::from_millis(self.random.next(most) as u64)).await;
+            self.pause().await;
             self.step().await;
             self.nothing_broke()?;
         }
         self.server.state().faults = Faults::NONE;
+        // Life goes on for a while: without faults and new leaders nobody looks again who was not told of a change.
+        for _ in 0..steps / QUIET_LIFE {
+            self.pause().await;
+            match self.random.chance(50) {
+                true => (self.world.happens)(&self.server, &mut self.random),
+                false => (self.world.goes_on)(&self.server, &mut self.random),
+            }
+            self.nothing_broke()?;
+        }
         self.settle().await?;
         (self.world.at_rest)(&self.server)
+    }
+
+    async fn pause(&mut self) {
+        let most = self.world.pace.as_millis() as usize;
+        sleep(Duration::from_millis(self.random.next(most) as u64)).await;
     }
 
     fn start(&mut self) -> Manager {

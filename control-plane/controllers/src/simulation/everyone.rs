@@ -85,7 +85,6 @@ pub const TOGETHER: World = World {
     judge,
     pace: std::time::Duration::from_millis(300),
     steps: 150,
-    seeds: 3,
     ..World::USUAL
 };
 

@@ -100,7 +100,9 @@ fn happens(server: &Server, random: &mut Random) {
         let new = backend(number);
         match all(server, "Pod").iter().find(|pod| corten_meta::name(pod) == corten_meta::name(&new)) {
             Some(pod) => {
-                let now = json!({"gracePeriodSeconds": 0});
+                // Some go after what was made for them.
+                let policy = ["Background", "Foreground"][random.next(2)];
+                let now = json!({"gracePeriodSeconds": 0, "propagationPolicy": policy});
                 let _ = server.ask("kubelet", Method::DELETE, &super::path_of(pod), &now);
             }
             None => drop(server.ask("user", Method::POST, &collection(&new), &new)),

@@ -53,8 +53,11 @@ const SETTLED: SignedDuration = SignedDuration::from_secs(30);
 pub struct Random(u64);
 
 impl Random {
+    /// Neighbouring seeds begin with numbers that have nothing in common.
     pub fn new(seed: u64) -> Random {
-        Random(seed * 2_654_435_761 + 1)
+        let mixed = (seed ^ 0x9E37_79B9_7F4A_7C15).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        Random((mixed ^ (mixed >> 32)) | 1)
     }
 
     pub fn next(&mut self, below: usize) -> usize {

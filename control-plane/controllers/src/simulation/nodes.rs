@@ -32,7 +32,6 @@ pub const WORLD: World = World {
     at_rest,
     pace: std::time::Duration::from_secs(3),
     steps: 200,
-    seeds: 3,
     ..World::USUAL
 };
 

@@ -28,7 +28,7 @@ pub const WORLD: World = World {
     judge,
     at_rest,
     pace: std::time::Duration::from_millis(700),
-    seeds: 5,
+    seeds: 4,
     ..World::USUAL
 };
 
