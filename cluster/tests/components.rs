@@ -1,6 +1,6 @@
 //! Every component as a process of its own, each with nothing but its kubeconfig: together they are a cluster.
 
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use testkit::cluster::{Cluster, IMAGE};
 use testkit::{image, tools, wait};
@@ -12,7 +12,16 @@ struct Component(Child);
 
 impl Drop for Component {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // It is the child of what entered the machine, and must be gone before the cluster is purged: its control
+        // groups cannot be removed while it lives in them.
+        let enters = self.0.id();
+        let children = std::fs::read_to_string(format!("/proc/{enters}/task/{enters}/children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            let _ = Command::new(tools::busybox()).args(["kill", "-9", child]).status();
+        }
+        if children.is_empty() {
+            let _ = self.0.kill();
+        }
         let _ = self.0.wait();
     }
 }

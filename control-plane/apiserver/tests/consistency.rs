@@ -305,7 +305,7 @@ impl Follower {
         let mut events = world.server().watch(&path).await;
         let mut state = BTreeMap::new();
         self.marked = loop {
-            let event = tokio::time::timeout(Duration::from_secs(20), events.next()).await.unwrap().unwrap();
+            let event = tokio::time::timeout(Duration::from_secs(300), events.next()).await.unwrap().unwrap();
             match event {
                 WatchEvent::Added(object) if is_ours(&object.header.name) => {
                     let key = format!("{}/{}", object.header.namespace, object.header.name);
