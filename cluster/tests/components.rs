@@ -1,5 +1,6 @@
 //! Every component as a process of its own, each with nothing but its kubeconfig: together they are a cluster.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use testkit::cluster::{Cluster, IMAGE};
@@ -7,11 +8,25 @@ use testkit::{image, tools, wait};
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
-/// A component, which ends with the test.
-struct Component(Child);
+/// A leader that keeps its Lease also on a machine that starves it for a while.
+const ELECTION: [&str; 5] =
+    ["--leader-elect", "--leader-elect-lease-duration", "120s", "--leader-elect-renew-deadline", "100s"];
+/// The same for the scheduler.
+const SCHEDULER: &str = "apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: true, leaseDuration: 120s, renewDeadline: 100s, retryPeriod: 2s}
+";
+
+/// A component, which ends with the test; and its log.
+struct Component(Child, PathBuf);
 
 impl Drop for Component {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(&self.1).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- {} ---\n{}", self.1.display(), lines[lines.len().saturating_sub(20)..].join("\n"));
+        }
         // It is the child of what entered the machine, and must be gone before the cluster is purged: its control
         // groups cannot be removed while it lives in them.
         let enters = self.0.id();
@@ -28,10 +43,18 @@ impl Drop for Component {
 
 /// Starts `corten <arguments>` on the machine; its log is a file of the test's directory.
 fn start(cluster: &Cluster, arguments: &[&str]) -> Component {
-    let log = std::fs::File::create(cluster.scratch().join(format!("{}.log", arguments[0]))).expect("a log file");
+    let path = cluster.scratch().join(format!("{}.log", arguments[0]));
+    let log = std::fs::File::create(&path).expect("a log file");
     let mut command = cluster.machine.command(CORTEN.as_ref());
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    Component(command.spawn().expect("corten starts"))
+    Component(command.spawn().expect("corten starts"), path)
+}
+
+/// Starts a scheduler that stands for election.
+fn start_scheduler(cluster: &Cluster, kubeconfig: &str) -> Component {
+    let config = cluster.scratch().join("scheduler.yaml");
+    std::fs::write(&config, SCHEDULER).expect("a configuration");
+    start(cluster, &["scheduler", "--config", &config.to_string_lossy(), "--kubeconfig", kubeconfig])
 }
 
 /// Without a scheduler of its own a cluster leaves its pods to others: to somebody who binds by hand, and to a scheduler
@@ -67,7 +90,7 @@ fn pods_wait_for_others_where_the_cluster_runs_no_scheduler() {
     assert!(answer.contains("NotFound"), "{answer}");
 
     let kubeconfig = cluster.data_dir().join("kubeconfig/scheduler.conf").to_string_lossy().into_owned();
-    let _scheduler = start(&cluster, &["scheduler", "--leader-elect", "--kubeconfig", &kubeconfig]);
+    let _scheduler = start_scheduler(&cluster, &kubeconfig);
     cluster.kubectl_until(&phase, |phases| phases.contains(&format!("waits=Running{node} ")));
     cluster.kubectl(&lease);
 }
@@ -93,8 +116,8 @@ fn components_that_run_alone_are_a_cluster() {
     let manager = kubeconfig("controller-manager");
     let (scheduler, kubelet, proxy) = (kubeconfig("scheduler"), kubeconfig("kubelet"), kubeconfig("proxy"));
     let _components = [
-        start(&cluster, &["controller-manager", "--leader-elect", "--kubeconfig", &manager]),
-        start(&cluster, &["scheduler", "--leader-elect", "--kubeconfig", &scheduler]),
+        start(&cluster, &[&["controller-manager", "--kubeconfig", &manager], &ELECTION[..]].concat()),
+        start_scheduler(&cluster, &scheduler),
         start(&cluster, &["runtime", "--data-dir", &data]),
         start(&cluster, &["kubelet", "--data-dir", &data, "--kubeconfig", &kubelet]),
         start(&cluster, &["proxy", "--kubeconfig", &proxy]),
