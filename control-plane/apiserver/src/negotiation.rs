@@ -1,13 +1,15 @@
 //! Which form the client wants its answer in, and which form its body has.
 //!
-//! Answers are JSON or YAML: a client that lists protobuf first and JSON after gets JSON. Bodies may also be
-//! protobuf.
+//! Answers are JSON or YAML: a client that lists protobuf first and JSON after gets JSON, which is cheaper here. Only
+//! who takes nothing else gets objects in protobuf. Bodies may be protobuf too.
 
 use corten_meta::Status;
 use http::HeaderMap;
 
 /// The media types of answers, as error messages list them.
 pub const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
+
+use crate::protobuf::MEDIA_TYPE as PROTOBUF;
 
 /// What a watch is written in.
 pub const STREAMED: &str = "application/json;stream=watch";
@@ -18,6 +20,7 @@ pub enum Format {
     #[default]
     Json,
     Yaml,
+    Protobuf,
 }
 
 /// What objects are shown as.
@@ -68,6 +71,9 @@ impl Accept {
         if clauses.is_empty() {
             return Ok(Accept { pretty, ..Accept::default() });
         }
+        if takes_only_protobuf(&clauses, offer) {
+            return Ok(Accept { format: Format::Protobuf, ..Accept::default() });
+        }
         if routed && !clauses.iter().any(|clause| is_named(clause, ACCEPTED)) {
             let all = [ACCEPTED, &[STREAMED]].concat();
             return Err(no_representation(if offer == Offer::Collection { &all } else { ACCEPTED }));
@@ -96,8 +102,20 @@ impl Accept {
         match self.format {
             Format::Json => "application/json",
             Format::Yaml => "application/yaml",
+            Format::Protobuf => PROTOBUF,
         }
     }
+}
+
+/// Whether objects are wanted in protobuf as they are, and in nothing else that is spoken here.
+fn takes_only_protobuf(clauses: &[&str], offer: Offer) -> bool {
+    let plain = |clause: &&&str| {
+        let mut parts = clause.split(';').map(str::trim);
+        parts.next() == Some(PROTOBUF) && parts.all(|parameter| parameter == "stream=watch")
+    };
+    matches!(offer, Offer::Objects | Offer::Collection)
+        && clauses.iter().any(|clause| plain(&clause))
+        && clauses.iter().all(|clause| format_of(clause).is_none())
 }
 
 /// The answer when not even the media type is spoken here.
@@ -222,7 +240,10 @@ mod tests {
             (kubectl, Offer::Objects, Some((json, View::Table))),
             (kubectl, Offer::Document, Some((json, View::Plain))),
             ("application/vnd.kubernetes.protobuf,application/json", Offer::Objects, Some((json, View::Plain))),
-            ("application/vnd.kubernetes.protobuf", Offer::Objects, None),
+            ("application/vnd.kubernetes.protobuf", Offer::Objects, Some((Format::Protobuf, View::Plain))),
+            ("application/vnd.kubernetes.protobuf, */*", Offer::Objects, Some((json, View::Plain))),
+            ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", Offer::Objects, None),
+            ("application/vnd.kubernetes.protobuf", Offer::Groups, None),
             ("application/yaml", Offer::Objects, Some((yaml, View::Plain))),
             ("application/json;q=0.5,application/yaml", Offer::Objects, Some((yaml, View::Plain))),
             ("*/*,application/yaml", Offer::Objects, Some((yaml, View::Plain))),

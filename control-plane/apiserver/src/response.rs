@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::body::{Body, Delivery, EventEncoder, List, Reply, WatchEvent};
 use crate::negotiation::{Accept, Format, View};
+use crate::protobuf;
 use crate::registry::Resource;
 use crate::table;
 
@@ -61,12 +62,14 @@ impl ListMeta {
 
 /// A response with a JSON value.
 pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply {
+    // What is no object of the table is shown in JSON also to who takes protobuf: the answer says so.
+    let accept = if accept.format == Format::Protobuf { Accept { format: Format::Json, ..accept } } else { accept };
     let bytes = match accept.format {
         Format::Json if accept.pretty => serde_json::to_vec_pretty(value).map(|mut b| {
             b.push(b'\n');
             b
         }),
-        Format::Json => serde_json::to_vec(value).map(|mut b| {
+        Format::Json | Format::Protobuf => serde_json::to_vec(value).map(|mut b| {
             b.push(b'\n');
             b
         }),
@@ -102,7 +105,13 @@ pub fn status(accept: Accept, status: &Status) -> Reply {
     // A form of objects is no form of errors, so those who want one in YAML get this in JSON.
     let format = if accept.view == View::Plain { accept.format } else { Format::Json };
     let accept = Accept { view: View::Plain, format, ..accept };
-    let mut reply = value(accept, code, status);
+    let mut reply = match accept.format {
+        Format::Protobuf => {
+            let status = serde_json::to_value(status).unwrap_or_default();
+            full(code, protobuf::MEDIA_TYPE, protobuf::encode_status(&status).into())
+        }
+        Format::Json | Format::Yaml => value(accept, code, status),
+    };
     if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
         && matches!(status.code, 429 | 503 | 504)
     {
@@ -125,6 +134,9 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
             object.write_wire(&mut bytes);
             bytes.push(b'\n');
             full(code, "application/json", bytes.into())
+        }
+        _ if accept.format == Format::Protobuf => {
+            full(code, protobuf::MEDIA_TYPE, protobuf::encode(&object.value(), &kind.schema).into())
         }
         _ => value(accept, code, &object.value()),
     }
@@ -158,6 +170,9 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Ar
             let items: Vec<Value> = objects.iter().map(|o| item(kind, o.value())).collect();
             let list = json!({ "kind": kind.list_kind, "apiVersion": kind.api_version(),
                                "metadata": list_meta(kind, meta), "items": items });
+            if accept.format == Format::Protobuf {
+                return full(code, protobuf::MEDIA_TYPE, protobuf::encode_list(&list, &kind.schema).into());
+            }
             value(accept, code, &list)
         }
     }
@@ -231,6 +246,9 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
                 _ => plain_event(&resource.kind, event),
             })
         }
+        _ if accept.format == Format::Protobuf => {
+            Arc::new(move |Delivery { event, .. }| protobuf_event(&resource.kind, event))
+        }
         _ => Arc::new(move |delivery| match &delivery.change {
             Some(change) => change.frame(|| plain_event(&resource.kind, &delivery.event)),
             None => plain_event(&resource.kind, &delivery.event),
@@ -239,7 +257,10 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
 }
 
 /// A watch that ends with its first event.
-pub fn only_error(status: &Status) -> Reply {
+pub fn only_error(accept: Accept, kind: &Kind, status: &Status) -> Reply {
+    if accept.format == Format::Protobuf {
+        return full(StatusCode::OK, protobuf::STREAMED, protobuf_event(kind, &WatchEvent::Error(status.clone())));
+    }
     full(StatusCode::OK, "application/json", frame("ERROR", status))
 }
 
@@ -269,6 +290,20 @@ fn plain_event(kind: &Kind, event: &WatchEvent) -> Bytes {
     }
 }
 
+fn protobuf_event(kind: &Kind, event: &WatchEvent) -> Bytes {
+    let (word, body) = match (object_of(event), event) {
+        (Some((word, object)), _) => (word, protobuf::encode(&object.value(), &kind.schema)),
+        (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
+            ("BOOKMARK", protobuf::encode(&bookmark(kind, *revision, *initial_events_end), &kind.schema))
+        }
+        (None, WatchEvent::Error(status)) => {
+            ("ERROR", protobuf::encode_status(&serde_json::to_value(status).unwrap_or_default()))
+        }
+        (None, _) => return Bytes::new(),
+    };
+    protobuf::encode_event(word, &body).into()
+}
+
 /// The object of a bookmark, which a table shows as a row of nothing.
 fn bookmarked(kind: &Kind, event: &WatchEvent) -> Option<Arc<Object>> {
     let WatchEvent::Bookmark { revision, initial_events_end } = event else { return None };
@@ -291,6 +326,33 @@ fn frame(word: &str, object: &impl Serialize) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_in_protobuf_are_wrapped_and_events_framed() {
+        let kind = corten_api::lookup("", "v1", "configmaps").unwrap();
+        let value =
+            json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": { "k": "v" } });
+        let object = Arc::new(Object::from_value(&value, 7).unwrap());
+        let read = |bytes: &[u8]| protobuf::object(bytes, &kind.schema).unwrap();
+        let accept = Accept { format: Format::Protobuf, ..Accept::default() };
+        let reply = super::object(accept, IncludeObject::Metadata, StatusCode::OK, kind, &object);
+        assert_eq!(reply.headers()[header::CONTENT_TYPE], protobuf::MEDIA_TYPE);
+        let Body::Full(body) = reply.into_body() else { panic!("one body") };
+        assert_eq!(
+            (&read(&body)["data"]["k"], &read(&body)["metadata"]["resourceVersion"]),
+            (&json!("v"), &json!("7"))
+        );
+        let frame = protobuf_event(kind, &WatchEvent::Added(object));
+        let (length, event) = frame.split_at(4);
+        assert_eq!(u32::from_be_bytes(length.try_into().unwrap()) as usize, event.len());
+        assert!(event.starts_with(b"\x0a\x05ADDED\x12"), "{event:?}");
+        let at = event.windows(4).position(|four| four == b"k8s\0").unwrap();
+        assert_eq!(read(&event[at..])["metadata"]["name"], "a");
+        let refused = status(accept, &Status::bad_request("no"));
+        let Body::Full(body) = refused.into_body() else { panic!("one body") };
+        let read = protobuf::object(&body, "io.k8s.apimachinery.pkg.apis.meta.v1.Status").unwrap();
+        assert_eq!((&read["code"], &read["message"], &read["kind"]), (&json!(400), &json!("no"), &json!("Status")));
+    }
 
     #[test]
     fn a_table_shows_a_bookmark_as_a_row_of_nothing() {

@@ -22,7 +22,7 @@ use corten_meta::Status;
 
 use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
-use crate::negotiation::View;
+use crate::negotiation::{ACCEPTED, Format, View};
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::request::RequestInfo;
@@ -68,6 +68,10 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     check_timeout(info)?;
     check_view(context)?;
     let kind = &resource.kind;
+    // Custom resources have no field numbers.
+    if context.accept.format == Format::Protobuf && kind.is_custom() {
+        return Err(Status::not_acceptable(ACCEPTED));
+    }
     let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
     if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
         return Err(Status::path_not_found());

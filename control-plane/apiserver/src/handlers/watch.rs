@@ -43,7 +43,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
         Some(revision) if initial_events == Some(true) => match caches.reach(revision).await {
             Ok(reached) => reached,
             // The client is told as an event that it has to wait.
-            Err(status) => return Ok(response::only_error(&status)),
+            Err(status) => return Ok(response::only_error(context.accept, &target.resource.kind, &status)),
         },
         // Also one that is still to come: then nothing is told before it.
         Some(revision) => revision,
@@ -67,7 +67,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
         mark_initial_end: bookmarks && initial_events == Some(true),
         bookmarks,
         timeout: timeout(asked_timeout),
-        plain: context.accept.view == View::Plain,
+        plain: context.accept.view == View::Plain && context.accept.format == Format::Json,
     };
     let resource = Arc::clone(target.resource);
     let told = if resource.is_selected_as_served() { filter.by_name() } else { filter.clone() };
@@ -83,7 +83,10 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let encode = response::event_encoder(context.accept, context.include_object(), resource);
     let cache = Arc::clone(&stored.cache);
     let mut reply = Reply::new(Body::Watch(Watch { source, encode, cache, under_way: None, audited: None }));
-    let content_type = "application/json";
+    let content_type = match context.accept.format {
+        Format::Protobuf => crate::protobuf::STREAMED,
+        _ => "application/json",
+    };
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(reply)
 }

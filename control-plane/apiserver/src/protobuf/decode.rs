@@ -214,7 +214,6 @@ fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Resu
         Type::IntOrString => int_or_string(raw.bytes()?)?,
         Type::Time => time(raw.bytes()?, corten_meta::time::rfc3339)?,
         Type::MicroTime => time(raw.bytes()?, corten_meta::time::rfc3339_micro)?,
-        Type::Duration => format!("{}ns", first_number(raw.bytes()?)?).into(),
         Type::Json => {
             let mut reader = Reader(raw.bytes()?);
             match reader.next()? {
@@ -239,10 +238,6 @@ fn first_string(bytes: &[u8]) -> Result<String, Error> {
         Some((1, raw)) => text(raw.bytes()?),
         _ => Ok(String::new()),
     }
-}
-
-fn first_number(bytes: &[u8]) -> Result<i64, Error> {
-    Ok(Reader(bytes).next()?.map_or(0, |(_, raw)| raw.number() as i64))
 }
 
 fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {

@@ -1,10 +1,11 @@
-//! Request bodies in protobuf, turned into the same JSON values as all others.
+//! Bodies in protobuf, turned into the same JSON values as all others, and back.
 //!
-//! kubectl and other typed clients send `application/vnd.kubernetes.protobuf` and take JSON back. The wire
-//! format needs only field numbers and types, which are the table `wire.tbl`; everything after decoding is the
-//! common path. Nothing here encodes.
+//! kubectl and other typed clients send `application/vnd.kubernetes.protobuf` and take JSON back, which costs the
+//! server nothing; only who takes nothing else is answered in it. The wire format needs only field numbers and types,
+//! which are the table `wire.tbl`; everything else is the common path.
 
 mod decode;
+mod encode;
 mod table;
 
 use corten_meta::Value;
@@ -13,6 +14,9 @@ pub use decode::Error;
 
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// What a watch is written in.
+pub const STREAMED: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 /// What every body begins with.
 const MAGIC: &[u8] = b"k8s\0";
@@ -31,4 +35,51 @@ pub fn object(bytes: &[u8], schema: &str) -> Result<Value, Error> {
         }
     }
     Ok(value)
+}
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
+/// An object of the type `schema` as a whole body.
+pub fn encode(value: &Value, schema: &str) -> Vec<u8> {
+    let mut raw = Vec::new();
+    encode::message(&mut raw, table::messages(), schema, value);
+    wrapped(value, &raw)
+}
+
+/// A Status as a whole body.
+pub fn encode_status(status: &Value) -> Vec<u8> {
+    encode(status, &format!("{META}.Status"))
+}
+
+/// A list of objects of the type `schema` as a whole body. All lists have the same two fields.
+pub fn encode_list(list: &Value, schema: &str) -> Vec<u8> {
+    let (messages, mut raw) = (table::messages(), Vec::new());
+    encode::nested(&mut raw, 1, |out| encode::message(out, messages, &format!("{META}.ListMeta"), &list["metadata"]));
+    for item in list["items"].as_array().into_iter().flatten() {
+        encode::nested(&mut raw, 2, |out| encode::message(out, messages, schema, item));
+    }
+    wrapped(list, &raw)
+}
+
+/// One event of a watch, of which the body of an object is a part: its length comes first, in four bytes.
+pub fn encode_event(word: &str, object: &[u8]) -> Vec<u8> {
+    let mut event = Vec::with_capacity(object.len() + 32);
+    encode::bytes(&mut event, 1, word.as_bytes());
+    encode::nested(&mut event, 2, |out| encode::bytes(out, 1, object));
+    let length = u32::try_from(event.len()).unwrap_or(u32::MAX).to_be_bytes();
+    [&length[..], &event].concat()
+}
+
+/// A message in the wrapper of every body, which says what it is.
+fn wrapped(value: &Value, raw: &[u8]) -> Vec<u8> {
+    let text = |key: &str| value[key].as_str().unwrap_or_default();
+    let mut out = MAGIC.to_vec();
+    encode::nested(&mut out, 1, |out| {
+        encode::bytes(out, 1, text("apiVersion").as_bytes());
+        encode::bytes(out, 2, text("kind").as_bytes());
+    });
+    encode::bytes(&mut out, 2, raw);
+    encode::bytes(&mut out, 3, b"");
+    encode::bytes(&mut out, 4, b"");
+    out
 }

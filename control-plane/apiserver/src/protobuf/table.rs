@@ -18,7 +18,6 @@ pub enum Type {
     IntOrString,
     Time,
     MicroTime,
-    Duration,
     /// JSON as bytes inside a message.
     Json,
     /// A message that only wraps a list of strings.
@@ -95,7 +94,6 @@ fn read_field(line: &str, package: &str) -> Option<Field> {
         "intorstring" => Type::IntOrString,
         "time" => Type::Time,
         "microtime" => Type::MicroTime,
-        "duration" => Type::Duration,
         "json" => Type::Json,
         "strings" => Type::Strings,
         message => Type::Message(message_name(message.strip_prefix('&')?, package)),
