@@ -179,7 +179,7 @@ fn protect<K: Typed>(object: &K, finalizer: &str, used: bool) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, mapped, pod};
+    use crate::model::{Model, converges, decide, mapped, pod};
     use serde_json::{Value, json};
 
     fn claim(deleting: bool) -> Value {
@@ -239,6 +239,8 @@ mod tests {
                 json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "own", "controller": true}]);
             model.put(claim);
             model.put(user.clone());
+            let plan = decide(&ClaimProtectionController, &model, "default", "p-v");
+            assert_eq!(matches!(plan.actions.first(), Some(Action::Unused { .. })), kept == 0, "{what}");
             converges(&ClaimProtectionController, &mut model, "default", "p-v");
             let left = model.value("PersistentVolumeClaim", "default", "p-v")["metadata"]["finalizers"].take();
             assert_eq!(left.as_array().map_or(0, Vec::len), kept, "{what}");

@@ -75,7 +75,10 @@ mod tests {
             ("long finished", job(json!(60), Some(60)), false, None),
             ("at once", job(json!(0), Some(0)), false, None),
         ] {
-            assert_eq!(decide(&TtlAfterFinishedController, &model, "default", "j").requeue_after, wait, "{name}");
+            let plan = decide(&TtlAfterFinishedController, &model, "default", "j");
+            assert_eq!(plan.requeue_after, wait, "{name}");
+            let as_seen = |action: &Action| matches!(action, Action::Delete { version: Some(_), .. });
+            assert!(plan.actions.iter().all(as_seen), "{name}: who gave it more time meanwhile is heard");
             converges(&TtlAfterFinishedController, &mut model, "default", "j");
             assert_eq!(!model.names("Job").is_empty(), kept, "{name}");
         }

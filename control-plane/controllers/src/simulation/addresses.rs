@@ -40,8 +40,11 @@ fn happens(server: &Server, random: &mut Random) {
             let _ = server.ask("user", Method::POST, "/apis/networking.k8s.io/v1/servicecidrs", &new);
         }
         3 | 4 => {
-            if let Some(range) = any(server, random, "ServiceCIDR") {
-                delete(server, &range, None);
+            // Two at once may each rely on the other.
+            for _ in 0..1 + random.next(2) {
+                if let Some(range) = any(server, random, "ServiceCIDR") {
+                    delete(server, &range, None);
+                }
             }
         }
         5 | 6 => allocate(server, random),

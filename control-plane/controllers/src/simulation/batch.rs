@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
-use super::server::{Judge, Server, Write};
+use super::server::{Faults, Judge, Server, Write};
 use super::{Random, all, any, kubelet, now, touch};
 use crate::model::Model;
 
@@ -25,9 +25,10 @@ pub const WORLD: World = World {
     goes_on,
     judge,
     at_rest,
+    // Who deletes by the time must not trust a cache.
+    faults: Faults { late: 400, ..Faults::MANY },
     pace: std::time::Duration::from_secs(5),
     steps: 120,
-    seeds: 3,
     ..World::USUAL
 };
 
@@ -67,12 +68,18 @@ fn happens(server: &Server, random: &mut Random) {
         }
         // Somebody wants to keep a Job longer, or not so long.
         3..6 => {
-            let Some(job) = any(server, random, "Job") else { return };
-            if job["metadata"]["ownerReferences"].is_null() {
-                let seconds = [5, 30, 200][random.next(3)];
-                let patch = json!({"spec": {"ttlSecondsAfterFinished": seconds}});
-                let _ = server.ask("user", Method::PATCH, &path_of(&job), &patch);
-            }
+            let mut jobs = all(server, "Job");
+            jobs.retain(|job| job["metadata"]["ownerReferences"].is_null());
+            // At best in the last moment.
+            let soon = |job: &&Value| {
+                let left = expires(job).map(|at| at.duration_since(now()).as_secs());
+                left.is_some_and(|left| (0..3).contains(&left))
+            };
+            let chosen = jobs.iter().find(soon).or_else(|| random.one_of(&jobs));
+            let Some(job) = chosen else { return };
+            let seconds = [5, 30, 200][random.next(3)];
+            let patch = json!({"spec": {"ttlSecondsAfterFinished": seconds}});
+            let _ = server.ask("user", Method::PATCH, &path_of(job), &patch);
         }
         6 => {
             let Some(job) = any(server, random, "Job") else { return };

@@ -36,7 +36,7 @@ pub const WORLD: World = World {
 
 fn objects(random: &mut Random) -> Vec<Value> {
     let mut all = vec![json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})];
-    all.extend(random.chance(50).then(custom::definition));
+    all.extend(random.chance(70).then(custom::definition));
     for name in NAMES {
         all.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
         all.extend(quotas(name));
@@ -57,7 +57,7 @@ fn quotas(namespace: &str) -> [Value; 2] {
 fn happens(server: &Server, random: &mut Random) {
     let namespace = NAMES[random.next(NAMES.len())];
     match random.next(22) {
-        20 if random.chance(40) => custom::toggle_definition(server),
+        20 if random.chance(20) => custom::toggle_definition(server),
         21 => end_a_pod(server, random),
         0..9 => {
             let new = content(random, namespace);
@@ -93,7 +93,7 @@ fn happens(server: &Server, random: &mut Random) {
 }
 
 fn content(random: &mut Random, namespace: &str) -> Value {
-    let kind = KINDS[random.next(KINDS.len())];
+    let kind = if random.chance(20) { custom::KIND } else { KINDS[random.next(KINDS.len())] };
     let name = format!("o{}", random.next(8));
     let version = if kind == custom::KIND { custom::API_VERSION } else { "v1" };
     let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"namespace": namespace, "name": name}});

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 
 use corten_meta::Value;
 use http::Method;
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
-use super::{Random, SETTLED, age, all, any, delete, kubelet, now, touch};
+use super::{Random, SETTLED, age, all, any, delete, kubelet, touch};
 use crate::model::Model;
 
 pub const WORLD: World = World {
@@ -31,7 +30,6 @@ pub const WORLD: World = World {
     judge,
     at_rest,
     pace: std::time::Duration::from_millis(900),
-    seeds: 3,
     ..World::USUAL
 };
 
@@ -91,6 +89,16 @@ fn happens(server: &Server, random: &mut Random) {
             return;
         }
         9 => class(random.next(2)),
+        // A pod is placed, and the claim that it uses deleted in the same moment.
+        11 => {
+            let Some(pod) = any(server, random, "Pod").filter(|pod| pod["spec"]["nodeName"].is_null()) else { return };
+            let name = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str().unwrap_or_default();
+            let target = json!({"target": {"name": "a"}});
+            let _ = server.ask("scheduler", Method::POST, &format!("{}/binding", path_of(&pod)), &target);
+            let path = format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}");
+            let _ = server.ask("user", Method::DELETE, &path, &json!({}));
+            return;
+        }
         // Somebody wants more of a claim than there is.
         10 => {
             let Some(claim) = any(server, random, "PersistentVolumeClaim") else { return };
@@ -162,16 +170,25 @@ fn values(model: &Model, kind: &'static str) -> impl Iterator<Item = Value> {
     model.objects().filter(move |(of, _)| *of == kind).map(|(_, object)| object.value())
 }
 
+type Revisions = BTreeMap<String, u64>;
+
 fn judge() -> Judge {
-    // Since when each pod is on a node: no claim goes that was in use when its deletion was asked for.
-    let mut placed: BTreeMap<String, Timestamp> = BTreeMap::new();
+    // At which revision each pod was placed, and the deletion of each claim asked for: what is used then stays.
+    let (mut placed, mut asked): (Revisions, Revisions) = Default::default();
     Box::new(move |write: &Write<'_>| {
-        if let ("Pod", Some(pod)) = (write.kind, &write.new)
-            && !pod["spec"]["nodeName"].is_null()
-        {
-            placed.entry(corten_meta::uid(pod).to_owned()).or_insert_with(now);
+        if let Some(new) = &write.new {
+            let revision = write.after.revision;
+            match write.kind {
+                "Pod" if !new["spec"]["nodeName"].is_null() => {
+                    placed.entry(corten_meta::uid(new).to_owned()).or_insert(revision);
+                }
+                "PersistentVolumeClaim" if !new["metadata"]["deletionTimestamp"].is_null() => {
+                    asked.entry(corten_meta::uid(new).to_owned()).or_insert(revision);
+                }
+                _ => {}
+            }
         }
-        let Some(new) = &write.new else { return judge_end(write, &placed) };
+        let Some(new) = &write.new else { return judge_end(write, &placed, &asked) };
         match (write.who, write.kind) {
             ("persistent-volume-binder", "PersistentVolume") => judge_volume(write, new),
             ("persistent-volume-binder", "PersistentVolumeClaim") => {
@@ -193,16 +210,16 @@ fn judge() -> Judge {
 }
 
 /// What a protector let go.
-fn judge_end(write: &Write<'_>, placed: &BTreeMap<String, Timestamp>) -> Result<(), String> {
+fn judge_end(write: &Write<'_>, placed: &Revisions, asked: &Revisions) -> Result<(), String> {
     let Some(old) = write.old.as_ref().filter(|_| write.who.contains("protection")) else { return Ok(()) };
     let name = corten_meta::name(old);
-    let asked = old["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    let asked = asked.get(corten_meta::uid(old));
     let used = match write.kind {
         "PersistentVolumeClaim" => values(write.after, "Pod").any(|pod| {
             let since = placed.get(corten_meta::uid(&pod));
             pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == name
                 && !["Failed", "Succeeded"].iter().any(|phase| pod["status"]["phase"] == *phase)
-                && since.zip(asked).is_some_and(|(since, asked)| *since < asked)
+                && since.zip(asked).is_some_and(|(since, asked)| since < asked)
         }),
         "PersistentVolume" => old["status"]["phase"] == "Bound",
         "VolumeAttributesClass" => {
