@@ -1,7 +1,7 @@
 //! Match conditions: expressions that must all hold for a webhook to be asked. One false one decides, whatever went
 //! wrong with others; otherwise errors are the failure policy's to judge.
 
-use corten_cel::{Activation, Env, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, Program, Type, Value};
+use corten_cel::{Activation, CompileError, Env, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, Program, Type, Value};
 
 use crate::metrics::expressions::{compiling, evaluating};
 
@@ -10,7 +10,10 @@ pub type Condition = Result<Program, String>;
 
 /// Compiles a condition.
 pub fn compile(env: &Env, expression: &str) -> Condition {
-    compiling(|| env.compile(expression, &[Type::Bool])).map_err(|e| e.to_string())
+    compiling(|| env.compile(expression, &[Type::Bool])).map_err(|e| match e {
+        CompileError::Output(..) => e.to_string(),
+        other => format!("compilation failed: {other}"),
+    })
 }
 
 /// Whether all conditions hold; the errors, if some could not be evaluated and none is false.

@@ -371,13 +371,24 @@ impl Kind {
 
     /// Every error of an update: the metadata's, the new object's and the change's.
     pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        self.shown(crate::update::validate(self, new, old))
+        self.validate_given_update(new, new, old)
+    }
+
+    /// The same, with the new object as its author gave it (see [`Kind::as_given`]).
+    pub fn validate_given_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
+        self.shown(crate::update::validate(self, new, given, old))
     }
 
     /// Every error of a write to the status subresource.
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        self.validate_given_status_update(new, new, old)
+    }
+
+    /// The same, with the new object as its author gave it.
+    pub fn validate_given_status_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = crate::update::validate_metadata(self, new, old);
-        let mut own = self.behaviour.validate_status_update(new, old);
+        let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
+        let mut own = crate::update::as_shown(rule(new), || rule(given));
         if !own.is_empty() && !self.is_custom() {
             let before = self.behaviour.validate_status_update(old, old);
             own.retain(|error| !before.contains(error));
@@ -388,7 +399,10 @@ impl Kind {
 
     /// Every error of a write to a subresource that changes one part of the object.
     pub fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::update::validate_metadata(self, new, old);
+        let mut errors = match role {
+            Role::Finalize => crate::update::validate_metadata_once(self, new, old),
+            _ => crate::update::validate_metadata(self, new, old),
+        };
         errors.extend(self.behaviour.validate_part_update(role, new, old));
         self.shown(errors)
     }

@@ -14,7 +14,7 @@ use crate::objectmeta;
 const USUAL: &str = "uoc";
 const ORDERS: [(&str, &[&str]); 8] = [
     ("o", &["PodDisruptionBudget"]),
-    ("uc", &["ServiceCIDR"]),
+    ("uc", &["ResourceSlice", "ServiceCIDR"]),
     ("uco", &["DaemonSet", "Service"]),
     ("ucmo", &["IngressClass", "VolumeAttributesClass"]),
     (
@@ -76,28 +76,46 @@ fn order(kind: &Kind) -> &'static str {
 
 /// Every error of an update. What was wrong before and stays as it was is not held against the change: rules grow
 /// stricter while objects are stored.
-pub(crate) fn validate(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut own = kind.behaviour.validate(new);
+/// `given` is the new object with the empty lists and maps that its author gave: its own rules see them, while to those
+/// of a change what is empty and what is absent are the same, and are only shown as they came.
+pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
+    let mut own = kind.behaviour.validate(given);
     if !own.is_empty() && !kind.is_custom() {
         let before = kind.behaviour.validate(old);
         own.retain(|error| !before.contains(error));
     }
-    let change = kind.behaviour.validate_update(new, old);
-    asked(kind, new, old, &own, &change)
+    let change = as_shown(kind.behaviour.validate_update(new, old), || kind.behaviour.validate_update(given, old));
+    asked(kind, order(kind), new, old, [&own, &change])
+}
+
+/// Errors as they are shown of what was given, when they are the same.
+pub(crate) fn as_shown(errors: Vec<FieldError>, given: impl FnOnce() -> Vec<FieldError>) -> Vec<FieldError> {
+    if errors.is_empty() {
+        return errors;
+    }
+    let shown = given();
+    if shown.len() == errors.len() { shown } else { errors }
 }
 
 /// The errors of metadata alone, for writes that have rules of their own beside them.
 pub(crate) fn validate_metadata(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
-    asked(kind, new, old, &[], &[])
+    asked(kind, order(kind), new, old, [&[], &[]])
 }
 
-fn asked(kind: &Kind, new: &Value, old: &Value, own: &[FieldError], change: &[FieldError]) -> Vec<FieldError> {
+/// The same for a write of the finalizers that a spec holds, where metadata is asked less often.
+pub(crate) fn validate_metadata_once(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
+    asked(kind, "u", new, old, [&[], &[]])
+}
+
+/// `found` are the errors of the object and of its change.
+fn asked(kind: &Kind, order: &str, new: &Value, old: &Value, found: [&[FieldError]; 2]) -> Vec<FieldError> {
+    let [own, change] = found;
     let whole = objectmeta::validate_present(new);
     let updated = objectmeta::validate_update(new, old);
     let finalizers = objectmeta::validate_own_finalizers(kind, new);
     let mut errors = [whole.as_slice(), &updated].concat();
-    for (at, question) in order(kind).char_indices() {
-        let is_repeated = order(kind)[..at].contains('o');
+    for (at, question) in order.char_indices() {
+        let is_repeated = order[..at].contains('o');
         let found: [&[FieldError]; 2] = match question {
             // A Job's generated labels and selector are no part of its spec, which is what is asked again.
             'o' if is_repeated && kind.kind == "Job" => {
@@ -133,5 +151,8 @@ mod tests {
             let errors = super::validate_metadata(kind, &new, &old);
             assert_eq!(errors.iter().filter(|error| error.field == "metadata.labels").count(), wanted, "{plural}");
         }
+        let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");
+        let errors = namespaces.validate_part_update(crate::Role::Finalize, &new, &old);
+        assert_eq!(errors.iter().filter(|error| error.field == "metadata.labels").count(), 3);
     }
 }

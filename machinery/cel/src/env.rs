@@ -33,9 +33,9 @@ pub enum CompileError {
     /// A part of it that is known can never be evaluated.
     #[error("{0}")]
     Instantiation(Error),
-    /// It compiles, but to a value of another type.
-    #[error("{0}")]
-    Output(String),
+    /// It compiles, but to a value of another type: what was wanted, and the type.
+    #[error("{0} but got {1}")]
+    Output(String, String),
 }
 
 impl Env {
@@ -107,7 +107,7 @@ impl Env {
         let (expr, notes) = self.check(text).map_err(CompileError::Issues)?;
         let found = notes.type_of(&expr).clone();
         if !wanted.is_empty() && !wanted.iter().any(|wanted| is_output(wanted, &found)) {
-            return Err(CompileError::Output(wrong_output(wanted)));
+            return Err(CompileError::Output(wrong_output(wanted), type_name(&found)));
         }
         check_constants(&expr, &notes).map_err(CompileError::Instantiation)?;
         Ok(Program::new(text, expr, notes))
@@ -143,12 +143,15 @@ fn is_output(wanted: &Type, found: &Type) -> bool {
 }
 
 fn wrong_output(wanted: &[Type]) -> String {
-    let name = |wanted: &Type| match wanted {
+    match wanted {
+        [one] => format!("must evaluate to {}", type_name(one)),
+        many => format!("must evaluate to one of [{}]", many.iter().map(type_name).collect::<Vec<_>>().join(" ")),
+    }
+}
+
+fn type_name(of: &Type) -> String {
+    match of {
         Type::Null => "null_type".to_owned(),
         other => other.to_string(),
-    };
-    match wanted {
-        [one] => format!("must evaluate to {}", name(one)),
-        many => format!("must evaluate to one of [{}]", many.iter().map(name).collect::<Vec<_>>().join(" ")),
     }
 }

@@ -45,6 +45,8 @@ fn errors(spec: &Value, old: Option<&Value>) -> Vec<FieldError> {
 /// The expressions of all selectors, wherever they stand; configurations are the drivers' own.
 fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) {
     match value {
+        // Of two alternatives none is looked at.
+        Value::Object(fields) if fields.contains_key("exactly") && fields.contains_key("firstAvailable") => {}
         Value::Object(fields) => {
             for (name, inner) in fields.iter().filter(|(name, _)| *name != "config") {
                 let path = path.child(name);
@@ -66,7 +68,7 @@ fn error(env: &Env, path: &Path, text: &str) -> Option<FieldError> {
     let detail = match env.compile(text, &[Type::Bool]).err()? {
         CompileError::Issues(issues) => format!("compilation failed: {issues}"),
         CompileError::Instantiation(error) => format!("program instantiation failed: {error}"),
-        CompileError::Output(wrong) => wrong,
+        CompileError::Output(wanted, found) => format!("{wanted} or the unknown type, not {found}"),
     };
     Some(FieldError::invalid(path, text, detail))
 }

@@ -178,7 +178,7 @@ impl Reader<'_> {
             }
             let condition = compile(&ENV, expression);
             if let Err(e) = &condition {
-                self.errors.push(FieldError::invalid(&at_path, expression, format!("compilation failed: {e}")));
+                self.errors.push(FieldError::invalid(&at_path, expression, e.clone()));
             }
             compiled.push(condition);
         }

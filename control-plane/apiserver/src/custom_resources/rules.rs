@@ -83,7 +83,7 @@ pub fn compile_rule(rule: &Value, schema: &Value, environments: &Environments) -
             let what = if what.is_empty() { "program " } else { what };
             Err(format!("{what}instantiation failed: {error}"))
         }
-        Err(CompileError::Output(_)) => Err(output.to_owned()),
+        Err(CompileError::Output(..)) => Err(output.to_owned()),
     };
     let expression = text("messageExpression");
     let message_expression = (!expression.is_empty()).then(|| {

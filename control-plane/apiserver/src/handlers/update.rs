@@ -329,7 +329,8 @@ async fn admitted(
     if change.part != Part::Status || attributes.object.is_touched() {
         bump_generation(target, &mut attributes.object, as_given.as_ref(), old);
     }
-    let errors = validate(target, change, as_given.as_ref().unwrap_or(&attributes.object), old);
+    let given = as_given.as_ref().unwrap_or(&attributes.object);
+    let errors = validate(target, change, &attributes.object, given, old);
     create::refuse_invalid(target, &attributes.object, errors, admission.errors(&attributes))?;
     admission.validate(&attributes).await?;
     admission.charge(&mut attributes).await?;
@@ -351,7 +352,7 @@ async fn admitted_as(
     let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
     target.resource.kind.default(&mut new);
     bump_generation(target, &mut new, None, old);
-    create::refuse_invalid(target, &new, validate(target, change, &new, old), Vec::new())?;
+    create::refuse_invalid(target, &new, validate(target, change, &new, &new, old), Vec::new())?;
     admission.validate(&attributes).await?;
     Ok((new, Vec::new()))
 }
@@ -493,11 +494,11 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, as_given: Option<&Value
     }
 }
 
-fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Vec<FieldError> {
+fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
     let kind = &target.resource.kind;
     match change.part {
-        Part::Main => kind.validate_update(new, old),
-        Part::Status => kind.validate_status_update(new, old),
+        Part::Main => kind.validate_given_update(new, given, old),
+        Part::Status => kind.validate_given_status_update(new, given, old),
         Part::Whole => {
             let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
             role.map(|role| kind.validate_part_update(role, new, old)).unwrap_or_default()

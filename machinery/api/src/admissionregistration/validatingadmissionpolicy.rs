@@ -42,6 +42,12 @@ impl Behaviour for ValidatingAdmissionPolicy {
     fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
         let mut errors = crate::check::Errors::new();
         let status = crate::check::At::object(new).get("status");
+        for warning in status.get("typeChecking").get("expressionWarnings").items() {
+            warning.get("warning").must(&mut errors);
+            if warning.get("fieldRef").text().trim().is_empty() {
+                errors.push(warning.get("fieldRef").required(""));
+            }
+        }
         crate::validation::conditions(&status.get("conditions"), &mut errors);
         errors
     }

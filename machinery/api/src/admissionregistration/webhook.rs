@@ -119,12 +119,14 @@ pub(crate) fn validate_client(client: &At<'_>, errors: &mut Errors) {
 fn validate_url(url: &At<'_>, errors: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
     let invalid = |value: &str, detail: String| FieldError::invalid(&url.path, value, detail);
-    let (scheme, rest) = url.text().split_once("://").unwrap_or(("", url.text()));
+    let (scheme, rest) = url.text().split_once("://").unwrap_or_else(|| match url.text().split_once(':') {
+        Some((scheme, rest)) if scheme.starts_with(|c: char| c.is_ascii_alphabetic()) => (scheme, rest),
+        _ => ("", url.text()),
+    });
     let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let authority = rest.split('/').next().unwrap_or_default();
+    let authority = rest.split('/').next().filter(|_| url.text().contains("://")).unwrap_or_default();
     let (user, host) = authority.rsplit_once('@').map_or(("", authority), |(user, host)| (user, host));
-    let host = if scheme.is_empty() { "" } else { host };
     if scheme != "https" {
         errors.push(invalid(scheme, format!("'https' is the only allowed URL scheme{FORM}")));
     }

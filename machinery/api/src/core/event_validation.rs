@@ -108,7 +108,12 @@ pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
         validate_series(&new.get("series"), &mut errors);
     }
     for (field, shown) in FIXED {
-        new.get(field).with(Path::root(shown)).unchanged(&mut errors, &old.get(field));
+        let (now, before) = (new.get(field).with(Path::root(shown)), old.get(field));
+        if field == "related" && now.is_set() != before.is_set() {
+            errors.push(now.invalid("field is immutable"));
+        } else {
+            now.unchanged(&mut errors, &before);
+        }
     }
     // What is shown is the stored form, whatever form came in.
     crate::schema::print_values("io.k8s.api.core.v1.Event", &mut errors);

@@ -124,7 +124,7 @@ fn validate_classes(spec: &At<'_>, inline: bool, errors: &mut Errors) {
         mode.one_of(errors, &["Block", "Filesystem"]);
     }
     let attributes = spec.get("volumeAttributesClassName");
-    if attributes.is_set() {
+    if attributes.is_set() && !inline {
         if attributes.must_say(errors, "an empty string is disallowed") {
             attributes.follows(errors, names::dns1123_subdomain);
         }

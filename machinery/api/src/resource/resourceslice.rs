@@ -4,7 +4,7 @@ use corten_meta::Value;
 use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
-use super::slice_validation::{validate_slice, validate_slice_update};
+use super::slice_validation::validate_slice;
 use crate::cells::{age, name, text};
 use crate::kind::{Behaviour, Kind};
 
@@ -33,11 +33,11 @@ impl Behaviour for ResourceSlice {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validate_slice(object)
+        validate_slice(object, None)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validate_slice_update(new, old)
+        validate_slice(new, Some(old))
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

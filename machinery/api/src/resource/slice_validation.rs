@@ -8,7 +8,8 @@ use crate::check::{At, Errors};
 use crate::core::scheduling_validation::validate_node_selector;
 use crate::core::volume_source::csi_driver_name;
 
-pub(super) fn validate_slice(object: &Value) -> Errors {
+/// The rules of a slice; those of a change stand among them.
+pub(super) fn validate_slice(object: &Value, old: Option<&Value>) -> Errors {
     let spec = At::object(object).get("spec");
     let pool = spec.get("pool");
     let mut errors = Errors::new();
@@ -21,6 +22,9 @@ pub(super) fn validate_slice(object: &Value) -> Errors {
     }
     if pool.get("generation").number().is_some_and(|n| n < 0) {
         errors.push(pool.get("generation").invalid("must be greater than or equal to zero"));
+    }
+    if let Some(old) = old {
+        validate_slice_identity(&spec, &At::object(old).get("spec"), &mut errors);
     }
     validate_slice_nodes(&spec, &mut errors);
     let (devices, counters) = (spec.get("devices"), spec.get("sharedCounters"));
@@ -39,14 +43,12 @@ pub(super) fn validate_slice(object: &Value) -> Errors {
     errors
 }
 
-pub(super) fn validate_slice_update(new: &Value, old: &Value) -> Errors {
-    let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
-    let mut errors = Errors::new();
-    new.get("pool").get("name").unchanged(&mut errors, &old.get("pool").get("name"));
+/// What identifies the slice does not change.
+fn validate_slice_identity(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
+    new.get("pool").get("name").unchanged(errors, &old.get("pool").get("name"));
     for field in ["driver", "nodeName"] {
-        new.get(field).unchanged(&mut errors, &old.get(field));
+        new.get(field).unchanged(errors, &old.get(field));
     }
-    errors
 }
 
 /// Which of these ways to name nodes are used; each that is, is checked.

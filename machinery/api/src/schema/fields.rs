@@ -338,9 +338,18 @@ fn json_kind(value: &Value) -> &'static str {
 fn go_type(kind: &FieldType) -> String {
     match kind {
         FieldType::Ref(id) => go_type_name(schema().get(*id)),
-        FieldType::List(items) => format!("[]{}", go_type(items)),
-        FieldType::Map(values) => format!("map[string]{}", go_type(values)),
+        FieldType::List(items) => format!("[]{}", go_item(items)),
+        FieldType::Map(values) => format!("map[string]{}", go_item(values)),
         scalar => go_scalar(scalar).to_string(),
+    }
+}
+
+/// The same for what a list or a map holds.
+fn go_item(kind: &FieldType) -> String {
+    match kind {
+        FieldType::Time => "v1.Time".to_owned(),
+        FieldType::MicroTime => "v1.MicroTime".to_owned(),
+        other => go_type(other),
     }
 }
 

@@ -19,6 +19,12 @@ const MOVED: [(&str, &str, &str); 7] = [
     ("PersistentVolumeSpec", "quobyte", "rbd"),
     ("PersistentVolumeSpec", "flexVolume", "iscsi"),
 ];
+/// Fields that the published types point to and the validated ones hold.
+const HELD: [(&str, &[&str]); 3] = [
+    ("RollingUpdateDaemonSet", &["maxSurge", "maxUnavailable"]),
+    ("RollingUpdateDeployment", &["maxSurge", "maxUnavailable"]),
+    ("RollingUpdateStatefulSetStrategy", &["partition"]),
+];
 /// Fields of a pod that the validated type has in its security context.
 const HOST: [&str; 5] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"];
 
@@ -155,7 +161,7 @@ fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
         }
         let is_kept_apart = field.name == "securityContext" && t.short_name() == "PodSpec";
         if !(has_tags || is_kept_apart) {
-            print_field(field, value, first, out);
+            print_field(t, field, value, first, out);
             continue;
         }
         out.push_str(if std::mem::take(first) { "" } else { "," });
@@ -165,7 +171,7 @@ fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
         match found {
             _ if !has_tags => print_pod_security(t, value, out),
             Some(found) => print(&field.kind, found, out),
-            None => print_absent(field, out),
+            None => print_absent(field, t, out),
         }
     }
 }
@@ -188,13 +194,13 @@ fn validated_order(t: &Type) -> Vec<&Field> {
 }
 
 /// A field under its name in the struct.
-fn print_field(field: &Field, of: &Value, first: &mut bool, out: &mut String) {
+fn print_field(t: &Type, field: &Field, of: &Value, first: &mut bool, out: &mut String) {
     out.push_str(if std::mem::take(first) { "" } else { "," });
     print_plain(&Value::from(go_name(field)), out);
     out.push(':');
     match of.get(&field.name).filter(|value| !value.is_null()) {
         Some(found) => print(&field.kind, found, out),
-        None => print_absent(field, out),
+        None => print_absent(field, t, out),
     }
 }
 
@@ -202,7 +208,7 @@ fn print_pod_security(pod: &Type, spec: &Value, out: &mut String) {
     out.push('{');
     let mut first = true;
     for field in HOST.iter().filter_map(|name| pod.field(name)) {
-        print_field(field, spec, &mut first, out);
+        print_field(pod, field, spec, &mut first, out);
     }
     if let Some(FieldType::Ref(id)) = pod.field("securityContext").map(|field| &field.kind) {
         print_fields(schema().get(*id), spec.get("securityContext").unwrap_or(&Value::Null), &mut false, out);
@@ -221,7 +227,7 @@ pub(crate) fn difference(type_name: &str, old: &Value, new: &Value, part: Option
         }
         let mut first = true;
         for field in validated_order(t).into_iter().filter(|f| part.is_some() && f.inlined_from.as_deref() == part) {
-            print_field(field, value, &mut first, &mut text);
+            print_field(t, field, value, &mut first, &mut text);
         }
         text.push('}');
         corten_meta::difference::indented(&text)
@@ -247,8 +253,9 @@ fn go_name(field: &Field) -> String {
 }
 
 /// The zero value of a field that is absent.
-fn print_absent(field: &Field, out: &mut String) {
-    if field.presence.is_pointer {
+fn print_absent(field: &Field, of: &Type, out: &mut String) {
+    let is_held = HELD.iter().any(|(held, fields)| *held == of.short_name() && fields.contains(&field.name.as_str()));
+    if field.presence.is_pointer && !is_held {
         return out.push_str("null");
     }
     match &field.kind {
@@ -282,6 +289,17 @@ mod tests {
         let mut errors = [FieldError::invalid(&Path::root(path), value, "bad")];
         print_values(type_name, &mut errors);
         assert_eq!(errors[0].to_string(), format!("{path}: Invalid value: {wanted}: bad"));
+    }
+
+    #[test]
+    fn what_the_validated_types_hold_is_never_null() {
+        const SET: &str = "io.k8s.api.apps.v1.StatefulSet";
+        let wanted = r#"{"Type":"OnDelete","RollingUpdate":{"Partition":0,"MaxUnavailable":null}}"#;
+        check(SET, "spec.updateStrategy", json!({"type": "OnDelete", "rollingUpdate": {}}), wanted);
+        const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
+        let wanted = r#"{"Type":"x","RollingUpdate":{"MaxUnavailable":"25%","MaxSurge":0}}"#;
+        let strategy = json!({"type": "x", "rollingUpdate": {"maxUnavailable": "25%"}});
+        check(DEPLOYMENT, "spec.strategy", strategy, wanted);
     }
 
     #[test]

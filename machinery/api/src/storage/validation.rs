@@ -71,9 +71,11 @@ fn validate_topologies(topologies: &At<'_>, errors: &mut Errors) {
                 errors.push(key.duplicate());
             }
         }
-        if keys.is_empty() || seen.contains(&keys) {
-            errors.push(FieldError::duplicate(&term.path.child("matchLabelExpressions"), ""));
-        }
+        // A term that asks for nothing is found once for every term there is, and once for every one like it.
+        let alike = seen.iter().filter(|other| **other == keys).count();
+        let times = if keys.is_empty() { topologies.len() + alike } else { alike };
+        let duplicate = FieldError::duplicate(&term.path.child("matchLabelExpressions"), "");
+        errors.extend(std::iter::repeat_n(duplicate, times));
         seen.push(keys);
     }
 }

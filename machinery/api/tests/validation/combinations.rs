@@ -262,3 +262,58 @@ fn defaults_of_several_fields_agree() {
     let volume = json!({"spec": {"azureDisk": {"diskName": "d", "diskURI": "u"}}});
     assert_eq!(defaulted("persistentvolumes", volume)["azureDisk"]["readOnly"], false);
 }
+
+/// To a change what is empty and what is absent are the same.
+#[test]
+fn what_is_given_empty_changes_nothing() {
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "i"}]}});
+    let rules = json!({"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]});
+    let job = json!({"spec": {"template": template, "podFailurePolicy": rules, "manualSelector": true,
+        "selector": {"matchLabels": {"a": "b"}}}});
+    let mut job = Subject::new("batch", "jobs", job);
+    job.good["spec"]["template"]["metadata"] = json!({"labels": {"a": "b"}});
+    job.updates(&[
+        ("/spec/podFailurePolicy/rules/0/onPodConditions", json!([]), &[]),
+        ("/spec/template/spec/containers/0/args", json!([]), &[]),
+        ("/spec/selector/matchExpressions", json!([]), &[]),
+    ]);
+    pod().updates(&[("/spec/containers/0/args", json!([]), &[]), ("/spec/nodeSelector", json!({}), &[])]);
+}
+
+#[test]
+fn causes_stand_in_upstreams_order_and_number() {
+    let spec = json!({"driver": "a.b", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d"}]});
+    let slices = Subject::new("resource.k8s.io", "resourceslices", json!({ "spec": spec }));
+    slices.updates(&[(
+        "/spec/nodeName",
+        serde_json::Value::Null,
+        &[
+            "spec.nodeName: Invalid value: null: field is immutable",
+            "spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
+        ],
+    )]);
+    let mut class = json!({"provisioner": "p", "metadata": {"name": "c"}, "allowedTopologies": [{}, {}]});
+    let classes = corten_api::lookup("storage.k8s.io", "v1", "storageclasses").expect("kind");
+    classes.default(&mut class);
+    assert_eq!(classes.validate(&class).len(), 5);
+    let event = json!({"metadata": {"name": "e", "namespace": "default"}, "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "a.b/c", "reportingInstance": "i", "action": "a", "reason": "r", "type": "Normal",
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}, "note": "n"});
+    Subject::new("events.k8s.io", "events", event).updates(&[(
+        "/related",
+        json!({}),
+        &["related: Invalid value: {\"Kind\":\"\",\"Namespace\":\"\",\"Name\":\"\",\"UID\":\"\",\"APIVersion\":\"\",\"ResourceVersion\":\"\",\"FieldPath\":\"\"}: field is immutable"],
+    )]);
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
+    let policy =
+        json!({"spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "true"}]}});
+    Subject::new("admissionregistration.k8s.io", "validatingadmissionpolicies", policy).status_updates(&[(
+        "/status",
+        json!({"typeChecking": {"expressionWarnings": [{"fieldRef": " "}]}}),
+        &[
+            "status.typeChecking.expressionWarnings[0].warning: Required value",
+            "status.typeChecking.expressionWarnings[0].fieldRef: Required value",
+        ],
+    )]);
+}

@@ -66,8 +66,11 @@ impl Subject {
         let old = self.changed("", &Value::Null);
         assert_eq!(texts(&self.kind.validate_update(&old, &old)), Vec::<String>::new(), "{:?} as it was", self.kind);
         for (pointer, value, wanted) in cases {
-            let new = self.changed(pointer, value);
-            assert_eq!(texts(&self.kind.validate_update(&new, &old)), *wanted, "{:?} {pointer} = {value}", self.kind);
+            let given = self.changed(pointer, value);
+            let mut new = given.clone();
+            self.kind.default(&mut new);
+            let errors = self.kind.validate_given_update(&new, &given, &old);
+            assert_eq!(texts(&errors), *wanted, "{:?} {pointer} = {value}", self.kind);
         }
     }
 

@@ -96,10 +96,10 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 
 /// Compiles an expression that must be of one of these types.
 pub fn compile(env: &Env, expression: &str, wanted: &[Type]) -> Compiled {
-    compiling(|| env.compile(expression, wanted)).map_err(|error| match error {
+    compiling(|| env.compile(expression, wanted)).map_err(|error| match &error {
         CompileError::Issues(issues) => format!("compilation failed: {issues}"),
         CompileError::Instantiation(error) => format!("program instantiation failed: {error}"),
-        CompileError::Output(wrong) => wrong,
+        CompileError::Output(..) => error.to_string(),
     })
 }
 

@@ -85,7 +85,7 @@ pub fn errors(a: &Attributes<'_>) -> Vec<FieldError> {
             }
             if let Err(e) = compile(&ENV, expression) {
                 let path = Path::root("webhooks").index(at).child("matchConditions").index(index).child("expression");
-                errors.push(FieldError::invalid(&path, expression, format!("compilation failed: {e}")));
+                errors.push(FieldError::invalid(&path, expression, e));
             }
         }
     }

@@ -243,7 +243,11 @@ impl Reader<'_> {
         match compiling(|| env.compile(expression, wanted)) {
             Ok(program) => Some(program),
             Err(e) => {
-                self.wrong(path, expression, format!("compilation failed: {e}"));
+                let why = match e {
+                    corten_cel::CompileError::Output(wanted, _) => wanted,
+                    other => format!("compilation failed: {other}"),
+                };
+                self.wrong(path, expression, why);
                 None
             }
         }
