@@ -115,7 +115,12 @@ fn at_rest(server: &Server) -> Result<(), String> {
     for range in values(model, "ServiceCIDR") {
         let name = corten_meta::name(&range);
         let leaves = !range["metadata"]["deletionTimestamp"].is_null();
-        if leaves && alone_in(model, &range).is_empty() {
+        // Of those that leave, one may have to wait for another that is held by addresses of its own.
+        let held = values(model, "ServiceCIDR").into_iter().any(|other| {
+            let other_leaves = !other["metadata"]["deletionTimestamp"].is_null();
+            corten_meta::name(&other) > name && other_leaves && !alone_in(model, &other).is_empty()
+        });
+        if leaves && alone_in(model, &range).is_empty() && !held {
             return Err(format!("{name} is needed by nobody and stays"));
         }
         let ready = &range["status"]["conditions"][0];
