@@ -84,7 +84,9 @@ pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> 
         let before = kind.behaviour.validate(old);
         own.retain(|error| !before.contains(error));
     }
-    let change = as_shown(kind.behaviour.validate_update(new, old), || kind.behaviour.validate_update(given, old));
+    let rule = |object: &Value| kind.behaviour.validate_update(object, old);
+    // A kind that is not asked for the object alone judges it together with the change.
+    let change = if order(kind).contains('o') { as_shown(rule(new), || rule(given)) } else { rule(given) };
     asked(kind, order(kind), new, old, [&own, &change])
 }
 

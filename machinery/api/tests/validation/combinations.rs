@@ -293,6 +293,8 @@ fn causes_stand_in_upstreams_order_and_number() {
             "spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
         ],
     )]);
+    let told = ["spec: Invalid value: \"\": only one of `sharedCounters` or `devices` is allowed"];
+    slices.updates(&[("/spec/sharedCounters", json!([]), &told)]);
     let mut class = json!({"provisioner": "p", "metadata": {"name": "c"}, "allowedTopologies": [{}, {}]});
     let classes = corten_api::lookup("storage.k8s.io", "v1", "storageclasses").expect("kind");
     classes.default(&mut class);
