@@ -206,6 +206,7 @@ async fn lead(
     clients: &Clients,
     shutdown: CancellationToken,
 ) {
+    metrics::begin(config.metrics.registry());
     let caches = Caches::new(clients(MANAGER), shutdown.clone());
     let enabled = |name: &str| registry::is_enabled(name, &config.controllers);
     let running = registry::running(config, &controllers);

@@ -3,7 +3,7 @@
 //! A plan names what to count (`runtime::Count`); nothing else in this package touches a series, except for the few
 //! controllers that make no plans.
 
-use corten_meta::metrics::{Family, Kind, exponential};
+use corten_meta::metrics::{Family, Kind, Registry, exponential};
 
 const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
     Family { name, kind: Kind::Counter, labels, help }
@@ -29,6 +29,7 @@ static MANY: [f64; 15] = exponential(2.0, 2.0);
 static SKEW_SECONDS: [f64; 10] = exponential(1.0, 2.0);
 static TTL_SECONDS: [f64; 14] = exponential(0.1, 2.0);
 static EVICTION_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+static FIVEFOLD: [f64; 5] = exponential(1.0, 5.0);
 static AGE_RATIO: [f64; 6] = exponential(0.25, 2.0);
 static PER_SYNC: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
@@ -248,3 +249,135 @@ pub static DESIRED_REPLICAS: Family = gauge(
     &["namespace", "hpa_name"],
     "The replicas that autoscalers want.",
 );
+pub static METRIC_SECONDS: Family = histogram(
+    "horizontal_pod_autoscaler_controller_metric_computation_duration_seconds",
+    &MILLISECONDS,
+    &["action", "error", "metric_type"],
+    "How long metrics of autoscalers took to ask.",
+);
+pub static ZONE_HEALTH: Family =
+    gauge("node_collector_zone_health", &["zone"], "The part of the nodes of a zone that is ready, in percent.");
+pub static RANGES_FREED: Family = counter(
+    "node_ipam_controller_cidrset_cidrs_releases_total",
+    &["clusterCIDR"],
+    "Ranges that nodes gave back when they went.",
+);
+/// Upstream's spelling.
+pub static RANGES_THERE: Family =
+    gauge("node_ipam_controller_cirdset_max_cidrs", &["clusterCIDR"], "Ranges there are for nodes.");
+pub static RANGE_TRIES: Family = histogram(
+    "node_ipam_controller_cidrset_allocation_tries_per_request",
+    &FIVEFOLD,
+    &["clusterCIDR"],
+    "How many ranges were taken already when one was looked for.",
+);
+pub static FOREIGN_JOBS: Family = counter(
+    "job_controller_jobs_by_external_controller_total",
+    &["controller_name"],
+    "Jobs that somebody else manages.",
+);
+pub static PODS_NOT_COLLECTED: Family = counter(
+    "pod_gc_collector_force_delete_pod_errors_total",
+    &["namespace", "reason"],
+    "Pods that could not be deleted although nobody else would.",
+);
+static MEMBERS_OF: [&str; 3] = ["statefulset_namespace", "statefulset_name", "pod_management_policy"];
+pub static MOST_UNAVAILABLE: Family = gauge(
+    "statefulset_controller_statefulset_max_unavailable",
+    &MEMBERS_OF,
+    "How many pods of a StatefulSet an update may make unavailable.",
+);
+pub static UNAVAILABLE: Family = gauge(
+    "statefulset_controller_statefulset_unavailable_replicas",
+    &MEMBERS_OF,
+    "Pods of a StatefulSet that are missing or not available.",
+);
+pub static MIRROR_SKIPPED: Family = histogram(
+    "endpoint_slice_mirroring_controller_addresses_skipped_per_sync",
+    &MANY,
+    &[],
+    "How many addresses of Endpoints could not be mirrored.",
+);
+pub static MIRROR_ADDED: Family = histogram(
+    "endpoint_slice_mirroring_controller_endpoints_added_per_sync",
+    &MANY,
+    &[],
+    "How many endpoints a look at Endpoints added.",
+);
+pub static MIRROR_UPDATED: Family = histogram(
+    "endpoint_slice_mirroring_controller_endpoints_updated_per_sync",
+    &MANY,
+    &[],
+    "How many endpoints a look at Endpoints changed.",
+);
+pub static MIRROR_REMOVED: Family = histogram(
+    "endpoint_slice_mirroring_controller_endpoints_removed_per_sync",
+    &MANY,
+    &[],
+    "How many endpoints a look at Endpoints removed.",
+);
+pub static MIRROR_ENDPOINTS: Family = gauge(
+    "endpoint_slice_mirroring_controller_endpoints_desired",
+    &[],
+    "Endpoints that there should be in mirrored EndpointSlices.",
+);
+pub static MIRROR_SLICES: Family =
+    gauge("endpoint_slice_mirroring_controller_num_endpoint_slices", &[], "Mirrored EndpointSlices there are.");
+pub static MIRROR_DESIRED: Family = gauge(
+    "endpoint_slice_mirroring_controller_desired_endpoint_slices",
+    &[],
+    "Mirrored EndpointSlices there would be if all were as full as can be.",
+);
+
+/// The families without labels: they are told from the beginning, before there is anything to count.
+static PLAIN: [&Family; 27] = [
+    &DELETION_AGE_RATIO,
+    &CRON_SKEW,
+    &TTL_DELETION,
+    &TAINT_DELETIONS,
+    &TAINT_DELETION_SECONDS,
+    &DEVICE_DELETIONS,
+    &DEVICE_DELETION_SECONDS,
+    &SLICES,
+    &SLICES_DESIRED,
+    &ENDPOINTS_DESIRED,
+    &ENDPOINTS_ADDED,
+    &ENDPOINTS_REMOVED,
+    &MIRROR_SECONDS,
+    &EPHEMERAL_CLAIMS,
+    &EPHEMERAL_CLAIM_FAILURES,
+    &SYNC_ERRORS,
+    &NODE_SYNC_SECONDS,
+    &RETROACTIVE_CLASSES,
+    &RETROACTIVE_CLASS_ERRORS,
+    &AUTOSCALERS,
+    &MIRROR_SKIPPED,
+    &MIRROR_ADDED,
+    &MIRROR_UPDATED,
+    &MIRROR_REMOVED,
+    &MIRROR_ENDPOINTS,
+    &MIRROR_SLICES,
+    &MIRROR_DESIRED,
+];
+
+/// Shows what has not been counted yet.
+pub fn begin(registry: &Registry) {
+    PLAIN.iter().for_each(|family| drop(registry.series(family, &[])));
+}
+
+const fn skips(name: &'static str) -> Family {
+    counter(name, &["group", "resource"], "Looks that were put off because a cache did not show what had been written.")
+}
+
+static SKIPS: [(&str, Family); 5] = [
+    ("replicaset-controller", skips("replicaset_controller_stale_sync_skips_total")),
+    ("replication-controller", skips("replicaset_controller_stale_sync_skips_total")),
+    ("daemon-set-controller", skips("daemonset_controller_stale_sync_skips_total")),
+    ("statefulset-controller", skips("statefulset_controller_stale_sync_skips_total")),
+    ("job-controller", skips("job_controller_stale_sync_skips_total")),
+];
+
+/// Where the controllers that upstream counts it of tell of looks that were put off.
+pub fn skips_of(controller: &str) -> Option<&'static Family> {
+    SKIPS.iter().find(|(name, _)| *name == controller).map(|(_, family)| family)
+}

@@ -34,7 +34,7 @@ pub use events::{EventRecorder, EventType, ObjectRef};
 pub use https::{HttpsConfig, Pem};
 pub use kubeconfig::Kubeconfig;
 pub use leader::{LeaderConfig, LeaderElector, Outcome};
-pub use metrics::Metrics;
+pub use metrics::{InformerSeries, Metrics};
 pub use options::{DeleteOptions, ListOptions, Patch, Propagation};
 pub use queue::WorkQueue;
 pub use resource::Resource;

@@ -14,11 +14,16 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::retry::Again;
-use crate::{Body, Error, Transport};
+use crate::{Body, Error, Resource, Transport};
 
 /// From ten nanoseconds to ten seconds, a decade each.
 static WORK_SECONDS: [f64; 10] = exponential(1e-8, 10.0);
 static REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+
+static PASS_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+static BYTES: [f64; 11] =
+    [64.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0, 65536.0, 262_144.0, 1_048_576.0, 4_194_304.0, 16_777_216.0];
+static INFORMER: [&str; 4] = ["name", "group", "version", "resource"];
 
 const fn of_queue(name: &'static str, kind: Kind, help: &'static str) -> Family {
     Family { name, kind, labels: &["name"], help }
@@ -66,6 +71,30 @@ static REQUEST_RETRIES: Family = Family {
     labels: &["code", "host", "verb"],
     help: "Requests that were sent again, by code, verb and host.",
 };
+static REQUEST_BYTES: Family = Family {
+    name: "rest_client_request_size_bytes",
+    kind: Kind::Histogram(&BYTES),
+    labels: &["host", "verb"],
+    help: "How large the bodies of requests were, by verb and host.",
+};
+static ANSWER_BYTES: Family = Family {
+    name: "rest_client_response_size_bytes",
+    kind: Kind::Histogram(&BYTES),
+    labels: &["host", "verb"],
+    help: "How large the bodies of answers were that came as a whole, by verb and host.",
+};
+static QUEUED: Family = Family {
+    name: "informer_queued_items",
+    kind: Kind::Gauge,
+    labels: &INFORMER,
+    help: "Changes of a cache that wait to be passed on.",
+};
+static PASSED_ON: Family = Family {
+    name: "informer_processing_latency_seconds",
+    kind: Kind::Histogram(&PASS_SECONDS),
+    labels: &INFORMER,
+    help: "How long changes of a cache took to pass on.",
+};
 static LEADER: Family = Family {
     name: "leader_election_master_status",
     kind: Kind::Gauge,
@@ -108,6 +137,20 @@ impl QueueSeries {
     }
 }
 
+/// What whoever passes on the changes of one resource counts.
+pub struct InformerSeries {
+    queued: Arc<Series>,
+    passed_on: Arc<Series>,
+}
+
+impl InformerSeries {
+    /// A change was passed on, and so many wait.
+    pub fn passed_on(&self, took: Duration, waiting: usize) {
+        self.passed_on.observe(took.as_secs_f64());
+        self.queued.set(waiting as f64);
+    }
+}
+
 /// What can only be said of a queue at the moment: how many items wait, and for how long each is being worked on.
 pub(crate) trait Gauges: Send + Sync {
     fn depth(&self) -> usize;
@@ -132,6 +175,13 @@ impl Metrics {
         let all = queues.entry(name).or_default();
         all.retain(|gauges| gauges.strong_count() > 0);
         all.push(gauges);
+    }
+
+    /// The series of a component's informer of one resource.
+    pub fn informer(&self, component: &str, resource: &Resource) -> InformerSeries {
+        let labels = [component, &resource.group, &resource.version, &resource.plural];
+        let series = |family: &'static Family| self.0.registry.series(family, &labels);
+        InformerSeries { queued: series(&QUEUED), passed_on: series(&PASSED_ON) }
     }
 
     /// Whether the lease of this name is held.
@@ -196,6 +246,7 @@ impl Transport for CountingTransport {
     fn send(&self, request: http::Request<Bytes>) -> BoxFuture<'static, Result<http::Response<Body>, Error>> {
         let (metrics, host, method) = (self.metrics.clone(), self.host.clone(), request.method().clone());
         let again = request.extensions().get::<Again>().is_some();
+        let size = request.body().len();
         let began = tokio::time::Instant::now();
         let sent = self.transport.send(request);
         async move {
@@ -203,6 +254,13 @@ impl Transport for CountingTransport {
             // Without an answer there is no code; client-go says so in this word.
             let code = answer.as_ref().map_or("<error>".to_owned(), |answer| answer.status().as_u16().to_string());
             metrics.answered(&host, &method, &code, began.elapsed());
+            let sized = |family: &'static Family, size: usize| {
+                metrics.0.registry.series(family, &[&host, method.as_str()]).observe(size as f64);
+            };
+            sized(&REQUEST_BYTES, size);
+            if let Some(Body::Full(bytes)) = answer.as_ref().ok().map(http::Response::body) {
+                sized(&ANSWER_BYTES, bytes.len());
+            }
             if again {
                 metrics.0.registry.series(&REQUEST_RETRIES, &[&code, &host, method.as_str()]).add(1.0);
             }

@@ -71,6 +71,7 @@ impl Controller for EndpointSliceMirroringController {
             return plan;
         };
         let mut wanted = desired(endpoints, &mut plan);
+        count(&mut plan, observed, &wanted);
         let mut spare = Vec::new();
         for slice in &observed.slices {
             match wanted.remove(&(slice.address_type.clone(), slice_ports(slice))) {
@@ -90,6 +91,31 @@ impl Controller for EndpointSliceMirroringController {
         plan.count_changes(&metrics::MIRROR_CHANGES, ResourceType::of::<EndpointSlice>());
         plan.counts.push(Count::took(&metrics::MIRROR_SECONDS, []));
         plan
+    }
+}
+
+/// Counts what a look changes, and what there is and should be.
+fn count(plan: &mut Plan, observed: &Observed, wanted: &BTreeMap<Group, EndpointSlice>) {
+    fn all<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> BTreeMap<(String, Vec<Port>), &'a Endpoint> {
+        let of = |slice: &'a EndpointSlice| {
+            let place = move |one: &'a Endpoint| ((one.addresses.concat(), slice_ports(slice)), one);
+            slice.endpoints.iter().flatten().map(place)
+        };
+        slices.flat_map(of).collect()
+    }
+    let (before, after) = (all(observed.slices.iter()), all(wanted.values()));
+    let added = after.keys().filter(|place| !before.contains_key(*place)).count();
+    let removed = before.keys().filter(|place| !after.contains_key(*place)).count();
+    let updated = after.iter().filter(|(place, one)| before.get(*place).is_some_and(|old| old != *one)).count();
+    for (family, number) in [
+        (&metrics::MIRROR_ADDED, added),
+        (&metrics::MIRROR_UPDATED, updated),
+        (&metrics::MIRROR_REMOVED, removed),
+        (&metrics::MIRROR_ENDPOINTS, after.len()),
+        (&metrics::MIRROR_SLICES, wanted.len()),
+        (&metrics::MIRROR_DESIRED, wanted.len()),
+    ] {
+        plan.count(family, [], number as f64);
     }
 }
 
@@ -128,6 +154,7 @@ fn desired(endpoints: &Endpoints, plan: &mut Plan) -> BTreeMap<Group, EndpointSl
             group.entry(identity(ip, address)).or_insert_with(|| endpoint(ip, address, ready));
         }
     }
+    plan.count(&metrics::MIRROR_SKIPPED, [], f64::from(invalid + beyond));
     if invalid > 0 {
         let message = format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
         plan.push(Action::warning(endpoints, "InvalidIPAddress", message));

@@ -48,8 +48,8 @@ struct Look {
     action: &'static str,
     error: &'static str,
     desired: i32,
-    /// By the type of a metric: what it alone would do, and whether it had no answer.
-    metrics: Vec<(String, &'static str, &'static str)>,
+    /// By the type of a metric: what it alone would do, whether it had no answer, and how long that took.
+    metrics: Vec<(String, &'static str, &'static str, Duration)>,
 }
 
 /// The step from one number of replicas to another.
@@ -105,7 +105,7 @@ impl AutoscalerController {
             return Ok(None);
         };
         let target = self.target(&autoscaler).await;
-        let observed = self.observe(&autoscaler, target.as_ref().map(|(_, scale)| scale)).await;
+        let (observed, took) = self.observe(&autoscaler, target.as_ref().map(|(_, scale)| scale)).await;
         let now = crate::runtime::now();
         let mut decision = {
             let mut histories = self.histories();
@@ -113,11 +113,11 @@ impl AutoscalerController {
         };
         let before = observed.current_replicas().unwrap_or_default();
         let desired = decision.replicas.unwrap_or(before);
-        let metric = |(kind, replicas): (String, Option<i32>)| match replicas {
-            Some(replicas) => (kind, step(before, replicas), "none"),
-            None => (kind, "none", "internal"),
+        let metric = |((kind, replicas), took): ((String, Option<i32>), &Duration)| match replicas {
+            Some(replicas) => (kind, step(before, replicas), "none", *took),
+            None => (kind, "none", "internal", *took),
         };
-        let metrics = std::mem::take(&mut decision.asked).into_iter().map(metric).collect();
+        let metrics = std::mem::take(&mut decision.asked).into_iter().zip(&took).map(metric).collect();
         let error = if decision.events.iter().any(|(warning, ..)| *warning) { "internal" } else { "none" };
         if let (Some(replicas), Ok((resource, scale))) = (decision.replicas, &target) {
             let written = self.write_scale(resource, scale, replicas).await;
@@ -143,8 +143,9 @@ impl AutoscalerController {
             Count::took(&crate::metrics::SCALING_SECONDS, labels),
             Count::new(&crate::metrics::AUTOSCALERS, [], 1.0),
         ];
-        for (kind, action, error) in look.into_iter().flatten().flat_map(|look| &look.metrics) {
+        for (kind, action, error, took) in look.into_iter().flatten().flat_map(|look| &look.metrics) {
             let labels: [Label; 3] = [(*action).into(), (*error).into(), kind.as_str().into()];
+            counts.push(Count::new(&crate::metrics::METRIC_SECONDS, labels.clone(), took.as_secs_f64()));
             counts.push(Count::new(&crate::metrics::METRICS_ASKED, labels, 1.0));
         }
         if let Some(desired) = desired {
@@ -173,32 +174,42 @@ impl AutoscalerController {
         Ok((resource, scale))
     }
 
-    async fn observe(&self, autoscaler: &HorizontalPodAutoscaler, scale: Result<&Value, &String>) -> Observed {
+    /// What is known, and how long each metric took to ask; what pods use is asked once for all metrics of it.
+    async fn observe(
+        &self,
+        autoscaler: &HorizontalPodAutoscaler,
+        scale: Result<&Value, &String>,
+    ) -> (Observed, Vec<Duration>) {
         let scale = scale.cloned().map_err(Clone::clone);
         let text = scale.as_ref().ok().and_then(|scale| scale["status"]["selector"].as_str()).unwrap_or_default();
         let selector = Some(text).filter(|text| !text.is_empty()).and_then(|text| Selector::parse(text).ok());
         let mut pods: Vec<Pod> = Vec::new();
         let mut measured = Err("no metrics returned from resource metrics API".to_owned());
+        let of_resource = |metric: &MetricSpec| metric.resource.is_some() || metric.container_resource.is_some();
+        let began = Instant::now();
         if let Some(selector) = &selector {
             let chosen = self.pods.select(autoscaler.namespace(), selector);
             pods = chosen.iter().filter_map(|pod| corten_api::decode_object(pod).ok()).collect();
-            let of_resource = |metric: &MetricSpec| metric.resource.is_some() || metric.container_resource.is_some();
             if autoscaler.spec.metrics.iter().flatten().any(of_resource) {
                 measured = metrics::read(&self.client, autoscaler.namespace(), text).await;
             }
         }
-        let mut others = Vec::new();
+        let of_pods = began.elapsed();
+        let (mut others, mut took) = (Vec::new(), Vec::new());
         for metric in autoscaler.spec.metrics.iter().flatten().filter(|_| selector.is_some()) {
+            let began = Instant::now();
             others.push(custom::read(&self.client, autoscaler.namespace(), metric, text).await);
+            took.push(if of_resource(metric) { of_pods } else { began.elapsed() });
         }
-        Observed {
+        let observed = Observed {
             autoscaler: autoscaler.clone(),
             scale,
             selectable: selector.is_some(),
             pods,
             metrics: measured,
             others,
-        }
+        };
+        (observed, took)
     }
 
     async fn write_scale(&self, resource: &Resource, scale: &Value, replicas: i32) -> Result<(), Error> {

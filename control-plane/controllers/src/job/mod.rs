@@ -53,14 +53,20 @@ impl Controller for JobController {
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let job: Job = view.typed(key)?;
-        let foreign = job.spec.as_ref()?.managed_by.as_deref().is_some_and(|by| by != "kubernetes.io/job-controller");
-        let uid = job.metadata.uid.clone().filter(|_| !foreign)?;
-        let candidates = view.claimable_rows(&key.namespace, &uid, &selector(&job));
+        let uid = job.metadata.uid.clone()?;
+        let candidates = match manager_of(&job) {
+            Some(_) => Vec::new(),
+            None => view.claimable_rows(&key.namespace, &uid, &selector(&job)),
+        };
         Some(Observed { job, candidates })
     }
 
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
         let job = &observed.job;
+        if let Some(manager) = manager_of(job) {
+            let counts = vec![Count::begin(&metrics::FOREIGN_JOBS, [manager.into()])];
+            return Plan { counts, ..Plan::nothing() };
+        }
         let claimed = claim(job, &selector(job), &observed.candidates);
         if is_finished(job) || job.metadata.deletion_timestamp.is_some() {
             return release_all(&claimed.owned);
@@ -76,6 +82,11 @@ impl Controller for JobController {
         pass.run();
         pass.plan
     }
+}
+
+/// Who else manages the Job.
+fn manager_of(job: &Job) -> Option<&str> {
+    job.spec.as_ref()?.managed_by.as_deref().filter(|by| *by != "kubernetes.io/job-controller")
 }
 
 fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {

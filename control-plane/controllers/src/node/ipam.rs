@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::metrics;
-use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::runtime::{Action, Controller, Count, Label, Plan, View, Watch};
 
 /// Ranges beyond this many are not looked through: no cluster has so many nodes.
 const MOST_RANGES: u128 = 1 << 16;
@@ -106,16 +106,18 @@ impl Controller for NodeIpamController {
             return self.counted();
         }
         let free = |cluster: &Cidr| {
-            let prefix = if cluster.base.is_ipv4() { self.node_prefix_v4 } else { self.node_prefix_v6 };
-            cluster.subnets(prefix).map(|range| range.to_string()).find(|range| !observed.taken.contains(range))
+            let mut all = cluster.subnets(self.prefix(cluster)).map(|range| range.to_string()).enumerate();
+            all.find(|(_, range)| !observed.taken.contains(range))
         };
         // A node gets a range of every family or none: half a network would be found out only by its pods.
-        match self.clusters.iter().map(free).collect::<Option<Vec<String>>>() {
-            Some(ranges) => {
+        match self.clusters.iter().map(free).collect::<Option<(Vec<usize>, Vec<String>)>>() {
+            Some((tries, ranges)) => {
                 let spec = json!({"podCIDR": ranges.first(), "podCIDRs": ranges});
                 let mut plan = Plan::from(Action::patch(&observed.node, json!({ "spec": spec })));
-                for cluster in &self.clusters {
-                    plan.count(&metrics::RANGES_GIVEN, [cluster.to_string().as_str().into()], 1.0);
+                for (cluster, tries) in self.clusters.iter().zip(tries) {
+                    let label = Label::from(cluster.to_string().as_str());
+                    plan.count(&metrics::RANGES_GIVEN, [label.clone()], 1.0);
+                    plan.count(&metrics::RANGE_TRIES, [label], tries as f64);
                 }
                 plan
             }
@@ -132,11 +134,18 @@ impl NodeIpamController {
     fn counted(&self) -> Plan {
         let mut plan = Plan::nothing();
         for cluster in &self.clusters {
-            let prefix = if cluster.base.is_ipv4() { self.node_prefix_v4 } else { self.node_prefix_v6 };
-            let ranges = f64::from(prefix.saturating_sub(cluster.prefix)).exp2();
-            plan.count(&metrics::RANGES_USED, [cluster.to_string().as_str().into()], 1.0 / ranges);
+            let label = Label::from(cluster.to_string().as_str());
+            let ranges = f64::from(self.prefix(cluster).saturating_sub(cluster.prefix)).exp2();
+            plan.count(&metrics::RANGES_USED, [label.clone()], 1.0 / ranges);
+            plan.counts.push(Count::mean(&metrics::RANGES_THERE, [label.clone()], ranges));
+            plan.counts.push(Count::end(&metrics::RANGES_FREED, [label]));
         }
         plan
+    }
+
+    /// How large the ranges are that are cut from a network.
+    fn prefix(&self, cluster: &Cidr) -> u8 {
+        if cluster.base.is_ipv4() { self.node_prefix_v4 } else { self.node_prefix_v6 }
     }
 }
 

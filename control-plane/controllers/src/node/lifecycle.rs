@@ -143,6 +143,7 @@ fn count(plan: &mut Plan, node: &Node) {
     let (zone, unhealthy) = (zone_label(node), ready_status(node) != "True");
     plan.counts.push(Count::took(&metrics::NODE_SYNC_SECONDS, []));
     plan.count(&metrics::ZONE_SIZE, [zone.as_str().into()], 1.0);
+    plan.counts.push(Count::mean(&metrics::ZONE_HEALTH, [zone.as_str().into()], if unhealthy { 0.0 } else { 100.0 }));
     plan.count(&metrics::ZONE_UNHEALTHY, [zone.as_str().into()], f64::from(u8::from(unhealthy)));
 }
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{disruption_target, mark_pod, ready_status};
 use crate::metrics;
-use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of, mentions};
+use crate::runtime::{Action, Controller, Count, Label, Plan, ResourceType, View, Watch, decode, key_of, mentions};
 use crate::workload::pods;
 
 /// A node that is missing for less than this may just not have registered yet.
@@ -136,7 +136,9 @@ fn orphaned(pod: &Pod, now: Timestamp) -> Plan {
 
 fn delete(plan: &mut Plan, pod: &Pod, reason: &str) {
     plan.push(Action::delete_with(pod, Some(0), None, None));
-    plan.count(&metrics::PODS_COLLECTED, [pod.namespace().into(), reason.into()], 1.0);
+    let labels: [Label; 2] = [pod.namespace().into(), reason.into()];
+    plan.counts.push(Count::failure(&metrics::PODS_NOT_COLLECTED, labels.clone()));
+    plan.count(&metrics::PODS_COLLECTED, labels, 1.0);
 }
 
 fn fail_and_delete(pod: &Pod, reason: &str, now: Timestamp) -> Plan {

@@ -1,4 +1,4 @@
-//! Carries out a plan: one write after the other, creations side by side, with upstream's events for each.
+//! Carries out a plan: one write after the other, many of the same verb side by side, with upstream's events for each.
 //!
 //! The first failure ends the plan: what follows was decided on the assumption that it would succeed.
 
@@ -23,7 +23,7 @@ use super::scale::{self, ScaleAnswer, ScaleQuestion};
 use super::view::{Failure, decode};
 use crate::storage_protection::uses;
 
-/// The most creations in flight at once.
+/// The most writes in flight at once.
 const MAX_BATCH: usize = 64;
 
 /// How long the writes in flight may take after the leader was told to stop.
@@ -52,6 +52,24 @@ pub struct Applied {
     pub unsure: Option<ResourceType>,
 }
 
+/// How many of the next actions may be carried out at once: creations, deletions or patches of one kind, each of another
+/// object. None of them was decided on the assumption that the one before it succeeds.
+fn side_by_side(rest: &[Action], most: usize) -> usize {
+    let mut objects = BTreeSet::new();
+    let verb = |action: &Action| match action {
+        Action::Create { resource, .. } => Some((0, *resource)),
+        Action::Delete { resource, .. } => Some((1, *resource)),
+        Action::Patch { resource, .. } => Some((2, *resource)),
+        _ => None,
+    };
+    let mut another = |action: &Action| match action {
+        Action::Delete { key, .. } | Action::Patch { key, .. } => objects.insert(key.clone()),
+        _ => true,
+    };
+    let Some(first) = rest.first().and_then(verb) else { return 1 };
+    rest.iter().take(most).take_while(|action| verb(action) == Some(first) && another(action)).count()
+}
+
 /// Writes under one identity.
 #[derive(Clone)]
 pub struct Applier {
@@ -72,10 +90,8 @@ impl Applier {
         let mut rest = actions.as_slice();
         // Slow start: a refused pod must not be tried hundreds of times before the first refusal is heard.
         let mut batch = 1;
-        while let Some(first) = rest.first() {
-            let creations = rest.iter().take_while(|action| matches!(action, Action::Create { .. })).count();
-            let size = if matches!(first, Action::Create { .. }) { creations.min(batch) } else { 1 };
-            let (now, later) = rest.split_at(size);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(side_by_side(rest, batch));
             let acts = join_all(now.iter().map(|action| self.act(action)));
             let Some(outcomes) = self.while_leading(acts).await else { break };
             for (action, outcome) in now.iter().zip(outcomes) {
@@ -323,5 +339,30 @@ fn object_ref(about: &Reference) -> ObjectRef {
         uid: about.uid.clone(),
         resource_version: about.resource_version.clone(),
         ..ObjectRef::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
+    use serde_json::json;
+
+    #[test]
+    fn writes_of_one_verb_and_kind_go_side_by_side_and_no_object_twice() {
+        let (pods, nodes) = (ResourceType::of::<Pod>(), ResourceType::of::<Node>());
+        let patch = |resource, name: &str| Action::Patch {
+            resource,
+            key: Key::new("", name),
+            patch: json!({}),
+            subresource: None,
+        };
+        let create = |resource| Action::Create { resource, object: json!({}), report: None };
+        let all = |actions: &[Action]| side_by_side(actions, 3);
+        assert_eq!(all(&[patch(pods, "a"), patch(pods, "b"), patch(pods, "c"), patch(pods, "d")]), 3);
+        assert_eq!(all(&[patch(pods, "a"), patch(pods, "a")]), 1);
+        assert_eq!(all(&[patch(pods, "a"), patch(nodes, "b")]), 1);
+        assert_eq!(all(&[create(pods), create(pods), patch(pods, "a")]), 2);
+        assert_eq!(all(&[Action::absent::<Node>(Key::new("", "a")), create(pods)]), 1);
     }
 }

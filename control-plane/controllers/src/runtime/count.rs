@@ -1,7 +1,7 @@
 //! What a decision adds to the metrics, as data: a plan says it, and the runtime counts it when the plan is done.
 //!
-//! Labels come from the code, or name namespaces, zones and autoscalers, as upstream's do: nothing else that a user writes
-//! into an object may become one.
+//! Labels come from the code, or name namespaces, zones, networks, autoscalers, StatefulSets and who else manages Jobs, as
+//! upstream's do: nothing else that a user writes into an object may become one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -39,6 +39,12 @@ enum Amount {
     Of(f64),
     /// How long the look took, its writes included.
     Took,
+    /// One of several that a gauge shows the mean of.
+    Mean(f64),
+    /// One, when the key has this for the first time.
+    Begin,
+    /// One, when the key no longer has this.
+    End,
 }
 
 /// One thing to count: added to a counter, observed by a histogram, or this key's share of a gauge.
@@ -81,6 +87,21 @@ impl Count {
         Count { when: When::Failed, ..Count::new(family, labels, 1.0) }
     }
 
+    /// This key's part of a gauge that is the mean of all parts.
+    pub fn mean(family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) -> Count {
+        Count { amount: Amount::Mean(amount), ..Count::new(family, labels, 0.0) }
+    }
+
+    /// Counted once for a key, however often it is looked at.
+    pub fn begin(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
+        Count { amount: Amount::Begin, ..Count::new(family, labels, 0.0) }
+    }
+
+    /// Counted once, by the first look at a key that does not say this again.
+    pub fn end(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
+        Count { amount: Amount::End, ..Count::new(family, labels, 0.0) }
+    }
+
     /// The labels, or none where this does not count.
     fn told(&self, success: bool) -> Option<Vec<&str>> {
         let counts = match self.when {
@@ -100,8 +121,27 @@ fn text_of(label: &Label, success: bool) -> &str {
     }
 }
 
-/// What keys have in gauges: a gauge is the sum of their shares.
-type Shares = HashMap<Key, Vec<(&'static Family, Vec<String>, f64)>>;
+/// What a key has in a series until it is looked at again.
+#[derive(Clone, Debug)]
+struct Share {
+    family: &'static Family,
+    labels: Vec<String>,
+    amount: Amount,
+}
+
+/// Families are told apart by their names.
+impl PartialEq for Share {
+    fn eq(&self, other: &Share) -> bool {
+        (self.family.name, &self.labels, &self.amount) == (other.family.name, &other.labels, &other.amount)
+    }
+}
+
+/// What keys have in series, and of how many parts the means are.
+#[derive(Default)]
+struct Shares {
+    of: HashMap<Key, Vec<Share>>,
+    means: HashMap<(&'static str, Vec<String>), (f64, f64)>,
+}
 
 /// The counting of one controller.
 #[derive(Default)]
@@ -121,14 +161,18 @@ impl Counter {
         let mut held = Vec::new();
         for count in counts {
             let Some(labels) = count.told(success) else { continue };
-            let amount = match count.amount {
-                Amount::Of(amount) => amount,
-                Amount::Took => took.as_secs_f64(),
+            let amount = match (&count.amount, count.family.kind) {
+                (Amount::Took, _) => took.as_secs_f64(),
+                (Amount::Of(amount), Kind::Counter | Kind::Histogram(_)) => *amount,
+                (amount, _) => {
+                    let labels = labels.into_iter().map(str::to_owned).collect();
+                    held.push(Share { family: count.family, labels, amount: amount.clone() });
+                    continue;
+                }
             };
             match count.family.kind {
-                Kind::Counter => registry.series(count.family, &labels).add(amount),
                 Kind::Histogram(_) => registry.series(count.family, &labels).observe(amount),
-                Kind::Gauge => held.push((count.family, labels.into_iter().map(str::to_owned).collect(), amount)),
+                _ => registry.series(count.family, &labels).add(amount),
             }
         }
         // A look that failed knows nothing new.
@@ -137,19 +181,44 @@ impl Counter {
         }
     }
 
+    /// One more, outside of any look.
+    pub fn one(&self, family: &'static Family, labels: &[&str]) {
+        self.metrics.registry().series(family, labels).add(1.0);
+    }
+
     /// Replaces the shares of a key; those of one that is gone are none.
-    fn share(&self, key: &Key, held: Vec<(&'static Family, Vec<String>, f64)>) {
+    fn share(&self, key: &Key, held: Vec<Share>) {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.is_empty() && !shares.contains_key(key) {
+        let before = shares.of.remove(key).unwrap_or_default();
+        if before == held {
+            if !held.is_empty() {
+                shares.of.insert(key.clone(), held);
+            }
             return;
         }
-        let add = |(family, labels, amount): &(&'static Family, Vec<String>, f64), sign: f64| {
-            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-            self.metrics.registry().series(family, &labels).add(sign * amount);
-        };
-        held.iter().for_each(|share| add(share, 1.0));
-        let before = if held.is_empty() { shares.remove(key) } else { shares.insert(key.clone(), held) };
-        before.iter().flatten().for_each(|share| add(share, -1.0));
+        held.iter().filter(|share| !before.contains(share)).for_each(|share| self.add(&mut shares, share, true));
+        before.iter().filter(|share| !held.contains(share)).for_each(|share| self.add(&mut shares, share, false));
+        if !held.is_empty() {
+            shares.of.insert(key.clone(), held);
+        }
+    }
+
+    /// A share comes, or goes.
+    fn add(&self, shares: &mut Shares, share: &Share, comes: bool) {
+        let labels: Vec<&str> = share.labels.iter().map(String::as_str).collect();
+        let series = self.metrics.registry().series(share.family, &labels);
+        let sign = if comes { 1.0 } else { -1.0 };
+        match share.amount {
+            Amount::Of(amount) => series.add(sign * amount),
+            Amount::Mean(amount) => {
+                let (sum, parts) = shares.means.entry((share.family.name, share.labels.clone())).or_default();
+                (*sum, *parts) = (*sum + sign * amount, *parts + sign);
+                series.set(if *parts > 0.0 { *sum / *parts } else { 0.0 });
+            }
+            Amount::Begin if comes => series.add(1.0),
+            Amount::End if !comes => series.add(1.0),
+            Amount::Begin | Amount::End | Amount::Took => {}
+        }
     }
 }
 
@@ -185,5 +254,29 @@ mod tests {
         }
         counter.count(&b, &[], true, Duration::ZERO);
         assert!(metrics.render().contains("size{zone=\"x\"} 1"));
+    }
+
+    #[test]
+    fn a_mean_follows_its_parts_and_beginnings_and_ends_count_once() {
+        static HEALTH: Family = Family { name: "health", kind: Kind::Gauge, labels: &[], help: "h" };
+        static CAME: Family = Family { name: "came_total", kind: Kind::Counter, labels: &[], help: "h" };
+        static WENT: Family = Family { name: "went_total", kind: Kind::Counter, labels: &[], help: "h" };
+        let metrics = Metrics::default();
+        let counter = Counter::new(metrics.clone());
+        let look = |name: &str, health: Option<f64>| {
+            let part = |amount| [Count::mean(&HEALTH, [], amount), Count::begin(&CAME, []), Count::end(&WENT, [])];
+            let counts: Vec<Count> = health.into_iter().flat_map(part).collect();
+            counter.count(&Key::new("", name), &counts, true, Duration::ZERO);
+        };
+        let shows = |lines: [&str; 3]| {
+            let text = metrics.render();
+            lines.iter().for_each(|line| assert!(text.lines().any(|one| one == *line), "{line} is not in:\n{text}"));
+        };
+        for (name, health) in [("a", 100.0), ("b", 100.0), ("b", 0.0), ("b", 0.0)] {
+            look(name, Some(health));
+        }
+        shows(["health 50", "came_total 2", "went_total 0"]);
+        look("b", None);
+        shows(["health 100", "came_total 2", "went_total 1"]);
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
-use corten_client::{Cache, Caches, Part, Resource, WorkQueue};
+use corten_client::{Cache, Caches, InformerSeries, Metrics, Part, Resource, WorkQueue};
 use corten_meta::{Key, Object};
 use tokio::sync::Notify;
 
@@ -44,6 +45,7 @@ pub struct Feed {
     /// What was parsed of the objects, if they are pods or nodes.
     pods: Rows<PodFacts>,
     nodes: Rows<NodeFacts>,
+    counted: InformerSeries,
     /// A revision that the cache has certainly reached: events arrive in the order of revisions.
     pub reached: Reached,
 }
@@ -74,13 +76,18 @@ impl Reached {
 }
 
 /// Opens a cache for every resource and waits until all are filled: no decision is made on half a view.
-pub async fn open(caches: &Caches, routes: BTreeMap<ResourceType, Vec<Route>>) -> BTreeMap<ResourceType, Arc<Feed>> {
+pub async fn open(
+    caches: &Caches,
+    routes: BTreeMap<ResourceType, Vec<Route>>,
+    metrics: &Metrics,
+) -> BTreeMap<ResourceType, Arc<Feed>> {
     let mut feeds = BTreeMap::new();
     for (resource, routes) in routes {
         let cache = caches.dynamic(&address(resource));
         index(resource, &cache);
         let (pods, nodes, reached) = (Rows::default(), Rows::default(), Reached::default());
-        feeds.insert(resource, Arc::new(Feed { cache, routes, pods, nodes, reached }));
+        let counted = metrics.informer(crate::MANAGER, &address(resource));
+        feeds.insert(resource, Arc::new(Feed { cache, routes, pods, nodes, counted, reached }));
     }
     for feed in feeds.values() {
         feed.cache.synced().await;
@@ -132,6 +139,7 @@ pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
     let view = CachedView::new(feeds, None);
     let mut subscription = feed.cache.subscribe();
     while let Some(change) = subscription.next().await {
+        let began = Instant::now();
         let revision = change.object().map_or(0, |object| object.revision);
         for change in change.steps() {
             for route in &feed.routes {
@@ -145,6 +153,7 @@ pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
             }
         }
         feed.reached.advance(revision);
+        feed.counted.passed_on(began.elapsed(), subscription.waiting());
     }
 }
 

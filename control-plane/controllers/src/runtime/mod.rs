@@ -61,7 +61,7 @@ pub async fn run(
         }
     }
     let queues: Vec<WorkQueue<Key>> = controllers.iter().map(|(queue, _)| queue.clone()).collect();
-    let feeds = Arc::new(feed::open(caches, routes).await);
+    let feeds = Arc::new(feed::open(caches, routes, metrics).await);
 
     let mut tasks = JoinSet::new();
     for feed in feeds.values().cloned() {
@@ -90,7 +90,7 @@ impl Watched {
         for watch in controllers.iter().flat_map(|controller| controller.watches()) {
             routes.entry(watch.resource).or_default();
         }
-        let feeds = Arc::new(feed::open(caches, routes).await);
+        let feeds = Arc::new(feed::open(caches, routes, &Metrics::default()).await);
         Watched(feeds)
     }
 

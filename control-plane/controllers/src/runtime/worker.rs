@@ -19,6 +19,7 @@ use super::feed::CachedView;
 use super::memory::Memory;
 use super::plan::ResourceType;
 use super::view::{Failure, View};
+use crate::metrics::skips_of;
 
 /// An echo that takes longer is asked for, instead of holding up a worker.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,7 +70,10 @@ impl Worker {
     }
 
     async fn work_on(&self, key: &Key) {
-        if !self.is_sure(key).await {
+        if let Err(stale) = self.is_sure(key).await {
+            if let Some(family) = skips_of(self.controller.name()) {
+                self.counter.one(family, &[stale.group, stale.plural]);
+            }
             return self.queue.add_rate_limited(key.clone());
         }
         let began = Instant::now();
@@ -122,11 +126,11 @@ impl Worker {
         self.unsure.lock().unwrap_or_else(PoisonError::into_inner).insert((key.clone(), resource));
     }
 
-    /// Whether the view holds all that may have been written for the key. After a lost answer the server is asked what
+    /// Whether the view holds all that may have been written for the key, or of what it may not. After a lost answer the server is asked what
     /// there is, and the cache waited for; one that hears nothing, because its watch is broken, is a reason to wait
     /// longer, not to decide. Where keys are worked on one at a time, because what is decided for one depends on what
     /// was written for others, a doubt about one is a doubt about all.
-    async fn is_sure(&self, key: &Key) -> bool {
+    async fn is_sure(&self, key: &Key) -> Result<(), ResourceType> {
         let alone = self.count() == 1;
         let doubts: Vec<(Key, ResourceType)> = {
             let unsure = self.unsure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,15 +138,15 @@ impl Worker {
         };
         for (of, resource) in doubts {
             if let Some(feed) = self.feeds.get(&resource) {
-                let Ok(newest) = newest(&self.reader, resource, &of.namespace).await else { return false };
+                let Ok(newest) = newest(&self.reader, resource, &of.namespace).await else { return Err(resource) };
                 let reached = feed.reached.until(|so_far| so_far >= newest);
                 if tokio::time::timeout(ECHO_TIMEOUT, reached).await.is_err() {
-                    return false;
+                    return Err(resource);
                 }
             }
             self.unsure.lock().unwrap_or_else(PoisonError::into_inner).remove(&(of, resource));
         }
-        true
+        Ok(())
     }
 
     fn succeeded(&self, key: &Key) {

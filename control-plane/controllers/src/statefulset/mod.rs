@@ -18,8 +18,9 @@ use corten_client::Change;
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
+use crate::metrics;
 use crate::replicaset::{matching_orphan, new_orphan, owners_of};
-use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, View, Watch};
+use crate::runtime::{Action, Controller, Label, Plan, PodRow, ResourceType, View, Watch};
 use crate::workload::condition::count;
 use crate::workload::history::{self, Current, History};
 use crate::workload::owner::{Claimable, claim, selector};
@@ -212,6 +213,13 @@ impl Pass<'_> {
             status.current_revision = status.update_revision.clone();
             status.current_replicas = status.updated_replicas;
         }
+        let labels: [Label; 3] = [
+            self.set.namespace().into(),
+            self.set.name().into(),
+            self.spec.pod_management_policy.as_deref().unwrap_or("OrderedReady").into(),
+        ];
+        plan.count(&metrics::MOST_UNAVAILABLE, labels.clone(), self.most_unavailable().into());
+        plan.count(&metrics::UNAVAILABLE, labels, (self.replicas() - available).max(0).into());
         if let Some(wait) = soonest {
             plan.requeue(wait);
         }

@@ -119,12 +119,16 @@ impl Pass<'_> {
         !condemned.is_empty()
     }
 
+    /// How many may be unavailable while an update goes on.
+    pub(super) fn most_unavailable(&self) -> i32 {
+        let rolling = self.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+        let asked = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
+        scaled(asked.or(Some(&IntOrString::Int(1))), self.replicas(), true).max(1)
+    }
+
     /// Replaces pods of an old revision, the last first, as many at a time as may be unavailable.
     fn roll(&self, plan: &mut Plan) {
-        let rolling =
-            self.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
-        let most =
-            scaled(rolling.max_unavailable.as_ref().or(Some(&IntOrString::Int(1))), self.replicas(), true).max(1);
+        let most = self.most_unavailable();
         let first = self.start() + self.partition();
         let mut unavailable = 0;
         for ordinal in (self.start()..self.start() + self.replicas()).rev() {

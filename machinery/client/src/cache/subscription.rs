@@ -56,6 +56,11 @@ impl Subscription {
         }
     }
 
+    /// How many changes wait.
+    pub fn waiting(&self) -> usize {
+        self.mailbox.lock().order.len()
+    }
+
     /// The next change if one is waiting.
     pub fn try_next(&mut self) -> Option<Change> {
         self.mailbox.lock().pop()
