@@ -118,7 +118,9 @@ impl Collector {
                 if !circular.is_empty() {
                     self.unblock(item, &object, &circular).await?;
                 }
-                dependents.into_iter().for_each(|(dependent, _)| self.queue.add(dependent));
+                // Who is on its way out looks by itself, and two that wait would else wake each other for ever.
+                let stay = dependents.into_iter().filter(|(_, held)| held.header.deletion_timestamp.is_none());
+                stay.for_each(|(dependent, _)| self.queue.add(dependent));
                 Ok(())
             }
         }
