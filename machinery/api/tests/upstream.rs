@@ -140,7 +140,15 @@ fn upstream_document(folder: &Path, group_version: &str) -> Value {
         None => format!("api__{group_version}_openapi.json"),
         Some((group, version)) => format!("apis__{group}__{version}_openapi.json"),
     };
-    read(&folder.join("openapi/v3").join(name))
+    published(folder, &name)
+}
+
+/// A published document. Its version is blotted out there; upstream's server tells that of the API.
+fn published(folder: &Path, name: &str) -> Value {
+    let mut document = read(&folder.join("openapi/v3").join(name));
+    assert_eq!(document["info"]["version"], "unversioned");
+    document["info"]["version"] = "1.36".into();
+    document
 }
 
 /// A part of a document without descriptions, which are not facts, without the enums and the form of answers (CBOR)
@@ -182,7 +190,7 @@ fn openapi_documents_are_equal() {
     }
     for root in root_paths() {
         let name = format!("{}_openapi.json", root.replace('/', "__"));
-        assert_equal(&root, &read(&folder.join("openapi/v3").join(name)), &root_v3(&root, &undescribed));
+        assert_equal(&root, &published(&folder, &name), &root_v3(&root, &undescribed));
     }
 }
 
