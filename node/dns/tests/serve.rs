@@ -306,10 +306,10 @@ async fn before_the_watches_have_told_everything_clients_come_again() {
 
 #[tokio::test]
 async fn a_stub_domain_has_resolvers_of_its_own() {
-    let (usual, stub, deeper) = (upstream().await, upstream().await, upstream().await);
+    let (usual, corp, deeper) = (upstream().await, upstream().await, upstream().await);
     let mut config = Config::new(vec!["127.0.0.1:0".parse().unwrap()], vec![usual.address]);
     config.stub_domains = vec![
-        ("corp.example.com".to_owned(), vec![stub.address]),
+        ("corp.example.com".to_owned(), vec![corp.address]),
         ("lab.corp.example.com".to_owned(), vec![deeper.address]),
     ];
     let cluster = cluster_with(config).await;
@@ -319,6 +319,6 @@ async fn a_stub_domain_has_resolvers_of_its_own() {
     }
     let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(usual.names(), names(&["www.example.com.", "notcorp.example.com."]));
-    assert_eq!(stub.names(), names(&["a.corp.example.com."]));
+    assert_eq!(corp.names(), names(&["a.corp.example.com."]));
     assert_eq!(deeper.names(), names(&["b.lab.corp.example.com."]));
 }
