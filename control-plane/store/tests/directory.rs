@@ -97,7 +97,9 @@ fn the_store_chooses_lease_ids_that_are_new() {
 fn history_is_kept_within_each_of_its_bounds() {
     let cases = [
         ("revisions", Retain { revisions: 10, ..ALL }, 91),
-        ("bytes", Retain { bytes: 2_000, ..ALL }, 81),
+        ("most bytes", Retain { most_bytes: 10_000, ..ALL }, 81),
+        ("least bytes", Retain { least_bytes: 5_000, ..ALL }, 91),
+        ("bytes that are current", Retain { least_bytes: 0, ..ALL }, 101),
         ("time", Retain { time: Duration::from_secs(3), ..ALL }, 99),
         ("everything", ALL, 0),
     ];

@@ -45,15 +45,18 @@ impl Config {
 pub struct Retain {
     /// The most revisions.
     pub revisions: u64,
-    /// The most bytes in values that are no longer current.
-    pub bytes: u64,
+    /// History may take as many bytes as the values that are current, for who must read all of these again because
+    /// the history is gone pays no more than keeping it would cost; but at least this many,
+    pub least_bytes: u64,
+    /// and never more than this.
+    pub most_bytes: u64,
     /// The age, as upstream's API server has it compact etcd every five minutes.
     pub time: Duration,
 }
 
 impl Default for Retain {
     fn default() -> Retain {
-        Retain { revisions: 100_000, bytes: 32 << 20, time: Duration::from_secs(300) }
+        Retain { revisions: 100_000, least_bytes: 4 << 20, most_bytes: 32 << 20, time: Duration::from_secs(300) }
     }
 }
 

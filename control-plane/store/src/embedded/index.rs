@@ -23,6 +23,9 @@ use crate::{Batch, Entry, Error, Event, EventKind, LeaseId, NO_LEASE, Range, Ran
 /// The revision of a store in which nothing ever happened.
 const FIRST_REVISION: Revision = 1;
 
+/// What an event of the history takes beside the value that it replaced: itself, and its places in the maps.
+const EVENT_BYTES: u64 = 400;
+
 /// A key and the revision at which a version of it was replaced.
 type Replaced = (Bytes, Revision);
 
@@ -188,8 +191,10 @@ pub fn event(previous: Option<&Arc<Entry>>, key: Bytes, change: Change, revision
 pub struct Index {
     snapshot: Snapshot,
     history: VecDeque<Kept>,
-    /// The bytes in values of `history` that are no longer current.
-    past_bytes: u64,
+    /// What keeping `history` takes.
+    history_bytes: u64,
+    /// The bytes in values that are current.
+    current_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -197,17 +202,19 @@ struct Kept {
     batch: Batch,
     /// When it was applied.
     at: Duration,
-    /// The bytes in values that it replaced.
-    past_bytes: u64,
+    /// What keeping it takes.
+    bytes: u64,
 }
 
 impl Index {
     /// An index whose history begins after `compacted`, with the entries of that revision.
     pub fn new(compacted: Revision, entries: impl IntoIterator<Item = Entry>) -> Index {
-        let current = entries.into_iter().map(|entry| (entry.key.clone(), Arc::new(entry))).collect();
+        let current: OrdMap<Bytes, Arc<Entry>> =
+            entries.into_iter().map(|entry| (entry.key.clone(), Arc::new(entry))).collect();
+        let current_bytes = current.values().map(|entry| entry.value.len() as u64).sum();
         let revision = compacted.max(FIRST_REVISION);
         let snapshot = Snapshot { revision, compacted, current, past: OrdMap::new() };
-        Index { snapshot, history: VecDeque::new(), past_bytes: 0 }
+        Index { snapshot, history: VecDeque::new(), history_bytes: 0, current_bytes }
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -217,19 +224,22 @@ impl Index {
     /// Applies the next revision. Invariant: its events were made from the state as it stands.
     pub fn apply(&mut self, batch: Batch, now: Duration) {
         debug_assert_eq!(batch.revision, self.snapshot.revision + 1, "revisions have no gaps");
-        let mut past_bytes = 0;
+        let mut bytes = 0;
         for event in batch.events.iter() {
             let key = event.entry.key.clone();
             let replaced = match event.kind {
                 EventKind::Put => self.snapshot.current.insert(key.clone(), Arc::new(event.entry.clone())),
                 EventKind::Delete => self.snapshot.current.remove(&key),
             };
-            past_bytes += replaced.as_ref().map_or(0, |entry| entry.value.len() as u64);
+            let replaced_bytes = replaced.as_ref().map_or(0, |entry| entry.value.len() as u64);
+            self.current_bytes += event.entry.value.len() as u64;
+            self.current_bytes -= replaced_bytes;
+            bytes += EVENT_BYTES + replaced_bytes;
             self.snapshot.past.insert((key, batch.revision), replaced);
         }
         self.snapshot.revision = batch.revision;
-        self.past_bytes += past_bytes;
-        self.history.push_back(Kept { batch, at: now, past_bytes });
+        self.history_bytes += bytes;
+        self.history.push_back(Kept { batch, at: now, bytes });
     }
 
     /// The batches from `from` on. Fails if some of them are compacted away.
@@ -259,7 +269,7 @@ impl Index {
                 return;
             }
             let Some(kept) = self.history.pop_front() else { return };
-            self.past_bytes -= kept.past_bytes;
+            self.history_bytes -= kept.bytes;
             for event in kept.batch.events.iter() {
                 self.snapshot.past.remove(&(event.entry.key.clone(), kept.batch.revision));
             }
@@ -270,16 +280,17 @@ impl Index {
     pub fn excess(&self, retain: &Retain, now: Duration) -> Option<Revision> {
         let first = self.history.partition_point(|kept| kept.batch.revision <= self.snapshot.compacted);
         let mut revisions = (self.history.len() - first) as u64;
-        let gone: u64 = self.history.range(..first).map(|kept| kept.past_bytes).sum();
-        let mut bytes = self.past_bytes - gone;
+        let gone: u64 = self.history.range(..first).map(|kept| kept.bytes).sum();
+        let mut bytes = self.history_bytes - gone;
+        let most_bytes = self.current_bytes.max(retain.least_bytes).min(retain.most_bytes);
         let mut compact_to = None;
         for kept in self.history.range(first..) {
-            let fits = revisions <= retain.revisions && bytes <= retain.bytes;
+            let fits = revisions <= retain.revisions && bytes <= most_bytes;
             if fits && now.saturating_sub(kept.at) < retain.time {
                 break;
             }
             revisions -= 1;
-            bytes -= kept.past_bytes;
+            bytes -= kept.bytes;
             compact_to = Some(kept.batch.revision);
         }
         compact_to

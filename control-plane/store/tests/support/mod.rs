@@ -10,7 +10,8 @@ use std::time::Duration;
 use corten_store::{Clock, Config, Op, Outcome, Retain, Revision, Store};
 
 /// Everything is kept.
-pub const ALL: Retain = Retain { revisions: u64::MAX, bytes: u64::MAX, time: Duration::from_secs(1 << 40) };
+pub const ALL: Retain =
+    Retain { revisions: u64::MAX, least_bytes: u64::MAX, most_bytes: u64::MAX, time: Duration::from_secs(1 << 40) };
 
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
