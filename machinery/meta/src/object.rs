@@ -4,6 +4,7 @@
 //! Invariant: `bytes` never hold `metadata.resourceVersion`. The revision of the store is the resource version, and
 //! it is spliced in when the object goes on the wire. Nothing here decodes more than metadata unless asked to.
 
+use crate::interned::{self, Labels};
 use crate::{Error, codec};
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -50,7 +51,7 @@ pub struct Header {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub owners: Vec<Owner>,
     pub finalizers: Vec<String>,
     pub deletion_timestamp: Option<Timestamp>,
@@ -250,11 +251,12 @@ fn parse_header(bytes: &[u8]) -> Result<Header, Error> {
     }
     let metadata = partial.metadata.unwrap_or_default();
     let text = |t: Option<Cow<'_, str>>| t.map(Cow::into_owned).unwrap_or_default();
+    let labels = metadata.labels.unwrap_or_default().into_iter();
     Ok(Header {
         namespace: text(metadata.namespace),
         name: text(metadata.name),
         uid: text(metadata.uid),
-        labels: metadata.labels.unwrap_or_default().into_iter().map(|(k, v)| (k, v.unwrap_or_default())).collect(),
+        labels: interned::labels(labels.map(|(key, value)| (key, value.unwrap_or_default())).collect()),
         owners: metadata.owner_references.unwrap_or_default().into_iter().map(Owner::from).collect(),
         finalizers: metadata.finalizers.unwrap_or_default(),
         deletion_timestamp: metadata.deletion_timestamp.map(|t| crate::time::parse(&t)).transpose()?,
@@ -291,7 +293,7 @@ fn read_header(value: &Value) -> Option<Header> {
         namespace: text("namespace")?.to_owned(),
         name: text("name")?.to_owned(),
         uid: text("uid")?.to_owned(),
-        labels,
+        labels: interned::labels(labels),
         owners: list("ownerReferences")?.iter().map(read_owner).collect::<Option<_>>()?,
         finalizers: list("finalizers")?.iter().map(|f| f.as_str().map(str::to_owned)).collect::<Option<_>>()?,
         deletion_timestamp: time("deletionTimestamp")?,

@@ -148,7 +148,7 @@ fn object(kind: &Kind, about: &Object, at: &Value, field: &str, used: Value) -> 
         metadata["namespace"] = about.header.namespace.clone().into();
     }
     if !about.header.labels.is_empty() {
-        metadata["labels"] = json!(about.header.labels);
+        metadata["labels"] = json!(*about.header.labels);
     }
     let object = json!({
         "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata,

@@ -87,7 +87,7 @@ pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
     let header = &object.header;
     if header.generation > 1
         || (header.deletion_timestamp.is_some() && !known.terminating)
-        || header.labels != *known.labels()
+        || *header.labels != *known.labels()
         || *header.uid != *known.uid
     {
         return false;
@@ -105,7 +105,7 @@ pub fn restated(known: &PodRow, object: &Object) -> Option<PodRow> {
     let same = known.demand.claims.is_empty()
         && header.generation == known.generation
         && header.deletion_timestamp.is_none()
-        && header.labels == *known.labels()
+        && *header.labels == *known.labels()
         && *header.uid == *known.uid;
     let Glance { spec, status } = serde_json::from_slice::<Glance<'_>>(&object.bytes).ok().filter(|_| same)?;
     if !spec.node_name.is_empty() || status.is_terminal() {

@@ -96,7 +96,7 @@ impl Likeness {
         let alike = known.spec == likened.spec
             && known.owners == header.owners
             && header.namespace == row.namespace()
-            && header.labels == *row.labels();
+            && *header.labels == *row.labels();
         alike.then(|| PodRow {
             name: header.name.clone(),
             uid: header.uid.as_str().into(),

@@ -132,7 +132,7 @@ pub fn hear(scheduler: &mut Scheduler, kind: Watched, change: &Change, now: Time
             if new.is_some() && new == labels(&change.old) {
                 return;
             }
-            snapshot.set_namespace(&key.name, new);
+            snapshot.set_namespace(&key.name, new.map(|labels| (*labels).clone()));
             ClusterEvent::NamespaceChanged
         }
         Watched::Service | Watched::ReplicationController | Watched::ReplicaSet | Watched::StatefulSet => {

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use corten_meta::Key;
+use corten_meta::{Key, Labels};
 use corten_nftables::{Batch, Chain, Element, Socket, Verdict};
 use tracing::warn;
 
 use super::chains::{Group, Side};
 use super::members::{Members, Subject};
-use super::objects::{Direction, Labels, Pod, Policy};
+use super::objects::{Direction, Pod, Policy};
 use super::{Config, LocalPod};
 use crate::error::Error;
 
@@ -165,7 +165,7 @@ impl Enforcer {
     /// The sum of the policies that isolate a pod; none if nothing does. A pod whose object is not
     /// known has no labels, so that policies for all pods of its namespace hold for it.
     fn group(&self, local: &LocalPod, direction: Direction) -> Option<Group> {
-        let unknown = Labels::new();
+        let unknown = Labels::default();
         let labels = self.members.pod(&local.key).map_or(&unknown, |pod| &pod.labels);
         let first = Key::new(local.key.namespace.clone(), "");
         let own = self.policies.range(first..).take_while(|(key, _)| key.namespace == local.key.namespace);

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use corten_meta::Key;
+use corten_meta::{Key, Labels};
 
-use super::objects::{Labels, Namespaces, Pod, PodPeer, PortName};
+use super::objects::{Namespaces, Pod, PodPeer, PortName};
 
 /// What a set of addresses stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -197,7 +197,8 @@ mod tests {
     use corten_meta::Selector;
 
     fn labels(text: &str) -> Labels {
-        text.split(',').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+        let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+        Labels::new(pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
     }
 
     fn pod(text: &str, address: &str) -> Option<Pod> {

@@ -2,16 +2,13 @@
 //!
 //! Projections of the API's objects and nothing else: whether a packet may pass is decided elsewhere.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use corten_meta::{Object, Selector};
+use corten_meta::{Labels, Object, Selector};
 use corten_nftables::Protocol;
 use serde_json::Value;
 
 use crate::cidr::Cidr;
-
-pub(crate) type Labels = BTreeMap<String, String>;
 
 /// Mirror pods carry the uid of the static pod they stand for here.
 const STATIC_POD_UID: &str = "kubernetes.io/config.hash";

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use corten_client::{Caches, Change, Client, Subscription};
-use corten_meta::Key;
+use std::collections::BTreeMap;
+
+use corten_meta::{Key, Labels};
 use k8s_openapi::api::core::v1::{Namespace, Pod as PodObject};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use tokio::sync::oneshot;
@@ -14,7 +16,7 @@ use tracing::{debug, error, warn};
 
 use super::enforcer::Enforcer;
 use super::gate::{LocalPod, Request, Requests};
-use super::objects::{Labels, Pod, Policy, PortName};
+use super::objects::{Pod, Policy, PortName};
 use super::{Config, chains};
 use crate::error::Error;
 
@@ -94,7 +96,7 @@ async fn until(deadline: Option<Instant>) {
 
 /// Cluster DNS on this node, as the pod that policies know it by.
 fn dns_pod(config: &Config) -> (Key, Pod) {
-    let labels = Labels::from([("k8s-app".to_owned(), "kube-dns".to_owned())]);
+    let labels = Labels::new(BTreeMap::from([("k8s-app".to_owned(), "kube-dns".to_owned())]));
     let port = |protocol, name: &str| (PortName { protocol, name: name.to_owned() }, chains::DNS_PORT);
     let ports = vec![port(corten_nftables::Protocol::Udp, "dns"), port(corten_nftables::Protocol::Tcp, "dns-tcp")];
     // The name can be no object's: names have no colon.
