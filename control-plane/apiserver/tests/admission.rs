@@ -54,6 +54,31 @@ async fn a_pod_written_as_it_was_created_keeps_what_was_filled_in() {
 }
 
 #[tokio::test]
+async fn a_pods_class_of_service_follows_from_the_defaults_of_its_namespace() {
+    let s = TestServer::start().await;
+    s.post(&format!("{DEFAULT}/serviceaccounts"), json!({ "metadata": { "name": "default" } })).await;
+    let both = json!({ "cpu": "1", "memory": "1Gi" });
+    let range = json!({ "metadata": { "name": "r" }, "spec": { "limits": [
+        { "type": "Container", "default": both, "max": { "cpu": "2" }, "maxLimitRequestRatio": { "cpu": "2" } }] } });
+    s.post(&format!("{DEFAULT}/limitranges"), range).await.expect(201);
+    s.get(&format!("{DEFAULT}/limitranges")).await.expect(200);
+    let pod = |name: &str, resources: Value| {
+        json!({ "metadata": { "name": name }, "status": { "phase": "Failed" },
+                "spec": { "containers": [{ "name": "c", "image": "i", "resources": resources }] } })
+    };
+    let made = s.post(&format!("{DEFAULT}/pods"), pod("p", json!({}))).await.expect(201);
+    assert_eq!(made["spec"]["containers"][0]["resources"], json!({ "limits": both, "requests": both }));
+    assert_eq!(made["status"], json!({ "phase": "Pending", "qosClass": "Guaranteed" }));
+    let said = "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c";
+    assert_eq!(made["metadata"]["annotations"], json!({ "kubernetes.io/limit-ranger": said }));
+    let far = json!({ "requests": { "cpu": "500m" }, "limits": { "cpu": "1500m", "memory": "1Gi" } });
+    let refused = s.post(&format!("{DEFAULT}/pods"), pod("q", far)).await.expect(403);
+    let why =
+        "pods \"q\" is forbidden: cpu max limit to request ratio per Container is 2, but provided ratio is 3.000000";
+    assert_eq!(refused["message"], why);
+}
+
+#[tokio::test]
 async fn selectors_of_devices_compile() {
     let s = TestServer::start().await;
     let class = |text: &str| json!({ "metadata": { "name": "c" }, "spec": { "selectors": [{ "cel": { "expression": text } }] } });

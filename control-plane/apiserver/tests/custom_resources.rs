@@ -5,6 +5,8 @@
 
 mod server;
 
+use corten_apiserver::WatchEvent;
+use futures::StreamExt;
 use serde_json::{Value, json};
 use server::{TestServer, next, send};
 
@@ -39,14 +41,31 @@ async fn until(s: &TestServer, path: &str, code: u16) -> Value {
     panic!("{path} does not answer {code}");
 }
 
+/// The definition as the first event that says so shows it.
+async fn until_established(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> Value {
+    loop {
+        let event = tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.unwrap();
+        let (WatchEvent::Added(object) | WatchEvent::Modified(object)) = event.unwrap() else { continue };
+        let value = object.value();
+        let conditions = value.pointer("/status/conditions").and_then(Value::as_array);
+        if conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True") {
+            return value;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_definition_makes_a_resource() {
     let s = TestServer::start().await;
     assert_eq!(s.get(WIDGETS).await.code, 404);
+    let mut definitions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
     s.post(DEFINITIONS, definition()).await.expect(201);
-    until(&s, WIDGETS, 200).await;
-    let established = s.get(&format!("{DEFINITIONS}/widgets.example.com")).await.expect(200);
+    let established = until_established(&mut definitions).await;
     assert_eq!(established["status"]["acceptedNames"]["kind"], "Widget");
+    // What is established is served and discovered by then, without waiting.
+    s.get(WIDGETS).await.expect(200);
+    let groups = s.get("/apis").await.expect(200);
+    assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "example.com"), "{groups}");
     let resources = s.get("/apis/example.com/v1").await.expect(200);
     assert_eq!(
         (&resources["resources"][0]["name"], &resources["resources"][0]["shortNames"]),

@@ -99,9 +99,17 @@ fn pod(pod: &Value) -> Amounts {
     used
 }
 
-/// What the pod needs at its fullest: its containers and sidecars together, or an init container with the sidecars
-/// that began before it. What the pod states as a whole stands above its containers.
 fn pod_resources(pod: &Value, field: &str) -> Amounts {
+    let mut total = pod_sum(pod, field);
+    let mut overhead = amounts(pod.pointer("/spec/overhead"));
+    overhead.retain(|name, _| field == "requests" || total.contains_key(name));
+    add(&mut total, &overhead);
+    total
+}
+
+/// What the pod needs at its fullest, without its overhead: its containers and sidecars together, or an init container
+/// with the sidecars that began before it. What the pod states as a whole stands above its containers.
+pub fn pod_sum(pod: &Value, field: &str) -> Amounts {
     let list =
         |name: &str| pod.pointer(&format!("/spec/{name}")).and_then(Value::as_array).cloned().unwrap_or_default();
     let of = |container: &Value| amounts(container.pointer(&format!("/resources/{field}")));
@@ -121,9 +129,6 @@ fn pod_resources(pod: &Value, field: &str) -> Amounts {
     }
     raise(&mut total, greediest);
     total.extend(amounts(pod.pointer(&format!("/spec/resources/{field}"))));
-    let mut overhead = amounts(pod.pointer("/spec/overhead"));
-    overhead.retain(|name, _| field == "requests" || total.contains_key(name));
-    add(&mut total, &overhead);
     total
 }
 

@@ -2,12 +2,15 @@
 //!
 //! `with_defaults` and `violations` are pure; the plugin only finds the LimitRanges of the namespace.
 
-use std::collections::BTreeMap;
-
+use corten_api::quota::{Amounts, amounts, pod_sum};
 use corten_meta::{Quantity, Status, Value};
 use futures::future::BoxFuture;
+use serde_json::Map;
 
 use super::{Attributes, Operation, Plugin};
+
+/// Where a pod says what it was given that it had not asked for.
+const SET: &str = "/metadata/annotations/kubernetes.io~1limit-ranger";
 
 pub struct LimitRanger;
 
@@ -18,7 +21,7 @@ impl Plugin for LimitRanger {
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if a.creates("", "pods") {
+            if sizes_pod(a) && !is_going(a) {
                 for range in ranges(a) {
                     with_defaults(&mut a.object, &range);
                 }
@@ -30,17 +33,32 @@ impl Plugin for LimitRanger {
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let claim = a.operation != Operation::Delete && a.is("", "persistentvolumeclaims", "");
-            if !claim && !a.creates("", "pods") {
+            if !claim && !sizes_pod(a) || is_going(a) {
                 return Ok(());
             }
-            let wrong: Vec<String> = ranges(a).iter().flat_map(|range| violations(&a.object, range, claim)).collect();
-            match wrong.as_slice() {
-                [] => Ok(()),
-                [one] => Err(a.forbidden(one)),
-                many => Err(a.forbidden(format!("[{}]", many.join(", ")))),
+            // The first range that is broken is told, with all that breaks it.
+            for range in ranges(a) {
+                let mut wrong = violations(&a.object, &range, claim);
+                let mut told = std::collections::BTreeSet::new();
+                wrong.retain(|message| told.insert(message.clone()));
+                match wrong.as_slice() {
+                    [] => {}
+                    [one] => return Err(a.forbidden(one)),
+                    many => return Err(a.forbidden(format!("[{}]", many.join(", ")))),
+                }
             }
+            Ok(())
         })
     }
+}
+
+/// Containers get their resources when a pod is made, and later by a resize alone.
+fn sizes_pod(a: &Attributes<'_>) -> bool {
+    a.creates("", "pods") || a.operation == Operation::Update && a.is("", "pods", "resize")
+}
+
+fn is_going(a: &Attributes<'_>) -> bool {
+    a.old.as_ref().is_some_and(|old| old.pointer("/metadata/deletionTimestamp").is_some())
 }
 
 fn ranges(a: &Attributes<'_>) -> Vec<Value> {
@@ -48,102 +66,132 @@ fn ranges(a: &Attributes<'_>) -> Vec<Value> {
     objects.iter().map(|object| object.value()).collect()
 }
 
-fn items<'a>(range: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
-    let kind = kind.to_owned();
-    range
-        .pointer("/spec/limits")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter(move |item| item["type"] == kind.as_str())
+fn items<'a>(value: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
+    value.pointer(list).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Gives every container the defaults that it does not set.
+/// Gives every container the defaults that it does not set, and says so.
 fn with_defaults(pod: &mut Value, range: &Value) {
-    let mut limits = serde_json::Map::new();
-    let mut requests = serde_json::Map::new();
-    for item in items(range, "Container") {
+    let (mut limits, mut requests) = (Map::new(), Map::new());
+    for item in items(range, "/spec/limits").filter(|item| item["type"] == "Container") {
         limits.extend(item["default"].as_object().cloned().unwrap_or_default());
         requests.extend(item["defaultRequest"].as_object().cloned().unwrap_or_default());
     }
-    if limits.is_empty() && requests.is_empty() {
-        return;
-    }
-    for list in ["containers", "initContainers"] {
+    let mut set = Vec::new();
+    for (list, role) in [("containers", "container"), ("initContainers", "init container")] {
         let containers = pod.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
-            for (field, defaults) in [("limits", &limits), ("requests", &requests)] {
-                for (name, value) in defaults {
-                    let pointer = format!("/resources/{field}/{}", name.replace('~', "~0").replace('/', "~1"));
-                    if container.pointer(&pointer).is_none() {
-                        corten_meta::set(container, &pointer, value.clone());
-                    }
+            for (field, word, defaults) in [("requests", "request", &requests), ("limits", "limit", &limits)] {
+                let given = with_missing(container, field, defaults);
+                if !given.is_empty() {
+                    let name = container["name"].as_str().unwrap_or_default();
+                    set.push(format!("{} {word} for {role} {name}", given.join(", ")));
                 }
             }
         }
     }
+    if !set.is_empty() {
+        corten_meta::set(pod, SET, format!("LimitRanger plugin set: {}", set.join("; ")).into());
+    }
 }
 
-type Amounts = BTreeMap<String, Quantity>;
-
-fn amounts(value: Option<&Value>) -> Amounts {
-    let map = value.and_then(Value::as_object).into_iter().flatten();
-    map.filter_map(|(name, amount)| Some((name.clone(), Quantity::from_json(amount).ok()?))).collect()
+/// Adds what a list of resources lacks; says what that was.
+fn with_missing(container: &mut Value, field: &str, defaults: &Map<String, Value>) -> Vec<String> {
+    let mut given = Vec::new();
+    for (name, value) in defaults {
+        let pointer = format!("/resources/{field}/{}", name.replace('~', "~0").replace('/', "~1"));
+        if container.pointer(&pointer).is_none() {
+            corten_meta::set(container, &pointer, value.clone());
+            given.push(name.clone());
+        }
+    }
+    given.sort_unstable();
+    given
 }
 
 /// What breaks the bounds of a range.
 fn violations(object: &Value, range: &Value, claim: bool) -> Vec<String> {
-    if claim {
-        let requests = amounts(object.pointer("/spec/resources/requests"));
-        return items(range, "PersistentVolumeClaim")
-            .flat_map(|item| check(item, "PersistentVolumeClaim", &requests, &requests))
-            .collect();
-    }
     let mut wrong = Vec::new();
-    let (mut pod_limits, mut pod_requests) = (Amounts::new(), Amounts::new());
-    for container in object.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten() {
-        let limits = amounts(container.pointer("/resources/limits"));
-        let requests = amounts(container.pointer("/resources/requests"));
-        wrong.extend(items(range, "Container").flat_map(|item| check(item, "Container", &limits, &requests)));
-        add(&mut pod_limits, limits);
-        add(&mut pod_requests, requests);
-    }
-    wrong.extend(items(range, "Pod").flat_map(|item| check(item, "Pod", &pod_limits, &pod_requests)));
-    wrong
-}
-
-fn add(sum: &mut Amounts, more: Amounts) {
-    for (name, amount) in more {
-        let total = match sum.remove(&name) {
-            Some(before) => before + amount,
-            None => amount,
-        };
-        sum.insert(name, total);
-    }
-}
-
-fn check(item: &Value, kind: &str, limits: &Amounts, requests: &Amounts) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (name, min) in amounts(item.get("min")) {
-        match requests.get(&name) {
-            None => wrong.push(format!("minimum {name} usage per {kind} is {min}.  No request is specified")),
-            Some(request) if *request < min => {
-                wrong.push(format!("minimum {name} usage per {kind} is {min}, but request is {request}"));
+    for item in items(range, "/spec/limits") {
+        match item["type"].as_str().unwrap_or_default() {
+            kind @ "PersistentVolumeClaim" if claim => {
+                check_claim(&mut wrong, item, kind, &amounts(object.pointer("/spec/resources/requests")));
+            }
+            kind @ "Container" if !claim => {
+                for container in items(object, "/spec/containers").chain(items(object, "/spec/initContainers")) {
+                    let requests = amounts(container.pointer("/resources/requests"));
+                    check(&mut wrong, item, kind, &requests, &amounts(container.pointer("/resources/limits")));
+                }
+            }
+            kind @ "Pod" if !claim => {
+                check(&mut wrong, item, kind, &pod_sum(object, "requests"), &pod_sum(object, "limits"));
             }
             _ => {}
         }
+    }
+    wrong
+}
+
+/// Of a claim only what it requests counts.
+fn check_claim(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amounts) {
+    for (name, min) in amounts(item.get("min")) {
+        wrong.extend(too_little(&name, kind, &min, requests.get(&name), None));
     }
     for (name, max) in amounts(item.get("max")) {
-        let (word, actual) = if kind == "PersistentVolumeClaim" { ("request", requests) } else { ("limit", limits) };
-        match actual.get(&name) {
-            None => wrong.push(format!("maximum {name} usage per {kind} is {max}.  No {word} is specified")),
-            Some(actual) if *actual > max => {
-                wrong.push(format!("maximum {name} usage per {kind} is {max}, but {word} is {actual}"));
-            }
-            _ => {}
+        let bound = format!("maximum {name} usage per {kind} is {max}");
+        match requests.get(&name) {
+            None => wrong.push(format!("{bound}.  No request is specified")),
+            Some(request) if *request > max => wrong.push(format!("{bound}, but request is {request}")),
+            Some(_) => {}
         }
     }
-    wrong
+}
+
+fn check(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amounts, limits: &Amounts) {
+    for (name, min) in amounts(item.get("min")) {
+        wrong.extend(too_little(&name, kind, &min, requests.get(&name), limits.get(&name)));
+    }
+    for (name, max) in amounts(item.get("max")) {
+        wrong.extend(too_much(&name, kind, &max, requests.get(&name), limits.get(&name)));
+    }
+    for (name, ratio) in amounts(item.get("maxLimitRequestRatio")) {
+        wrong.extend(too_far_apart(&name, kind, &ratio, requests.get(&name), limits.get(&name)));
+    }
+}
+
+type Amount<'a> = Option<&'a Quantity>;
+
+fn too_little(name: &str, kind: &str, min: &Quantity, request: Amount, limit: Amount) -> Option<String> {
+    let bound = format!("minimum {name} usage per {kind} is {min}");
+    match (request, limit) {
+        (None, _) => Some(format!("{bound}.  No request is specified")),
+        (Some(request), _) if request < min => Some(format!("{bound}, but request is {request}")),
+        (_, Some(limit)) if limit < min => Some(format!("{bound}, but limit is {limit}")),
+        _ => None,
+    }
+}
+
+fn too_much(name: &str, kind: &str, max: &Quantity, request: Amount, limit: Amount) -> Option<String> {
+    let bound = format!("maximum {name} usage per {kind} is {max}");
+    match (limit, request) {
+        (None, _) => Some(format!("{bound}.  No limit is specified")),
+        (Some(limit), _) if limit > max => Some(format!("{bound}, but limit is {limit}")),
+        (_, Some(request)) if request > max => Some(format!("{bound}, but request is {request}")),
+        _ => None,
+    }
+}
+
+fn too_far_apart(name: &str, kind: &str, most: &Quantity, request: Amount, limit: Amount) -> Option<String> {
+    let bound = format!("{name} max limit to request ratio per {kind} is {most}");
+    let stated = |amount: Amount| amount.filter(|amount| !amount.is_zero()).map(Quantity::as_f64);
+    let Some(request) = stated(request) else {
+        return Some(format!("{bound}, but no request is specified or request is 0"));
+    };
+    let Some(limit) = stated(limit) else {
+        return Some(format!("{bound}, but no limit is specified or limit is 0"));
+    };
+    let ratio = limit / request;
+    (ratio > most.as_f64()).then(|| format!("{bound}, but provided ratio is {ratio:.6}"))
 }
 
 #[cfg(test)]
@@ -151,34 +199,98 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn range() -> Value {
-        json!({ "spec": { "limits": [
-            { "type": "Container", "default": { "cpu": "200m" }, "defaultRequest": { "cpu": "100m" }, "max": { "cpu": "500m" } },
-            { "type": "Pod", "max": { "cpu": "600m" } } ] } })
+    fn range(items: Value) -> Value {
+        json!({ "spec": { "limits": items } })
     }
 
-    fn pod(cpus: &[Option<&str>]) -> Value {
-        let containers: Vec<Value> = cpus
-            .iter()
-            .map(|cpu| cpu.map_or(json!({}), |cpu| json!({ "resources": { "limits": { "cpu": cpu } } })))
-            .collect();
+    fn pod(containers: Value) -> Value {
         json!({ "spec": { "containers": containers } })
     }
 
     #[test]
-    fn defaults_fill_and_bounds_hold() {
-        let mut one = pod(&[None]);
-        with_defaults(&mut one, &range());
+    fn defaults_fill_what_is_not_set_and_the_pod_says_so() {
+        let range = range(json!([{ "type": "Container", "default": { "memory": "64Mi", "cpu": "200m" },
+            "defaultRequest": { "cpu": "100m" } }]));
+        let mut one =
+            pod(json!([{ "name": "a" }, { "name": "b", "resources": { "limits": { "cpu": "1", "memory": "1" } } }]));
+        one["spec"]["initContainers"] = json!([{ "name": "i", "resources": { "requests": { "cpu": "1" } } }]);
+        with_defaults(&mut one, &range);
         assert_eq!(
             one["spec"]["containers"][0]["resources"],
-            json!({ "limits": { "cpu": "200m" }, "requests": { "cpu": "100m" } })
+            json!({ "limits": { "cpu": "200m", "memory": "64Mi" }, "requests": { "cpu": "100m" } })
         );
-        assert!(violations(&one, &range(), false).is_empty());
-        let wrong = violations(&pod(&[Some("501m")]), &range(), false);
-        assert_eq!(wrong, ["maximum cpu usage per Container is 500m, but limit is 501m"]);
-        let wrong = violations(&pod(&[Some("400m"), Some("400m")]), &range(), false);
-        assert_eq!(wrong, ["maximum cpu usage per Pod is 600m, but limit is 800m"]);
-        let wrong = violations(&pod(&[None]), &range(), false);
-        assert_eq!(wrong[0], "maximum cpu usage per Container is 500m.  No limit is specified");
+        let said = "LimitRanger plugin set: cpu request for container a; cpu, memory limit for container a; \
+            cpu request for container b; cpu, memory limit for init container i";
+        assert_eq!(one.pointer(SET), Some(&json!(said)));
+        let before = one.clone();
+        with_defaults(&mut one, &range);
+        assert_eq!(one, before, "who has all is not touched");
+    }
+
+    #[test]
+    fn bounds_hold_for_containers_pods_and_claims() {
+        let sized = |requests: Value, limits: Value| json!({ "resources": { "requests": requests, "limits": limits } });
+        let cpu = |amount: &str| json!({ "cpu": amount });
+        let bounds = |kind: &str, bounds: Value| {
+            let mut item = bounds;
+            item["type"] = kind.into();
+            range(json!([item]))
+        };
+        let container = |item: Value| bounds("Container", item);
+        let one = |requests: Value, limits: Value| pod(json!([sized(requests, limits)]));
+        for (pod, range, wanted) in [
+            (one(cpu("1"), cpu("1")), container(json!({ "max": { "cpu": "1" }, "min": { "cpu": "1" } })), None),
+            (
+                one(json!({}), cpu("2")),
+                container(json!({ "max": { "cpu": "1" } })),
+                Some("maximum cpu usage per Container is 1, but limit is 2"),
+            ),
+            (
+                one(cpu("2"), cpu("1")),
+                container(json!({ "max": { "cpu": "1" } })),
+                Some("maximum cpu usage per Container is 1, but request is 2"),
+            ),
+            (
+                one(json!({}), json!({})),
+                container(json!({ "max": { "cpu": "1" } })),
+                Some("maximum cpu usage per Container is 1.  No limit is specified"),
+            ),
+            (
+                one(cpu("2"), cpu("1")),
+                container(json!({ "min": { "cpu": "2" } })),
+                Some("minimum cpu usage per Container is 2, but limit is 1"),
+            ),
+            (
+                one(cpu("1"), cpu("3")),
+                container(json!({ "maxLimitRequestRatio": { "cpu": "2" } })),
+                Some("cpu max limit to request ratio per Container is 2, but provided ratio is 3.000000"),
+            ),
+            (
+                one(cpu("1"), json!({})),
+                container(json!({ "maxLimitRequestRatio": { "cpu": "2" } })),
+                Some("cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0"),
+            ),
+            (
+                pod(json!([sized(cpu("400m"), cpu("400m")), sized(cpu("400m"), cpu("400m"))])),
+                bounds("Pod", json!({ "max": { "cpu": "600m" } })),
+                Some("maximum cpu usage per Pod is 600m, but limit is 800m"),
+            ),
+        ] {
+            assert_eq!(violations(&pod, &range, false).first().map(String::as_str), wanted, "{pod} {range}");
+        }
+        let claim = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+        let range = bounds("PersistentVolumeClaim", json!({ "max": { "storage": "1Gi" } }));
+        assert_eq!(
+            violations(&claim, &range, true),
+            ["maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi"]
+        );
+    }
+
+    #[test]
+    fn an_init_container_is_bounded_too() {
+        let mut pod = pod(json!([]));
+        pod["spec"]["initContainers"] = json!([{ "resources": { "limits": { "cpu": "2" } } }]);
+        let range = range(json!([{ "type": "Container", "max": { "cpu": "1" } }]));
+        assert_eq!(violations(&pod, &range, false), ["maximum cpu usage per Container is 1, but limit is 2"]);
     }
 }

@@ -96,6 +96,7 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
     definitions.sort_by_key(|known| known.object.header.creation_timestamp);
     // Names that are given here count for the next already.
     let mut given: Vec<Names> = Vec::new();
+    let mut told: Vec<(&Object, Value)> = Vec::new();
     for known in &definitions {
         let object = &known.object;
         if object.header.deletion_timestamp.is_some() {
@@ -110,9 +111,9 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
             let now = jiff::Timestamp::now();
             if let Some(mut accepted) = definition::accepted(&definition, &taken, now) {
                 own_status(&resource, &definition, &mut accepted, now);
-                accept(server, &resource, object, &accepted).await?;
                 established = definition::is_established(&accepted);
                 given.push(Names::of(&accepted));
+                told.push((object, accepted));
             }
         }
         if established {
@@ -127,6 +128,10 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
     server.registry.set_custom(kinds).await?;
     server.publish_discovery();
     server.aggregation.registrations.notify_one();
+    // Who hears that a definition is established looks for its kinds at once, and finds them.
+    for (object, accepted) in told {
+        accept(server, &resource, object, &accepted).await?;
+    }
     Ok(())
 }
 

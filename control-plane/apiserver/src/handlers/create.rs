@@ -43,6 +43,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         if attributes.object.is_touched() {
             // A webhook may have written anything; where the object goes is not its to say.
             check_namespace(target, &mut attributes.object)?;
+            begin(target, &mut attributes.object);
         }
         finish(target, &mut attributes.object, true);
         let more = target.server.admission.errors(&attributes);
@@ -159,12 +160,7 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> boo
         }
         drop_empty(metadata);
     }
-    if kind.rules.has_status
-        && !kind.rules.status_on_create
-        && let Some(object) = object.as_object_mut()
-    {
-        object.remove("status");
-    }
+    drop_status(target, object);
     let lost = kind.default(object);
     if ownership == Ownership::Tracked {
         track_create(target, object);
@@ -172,6 +168,23 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> boo
     kind.drop_gated(object);
     kind.behaviour.prepare_create(object);
     lost
+}
+
+fn drop_status(target: &Target<'_>, object: &mut Value) {
+    let rules = &target.resource.kind.rules;
+    if rules.has_status
+        && !rules.status_on_create
+        && let Some(object) = object.as_object_mut()
+    {
+        object.remove("status");
+    }
+}
+
+/// What an object begins with follows from what admission made of it (a pod's class of service from its containers'
+/// defaults), and a status that a webhook wrote is nobody's.
+fn begin(target: &Target<'_>, object: &mut Value) {
+    drop_status(target, object);
+    target.resource.kind.behaviour.prepare_create(object);
 }
 
 /// Empty maps and lists of metadata are not written, as upstream does not write them.

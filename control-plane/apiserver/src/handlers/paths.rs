@@ -34,11 +34,12 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     let value = |value: &serde_json::Value| Ok(response::value(context.accept, StatusCode::OK, value));
     match path {
         "" => {
-            let accept = Accept { format: Format::Json, ..context.accept };
+            // People read these two, and get them in lines without asking.
+            let accept = Accept { format: Format::Json, pretty: true, ..context.accept };
             Ok(response::value(accept, StatusCode::OK, &index(server)))
         }
         "/version" => {
-            let accept = context.accept.only_json(&context.headers)?;
+            let accept = Accept { pretty: true, ..context.accept.only_json(&context.headers)? };
             Ok(response::value(accept, StatusCode::OK, &version(server)))
         }
         "/statusz" => zpages::serve(server, context, "Statusz"),

@@ -256,9 +256,11 @@ fn keep(plan: &mut Plan, observed: &Observed, slice: &EndpointSlice, wanted: &mu
 /// A Service without backends keeps one empty slice for each family, so that a proxy can tell "none" from "unknown".
 fn leave_placeholder(plan: &mut Plan, observed: &Observed) {
     for family in families(&observed.service) {
-        let fresh = new_slice(&observed.service, &(family.clone(), Vec::new()), Vec::new());
+        let mut fresh = new_slice(&observed.service, &(family.clone(), Vec::new()), Vec::new());
         let present = observed.slices.iter().find(|slice| slice.address_type == family);
         let Some(slice) = present else {
+            let born = Some(&observed.service).filter(|_| observed.slices.is_empty());
+            tell_last_change(&mut fresh.metadata.annotations, last_change(std::iter::empty(), born));
             plan.push(Action::create(&fresh));
             continue;
         };

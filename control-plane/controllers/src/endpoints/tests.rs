@@ -188,6 +188,9 @@ fn the_time_of_the_last_change_is_told_with_it() {
     let mut born = service(json!({}));
     born["metadata"]["creationTimestamp"] = json!("2026-01-02T03:00:00Z");
     let mut model = cluster(json!({}), Vec::new());
+    let mut empty = cluster(json!({}), Vec::new());
+    empty.put(born.clone());
+    assert_eq!(time(&slices(&mut empty)[0]).as_deref(), Some("2026-01-02T03:00:00Z"), "also of a Service without pods");
     model.put(born);
     model.put(backend("a", "10.0.0.1", 8080).ready(9).value());
     assert_eq!(time(&slices(&mut model)[0]).as_deref(), Some("2026-01-02T03:00:00Z"), "the Service is new");

@@ -42,7 +42,6 @@ pub fn claim_of(set: &StatefulSet, name: String, template: &PersistentVolumeClai
 pub fn pod_of(set: &StatefulSet, revision: &ControllerRevision, ordinal: i32) -> Pod {
     let mut pod = template::pod_from(&template_of(set, revision), set);
     let name = format!("{}-{ordinal}", set.name());
-    pod.metadata.generate_name = None;
     pod.metadata.name = Some(name.clone());
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(POD_NAME.to_owned(), name.clone());

@@ -59,7 +59,7 @@ impl Pass<'_> {
             if self.is_rolling() && ordinal >= self.start() + self.partition() { &self.update } else { &self.current };
         let begun = self.set.status.as_ref().and_then(|status| status.current_revision.as_ref()).is_some();
         let pod = pod_of(self.set, if begun { revision } else { &self.update }, ordinal);
-        let what = format!("create Pod {} in StatefulSet {}", pod.name(), self.set.name());
+        let what = format!("Create Pod {} in StatefulSet {}", pod.name(), self.set.name());
         plan.push(Action::create_reported(&pod, self.report("FailedCreate", &what)));
         plan.push(Action::normal(self.set, "SuccessfulCreate", format!("{what} successful")));
     }
@@ -80,14 +80,14 @@ impl Pass<'_> {
             let mut claim = claim_of(self.set, name, template);
             claim.metadata.owner_references = self.owners_of_new_claim();
             let pod = format!("{}-{ordinal}", self.set.name());
-            let what = format!("create Claim {} Pod {pod} in StatefulSet {}", claim.name(), self.set.name());
+            let what = format!("Create Claim {} Pod {pod} in StatefulSet {}", claim.name(), self.set.name());
             plan.push(Action::create(&claim));
             plan.push(Action::normal(self.set, "SuccessfulCreate", format!("{what} success")));
         }
     }
 
     fn delete(&self, plan: &mut Plan, pod: &PodRow) {
-        let what = format!("delete Pod {} in StatefulSet {}", pod.name(), self.set.name());
+        let what = format!("Delete Pod {} in StatefulSet {}", pod.name(), self.set.name());
         plan.push(Action::delete_pod(pod, self.report("FailedDelete", &what)));
         plan.push(Action::normal(self.set, "SuccessfulDelete", format!("{what} successful")));
     }

@@ -73,13 +73,17 @@ fn pods_come_in_order_with_names_and_volumes() {
     assert_eq!((&spec["spec"]["hostname"], &spec["spec"]["subdomain"]), (&json!("db-1"), &json!("db")));
     assert_eq!(spec["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "data-db-1");
     assert_eq!(spec["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"], "db-1");
+    assert_eq!(spec["metadata"]["generateName"], "db-");
+    let revision = model.names("ControllerRevision").remove(0);
+    let labels = model.value("ControllerRevision", "default", &revision)["metadata"]["labels"].take();
+    assert_eq!(labels["controller.kubernetes.io/hash"], revision.trim_start_matches("db-"));
     let status = model.value("StatefulSet", "default", "db")["status"].take();
     assert_eq!(
         (&status["readyReplicas"], &status["currentReplicas"], &status["updatedReplicas"]),
         (&json!(3), &json!(3), &json!(3))
     );
     assert_eq!(status["currentRevision"], status["updateRevision"]);
-    assert!(model.events.contains(&"Normal SuccessfulCreate create Pod db-0 in StatefulSet db successful".to_owned()));
+    assert!(model.events.contains(&"Normal SuccessfulCreate Create Pod db-0 in StatefulSet db successful".to_owned()));
     assert_eq!(converges(&StatefulSetController, &mut model, "default", "db"), 0);
 }
 

@@ -14,7 +14,10 @@ use super::owner::{Claimed, claim, controller_reference};
 use super::template;
 use crate::runtime::{Action, ResourceType, View};
 
+/// Says which revision a pod is of: by the hash alone for a DaemonSet, by the revision's name for a StatefulSet.
 pub const REVISION_HASH_LABEL: &str = "controller-revision-hash";
+/// Says a revision's hash. A DaemonSet's revisions say it under the label of its pods.
+const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
 /// What must be written so that the present template is the newest revision of the history.
 pub enum Current {
@@ -85,7 +88,8 @@ fn new_revision<K: Typed>(owner: &K, data: Value, number: i64, collisions: Optio
         .flatten()
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect();
-    labels.insert(REVISION_HASH_LABEL.to_owned(), hash.clone());
+    let label = if K::KIND == "DaemonSet" { REVISION_HASH_LABEL } else { HASH_LABEL };
+    labels.insert(label.to_owned(), hash.clone());
     ControllerRevision {
         metadata: ObjectMeta {
             name: Some(format!("{}-{hash}", owner.name())),
@@ -102,7 +106,9 @@ fn new_revision<K: Typed>(owner: &K, data: Value, number: i64, collisions: Optio
 
 /// The hash that pods of a revision carry.
 pub fn hash_of(revision: &ControllerRevision) -> String {
-    revision.metadata.labels.as_ref().and_then(|labels| labels.get(REVISION_HASH_LABEL)).cloned().unwrap_or_default()
+    let labels = revision.metadata.labels.as_ref();
+    let hash = labels.and_then(|labels| labels.get(HASH_LABEL).or_else(|| labels.get(REVISION_HASH_LABEL)));
+    hash.cloned().unwrap_or_default()
 }
 
 /// Deletions of the oldest revisions beyond the limit that nothing runs.
