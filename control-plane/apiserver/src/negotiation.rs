@@ -52,6 +52,12 @@ pub enum Offer {
     Objects,
     /// Objects too, also as a stream of what happens to them.
     Collection,
+    /// Objects that have no rows.
+    Rowless,
+    /// Text, unless something goes wrong.
+    Log,
+    /// Whatever somebody else answers.
+    Foreign,
     /// The groups of the API, alone or with all their versions and resources.
     Groups,
     Document,
@@ -72,15 +78,24 @@ impl Accept {
             return Ok(Accept { pretty, ..Accept::default() });
         }
         if takes_only_protobuf(&clauses, offer) {
-            return Ok(Accept { format: Format::Protobuf, ..Accept::default() });
+            let found = clauses.iter().find_map(|clause| read_clause(clause, false, offer));
+            return found.ok_or_else(|| Status::not_acceptable(ACCEPTED));
         }
-        if routed && !clauses.iter().any(|clause| is_named(clause, ACCEPTED)) {
-            let all = [ACCEPTED, &[STREAMED]].concat();
-            return Err(no_representation(if offer == Offer::Collection { &all } else { ACCEPTED }));
+        let spoken = match offer {
+            Offer::Collection => &[ACCEPTED, &[STREAMED]].concat(),
+            Offer::Log => &[&["text/plain"], ACCEPTED].concat(),
+            _ => ACCEPTED,
+        };
+        if routed && offer != Offer::Foreign && !clauses.iter().any(|clause| is_named(clause, spoken)) {
+            return Err(no_representation(spoken));
         }
         clauses.sort_by_key(|clause| (std::cmp::Reverse(quality(clause)), media_type_of(clause).matches('*').count()));
-        let found = clauses.iter().find_map(|clause| read_clause(clause, pretty, offer));
-        found.ok_or_else(|| Status::not_acceptable(ACCEPTED))
+        let texts = clauses.iter().filter(|clause| format_of(clause) != Some(Format::Protobuf));
+        let found = texts.into_iter().find_map(|clause| read_clause(clause, pretty, offer));
+        match found {
+            None if offer == Offer::Foreign => Ok(Accept { pretty, ..Accept::default() }),
+            found => found.ok_or_else(|| Status::not_acceptable(ACCEPTED)),
+        }
     }
 
     /// The form of an answer that is only ever written as JSON; fails when the client takes none.
@@ -107,15 +122,12 @@ impl Accept {
     }
 }
 
-/// Whether objects are wanted in protobuf as they are, and in nothing else that is spoken here.
+/// Whether objects are wanted in protobuf, and in nothing else that is spoken here.
 fn takes_only_protobuf(clauses: &[&str], offer: Offer) -> bool {
-    let plain = |clause: &&&str| {
-        let mut parts = clause.split(';').map(str::trim);
-        parts.next() == Some(PROTOBUF) && parts.all(|parameter| parameter == "stream=watch")
-    };
-    matches!(offer, Offer::Objects | Offer::Collection)
-        && clauses.iter().any(|clause| plain(&clause))
-        && clauses.iter().all(|clause| format_of(clause).is_none())
+    let formats = || clauses.iter().filter_map(|clause| format_of(clause));
+    !matches!(offer, Offer::Groups | Offer::Document)
+        && formats().next().is_some()
+        && formats().all(|format| format == Format::Protobuf)
 }
 
 /// The answer when not even the media type is spoken here.
@@ -138,6 +150,7 @@ fn format_of(clause: &str) -> Option<Format> {
     match media_type_of(clause) {
         "application/json" | "application/*" | "*/*" => Some(Format::Json),
         "application/yaml" => Some(Format::Yaml),
+        PROTOBUF => Some(Format::Protobuf),
         _ => None,
     }
 }
@@ -150,7 +163,9 @@ fn quality(clause: &str) -> u16 {
 
 fn read_clause(clause: &str, pretty: bool, offer: Offer) -> Option<Accept> {
     let mut accept = Accept { format: format_of(clause)?, pretty, ..Accept::default() };
-    let is_objects = matches!(offer, Offer::Objects | Offer::Collection);
+    let is_objects = !matches!(offer, Offer::Groups | Offer::Document);
+    // Rows hold values of any kind, which have no field numbers.
+    let has_rows = matches!(offer, Offer::Objects | Offer::Collection) && accept.format != Format::Protobuf;
     let (mut kind, mut group, mut version) = ("", "", "");
     for parameter in clause.split(';').map(str::trim).skip(1) {
         match parameter.split_once('=') {
@@ -165,7 +180,7 @@ fn read_clause(clause: &str, pretty: bool, offer: Offer) -> Option<Accept> {
     accept.is_beta = version == "v1beta1";
     accept.view = match (kind, group, version) {
         ("", "", "") => View::Plain,
-        ("Table", "meta.k8s.io", "v1" | "v1beta1") if is_objects => View::Table,
+        ("Table", "meta.k8s.io", "v1" | "v1beta1") if has_rows => View::Table,
         ("PartialObjectMetadata", "meta.k8s.io", "v1" | "v1beta1") if is_objects => View::PartialMetadata,
         ("PartialObjectMetadataList", "meta.k8s.io", "v1" | "v1beta1") if is_objects => View::PartialMetadataList,
         ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") if offer == Offer::Groups => View::AggregatedDiscovery,

@@ -113,13 +113,13 @@ impl Server {
     /// A request before anything is known of who makes it.
     fn context(&self, mut parts: http::request::Parts, peer: &Peer) -> Context {
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
-        let offer = info.offer();
         let is_routed = info.path.trim_end_matches('/') != "/apis";
-        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"), offer, is_routed);
         let resource = match info.is_resource {
             true => self.registry.resource(&info.group, &info.version, &info.resource),
             false => None,
         };
+        let offer = info.offer(resource.as_ref().map(|resource| &*resource.kind));
+        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"), offer, is_routed);
         Context {
             resource,
             user: User::anonymous(),
@@ -158,6 +158,9 @@ impl Server {
 
     /// The steps of a request, in order.
     async fn answer(&self, context: &mut Context, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
+        if context.info.is_cut_short {
+            return Ok(response::cut_short(context));
+        }
         let began = Instant::now();
         let authenticated = authenticate(self, &context.info.path, &context.headers, peer).await;
         self.metrics.authenticated.count(usize::from(authenticated.is_err()), began.elapsed());
@@ -184,7 +187,13 @@ impl Server {
             return aggregation::forward(self, context, &remote, body).await;
         }
         if context.info.is_resource {
-            context.not_acceptable.take().map_or(Ok(()), Err)?;
+            if let Some(status) = context.not_acceptable.take() {
+                // A media type that is spoken at all leads as far as the resource.
+                if let (None, Some(resource)) = (&status.details, &context.resource) {
+                    handlers::warn_of_deprecation(self, context, &resource.kind);
+                }
+                return Err(status);
+            }
             // From here: decode → admit → validate → store → encode, in the handler of the verb.
             handlers::dispatch(self, context, body).await
         } else {

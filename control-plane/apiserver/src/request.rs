@@ -2,6 +2,7 @@
 //!
 //! Pure: every later step (authorize, dispatch, metrics) works on this, never on the raw path again.
 
+use corten_api::{Kind, Role, Storage};
 use http::Method;
 
 use crate::negotiation::Offer;
@@ -91,6 +92,8 @@ pub fn percent_decode(text: &str, plus_is_space: bool) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     pub is_resource: bool,
+    /// The path begins as one of a resource and ends before it names one.
+    pub is_cut_short: bool,
     /// The API verb (`get`, `list`, `watch`, `create` …) or, for other paths, the method in lower case.
     pub verb: String,
     pub path: String,
@@ -99,6 +102,8 @@ pub struct RequestInfo {
     pub resource: String,
     pub subresource: String,
     pub namespace: String,
+    /// The path goes through a namespace, if only through one without a name.
+    pub is_in_namespace: bool,
     pub name: String,
     /// What follows the subresource, with its leading slash: the path that a proxy passes on.
     pub remainder: String,
@@ -119,10 +124,11 @@ impl RequestInfo {
         };
         let decoded = info.path.clone();
         // An empty part is no separator more: `//` leads nowhere, as upstream.
-        let mut parts: Vec<&str> = decoded.trim_matches('/').split('/').collect();
+        let path = decoded.strip_prefix('/').unwrap_or(&decoded);
+        let mut parts: Vec<&str> = path.trim_end_matches('/').split('/').collect();
         let grouped = match parts.first() {
             Some(&"api") if parts.len() >= 3 => false,
-            Some(&"apis") if parts.len() >= 4 => true,
+            Some(&"apis") if parts.len() >= 4 && !parts[1].is_empty() => true,
             _ => return info,
         };
         parts.remove(0);
@@ -132,6 +138,7 @@ impl RequestInfo {
         info.is_resource = true;
         info.version = parts.remove(0).to_owned();
         info.verb = verb_of(method).to_owned();
+        info.is_cut_short = matches!(parts[..], ["watch" | "proxy"]);
         let watch_in_path = parts.first() == Some(&"watch") && parts.len() > 1;
         if watch_in_path {
             parts.remove(0);
@@ -144,6 +151,7 @@ impl RequestInfo {
     fn read_parts(&mut self, path: &str, mut parts: Vec<&str>) {
         if parts.first() == Some(&"namespaces") && parts.len() > 1 {
             self.namespace = parts[1].to_owned();
+            self.is_in_namespace = true;
             if parts.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&parts[2]) {
                 parts.drain(..2);
             }
@@ -180,12 +188,19 @@ impl RequestInfo {
         }
     }
 
-    /// What the path can be shown as.
-    pub fn offer(&self) -> Offer {
-        match self.path.trim_end_matches('/') {
+    /// What the path can be shown as, if it leads to this kind.
+    pub fn offer(&self, kind: Option<&Kind>) -> Offer {
+        let subresource = kind.and_then(|kind| kind.subresource(&self.subresource));
+        match (self.path.trim_end_matches('/'), kind, subresource.map(|found| found.role)) {
+            (_, _, Some(Role::Log)) => Offer::Log,
+            (_, _, Some(Role::Exec | Role::Attach | Role::PortForward | Role::Proxy)) => Offer::Foreign,
+            (_, _, Some(Role::Scale)) => Offer::Objects,
+            (_, Some(kind), Some(Role::Status)) if !kind.rules.status_has_no_rows => Offer::Objects,
+            (_, _, Some(_)) => Offer::Rowless,
             _ if matches!(self.verb.as_str(), "list" | "watch") => Offer::Collection,
+            (_, Some(kind), _) if kind.storage == Storage::Virtual && self.verb == "create" => Offer::Rowless,
             _ if self.is_resource => Offer::Objects,
-            "/api" | "/apis" => Offer::Groups,
+            ("/api" | "/apis", ..) => Offer::Groups,
             _ => Offer::Document,
         }
     }

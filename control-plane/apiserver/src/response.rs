@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use corten_api::Kind;
+use corten_api::{Kind, Storage};
 use corten_meta::{Object, Status, Value};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::body::{Body, Delivery, EventEncoder, List, Reply, WatchEvent};
 use crate::negotiation::{Accept, Format, View};
+use crate::pipeline::Context;
 use crate::protobuf;
 use crate::registry::Resource;
 use crate::table;
@@ -62,7 +63,13 @@ impl ListMeta {
 
 /// A response with a JSON value.
 pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply {
-    // What is no object of the table is shown in JSON also to who takes protobuf: the answer says so.
+    if accept.format == Format::Protobuf {
+        let object = serde_json::to_value(value).unwrap_or_default();
+        if let Some(bytes) = protobuf::encode_any(&object) {
+            return full(code, protobuf::MEDIA_TYPE, bytes.into());
+        }
+    }
+    // What has no field numbers is shown in JSON also to who takes protobuf: the answer says so.
     let accept = if accept.format == Format::Protobuf { Accept { format: Format::Json, ..accept } } else { accept };
     let bytes = match accept.format {
         Format::Json if accept.pretty => serde_json::to_vec_pretty(value).map(|mut b| {
@@ -99,19 +106,23 @@ pub fn page_not_found() -> Reply {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
+/// The answer for a path of the API that ends too soon for anybody to say what it is about.
+pub fn cut_short(context: &Context) -> Reply {
+    let (path, query) = (&context.raw_path, &context.raw_query);
+    let url = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
+    let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
+    let text = format!("Internal Server Error: {url:?}: {why}, {url}\n");
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    self::text(StatusCode::INTERNAL_SERVER_ERROR, text)
+}
+
 /// The response of a failed request.
 pub fn status(accept: Accept, status: &Status) -> Reply {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     // A form of objects is no form of errors, so those who want one in YAML get this in JSON.
     let format = if accept.view == View::Plain { accept.format } else { Format::Json };
     let accept = Accept { view: View::Plain, format, ..accept };
-    let mut reply = match accept.format {
-        Format::Protobuf => {
-            let status = serde_json::to_value(status).unwrap_or_default();
-            full(code, protobuf::MEDIA_TYPE, protobuf::encode_status(&status).into())
-        }
-        Format::Json | Format::Yaml => value(accept, code, status),
-    };
+    let mut reply = value(accept, code, status);
     if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
         && matches!(status.code, 429 | 503 | 504)
     {
@@ -128,7 +139,7 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
             value(accept, code, &table::render(accept, kind, std::slice::from_ref(object), include, &meta, true))
         }
         View::PartialMetadata => value(accept, code, &partial(accept, object.value())),
-        View::PartialMetadataList => not_acceptable(accept, kind, false),
+        View::PartialMetadataList => not_acceptable(accept, &type_of(kind), false),
         _ if accept.format == Format::Json && !accept.pretty => {
             let mut bytes = Vec::with_capacity(object.bytes.len() + 64);
             object.write_wire(&mut bytes);
@@ -142,12 +153,25 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
     }
 }
 
+/// A response with an object that was made for it and has no rows, in the negotiated view.
+pub fn made(accept: Accept, code: StatusCode, object: &Value) -> Reply {
+    match accept.view {
+        View::PartialMetadata => value(accept, code, &partial(accept, object.clone())),
+        View::PartialMetadataList => {
+            let word = |field: &str| object[field].as_str().unwrap_or_default();
+            let group = word("apiVersion").split_once('/').map_or("", |(group, _)| group);
+            not_acceptable(accept, &go_type(group, word("kind")), false)
+        }
+        _ => value(accept, code, object),
+    }
+}
+
 /// A response with a list, in the negotiated view.
 pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Arc<Object>>, meta: &ListMeta) -> Reply {
     let code = StatusCode::OK;
     match accept.view {
         View::Table => value(accept, code, &table::render(accept, kind, &objects, include, meta, true)),
-        View::PartialMetadata => not_acceptable(accept, kind, true),
+        View::PartialMetadata => not_acceptable(accept, &type_of(kind), true),
         View::PartialMetadataList => {
             let items: Vec<Value> = objects.iter().map(|o| partial(accept, o.value())).collect();
             let items = if items.is_empty() { Value::Null } else { items.into() };
@@ -203,18 +227,24 @@ pub fn partial(accept: Accept, object: Value) -> Value {
 }
 
 /// The answer to a client that wants one object's metadata of a list, or a list's of one object.
-fn not_acceptable(accept: Accept, kind: &Kind, is_list: bool) -> Reply {
-    let package = match kind.group.split('.').next() {
-        Some("") | None => "core",
-        Some(group) => group,
-    };
+fn not_acceptable(accept: Accept, of: &str, is_list: bool) -> Reply {
     let (is, wanted, suffix) = if is_list { ("is a list", "", "List") } else { ("is not a list", "List", "") };
-    let of = match kind.is_custom() {
-        true => format!("*unstructured.Unstructured{suffix}"),
-        false => format!("*{package}.{}{suffix}", kind.kind),
-    };
-    let message = format!("you requested PartialObjectMetadata{wanted}, but the requested object {is} ({of})");
+    let message = format!("you requested PartialObjectMetadata{wanted}, but the requested object {is} (*{of}{suffix})");
     status(accept, &Status { message, ..Status::not_acceptable(&[]) })
+}
+
+/// What upstream calls the type of a kind inside: that of the version which is stored.
+fn type_of(kind: &Kind) -> String {
+    match &kind.storage {
+        _ if kind.is_custom() => "unstructured.Unstructured".to_owned(),
+        Storage::Stored { hub: Some((group, _)), .. } => go_type(group, &kind.kind),
+        _ => go_type(&kind.group, &kind.kind),
+    }
+}
+
+fn go_type(group: &str, kind: &str) -> String {
+    let package = group.split('.').next().filter(|package| !package.is_empty()).unwrap_or("core");
+    format!("{package}.{kind}")
 }
 
 /// How the events of a watch are written, for the negotiated view.
@@ -236,13 +266,14 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
         }
         View::PartialMetadata | View::PartialMetadataList => {
             Arc::new(move |Delivery { event, .. }| match (object_of(event), event) {
-                (Some((word, object)), _) => frame(word, &partial(accept, object.value())),
+                (Some((word, object)), _) => framed(accept, word, &partial(accept, object.value())),
                 (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
                     let mut object = bookmark(&resource.kind, *revision, *initial_events_end);
                     object["kind"] = "PartialObjectMetadata".into();
                     object["apiVersion"] = accept.meta_version().into();
-                    frame("BOOKMARK", &object)
+                    framed(accept, "BOOKMARK", &object)
                 }
+                _ if accept.format == Format::Protobuf => protobuf_event(&resource.kind, event),
                 _ => plain_event(&resource.kind, event),
             })
         }
@@ -316,6 +347,14 @@ fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
         metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
     }
     json!({ "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata })
+}
+
+/// An event with an object that was made for it.
+fn framed(accept: Accept, word: &str, object: &Value) -> Bytes {
+    match accept.format {
+        Format::Protobuf => protobuf::encode_event(word, &protobuf::encode_any(object).unwrap_or_default()).into(),
+        _ => frame(word, object),
+    }
 }
 
 fn frame(word: &str, object: &impl Serialize) -> Bytes {

@@ -51,10 +51,14 @@ fn column(kind: &Kind, column: &corten_api::Column) -> Value {
 
 fn row(accept: Accept, kind: &Kind, object: &Arc<Object>, include: IncludeObject, now: jiff::Timestamp) -> Value {
     let value = object.value();
-    let cells = kind.behaviour.cells(&value, now);
-    match include {
-        IncludeObject::None => json!({ "cells": cells, "object": null }),
-        IncludeObject::Metadata => json!({ "cells": cells, "object": partial(accept, value) }),
-        IncludeObject::Object => json!({ "cells": cells, "object": value }),
+    let mut row = json!({ "cells": kind.behaviour.cells(&value, now) });
+    if let Some((reason, message)) = kind.behaviour.completion(&value) {
+        row["conditions"] = json!([{ "type": "Completed", "status": "True", "reason": reason, "message": message }]);
     }
+    row["object"] = match include {
+        IncludeObject::None => Value::Null,
+        IncludeObject::Metadata => partial(accept, value),
+        IncludeObject::Object => value,
+    };
+    row
 }

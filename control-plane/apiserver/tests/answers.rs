@@ -45,17 +45,116 @@ async fn paths_and_methods() {
         ("GET", "/api/v1/watch/namespaces/default/pods/x/log", 404, not_found),
         ("POST", "/api/v1", 405, not_allowed),
         ("GET", "/api/v1/namespaces/default/configmaps/x", 404, "configmaps \"x\" not found"),
+        ("GET", "/api/v1/namespaces/default/pods/x//log", 404, not_found),
+        ("GET", "/api/v1/namespaces//configmaps/x", 400, "Namespace parameter required."),
+        ("DELETE", "/api/v1/namespaces//configmaps/x", 400, "Namespace parameter required."),
+        ("DELETE", "/api/v1/namespaces//configmaps", 400, "Namespace parameter required."),
+        ("GET", "/api/v1/namespaces/.", 400, "Name parameter invalid: \".\": may not be '.'"),
+        ("GET", "/api/v1/namespaces/a/configmaps/%2e%2e", 400, "Name parameter invalid: \"..\": may not be '..'"),
     ] {
         let answer = raw(&s, method, path, "").await;
         assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{method} {path}");
     }
-    for path in ["/foo", "/apis/nope", "/apis/nope/v1", "/apis/nope/v1/things", "/livez/nope"] {
+    let nowhere = ["/foo", "/apis/nope", "/apis/nope/v1", "/apis/nope/v1/things", "/livez/nope", "//api/v1/pods"];
+    for path in nowhere.into_iter().chain(["/apis//apps/v1/deployments"]) {
         let answer = raw(&s, "GET", path, "").await;
         assert_eq!((answer.code, answer.body.as_str()), (404, Some("404 page not found\n")), "{path}");
         assert_eq!(answer.headers["x-content-type-options"], "nosniff");
     }
+    for path in ["/api/v1/watch?a=b&c", "/apis/apps/v1/proxy"] {
+        let answer = raw(&s, "GET", path, "").await;
+        let escaped = path.replace('&', "&amp;");
+        let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
+        let text = format!("Internal Server Error: \"{escaped}\": {why}, {escaped}\n");
+        assert_eq!((answer.code, answer.body.as_str()), (500, Some(text.as_str())), "{path}");
+    }
     for path in ["/", "/apis", "/apis/apps", "/healthz"] {
         assert_eq!(raw(&s, "POST", path, "").await.code, 200, "{path} does not look at the method");
+    }
+}
+
+/// What an answer is, for a client that takes this form.
+async fn form(s: &TestServer, method: &str, path: &str, accept: &str, body: &str) -> (u16, String) {
+    let admin = s.user("admin", &["system:masters"]);
+    let headers = [("content-type", "application/json"), ("accept", accept)];
+    let answer = send(&admin, method, path, body.to_owned().into(), &headers).await;
+    let is = match &answer.body {
+        Value::Object(object) => object.get("message").or_else(|| object.get("kind")).cloned().unwrap_or_default(),
+        _ => answer.headers["content-type"].to_str().unwrap().into(),
+    };
+    (answer.code, is.as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn forms_of_subresources_and_of_what_is_made_for_the_answer() {
+    let s = TestServer::start().await;
+    let template = r#"{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"b"}]}}"#;
+    let deployment = format!(
+        r#"{{"metadata":{{"name":"d"}},"spec":{{"selector":{{"matchLabels":{{"a":"b"}}}},"template":{template}}}}}"#
+    );
+    assert_eq!(raw(&s, "POST", DEPLOYMENTS, &deployment).await.code, 201);
+    let (pod, scale) = (format!("{PODS}/x"), format!("{DEPLOYMENTS}/d/scale"));
+    let (claim, api) =
+        ("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "/apis/apiregistration.k8s.io/v1");
+    let (claim, api) = (format!("{claim}/x/status"), format!("{api}/apiservices/v1./status"));
+    let (table, partial) = ("as=Table;v=v1;g=meta.k8s.io", "as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
+    let list = partial.replace("Metadata", "MetadataList");
+    let (json, proto) = ("application/json", "application/vnd.kubernetes.protobuf");
+    let refused = "only the following media types are accepted: application/json, application/yaml";
+    let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let question = r#"{"spec":{"nonResourceAttributes":{"path":"/x","verb":"get"}}}"#;
+    for (method, path, accept, body, code, is) in [
+        ("GET", scale.as_str(), format!("{json};{table}"), "", 200, "Table"),
+        ("GET", &scale, format!("{json};{partial}"), "", 200, "PartialObjectMetadata"),
+        ("GET", &scale, proto.to_owned(), "", 200, proto),
+        ("GET", &scale, format!("{proto};{partial}"), "", 200, proto),
+        ("GET", &scale, format!("{proto};{table}"), "", 406, refused),
+        (
+            "GET",
+            &scale,
+            format!("{json};{list}"),
+            "",
+            406,
+            "you requested PartialObjectMetadataList, but the requested object is not a list (*autoscaling.Scale)",
+        ),
+        ("GET", &format!("{pod}/resize"), format!("{json};{table}"), "", 406, refused),
+        ("GET", &format!("{pod}/log"), format!("{json};{table}"), "", 406, refused),
+        ("GET", &format!("{pod}/log"), "text/plain".to_owned(), "", 406, refused),
+        ("GET", &format!("{pod}/proxy"), "image/png".to_owned(), "", 404, "pods \"x\" not found"),
+        ("GET", &claim, format!("{json};{table}"), "", 406, refused),
+        ("GET", &api, format!("{json};{table}"), "", 406, refused),
+        ("GET", &format!("{PODS}/x/status"), format!("{json};{table}"), "", 404, "pods \"x\" not found"),
+        ("POST", review, format!("{json};{partial}"), question, 201, "PartialObjectMetadata"),
+        ("POST", review, format!("{json};{table}"), question, 406, refused),
+        ("POST", review, format!("{json};{table},{json}"), question, 201, "SelfSubjectAccessReview"),
+        ("POST", review, proto.to_owned(), question, 201, proto),
+        ("DELETE", &format!("{DEPLOYMENTS}/d"), proto.to_owned(), "", 200, proto),
+    ] {
+        let got = form(&s, method, path, &accept, body).await;
+        assert_eq!((got.0, got.1.as_str()), (code, is), "{method} {path} as {accept}");
+    }
+}
+
+#[tokio::test]
+async fn rows_say_what_is_over() {
+    let s = TestServer::start().await;
+    let account = raw(&s, "POST", "/api/v1/namespaces/default/serviceaccounts", r#"{"metadata":{"name":"default"}}"#);
+    assert_eq!(account.await.code, 201);
+    let pod = r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"a","image":"b"}]}}"#;
+    assert_eq!(raw(&s, "POST", PODS, pod).await.code, 201);
+    let admin = s.user("admin", &["system:masters"]);
+    let headers =
+        [("content-type", "application/merge-patch+json"), ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    for (phase, conditions) in [
+        ("Running", Value::Null),
+        (
+            "Failed",
+            json!([{ "type": "Completed", "status": "True", "reason": "Failed", "message": "The pod failed." }]),
+        ),
+    ] {
+        let body = json!({ "status": { "phase": phase } }).to_string();
+        let answer = send(&admin, "PATCH", &format!("{PODS}/p/status"), body.into(), &headers).await;
+        assert_eq!((answer.code, &answer.body["rows"][0]["conditions"]), (200, &conditions), "{phase}");
     }
 }
 

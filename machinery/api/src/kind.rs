@@ -94,6 +94,8 @@ pub struct Rules {
     pub name_rule: NameRule,
     /// The column by whose number the rows of a table are sorted, before their names.
     pub rows_by: Option<usize>,
+    /// What is behind its status subresource cannot be asked for as a table.
+    pub status_has_no_rows: bool,
 }
 
 /// The rule a name of this kind must follow; the checks themselves are in [`crate::objectmeta`].
@@ -208,6 +210,10 @@ pub trait Behaviour: Send + Sync {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         crate::cells::name_and_age(object, now)
     }
+    /// Why nothing more will happen to the object, in a word and a sentence, where its row says so.
+    fn completion(&self, _object: &Value) -> Option<(&'static str, &'static str)> {
+        None
+    }
     /// The value of a selectable field beyond `metadata.name` and `metadata.namespace`.
     fn fields(&self, _object: &Value, _field: &str) -> Option<String> {
         None
@@ -290,6 +296,7 @@ impl Kind {
                 delete_warning: None,
                 name_rule: NameRule::Subdomain,
                 rows_by: None,
+                status_has_no_rows: false,
             },
             deprecation: None,
             behaviour: Arc::new(Plain),
@@ -619,6 +626,13 @@ impl Kind {
         self
     }
 
+    /// Its status subresource cannot be asked for as a table.
+    #[must_use]
+    pub fn status_without_rows(mut self) -> Kind {
+        self.rules.status_has_no_rows = true;
+        self
+    }
+
     /// Tables of this kind are sorted by the number in this column.
     #[must_use]
     pub fn rows_by(mut self, column: usize) -> Kind {
@@ -677,7 +691,7 @@ impl std::fmt::Debug for Kind {
 }
 
 /// The name of a built-in type in OpenAPI: the Go package path turned around.
-fn schema_name(group: &str, version: &str, kind: &str) -> String {
+pub fn schema_name(group: &str, version: &str, kind: &str) -> String {
     match group {
         "" => format!("io.k8s.api.core.{version}.{kind}"),
         "apiextensions.k8s.io" => {

@@ -18,7 +18,8 @@ mod zpages;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use corten_meta::Status;
+use corten_api::Kind;
+use corten_meta::{Status, names};
 
 use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
@@ -68,14 +69,18 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     check_timeout(info)?;
     check_view(context)?;
     let kind = &resource.kind;
-    // Custom resources have no field numbers.
-    if context.accept.format == Format::Protobuf && kind.is_custom() {
+    // Custom resources have no field numbers, only their metadata has.
+    if context.accept.format == Format::Protobuf && context.accept.view == View::Plain && kind.is_custom() {
         return Err(Status::not_acceptable(ACCEPTED));
     }
     let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
     if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
         return Err(Status::path_not_found());
     }
+    if info.subresource.is_empty() && !info.remainder.is_empty() {
+        return Err(Status::path_not_found());
+    }
+    check_place(info)?;
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
     let target = Target { server, context, resource, namespace, name: &info.name };
     if !info.subresource.is_empty() {
@@ -86,11 +91,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         return subresources::dispatch(&target, subresource, body).await;
     }
     check_verb(&target)?;
-    if let Some(warning) = kind.deprecation {
-        context.warn(warning);
-        let labels = [kind.group.as_str(), "", kind.plural.as_str(), "", kind.version.as_str()];
-        server.metrics.note(&crate::metrics::DEPRECATED_APIS, &labels);
-    }
+    warn_of_deprecation(server, context, kind);
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {
             return virtual_resources::read(&target).await;
@@ -115,6 +116,33 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
                 _ => Err(Status::method_not_allowed()),
             }
         }
+    }
+}
+
+/// An object has a name that can stand in a path, and a namespace where the path goes through one. Collections are
+/// read across namespaces by a path without one, and never written.
+fn check_place(info: &RequestInfo) -> Result<(), Status> {
+    if info.verb == "list" || info.verb == "watch" {
+        return Ok(());
+    }
+    if info.is_in_namespace && info.namespace.is_empty() {
+        return Err(Status::bad_request("Namespace parameter required."));
+    }
+    match names::path_segment_name(&info.name) {
+        wrong if wrong.is_empty() || info.verb == "create" => Ok(()),
+        wrong => {
+            let why = wrong.join(", ");
+            Err(Status::bad_request(format!("Name parameter invalid: {:?}: {why}", info.name)))
+        }
+    }
+}
+
+/// Says to who uses a version that is on its way out that it is.
+pub fn warn_of_deprecation(server: &Server, context: &Context, kind: &Kind) {
+    if let Some(warning) = kind.deprecation {
+        context.warn(warning);
+        let labels = [kind.group.as_str(), "", kind.plural.as_str(), "", kind.version.as_str()];
+        server.metrics.note(&crate::metrics::DEPRECATED_APIS, &labels);
     }
 }
 

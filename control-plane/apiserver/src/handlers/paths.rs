@@ -66,11 +66,11 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
 
 /// Whether the path is below a served group, which answers in its own form what it does not have.
 fn is_in_api(server: &Server, path: &str) -> bool {
-    let mut parts = path.trim_start_matches('/').split('/');
+    let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (Some("api"), Some(_), _) => true,
         (Some("apis"), Some(group), Some(_)) => {
-            server.registry.resources().ordered.iter().any(|r| r.kind.group == group)
+            !group.is_empty() && server.registry.resources().ordered.iter().any(|r| r.kind.group == group)
         }
         _ => false,
     }

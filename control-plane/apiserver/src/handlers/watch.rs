@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use corten_meta::Status;
 use futures::stream::StreamExt;
-use http::{HeaderValue, header};
+use http::{HeaderValue, StatusCode, header};
 
 use super::Target;
 use super::list::{self, filter, number, revision};
@@ -32,6 +32,10 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     if context.accept.format == Format::Yaml {
         return Err(Status::not_acceptable(&[STREAMED]));
+    }
+    if context.accept.view == View::PartialMetadataList {
+        // No event is a list, so the stream ends before its first.
+        return Ok(response::full(StatusCode::OK, "application/json", bytes::Bytes::new()));
     }
     let caches = &target.server.registry.caches;
     let began = Instant::now();

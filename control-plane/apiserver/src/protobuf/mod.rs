@@ -46,6 +46,23 @@ pub fn encode(value: &Value, schema: &str) -> Vec<u8> {
     wrapped(value, &raw)
 }
 
+/// Any object as a whole body, if what it says of itself is a message that there is.
+pub fn encode_any(value: &Value) -> Option<Vec<u8>> {
+    let (api_version, kind) = (value["apiVersion"].as_str()?, value["kind"].as_str()?);
+    let schema = match (api_version, kind) {
+        ("v1", "Status") => format!("{META}.Status"),
+        (_, "PartialObjectMetadataList") => {
+            return Some(encode_list(value, &format!("{META}.PartialObjectMetadata")));
+        }
+        (_, "PartialObjectMetadata") => format!("{META}.PartialObjectMetadata"),
+        _ => {
+            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+            corten_api::kind::schema_name(group, version, kind)
+        }
+    };
+    table::messages().contains_key(&schema).then(|| encode(value, &schema))
+}
+
 /// A Status as a whole body.
 pub fn encode_status(status: &Value) -> Vec<u8> {
     encode(status, &format!("{META}.Status"))

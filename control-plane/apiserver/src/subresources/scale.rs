@@ -60,7 +60,10 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
             write(target, &paths, &transform).await?
         }
     };
-    Ok(response::value(target.context.accept, StatusCode::OK, &scale_of(&paths, &parent.value())))
+    let scale = Object::from_value(&scale_of(&paths, &parent.value()), parent.revision);
+    let scale = scale.map(Arc::new).map_err(|e| Status::internal(e.to_string()))?;
+    let context = target.context;
+    Ok(response::object(context.accept, context.include_object(), StatusCode::OK, corten_api::scale_kind(), &scale))
 }
 
 async fn write(target: &Target<'_>, paths: &ScalePaths, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {

@@ -75,7 +75,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
         corten_meta::set(&mut request, "/spec/boundObjectRef", Value::Null);
     }
     request["status"] = json!({ "token": token, "expirationTimestamp": expires });
-    Ok(response::value(target.context.accept, StatusCode::CREATED, &request))
+    Ok(response::made(target.context.accept, StatusCode::CREATED, &request))
 }
 
 fn check_seconds(seconds: i64) -> Result<(), Status> {

@@ -17,7 +17,6 @@ use crate::handlers::Target;
 use crate::handlers::create::check_namespace;
 use crate::handlers::options::{Write, check_options};
 use crate::handlers::ownership::track_create;
-use crate::negotiation::{ACCEPTED, View};
 use crate::{resource_metrics, response, subresources};
 
 /// Answers a GET of a virtual resource or of one of its objects.
@@ -32,10 +31,6 @@ pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
 
 /// Answers a POST to a virtual resource.
 pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status> {
-    // A review has no metadata worth showing and no rows: it comes in its own form or not at all.
-    if target.context.accept.view != View::Plain {
-        return Err(Status::not_acceptable(ACCEPTED));
-    }
     check_options(target.context, Write::Create)?;
     let plural = target.resource.kind.plural.as_str();
     if plural == "bindings" {
@@ -62,7 +57,7 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
         "tokenreviews" => token_review::review(target, &review).await?,
         "selfsubjectreviews" => {
             let now = corten_meta::time::rfc3339(target.context.now);
-            corten_meta::set(&mut review, "/metadata/creationTimestamp", now.into());
+            review["metadata"] = json!({ "creationTimestamp": now });
             user_review::review(target)
         }
         "selfsubjectaccessreviews" => access_review::own(target, &review).await,
@@ -78,5 +73,5 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
     };
     review["status"] = status;
     target.resource.kind.default(&mut review);
-    Ok(response::value(target.context.accept, StatusCode::CREATED, &review))
+    Ok(response::made(target.context.accept, StatusCode::CREATED, &review))
 }

@@ -22,6 +22,7 @@ pub fn kind() -> Kind {
         .short(&["crd", "crds"])
         .category("api-extensions")
         .status()
+        .status_without_rows()
         .status_keeps_metadata()
         .generation()
         .conditional_update()

@@ -17,6 +17,7 @@ pub fn kind() -> Kind {
         .cluster()
         .category("api-extensions")
         .status()
+        .status_without_rows()
         .conditional_update()
         .name_rule(NameRule::Own)
         .stored_at("/registry/apiregistration.k8s.io/apiservices")

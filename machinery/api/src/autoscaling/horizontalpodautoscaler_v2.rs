@@ -111,21 +111,24 @@ fn metric(spec: &Value, status: Option<&Value>) -> String {
         _ => return "<unknown type>".to_string(),
     };
     let target = |what: &str| show(spec.pointer(&format!("/{field}/target/{what}")));
-    let current = |what: &str| {
-        let value = status.and_then(|s| s.pointer(&format!("/{field}/current/{what}")));
-        show(value).unwrap_or_else(|| "<unknown>".to_string())
+    let reported = status.and_then(|s| s.pointer(&format!("/{field}/current")));
+    // A metric that is reported without its value is not the same as one that is not reported.
+    let absent = if reported.is_some() { "<nil>" } else { "<unknown>" };
+    let current = |what: &str, absent: &str| {
+        show(reported.and_then(|current| current.get(what))).unwrap_or_else(|| absent.to_string())
     };
     let prefix = if named { format!("{}: ", text(spec, &format!("/{field}/name"))) } else { String::new() };
     let percent = |shown: String| if shown.starts_with('<') { shown } else { format!("{shown}%") };
     if let Some(average) = target("averageValue") {
-        let average_mark = if matches!(field, "external" | "object") { " (avg)" } else { "" };
-        return format!("{prefix}{}/{average}{average_mark}", current("averageValue"));
+        let (mark, absent) =
+            if matches!(field, "external" | "object") { (" (avg)", "<unknown>") } else { ("", absent) };
+        return format!("{prefix}{}/{average}{mark}", current("averageValue", absent));
     }
     if named {
         let wanted = target("averageUtilization").map_or_else(|| "<auto>".to_string(), &percent);
-        return format!("{prefix}{}/{wanted}", percent(current("averageUtilization")));
+        return format!("{prefix}{}/{wanted}", percent(current("averageUtilization", "<unknown>")));
     }
-    format!("{}/{}", current("value"), target("value").unwrap_or_else(|| "0".to_string()))
+    format!("{}/{}", current("value", absent), target("value").unwrap_or_else(|| "0".to_string()))
 }
 
 fn show(value: Option<&Value>) -> Option<String> {

@@ -5,7 +5,10 @@ use crate::kind::Kind;
 mod annotations;
 mod horizontalpodautoscaler_v1;
 mod horizontalpodautoscaler_v2;
+mod scale;
 mod validation;
+
+pub use scale::scale_kind;
 
 /// Its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {

@@ -140,6 +140,14 @@ impl Behaviour for Pod {
         pod_cells::cells(pod, now)
     }
 
+    fn completion(&self, pod: &Value) -> Option<(&'static str, &'static str)> {
+        match text(pod, "/status/phase") {
+            "Succeeded" => Some(("Succeeded", "The pod has completed successfully.")),
+            "Failed" => Some(("Failed", "The pod failed.")),
+            _ => None,
+        }
+    }
+
     fn fields(&self, pod: &Value, field: &str) -> Option<String> {
         Some(match field {
             "spec.nodeName" => text(pod, "/spec/nodeName").to_string(),

@@ -17,6 +17,7 @@ pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
         .status()
         .status_keeps_metadata()
+        .status_without_rows()
         .table("Name, State, Age")
         .returns_deleted()
         .behaviour(ResourceClaim)

@@ -1,0 +1,34 @@
+//! Scale: what stands behind every `scale` subresource.
+//!
+//! It is no resource of its own, so it is not in the registry: only its form and its row are declared here.
+
+use std::sync::OnceLock;
+
+use corten_meta::Value;
+use jiff::Timestamp;
+
+use crate::cells::{age, name, number};
+use crate::kind::{Behaviour, Column, Kind};
+
+struct Scale;
+
+/// The form of a scale.
+pub fn scale_kind() -> &'static Kind {
+    static KIND: OnceLock<Kind> = OnceLock::new();
+    KIND.get_or_init(|| {
+        let column = |(name, kind)| Column::new(name, kind);
+        let columns = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
+        Kind::new("autoscaling", "v1", "Scale", "scales").columns(columns.map(column).to_vec()).behaviour(Scale)
+    })
+}
+
+impl Behaviour for Scale {
+    fn cells(&self, scale: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            name(scale),
+            number(scale, "/spec/replicas").into(),
+            number(scale, "/status/replicas").into(),
+            age(scale, now),
+        ]
+    }
+}
