@@ -173,6 +173,8 @@ async fn requests_reach_the_kubelet_under_its_own_names() {
         code == 400 && message.contains("a container name must be specified for pod two, choose one of: [a b]"),
         "{message}"
     );
+    let (code, message) = call(&cluster.server, "GET", &format!("{pods}/none/log?tailLines=-1"), Value::Null).await;
+    assert!(code == 422 && message.contains("PodLogOptions \\\"none\\\" is invalid: tailLines"), "{message}");
 }
 
 #[tokio::test]

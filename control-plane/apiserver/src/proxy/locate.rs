@@ -40,8 +40,9 @@ impl Via {
 pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Option<Backend>, Status> {
     let pod = target.server.registry.get(target.resource, target.namespace, target.name).await?.value();
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    let container = if role == Role::PortForward { String::new() } else { container(target, &pod)? };
     if node.is_empty() && role == Role::Log {
-        return container(target, &pod).map(|_| None);
+        return Ok(None);
     }
     if node.is_empty() {
         return Err(Status::bad_request(format!("pod {} does not have a host assigned", target.name)));
@@ -49,12 +50,8 @@ pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Option<Backend>, 
     let (namespace, name) = (target.namespace, target.name);
     let query = &target.context.info.query;
     let path = match role {
-        Role::Log => {
-            let container = container(target, &pod)?;
-            with_query(format!("/containerLogs/{namespace}/{name}/{container}"), &log_query(query))
-        }
+        Role::Log => with_query(format!("/containerLogs/{namespace}/{name}/{container}"), &log_query(query)),
         Role::Exec | Role::Attach => {
-            let container = container(target, &pod)?;
             let verb = if role == Role::Exec { "exec" } else { "attach" };
             with_query(format!("/{verb}/{namespace}/{name}/{container}"), &stream_query(query))
         }
@@ -97,9 +94,10 @@ fn container(target: &Target<'_>, pod: &Value) -> Result<String, Status> {
 }
 
 fn log_query(query: &Query) -> Vec<(String, String)> {
-    const PASSED: &[&str] =
-        &["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
-    PASSED.iter().filter_map(|key| query.get(key).map(|value| ((*key).to_owned(), value.to_owned()))).collect()
+    let flags = ["follow", "previous", "timestamps"].into_iter().filter(|key| query.flag(key)).map(|key| (key, "true"));
+    let values = ["sinceSeconds", "sinceTime", "tailLines", "limitBytes"];
+    let values = values.into_iter().filter_map(|key| query.get(key).map(|value| (key, value)));
+    flags.chain(values).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// The kubelet's names for the streams.

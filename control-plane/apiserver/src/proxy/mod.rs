@@ -27,6 +27,7 @@ use crate::handlers::Target;
 
 /// Finds the backend of the request and passes it on.
 pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Result<Reply, Status> {
+    options::check(target, role)?;
     if role != Role::Log {
         let admission = &target.server.admission;
         admission.pass(target, Operation::Connect, options::of_request(target, role)).await?;

@@ -1,10 +1,67 @@
-//! The options of a connection as an object, which is how admission sees it: PodExecOptions and its kin.
+//! The options of a connection: what is wrong with them, which is told before anybody is asked for a backend, and how
+//! admission sees them, as an object: PodExecOptions and its kin.
 
 use corten_api::Role;
-use corten_meta::Value;
+use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 use serde_json::json;
 
 use crate::handlers::Target;
+use crate::request::Query;
+
+/// Refuses options that cannot be read or do not go together.
+pub fn check(target: &Target<'_>, role: Role) -> Result<(), Status> {
+    let query = &target.context.info.query;
+    match role {
+        Role::Log => {
+            let errors = log_errors(query).map_err(Status::bad_request)?;
+            let kind = GroupKind { group: String::new(), kind: "PodLogOptions".to_owned() };
+            if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&kind, target.name, errors)) }
+        }
+        Role::PortForward => {
+            let broken = query.all("ports").find_map(|port| number_error::<u16>("ParseUint", port).err());
+            broken.map_or(Ok(()), |why| Err(Status::bad_request(format!("cannot convert to []int32: {why}"))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is wrong with the options of a log; an error if one of them is no number or time at all.
+fn log_errors(query: &Query) -> Result<Vec<FieldError>, String> {
+    let number = |name: &str| query.raw(name).map(|text| number_error::<i64>("ParseInt", text)).transpose();
+    let since_seconds = number("sinceSeconds")?;
+    let since_time = query.get("sinceTime");
+    if let Some(text) = since_time.filter(|text| text.parse::<jiff::Timestamp>().is_err()) {
+        return Err(corten_meta::go::time_error(text, false));
+    }
+    let (tail_lines, limit_bytes) = (number("tailLines")?, number("limitBytes")?);
+    let mut errors = Vec::new();
+    let mut bound = |name: &str, value: Option<i64>, least: i64, detail: &str| {
+        if let Some(value) = value.filter(|value| *value < least) {
+            errors.push(FieldError::invalid(&Path::root(name), value, detail));
+        }
+    };
+    bound("tailLines", tail_lines, 0, "must be greater than or equal to 0");
+    bound("limitBytes", limit_bytes, 1, "must be greater than 0");
+    if since_time.is_none() {
+        bound("sinceSeconds", since_seconds, 1, "must be greater than 0");
+    } else if since_seconds.is_some() {
+        let detail = "at most one of `sinceTime` or `sinceSeconds` may be specified";
+        errors.push(FieldError::forbidden(&Path::root("[]"), detail));
+    }
+    // One stream alone may be asked for where a feature that is off as yet is on.
+    if query.raw("stream").is_some() {
+        errors.push(FieldError::forbidden(&Path::root("stream"), "may not be specified"));
+    }
+    Ok(errors)
+}
+
+/// The number, or what upstream says of text that is none.
+fn number_error<N: std::str::FromStr>(parser: &str, text: &str) -> Result<N, String> {
+    let digits = text.strip_prefix(['-', '+']).filter(|_| parser == "ParseInt").unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let why = if is_number { "value out of range" } else { "invalid syntax" };
+    text.parse().ok().filter(|_| is_number).ok_or_else(|| format!("strconv.{parser}: parsing {text:?}: {why}"))
+}
 
 /// The object that the query of a request stands for.
 pub fn of_request(target: &Target<'_>, role: Role) -> Value {
@@ -38,4 +95,50 @@ pub fn of_request(target: &Target<'_>, role: Role) -> Value {
         }
     }
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_a_log_are_judged_as_upstream_judges_them() {
+        for (query, wanted) in [
+            ("tailLines=0&limitBytes=1&sinceSeconds=1&follow=maybe", ""),
+            ("sinceTime=2026-01-01T00:00:00Z", ""),
+            ("sinceTime=", ""),
+            ("tailLines=-1", "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+            ("limitBytes=0", "limitBytes: Invalid value: 0: must be greater than 0"),
+            ("sinceSeconds=-3", "sinceSeconds: Invalid value: -3: must be greater than 0"),
+            ("stream=Stdout", "stream: Forbidden: may not be specified"),
+            (
+                "sinceSeconds=3&sinceTime=2026-01-01T00:00:00Z",
+                "[]: Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+            ),
+            ("tailLines=abc", "strconv.ParseInt: parsing \"abc\": invalid syntax"),
+            ("tailLines=", "strconv.ParseInt: parsing \"\": invalid syntax"),
+            (
+                "limitBytes=99999999999999999999",
+                "strconv.ParseInt: parsing \"99999999999999999999\": value out of range",
+            ),
+        ] {
+            let said = match log_errors(&Query::parse(query)) {
+                Ok(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+                Err(why) => why,
+            };
+            assert_eq!(said, wanted, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_a_small_number() {
+        for (text, wanted) in [
+            ("80", None),
+            ("x", Some("strconv.ParseUint: parsing \"x\": invalid syntax")),
+            ("-1", Some("strconv.ParseUint: parsing \"-1\": invalid syntax")),
+            ("70000", Some("strconv.ParseUint: parsing \"70000\": value out of range")),
+        ] {
+            assert_eq!(number_error::<u16>("ParseUint", text).err().as_deref(), wanted, "{text}");
+        }
+    }
 }
