@@ -248,6 +248,14 @@ impl At<'_> {
         }
     }
 
+    /// Applies a rule to every item of a list, unless there are too many to look at.
+    pub fn each_of_at_most(&self, errors: &mut Errors, max: usize, rule: impl Fn(&At<'_>, &mut Errors)) {
+        self.at_most(errors, max);
+        if self.len() <= max {
+            self.items().for_each(|item| rule(&item, errors));
+        }
+    }
+
     /// A text of at most so many bytes.
     pub fn at_most_bytes(&self, errors: &mut Errors, max: usize) {
         if self.text().len() > max {
@@ -259,6 +267,17 @@ impl At<'_> {
     pub fn unique(&self, errors: &mut Errors) {
         let mut seen = BTreeSet::new();
         errors.extend(self.items().filter(|item| !seen.insert(item.value.to_string())).map(|item| item.duplicate()));
+    }
+
+    /// Applies a rule to every text of a list, and then says of it whether it stood there before.
+    pub fn each_once(&self, errors: &mut Errors, rule: impl Fn(&At<'_>, &mut Errors)) {
+        let mut seen = BTreeSet::new();
+        for item in self.items() {
+            rule(&item, errors);
+            if !seen.insert(item.text()) {
+                errors.push(item.duplicate());
+            }
+        }
     }
 
     /// None of these fields is set.

@@ -76,6 +76,8 @@ pub struct Rules {
     pub generation: bool,
     /// An empty list where there was none is a change too, to the generation.
     pub counts_empty: bool,
+    /// What is taken out because its feature is switched off is a change too, to the generation.
+    pub counts_gated: bool,
     /// An update of an absent object creates it.
     pub allow_create_on_update: bool,
     /// An update without resourceVersion overwrites.
@@ -103,6 +105,8 @@ pub struct Rules {
 pub enum NameRule {
     /// RFC 1123 subdomain, the rule of most kinds.
     Subdomain,
+    /// The same, with the words of upstream's newer rules.
+    SubdomainInBytes,
     /// RFC 1123 label.
     Label,
     /// RFC 1035 label.
@@ -172,6 +176,8 @@ pub struct ScalePaths {
 pub trait Behaviour: Send + Sync {
     /// Fills absent fields as upstream does when it decodes a request or a stored object.
     fn default(&self, _object: &mut Value) {}
+    /// Fills absent times with the time of the request, where upstream does so when it decodes a request.
+    fn default_times(&self, _object: &mut Value, _now: Timestamp) {}
     /// The last step before validation of a create: metadata is complete (name, uid, generation), status is cleared.
     fn prepare_create(&self, _object: &mut Value) {}
     /// The same for an update: status is the old one, generation is set.
@@ -287,6 +293,7 @@ impl Kind {
                 status_on_create: false,
                 generation: false,
                 counts_empty: false,
+                counts_gated: false,
                 allow_create_on_update: false,
                 allow_unconditional_update: true,
                 graceful_delete: false,
@@ -548,6 +555,13 @@ impl Kind {
     #[must_use]
     pub fn counts_empty(mut self) -> Kind {
         self.rules.counts_empty = true;
+        self
+    }
+
+    /// The generation also counts fields that are taken out.
+    #[must_use]
+    pub fn counts_gated(mut self) -> Kind {
+        self.rules.counts_gated = true;
         self
     }
 

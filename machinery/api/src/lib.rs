@@ -48,6 +48,7 @@ mod storage;
 
 pub use apiextensions::CUSTOM_RESOURCE_CLEANUP;
 pub use autoscaling::scale_kind;
+pub use core::service::keep_service_allocations;
 pub use core::service_validation::validate_service_addresses;
 pub use error::Error;
 pub use k8s_openapi;

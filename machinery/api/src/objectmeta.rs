@@ -93,6 +93,10 @@ pub fn name_errors(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
     let name = if prefix { masked(name) } else { name.to_string() };
     match rule {
         NameRule::Subdomain => names::dns1123_subdomain(&name),
+        NameRule::SubdomainInBytes => {
+            let messages = names::dns1123_subdomain(&name).into_iter();
+            messages.map(|message| message.replace("253 characters", "253 bytes")).collect()
+        }
         NameRule::Label => names::dns1123_label(&name),
         NameRule::Label1035 => names::dns1035_label(&name),
         NameRule::PathSegment | NameRule::Own => names::path_segment_name(&name),

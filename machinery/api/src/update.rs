@@ -14,7 +14,7 @@ use crate::objectmeta;
 const USUAL: &str = "uoc";
 const ORDERS: [(&str, &[&str]); 8] = [
     ("o", &["PodDisruptionBudget"]),
-    ("uc", &["ResourceSlice", "ServiceCIDR"]),
+    ("uc", &["CronJob", "HorizontalPodAutoscaler", "ResourceSlice", "ServiceCIDR"]),
     ("uco", &["DaemonSet", "Service"]),
     ("ucmo", &["IngressClass", "VolumeAttributesClass"]),
     (
@@ -79,14 +79,19 @@ fn order(kind: &Kind) -> &'static str {
 /// `given` is the new object with the empty lists and maps that its author gave: its own rules see them, while to those
 /// of a change what is empty and what is absent are the same, and are only shown as they came.
 pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
-    let mut own = kind.behaviour.validate(given);
-    if !own.is_empty() && !kind.is_custom() {
-        let before = kind.behaviour.validate(old);
-        own.retain(|error| !before.contains(error));
-    }
+    let unless_before = |mut errors: Vec<FieldError>| {
+        if !errors.is_empty() && !kind.is_custom() {
+            let before = kind.behaviour.validate(old);
+            errors.retain(|error| !before.contains(error));
+        }
+        errors
+    };
     let rule = |object: &Value| kind.behaviour.validate_update(object, old);
     // A kind that is not asked for the object alone judges it together with the change.
-    let change = if order(kind).contains('o') { as_shown(rule(new), || rule(given)) } else { rule(given) };
+    let (own, change) = match order(kind).contains('o') {
+        true => (unless_before(kind.behaviour.validate(given)), as_shown(rule(new), || rule(given))),
+        false => (Vec::new(), unless_before(rule(given))),
+    };
     asked(kind, order(kind), new, old, [&own, &change])
 }
 

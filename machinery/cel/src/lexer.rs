@@ -71,8 +71,10 @@ impl Lexer {
         Issue { offset: Some(offset as u32), message: message.into() }
     }
 
-    fn unrecognized(&self, start: usize, end: usize) -> Issue {
-        let text: String = self.text[start..end.min(self.text.len())].iter().collect();
+    /// What is shown is passed over.
+    fn unrecognized(&mut self, start: usize, end: usize) -> Issue {
+        self.at = end.min(self.text.len());
+        let text: String = self.text[start..self.at].iter().collect();
         self.issue(start, format!("Syntax error: token recognition error at: '{text}'"))
     }
 

@@ -23,6 +23,7 @@ mod parser;
 mod program;
 pub mod schema;
 mod source;
+mod syntax;
 mod types;
 mod unify;
 pub mod value;

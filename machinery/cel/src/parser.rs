@@ -10,6 +10,7 @@ use crate::ast::{Element, Entry, Expr, ExprKind, Field, Literal};
 use crate::lexer::{Lexeme, Token, tokens};
 use crate::macros;
 use crate::source::{Issue, Issues, MAX_CODE_POINTS};
+use crate::syntax::complaints;
 
 /// How deep the tree of an expression may be.
 pub const MAX_DEPTH: u32 = 250;
@@ -28,10 +29,16 @@ pub fn parse(text: &str) -> Result<Expr, Issues> {
         return Err(Issues::new(text, vec![Issue { offset: None, message }]));
     }
     let (tokens, mut issues) = tokens(text);
-    match (read(tokens), issues.is_empty()) {
+    match (read(tokens.clone()), issues.is_empty()) {
         (Ok(expr), true) => Ok(expr),
-        (read, _) => {
-            issues.extend(read.err());
+        (Ok(_), false) => Err(Issues::new(text, issues)),
+        (Err(issue), _) => {
+            let complaints = complaints(text, &tokens);
+            // What it says of a text that it takes for good is what is not a matter of syntax.
+            if complaints.is_empty() || !issue.message.starts_with("Syntax error") {
+                issues.push(issue);
+            }
+            issues.extend(complaints);
             Err(Issues::new(text, issues))
         }
     }
@@ -318,6 +325,11 @@ impl Parser {
     /// Items up to the closing sign, divided by commas.
     fn list<T>(&mut self, close: &str, mut item: impl FnMut(&mut Parser) -> Result<T, Issue>) -> Result<Vec<T>, Issue> {
         let mut items = Vec::new();
+        // A comma alone is an end too.
+        if close != ")" && matches!(self.peek(), Token::Sign(",")) && self.is_followed_by(close) {
+            self.at += 2;
+            return Ok(items);
+        }
         while !self.accept(close) {
             if !items.is_empty() {
                 self.expect_either(",", close)?;
@@ -329,6 +341,10 @@ impl Parser {
             items.push(item(self)?);
         }
         Ok(items)
+    }
+
+    fn is_followed_by(&self, sign: &str) -> bool {
+        matches!(self.tokens.get(self.at + 1), Some(Lexeme { token: Token::Sign(next), .. }) if *next == sign)
     }
 
     fn expect_either(&mut self, comma: &str, close: &str) -> Result<(), Issue> {

@@ -85,6 +85,8 @@ pub struct Attributes<'a> {
     /// Operations that must be committed together with the object.
     pub companions: Vec<Op>,
     pub dry_run: bool,
+    /// The object with the empty lists and maps that its author gave, when there were some.
+    pub given: Option<Value>,
     /// What a deletion was asked with; of other operations the query says it.
     delete_options: Option<Value>,
     pub reinvocation: Reinvocation,
@@ -105,6 +107,7 @@ impl<'a> Attributes<'a> {
             companions: Vec::new(),
             // Whoever handles the request has refused a wrong value by now.
             dry_run: target.context.dry_run(),
+            given: None,
             delete_options: None,
             reinvocation: Reinvocation::default(),
         }
@@ -133,6 +136,11 @@ impl<'a> Attributes<'a> {
             options["dryRun"] = serde_json::json!(["All"]);
         }
         options
+    }
+
+    /// The object as its author gave it, to those to whom nothing and an empty map are not the same.
+    pub fn as_given(&self) -> &Value {
+        self.given.as_ref().unwrap_or(&self.object)
     }
 
     /// The name of the object, which a creation may leave to be made.

@@ -36,7 +36,7 @@ impl Plugin for RuntimeClass {
                 return Ok(());
             }
             let class = class_of(a).await?.map(|class| class.value());
-            check_overhead(&a.object, class.as_ref()).map_err(|why| a.forbidden(why))
+            check_overhead(a.as_given(), class.as_ref()).map_err(|why| a.forbidden(why))
         })
     }
 }
@@ -45,9 +45,12 @@ impl Plugin for RuntimeClass {
 async fn class_of(a: &Attributes<'_>) -> Result<Option<Arc<Object>>, Status> {
     let Some(name) = a.object.pointer("/spec/runtimeClassName").and_then(Value::as_str) else { return Ok(None) };
     let problems = corten_meta::names::path_segment_name(name);
-    if !problems.is_empty() {
+    if !problems.is_empty() || name.is_empty() {
         // Upstream's client refuses to ask for such a name, and that has no reason.
-        let message = format!("invalid resource name {name:?}: [{}]", problems.join(" "));
+        let message = match name {
+            "" => "resource name may not be empty".to_owned(),
+            _ => format!("invalid resource name {name:?}: [{}]", problems.join(" ")),
+        };
         return Err(Status { code: 500, message, ..Status::default() });
     }
     let server = a.target.server;

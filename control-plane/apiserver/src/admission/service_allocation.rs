@@ -31,7 +31,10 @@ impl Plugin for ServiceAllocation {
             if a.operation == Operation::Delete || !a.is("", "services", "") || !a.object["spec"].is_object() {
                 return Ok(());
             }
-            keep_allocated(a);
+            if let Some(old) = a.old.clone() {
+                // A webhook may have taken out what is kept.
+                corten_api::keep_service_allocations(&mut a.object, &old);
+            }
             allocate_address(a).await?;
             allocate_ports(a).await
         })
@@ -94,29 +97,6 @@ fn node_ports_of(service: &Value) -> BTreeSet<u16> {
         .filter_map(|port| u16::try_from(port).ok())
         .filter(|port| *port != 0)
         .collect()
-}
-
-/// An update that does not name what the Service already holds keeps it.
-fn keep_allocated(a: &mut Attributes<'_>) {
-    let Some(old) = a.old.clone() else { return };
-    let new = &mut a.object;
-    if needs_address(new) && needs_address(&old) && text(new, "/spec/clusterIP").is_empty() {
-        for field in ["clusterIP", "clusterIPs"] {
-            if let Some(value) = old["spec"].get(field).filter(|v| !v.is_null()) {
-                new["spec"][field] = value.clone();
-            }
-        }
-    }
-    if needs_ports(new) && needs_ports(&old) {
-        let had = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        for port in new.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
-            let named = port["nodePort"].as_u64().unwrap_or(0) != 0;
-            let same = had.iter().find(|h| h["port"] == port["port"] && h["protocol"] == port["protocol"]);
-            if let Some(number) = same.map(|h| h["nodePort"].clone()).filter(|n| !named && !n.is_null()) {
-                port["nodePort"] = number;
-            }
-        }
-    }
 }
 
 fn invalid(a: &Attributes<'_>, error: FieldError) -> Status {
@@ -334,6 +314,12 @@ async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<()
             }
             wanted
         };
+        let protocol = ports[index]["protocol"].as_str().unwrap_or_default().to_owned();
+        let is_twice = ports[..index].iter().any(|port| port["nodePort"] == chosen && port["protocol"] == *protocol);
+        if is_twice && !is_new {
+            let message = format!("duplicate nodePort: {{{protocol} {chosen}}}");
+            return Err(Status { code: 500, message, ..Status::default() });
+        }
         given.push((number, chosen));
         ports[index]["nodePort"] = chosen.into();
     }

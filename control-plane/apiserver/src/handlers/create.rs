@@ -49,14 +49,15 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         let more = target.server.admission.errors(&attributes);
         let kind = &target.resource.kind;
         let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
-        let as_given = lost.then(make).transpose()?.map(|given| kind.as_given(&attributes.object, given, spared));
-        let errors = kind.validate(as_given.as_ref().unwrap_or(&attributes.object));
+        attributes.given = lost.then(make).transpose()?.map(|given| kind.as_given(&attributes.object, given, spared));
+        let errors = kind.validate(attributes.as_given());
         refuse_invalid(target, &attributes.object, errors, more)?;
-        target.server.admission.validate(&attributes).await?;
-        target.server.admission.charge(&mut attributes).await?;
+        // A client is warned also of what is refused after this.
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {
             target.context.warn(warning);
         }
+        target.server.admission.validate(&attributes).await?;
+        target.server.admission.charge(&mut attributes).await?;
         let (mut candidate, companions) = attributes.into_parts();
         target.resource.kind.settle(&mut candidate);
         if dry_run {
@@ -162,6 +163,7 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> boo
     }
     drop_status(target, object);
     let lost = kind.default(object);
+    kind.behaviour.default_times(object, target.context.now);
     if ownership == Ownership::Tracked {
         track_create(target, object);
     }

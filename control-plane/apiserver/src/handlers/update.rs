@@ -253,7 +253,6 @@ async fn may_create(target: &Target<'_>) -> Result<(), Status> {
 
 /// One try. `None` means that somebody else wrote first.
 async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>) -> Result<Option<Updated>, Status> {
-    let part = change.part;
     let served = target.resource.serve(current).await?;
     let mut old = served.value();
     let (mut new, apart) = change.transformed(&target.resource.kind, &mut old)?;
@@ -268,13 +267,6 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
 
     let dry_run = target.context.dry_run();
     let (mut new, companions) = admitted(target, change, new, &old, lost).await?;
-    let behaviour = &target.resource.kind.behaviour;
-    let warnings = match part {
-        Part::Main => behaviour.warnings(&new, Some(&old)),
-        Part::Status => behaviour.status_warnings(&new),
-        Part::Whole => Vec::new(),
-    };
-    warnings.into_iter().for_each(|warning| target.context.warn(warning));
     target.resource.kind.settle(&mut new);
     keep_times(&mut new, &old);
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
@@ -332,9 +324,21 @@ async fn admitted(
     let given = as_given.as_ref().unwrap_or(&attributes.object);
     let errors = validate(target, change, &attributes.object, given, old);
     create::refuse_invalid(target, &attributes.object, errors, admission.errors(&attributes))?;
+    warn(target, change.part, &attributes.object, old);
     admission.validate(&attributes).await?;
     admission.charge(&mut attributes).await?;
     Ok(attributes.into_parts())
+}
+
+/// Warns the client of what is no error, also when the change is refused after this.
+fn warn(target: &Target<'_>, part: Part, new: &Value, old: &Value) {
+    let behaviour = &target.resource.kind.behaviour;
+    let warnings = match part {
+        Part::Main => behaviour.warnings(new, Some(old)),
+        Part::Status => behaviour.status_warnings(new),
+        Part::Whole => Vec::new(),
+    };
+    warnings.into_iter().for_each(|warning| target.context.warn(warning));
 }
 
 /// The same for a change that is asked for in another form than the object's.
@@ -427,6 +431,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         _ => {}
     }
     let lost = kind.default(new);
+    kind.behaviour.default_times(new, target.context.now);
     if apart.is_some() {
         // What defaulting made of the absent rest.
         drop(Apart::take(new));
@@ -435,7 +440,12 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         Ownership::Tracked => track_update(target, part, new, old),
         Ownership::Given => {}
     }
+    let gated = kind.rules.counts_gated.then(|| new.clone());
     kind.drop_gated(new);
+    if gated.is_some_and(|gated| gated != *new) {
+        let generation = corten_meta::generation(old) + 1;
+        corten_meta::set(new, "/metadata/generation", generation.into());
+    }
     if let Some(apart) = apart {
         apart.clone().put_into(new);
         apart.put_into(old);

@@ -9,6 +9,7 @@ mod mutatingadmissionpolicybinding;
 mod mutatingwebhookconfiguration;
 mod policy;
 mod policy_validation;
+mod url;
 mod validatingadmissionpolicy;
 mod validatingadmissionpolicybinding;
 mod validatingwebhookconfiguration;

@@ -182,8 +182,7 @@ fn validate_match_resources(resources: &At<'_>, errors: &mut Errors) {
     for rules in ["resourceRules", "excludeResourceRules"].map(|field| resources.get(field)) {
         for rule in rules.items() {
             let named = rule.get("resourceNames");
-            named.each(errors, |name, e| name.follows_also_empty(e, names::path_segment_name));
-            named.unique(errors);
+            named.each_once(errors, |name, e| name.follows_also_empty(e, names::path_segment_name));
             validate_rule(&rule, errors);
         }
     }
@@ -219,8 +218,7 @@ pub(super) fn validate_validating_binding(object: &Value) -> Errors {
     let mut errors = Errors::new();
     validate_binding(&spec, &mut errors);
     let actions = spec.get("validationActions");
-    actions.each(&mut errors, |action, e| action.one_of(e, &["Audit", "Deny", "Warn"]));
-    actions.unique(&mut errors);
+    actions.each_once(&mut errors, |action, e| action.one_of(e, &["Audit", "Deny", "Warn"]));
     let has = |word: &str| actions.texts().any(|action| action == word);
     if has("Deny") && has("Warn") {
         let detail = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";

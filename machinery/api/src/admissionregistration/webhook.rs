@@ -119,27 +119,22 @@ pub(crate) fn validate_client(client: &At<'_>, errors: &mut Errors) {
 fn validate_url(url: &At<'_>, errors: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
     let invalid = |value: &str, detail: String| FieldError::invalid(&url.path, value, detail);
-    let (scheme, rest) = url.text().split_once("://").unwrap_or_else(|| match url.text().split_once(':') {
-        Some((scheme, rest)) if scheme.starts_with(|c: char| c.is_ascii_alphabetic()) => (scheme, rest),
-        _ => ("", url.text()),
-    });
-    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let authority = rest.split('/').next().filter(|_| url.text().contains("://")).unwrap_or_default();
-    let (user, host) = authority.rsplit_once('@').map_or(("", authority), |(user, host)| (user, host));
-    if scheme != "https" {
-        errors.push(invalid(scheme, format!("'https' is the only allowed URL scheme{FORM}")));
+    let parts = match super::url::parse(url.text()) {
+        Ok(parts) => parts,
+        Err(why) => return errors.push(url.required(&format!("url must be a valid URL: {why}{FORM}"))),
+    };
+    if parts.scheme != "https" {
+        errors.push(invalid(&parts.scheme, format!("'https' is the only allowed URL scheme{FORM}")));
     }
-    if host.is_empty() {
-        errors.push(invalid(host, format!("host must be specified{FORM}")));
+    if parts.host.is_empty() {
+        errors.push(invalid(parts.host, format!("host must be specified{FORM}")));
     }
-    for (part, detail) in [
-        (user, "user information is not permitted in the URL"),
-        (fragment, "fragments are not permitted in the URL"),
-        (query, "query parameters are not permitted in the URL"),
-    ] {
+    if let Some(user) = parts.user {
+        errors.push(invalid(user, "user information is not permitted in the URL".to_owned()));
+    }
+    for (part, what) in [(parts.fragment, "fragments"), (parts.query, "query parameters")] {
         if !part.is_empty() {
-            errors.push(invalid(part, detail.to_string()));
+            errors.push(invalid(part, format!("{what} are not permitted in the URL")));
         }
     }
 }

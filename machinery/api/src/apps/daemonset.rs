@@ -73,9 +73,11 @@ impl Behaviour for DaemonSet {
             "numberMisscheduled",
             "desiredNumberScheduled",
             "numberReady",
+            "observedGeneration",
             "updatedNumberScheduled",
             "numberAvailable",
             "numberUnavailable",
+            "collisionCount",
         ];
         validation::validate_replica_status(new, old, COUNTS)
     }

@@ -57,8 +57,16 @@ impl Behaviour for Deployment {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] =
-            &["replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas"];
+        const COUNTS: &[&str] = &[
+            "observedGeneration",
+            "replicas",
+            "updatedReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "unavailableReplicas",
+            "terminatingReplicas",
+            "collisionCount",
+        ];
         validation::validate_replica_status(new, old, COUNTS)
     }
 

@@ -39,7 +39,14 @@ impl Behaviour for ReplicaSet {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] = &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+        const COUNTS: &[&str] = &[
+            "replicas",
+            "fullyLabeledReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "terminatingReplicas",
+        ];
         validation::validate_replica_status(new, old, COUNTS)
     }
 

@@ -64,8 +64,15 @@ impl Behaviour for StatefulSet {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] =
-            &["replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+        const COUNTS: &[&str] = &[
+            "replicas",
+            "readyReplicas",
+            "currentReplicas",
+            "updatedReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "collisionCount",
+        ];
         validation::validate_replica_status(new, old, COUNTS)
     }
 

@@ -289,18 +289,20 @@ pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Errors {
 pub(crate) fn validate_replica_status(new: &Value, old: &Value, fields: &[&str]) -> Errors {
     let (status, before) = (At::object(new).get("status"), At::object(old).get("status"));
     let mut errors = Errors::new();
-    for field in fields.iter().chain(&["observedGeneration", "collisionCount", "terminatingReplicas"]) {
+    for field in fields {
         status.get(field).nonnegative(&mut errors);
     }
     let count = |field: &str| status.get(field).number().unwrap_or_default();
-    let whole = fields.first().filter(|field| **field == "replicas");
-    for field in fields.iter().skip(1).filter(|_| whole.is_some()) {
-        if *field != "unavailableReplicas" && count(field) > count("replicas") {
+    let has_whole = fields.contains(&"replicas");
+    let is_part =
+        |field: &&&str| field.ends_with("Replicas") && !["unavailableReplicas", "terminatingReplicas"].contains(*field);
+    for field in fields.iter().filter(is_part) {
+        if count(field) > count("replicas") {
             let detail = "cannot be greater than status.replicas";
             errors.push(FieldError::invalid(&status.path.child(field), count(field), detail));
         }
     }
-    if whole.is_some() && count("availableReplicas") > count("readyReplicas") {
+    if has_whole && count("availableReplicas") > count("readyReplicas") {
         let word = if fields.contains(&"currentReplicas") { "status.readyReplicas" } else { "readyReplicas" };
         let path = status.path.child("availableReplicas");
         errors.push(FieldError::invalid(&path, count("availableReplicas"), format!("cannot be greater than {word}")));

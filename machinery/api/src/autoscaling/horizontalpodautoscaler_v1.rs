@@ -68,7 +68,10 @@ impl Behaviour for HorizontalPodAutoscaler {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        Version2.validate_update(new, old)
+        let (mut new, mut old) = (new.clone(), old.clone());
+        self.to_stored(&mut new);
+        self.to_stored(&mut old);
+        Version2.validate_update(&new, &old)
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

@@ -45,15 +45,15 @@ impl Behaviour for HorizontalPodAutoscaler {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_autoscaler(object, false)
+        validation::validate_autoscaler(object, Some(object))
     }
 
     fn validate_new(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_autoscaler(object, true)
+        validation::validate_autoscaler(object, None)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_target(new, Some(old))
+        validation::validate_autoscaler(new, Some(old))
     }
 
     fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {

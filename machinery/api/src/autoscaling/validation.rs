@@ -7,8 +7,8 @@ use corten_meta::names::{self, GroupVersion};
 use crate::check::{At, Errors};
 use crate::core::resource_validation::validate_container_resource_name;
 
-/// Everything; the version of the target only when the object is new.
-pub(super) fn validate_autoscaler(object: &Value, is_new: bool) -> Errors {
+/// Everything; the version of the target only when it is another than it was.
+pub(super) fn validate_autoscaler(object: &Value, old: Option<&Value>) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     let (min, max) = (spec.get("minReplicas"), spec.get("maxReplicas"));
@@ -26,9 +26,7 @@ pub(super) fn validate_autoscaler(object: &Value, is_new: bool) -> Errors {
         errors.push(FieldError::invalid(&max.path, number, detail));
     }
     validate_reference(&spec.get("scaleTargetRef"), &mut errors);
-    if is_new {
-        errors.extend(validate_target(object, None));
-    }
+    errors.extend(validate_target(object, old));
     let metrics = spec.get("metrics");
     metrics.each(&mut errors, validate_metric);
     let is_from_outside = |metric: At<'_>| ["Object", "External"].contains(&metric.get("type").text());
@@ -43,7 +41,7 @@ pub(super) fn validate_autoscaler(object: &Value, is_new: bool) -> Errors {
 }
 
 /// The version of a new target names a group, except for the one scalable kind of the core group.
-pub(super) fn validate_target(object: &Value, old: Option<&Value>) -> Errors {
+fn validate_target(object: &Value, old: Option<&Value>) -> Errors {
     let target = |object| At::object(object).get("spec").get("scaleTargetRef");
     let reference = target(object);
     let (version, kind) = (reference.get("apiVersion"), reference.get("kind"));

@@ -32,15 +32,15 @@ impl Behaviour for CronJob {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job(object, false)
+        cronjob_validation::validate_cron_job(object, Some(object))
     }
 
     fn validate_new(&self, object: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job(object, true)
+        cronjob_validation::validate_cron_job(object, None)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        cronjob_validation::validate_cron_job_update(new, old)
+        cronjob_validation::validate_cron_job(new, Some(old))
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

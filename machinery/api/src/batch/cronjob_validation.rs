@@ -7,22 +7,27 @@ use super::schedule::schedule_error;
 use super::validation::validate_job_spec;
 use crate::check::{At, Errors};
 
-/// Everything; the zone of the schedule and the length of the name only when the object is new.
-pub(super) fn validate_cron_job(object: &Value, is_new: bool) -> Errors {
+/// Everything. A zone that the schedule had may stay, a zone beside it is judged when it changes, and the length of the
+/// name only when the object is new.
+pub(super) fn validate_cron_job(object: &Value, old: Option<&Value>) -> Errors {
     let (name, spec) = (At::object(object).get("metadata").get("name"), At::object(object).get("spec"));
+    let before = old.map(|old| At::object(old).get("spec"));
+    let (schedule, zone) = (spec.get("schedule"), spec.get("timeZone"));
     let mut errors = Errors::new();
-    let schedule = spec.get("schedule");
     if schedule.must(&mut errors) {
         let text = schedule.text().split_once(' ').filter(|(zone, _)| zone.contains("TZ="));
         let text = text.map_or(schedule.text(), |(_, rest)| rest.trim_start());
         errors.extend(schedule_error(text).map(|detail| schedule.invalid(detail)));
-        if is_new && schedule.text().contains("TZ") {
+        let had_zone = before.as_ref().is_some_and(|before| before.get("schedule").text().contains("TZ"));
+        if schedule.text().contains("TZ") && had_zone && zone.is_set() {
+            errors.push(schedule.invalid("cannot use both timeZone field and TZ or CRON_TZ in schedule"));
+        } else if schedule.text().contains("TZ") && !had_zone {
             errors.push(schedule.invalid("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"));
         }
     }
     spec.get("startingDeadlineSeconds").nonnegative(&mut errors);
-    if is_new {
-        validate_time_zone(&spec.get("timeZone"), &mut errors);
+    if before.is_none_or(|before| before.get("timeZone").value != zone.value) {
+        validate_time_zone(&zone, &mut errors);
     }
     spec.get("concurrencyPolicy").must_be_one_of(&mut errors, &["Allow", "Forbid", "Replace"]);
     let job = spec.get("jobTemplate").get("spec");
@@ -37,24 +42,8 @@ pub(super) fn validate_cron_job(object: &Value, is_new: bool) -> Errors {
         spec.get(field).nonnegative(&mut errors);
     }
     // The controller adds eleven characters to make the names of jobs.
-    if is_new && name.text().len() > 52 {
+    if old.is_none() && name.text().len() > 52 {
         errors.push(name.invalid("must be no more than 52 characters"));
-    }
-    errors
-}
-
-pub(super) fn validate_cron_job_update(new: &Value, old: &Value) -> Errors {
-    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
-    let (schedule, zone) = (spec.get("schedule"), spec.get("timeZone"));
-    let mut errors = Errors::new();
-    let had_zone = before.get("schedule").text().contains("TZ");
-    if schedule.text().contains("TZ") && had_zone && zone.is_set() {
-        errors.push(schedule.invalid("cannot use both timeZone field and TZ or CRON_TZ in schedule"));
-    } else if schedule.text().contains("TZ") && !had_zone {
-        errors.push(schedule.invalid("cannot use TZ or CRON_TZ in schedule, use timeZone field instead"));
-    }
-    if zone.value != before.get("timeZone").value {
-        validate_time_zone(&zone, &mut errors);
     }
     errors
 }

@@ -50,7 +50,13 @@ impl Behaviour for Node {
         let ranges = node.get("spec").get("podCIDRs");
         ranges.each(&mut errors, |range, e| legacy_cidr(range, &[], e));
         let families: BTreeSet<bool> = ranges.texts().map(|range| range.contains(':')).collect();
-        if ranges.len() > 2 || (ranges.len() == 2 && families.len() == 1) {
+        let unread = ranges.texts().enumerate().find(|(_, range)| names::address::parse_cidr(range).is_none());
+        if let Some((at, range)) = unread.filter(|_| ranges.len() > 1) {
+            let why = format!("error:invalid CIDR[{at}]: <nil> (invalid CIDR address: {range})");
+            let detail = format!("invalid PodCIDRs. failed to check with dual stack with {why}");
+            errors.push(FieldError::internal(&ranges.path, detail));
+        }
+        if ranges.len() > 2 || (ranges.len() == 2 && (families.len() == 1 || unread.is_some())) {
             errors.push(ranges.invalid("may specify no more than one CIDR for each IP family"));
         }
         errors
@@ -82,9 +88,10 @@ impl Behaviour for Node {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = self.validate_update(new, old);
+        let mut errors = Errors::new();
         validate_amounts(&At::object(new).get("status"), &mut errors);
         validate_features(&At::object(new).get("status").get("declaredFeatures"), &mut errors);
+        errors.extend(self.validate_update(new, old));
         errors
     }
 

@@ -90,6 +90,7 @@ fn validate_policy_and_affinity(spec: &At<'_>, inline: bool, errors: &mut Errors
 }
 
 fn validate_volume_source(spec: &At<'_>, name: &str, errors: &mut Errors) {
+    let found = errors.len();
     let source = validate_source(spec, Holder::PersistentVolume, errors);
     let affinity = spec.get("nodeAffinity").get("required").is_object();
     if source == Some("local") && !affinity {
@@ -97,9 +98,13 @@ fn validate_volume_source(spec: &At<'_>, name: &str, errors: &mut Errors) {
     }
     let iscsi = spec.get("iscsi");
     let portal = iscsi.get("targetPortal");
-    if iscsi.get("initiatorName").is_set() && name.len() + 1 + portal.text().len() > 64 {
+    let is_initiated = source == Some("iscsi") && iscsi.get("initiatorName").is_set();
+    if is_initiated && name.len() + 1 + portal.text().len() > 64 {
         let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
-        errors.push(portal.with(iscsi.path.child("targetportal")).invalid(detail));
+        // It is judged before what else is wrong with the source.
+        let error = portal.with(iscsi.path.child("targetportal")).invalid(detail);
+        let at = found + usize::from(portal.is_empty());
+        errors.insert(at.min(errors.len()), error);
     }
     let path = spec.get("hostPath").get("path");
     let root = !path.is_empty() && path.text().split('/').all(|part| part.is_empty() || part == ".");
@@ -159,7 +164,7 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
     }
     let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
     new.get("volumeMode").with(Path::root("volumeMode")).unchanged(&mut errors, &old.get("volumeMode"));
-    if old.get("nodeAffinity").is_object() && !equal(&affinity(&new), &affinity(&old)) {
+    if old.get("nodeAffinity").is_object() && !equal(new.get("nodeAffinity").value, &renamed_affinity(&old, &new)) {
         let detail = "field is immutable, except for updating from beta label to GA";
         errors.push(new.get("nodeAffinity").with(Path::root("nodeAffinity")).invalid(detail));
     }
@@ -170,8 +175,9 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
     errors
 }
 
-/// The node affinity with the labels of today's names.
-fn affinity(spec: &At<'_>) -> Value {
+/// The old node affinity under the names that labels have today, where the new one uses them. Upstream looks the new
+/// name up and takes one that it does not find for an empty one, so that a key may also be emptied.
+fn renamed_affinity(old: &At<'_>, new: &At<'_>) -> Value {
     const RENAMED: [(&str, &str); 5] = [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
         ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
@@ -179,12 +185,16 @@ fn affinity(spec: &At<'_>) -> Value {
         ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
         ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
     ];
-    let mut affinity = spec.get("nodeAffinity").value.clone();
-    for term in crate::defaulting::items(&mut affinity, "/required/nodeSelectorTerms") {
-        for expression in crate::defaulting::items(term, "/matchExpressions") {
-            let renamed = RENAMED.iter().find(|(old, _)| expression["key"] == *old);
-            if let Some((_, new)) = renamed {
-                expression["key"] = (*new).into();
+    let mut affinity = old.get("nodeAffinity").value.clone();
+    let terms = new.get("nodeAffinity").get("required").get("nodeSelectorTerms");
+    for (term, now) in crate::defaulting::items(&mut affinity, "/required/nodeSelectorTerms").zip(terms.items()) {
+        for field in ["matchExpressions", "matchFields"] {
+            let now = now.get(field);
+            for (then, now) in crate::defaulting::items(term, &format!("/{field}")).zip(now.items()) {
+                let today = RENAMED.iter().find(|(before, _)| then["key"] == *before).map_or("", |(_, today)| today);
+                if now.get("key").text() == today {
+                    then["key"] = now.get("key").value.clone();
+                }
             }
         }
     }

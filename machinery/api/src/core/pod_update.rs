@@ -105,6 +105,11 @@ fn comparable(new: &Value, old: &Value) -> Value {
     for field in ["containers", "initContainers"] {
         for (at, container) in items(&mut spec, &format!("/{field}")).enumerate() {
             container["image"] = old[field][at]["image"].clone();
+            // Limits that are there make requests, also when they are none.
+            let resources = &mut container["resources"];
+            if resources["limits"].is_object() && resources["requests"].is_null() {
+                resources["requests"] = Value::from(serde_json::Map::new());
+            }
         }
     }
     let mut restore = |field: &str| match (old.get(field), spec.as_object_mut()) {

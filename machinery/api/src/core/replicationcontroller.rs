@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::cells::{age, containers, format_labels, name, number};
 use crate::defaulting::{default_at, put};
-use crate::kind::{Behaviour, Kind, ScalePaths};
+use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
 
 struct ReplicationController;
 
@@ -19,6 +19,7 @@ pub fn kind() -> Kind {
         .status()
         .generation()
         .orphan_by_default()
+        .name_rule(NameRule::SubdomainInBytes)
         .stored_at("/registry/controllers")
         .selectable(&["status.replicas"])
         .table("Name, Desired:integer, Current:integer, Ready:integer, Age; Containers, Images, Selector")
@@ -44,7 +45,8 @@ impl Behaviour for ReplicationController {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        const COUNTS: &[&str] = &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+        const COUNTS: &[&str] =
+            &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
         crate::apps::validation::validate_replica_status(new, old, COUNTS)
     }
 

@@ -142,7 +142,7 @@ fn is_sysctl_name(name: &str) -> bool {
 }
 
 fn validate_windows_options(options: &At<'_>, errors: &mut Errors) {
-    options.get("gmsaCredentialSpecName").follows(errors, names::dns1123_subdomain);
+    options.get("gmsaCredentialSpecName").follows_when_set(errors, names::dns1123_subdomain);
     let spec = options.get("gmsaCredentialSpec");
     if spec.is_set() && spec.is_empty() {
         errors.push(spec.invalid("gmsaCredentialSpec cannot be an empty string"));

@@ -1,5 +1,7 @@
 //! Service.
 
+use std::collections::BTreeSet;
+
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 use jiff::Timestamp;
@@ -68,8 +70,7 @@ impl Behaviour for Service {
 
     /// What the server once allocated is kept when the client leaves it out.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
-        normalize_cluster_ips(new, Some(old));
-        keep_allocated(new, old);
+        keep_service_allocations(new, old);
         drop_fields_of_other_types(new, old);
         drop_internal_policy(new);
     }
@@ -151,9 +152,9 @@ fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn keep_allocated(new: &mut Value, old: &Value) {
-    let has_ip = |s: &Value| text(s, "/spec/type") != "ExternalName";
-    if has_ip(new) && has_ip(old) {
+/// What the server once allocated is kept when an update leaves it out.
+pub fn keep_service_allocations(new: &mut Value, old: &Value) {
+    if has_address(new) && has_address(old) {
         for field in ["/spec/clusterIP", "/spec/clusterIPs", "/spec/ipFamilies", "/spec/ipFamilyPolicy"] {
             // An empty policy is none of the known ones, and not no policy.
             let is_word = field == "/spec/ipFamilyPolicy";
@@ -163,67 +164,88 @@ fn keep_allocated(new: &mut Value, old: &Value) {
             }
         }
     }
-    let has_node_port = |s: &Value| match text(s, "/spec/type") {
-        "LoadBalancer" => s.pointer("/spec/allocateLoadBalancerNodePorts") != Some(&Value::Bool(false)),
-        kind => kind == "NodePort",
-    };
-    if has_node_port(new) && has_node_port(old) {
-        for port in items(new, "/spec/ports").filter(|p| number(p, "/nodePort") == 0) {
-            let same = |o: &&Value| o["port"] == port["port"] && o["protocol"] == port["protocol"];
-            let kept = list(old, "/spec/ports").iter().find(same).map_or(0, |o| number(o, "/nodePort"));
-            if kept != 0 {
-                put(port, "/nodePort", kept);
-            }
-        }
+    if has_node_ports(new) && has_node_ports(old) {
+        keep_node_ports(new, old);
     }
-    let is_checked =
-        |s: &Value| text(s, "/spec/type") == "LoadBalancer" && text(s, "/spec/externalTrafficPolicy") == "Local";
     let kept = number(old, "/spec/healthCheckNodePort");
     if is_checked(new) && is_checked(old) && kept != 0 && number(new, "/spec/healthCheckNodePort") == 0 {
         put(new, "/spec/healthCheckNodePort", kept);
     }
+    normalize_cluster_ips(new, Some(old));
 }
 
-/// A change of type alone takes the fields of the old type with it, when the client left them as they were.
+/// A port of the same name keeps its node port, unless the update gives that one to another.
+fn keep_node_ports(new: &mut Value, old: &Value) {
+    let taken: Vec<i64> = list(new, "/spec/ports").iter().map(|port| number(port, "/nodePort")).collect();
+    for port in items(new, "/spec/ports").filter(|port| number(port, "/nodePort") == 0) {
+        let same = |other: &&Value| text(other, "/name") == text(port, "/name");
+        let kept = list(old, "/spec/ports").iter().rfind(same).map_or(0, |other| number(other, "/nodePort"));
+        if kept != 0 && !taken.contains(&kept) {
+            put(port, "/nodePort", kept);
+        }
+    }
+}
+
+fn has_address(service: &Value) -> bool {
+    text(service, "/spec/type") != "ExternalName"
+}
+
+fn has_node_ports(service: &Value) -> bool {
+    match text(service, "/spec/type") {
+        "LoadBalancer" => service.pointer("/spec/allocateLoadBalancerNodePorts") != Some(&Value::Bool(false)),
+        kind => kind == "NodePort",
+    }
+}
+
+fn is_balanced(service: &Value) -> bool {
+    text(service, "/spec/type") == "LoadBalancer"
+}
+
+fn is_checked(service: &Value) -> bool {
+    is_balanced(service) && text(service, "/spec/externalTrafficPolicy") == "Local"
+}
+
+fn is_reachable(service: &Value) -> bool {
+    let has_addresses = !list(service, "/spec/externalIPs").is_empty();
+    matches!(text(service, "/spec/type"), "NodePort" | "LoadBalancer")
+        || text(service, "/spec/type") == "ClusterIP" && has_addresses
+}
+
+/// A Service that no longer is what it was gives up what belonged to it, when the client left that as it was.
 fn drop_fields_of_other_types(new: &mut Value, old: &Value) {
-    let kind = text(new, "/spec/type").to_string();
-    if text(old, "/spec/type") == kind {
-        return;
-    }
+    const ADDRESSES: [&str; 2] = ["/spec/clusterIP", "/spec/clusterIPs"];
+    const FAMILIES: [&str; 2] = ["/spec/ipFamilies", "/spec/ipFamilyPolicy"];
+    const BELONGINGS: [(&str, fn(&Value) -> bool); 4] = [
+        ("/spec/healthCheckNodePort", is_checked),
+        ("/spec/allocateLoadBalancerNodePorts", is_balanced),
+        ("/spec/loadBalancerClass", is_balanced),
+        ("/spec/externalTrafficPolicy", is_reachable),
+    ];
     let unchanged = |new: &Value, field: &str| new.pointer(field) == old.pointer(field);
-    if kind == "ExternalName" {
-        for field in [
-            "/spec/clusterIP",
-            "/spec/clusterIPs",
-            "/spec/ipFamilies",
-            "/spec/ipFamilyPolicy",
-            "/spec/internalTrafficPolicy",
-        ] {
+    if has_address(old) && !has_address(new) {
+        if ADDRESSES.iter().all(|field| unchanged(new, field)) {
+            ADDRESSES.iter().for_each(|field| drop(remove(new, field)));
+        }
+        for field in FAMILIES {
             if unchanged(new, field) {
                 remove(new, field);
             }
         }
-    } else if unchanged(new, "/spec/externalName") {
-        remove(new, "/spec/externalName");
     }
-    if kind != "NodePort" && kind != "LoadBalancer" {
-        let old_ports = list(old, "/spec/ports");
-        for port in items(new, "/spec/ports") {
-            if old_ports.iter().any(|o| o["nodePort"] == port["nodePort"]) {
-                remove(port, "/nodePort");
-            }
-        }
-        let is_reachable = kind == "ClusterIP" && !list(new, "/spec/externalIPs").is_empty();
-        if !is_reachable && unchanged(new, "/spec/externalTrafficPolicy") {
-            remove(new, "/spec/externalTrafficPolicy");
+    let node_ports = |service: &Value| -> BTreeSet<i64> {
+        list(service, "/spec/ports").iter().map(|port| number(port, "/nodePort")).filter(|port| *port != 0).collect()
+    };
+    let may_have = |service: &Value| matches!(text(service, "/spec/type"), "NodePort" | "LoadBalancer");
+    if may_have(old) && !may_have(new) && node_ports(old) == node_ports(new) {
+        items(new, "/spec/ports").for_each(|port| drop(remove(port, "/nodePort")));
+    }
+    for (field, belongs) in BELONGINGS {
+        if belongs(old) && !belongs(new) && unchanged(new, field) {
+            remove(new, field);
         }
     }
-    if kind != "LoadBalancer" {
-        for field in ["/spec/healthCheckNodePort", "/spec/allocateLoadBalancerNodePorts", "/spec/loadBalancerClass"] {
-            if unchanged(new, field) {
-                remove(new, field);
-            }
-        }
+    if !is_balanced(new) {
+        put(new, "/status/loadBalancer", json!({}));
     }
 }
 
@@ -305,8 +327,9 @@ mod tests {
     #[test]
     fn an_update_keeps_what_was_allocated() {
         let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5"],
-            "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30080}]}});
-        let mut new = json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP"}]}});
+            "ports": [{"name": "a", "port": 80, "nodePort": 30080}, {"name": "b", "port": 81, "nodePort": 30081}]}});
+        let mut new = json!({"spec": {"type": "NodePort", "ports": [
+            {"name": "a", "port": 8080}, {"name": "b", "port": 80}, {"name": "c", "port": 82, "nodePort": 30081}]}});
         Service.prepare_update(&mut new, &old);
         assert_eq!(new["spec"]["clusterIP"], "10.96.0.5");
         assert_eq!(new["spec"]["clusterIPs"], json!(["10.96.0.5"]));
@@ -317,6 +340,12 @@ mod tests {
         back["spec"]["type"] = "ClusterIP".into();
         Service.prepare_update(&mut back, &old);
         assert_eq!(back["spec"]["ports"][0].get("nodePort"), None);
+
+        let mut other = old.clone();
+        other["spec"]["clusterIP"] = "10.96.0.6".into();
+        other["spec"].as_object_mut().expect("a spec").remove("clusterIPs");
+        Service.prepare_update(&mut other, &old);
+        assert_eq!(other["spec"]["clusterIPs"], json!(["10.96.0.6"]));
     }
 
     #[test]

@@ -141,8 +141,7 @@ fn validate_cluster_ips(spec: &At<'_>, before: &[&str], errors: &mut Errors) {
         (true, false) => errors.push(all.invalid("must be empty when `clusterIP` is not specified")),
         _ => {}
     }
-    families.each(errors, |family, e| family.one_of(e, &["IPv4", "IPv6"]));
-    families.unique(errors);
+    families.each_once(errors, |family, e| family.one_of(e, &["IPv4", "IPv6"]));
     spec.get("ipFamilyPolicy").one_of(errors, &["PreferDualStack", "RequireDualStack", "SingleStack"]);
     let found = errors.len();
     for (at, address) in all.items().enumerate() {

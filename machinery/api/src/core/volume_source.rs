@@ -177,22 +177,24 @@ fn nfs(at: &At<'_>, _: Holder, errors: &mut Errors) {
 }
 
 fn iscsi(at: &At<'_>, holder: Holder, errors: &mut Errors) {
-    for (field, shown) in [("iqn", "iqn"), ("initiatorName", "initiatorname")] {
-        let name = at.get(field);
-        if !name.is_empty() {
-            let persistent = holder == Holder::PersistentVolume;
-            errors.extend(iscsi_name(name.text(), persistent).map(|d| name.with(at.path.child(shown)).invalid(d)));
-        }
+    let persistent = holder == Holder::PersistentVolume;
+    let (qualified, initiator) = (at.get("iqn"), at.get("initiatorName"));
+    if !qualified.is_empty() {
+        errors.extend(iscsi_name(qualified.text(), persistent).map(|detail| qualified.invalid(detail)));
     }
     at.get("lun").within(errors, 0, 255);
     let chap = at.get("chapAuthDiscovery").is_true() || at.get("chapAuthSession").is_true();
     if chap && !at.get("secretRef").is_object() {
         errors.push(at.get("secretRef").required(""));
     }
-    if holder == Holder::PersistentVolume {
+    if persistent {
         at.get("secretRef").when_object(errors, |at, e| {
             at.get("name").must(e);
         });
+    }
+    if initiator.is_set() {
+        let shown = initiator.with(at.path.child("initiatorname"));
+        errors.extend(iscsi_name(initiator.text(), persistent).map(|detail| shown.invalid(detail)));
     }
 }
 

@@ -18,6 +18,7 @@ struct EndpointSlice;
 pub fn kind() -> Kind {
     Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
         .generation()
+        .counts_gated()
         .table("Name, AddressType, Ports, Endpoints, Age")
         .behaviour(EndpointSlice)
 }

@@ -15,7 +15,7 @@ pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if rules.is_empty() && !spec["defaultBackend"].is_object() {
         let detail = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid(&path, Value::Null, detail));
+        errors.push(FieldError::invalid(&path, spec["rules"].clone(), detail));
     }
     if spec["defaultBackend"].is_object() {
         errors.extend(validate_backend(&spec["defaultBackend"], &path.child("defaultBackend")));
@@ -201,19 +201,16 @@ fn validate_policy_port(policy_port: &Value, path: &Path) -> Vec<FieldError> {
         }
         (Value::Null, None) => {}
         (first, end) => {
+            if let (Value::String(_), Some(end)) = (first, end) {
+                errors.push(FieldError::invalid(&end_path, end, "may not be specified when `port` is non-numeric"));
+            }
             errors.extend(port_number_or_name(first, &path.child("port")));
-            match (first.as_i64(), end) {
-                (None, Some(end)) => {
-                    errors.push(FieldError::invalid(&end_path, end, "may not be specified when `port` is non-numeric"));
+            if let (Some(first), Some(end)) = (first.as_i64(), end) {
+                if end < first {
+                    let detail = "must be greater than or equal to `port`";
+                    errors.push(FieldError::invalid(&end_path, first, detail));
                 }
-                (Some(first), Some(end)) => {
-                    if end < first {
-                        let detail = "must be greater than or equal to `port`";
-                        errors.push(FieldError::invalid(&end_path, first, detail));
-                    }
-                    errors.extend(port(end, &end_path));
-                }
-                _ => {}
+                errors.extend(port(end, &end_path));
             }
         }
     }

@@ -6,7 +6,7 @@ use corten_meta::field::FieldError;
 use super::validation::{validate_configuration, validate_selectors};
 use crate::check::{At, Errors};
 use crate::core::resource_validation::is_extended;
-use crate::kind::{Behaviour, Kind};
+use crate::kind::{Behaviour, Kind, NameRule};
 
 struct DeviceClass;
 
@@ -15,6 +15,7 @@ pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
         .cluster()
         .generation()
+        .name_rule(NameRule::SubdomainInBytes)
         .returns_deleted()
         .behaviour(DeviceClass)
 }
@@ -24,8 +25,7 @@ impl Behaviour for DeviceClass {
         let spec = At::object(object).get("spec");
         let mut errors = Errors::new();
         validate_selectors(&spec.get("selectors"), &mut errors);
-        spec.get("config").at_most(&mut errors, 32);
-        spec.get("config").each(&mut errors, validate_configuration);
+        spec.get("config").each_of_at_most(&mut errors, 32, validate_configuration);
         let resource = spec.get("extendedResourceName");
         if resource.is_set() && !is_extended(resource.text()) {
             errors.push(resource.invalid("must be a valid extended resource name"));

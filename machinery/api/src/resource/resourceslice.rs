@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::slice_validation::validate_slice;
 use crate::cells::{age, name, text};
+use crate::defaulting::{default_at, items};
 use crate::kind::{Behaviour, Kind};
 
 struct ResourceSlice;
@@ -15,6 +16,7 @@ pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
         .cluster()
         .generation()
+        .counts_gated()
         .selectable(&["spec.driver", "spec.nodeName"])
         .table("Name, Node, Driver, Pool, Age")
         .returns_deleted()
@@ -22,6 +24,15 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ResourceSlice {
+    /// A taint says since when it is there.
+    fn default_times(&self, slice: &mut Value, now: Timestamp) {
+        for device in items(slice, "/spec/devices") {
+            for taint in items(device, "/taints") {
+                default_at(taint, "/timeAdded", corten_meta::time::rfc3339(now));
+            }
+        }
+    }
+
     fn warnings(&self, slice: &Value, _old: Option<&Value>) -> Vec<String> {
         let driver = crate::cells::text(slice, "/spec/driver");
         let why = format!("spec.driver: driver names should be lowercase; {driver:?} contains uppercase characters");

@@ -51,8 +51,11 @@ fn validate_slice_identity(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Which of these ways to name nodes are used; each that is, is checked.
-fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], empty: &str, errors: &mut Errors) -> Vec<&'a str> {
+/// Which of these ways to name nodes are used; each that is, is checked. A slice may choose for each of its devices, and
+/// its own selector has one term, so that those of several slices can be joined.
+fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], errors: &mut Errors) -> Vec<&'a str> {
+    let is_slice = fields.contains(&"perDeviceNodeSelection");
+    let empty = if is_slice { "must be either unset or set to a non-empty string" } else { "must not be empty" };
     let mut used = Vec::new();
     for field in fields {
         let own = at.get(field);
@@ -66,6 +69,10 @@ fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], empty: &str, errors: &mut E
             ("nodeSelector", _) => {
                 used.push(*field);
                 validate_node_selector(&own, true, errors);
+                let terms = own.get("nodeSelectorTerms");
+                if is_slice && terms.len() != 1 {
+                    errors.push(terms.invalid("must have exactly one node selector term"));
+                }
             }
             _ if own.is_true() => used.push(*field),
             _ => errors.push(own.invalid("must be either unset or set to true")),
@@ -77,11 +84,7 @@ fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], empty: &str, errors: &mut E
 fn validate_slice_nodes(spec: &At<'_>, errors: &mut Errors) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let fields = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
-    let used = node_choices(spec, &fields, "must be either unset or set to a non-empty string", errors);
-    let terms = spec.get("nodeSelector").get("nodeSelectorTerms");
-    if spec.get("nodeSelector").is_object() && terms.len() != 1 {
-        errors.push(terms.invalid("must have exactly one node selector term"));
-    }
+    let used = node_choices(spec, &fields, errors);
     match used.as_slice() {
         [] => errors.push(spec.required(ONE)),
         [_] => {}
@@ -107,11 +110,12 @@ fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
     }
     for (name, attribute) in attributes.entries() {
         validate_qualified(name, &attributes, errors);
-        validate_attribute(&attribute, errors);
+        validate_attribute(&attribute.with(attributes.path.key(&shortened(name))), errors);
     }
     let shared = device.get("allowMultipleAllocations").is_true();
     for (name, amount) in capacity.entries() {
         validate_qualified(name, &capacity, errors);
+        let amount = amount.with(capacity.path.key(&shortened(name)));
         let policy = amount.get("requestPolicy");
         if policy.is_object() && !shared {
             errors.push(policy.forbidden("allowMultipleAllocations must be true"));
@@ -119,8 +123,7 @@ fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
             validate_request_policy(&policy, &most, errors);
         }
     }
-    device.get("taints").at_most(errors, 16);
-    device.get("taints").each(errors, validate_taint);
+    device.get("taints").each_of_at_most(errors, 16, validate_taint);
     let validate = |consumption: &At<'_>, errors: &mut Errors| {
         consumption.get("counterSet").must_follow(errors, names::dns1123_label);
         validate_counters(&consumption.get("counters"), errors);
@@ -128,6 +131,15 @@ fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
     limited_set(&device.get("consumesCounters"), 2, &validate, &|c| c.get("counterSet"), errors);
     validate_device_nodes(device, each, errors);
     validate_binding_conditions(device, errors);
+}
+
+/// A key that is longer than any can be is shown without its middle.
+fn shortened(key: &str) -> String {
+    const MAX: usize = 63 + 1 + 32;
+    match (key.get(..(MAX - 2) / 2), key.get(key.len().saturating_sub((MAX - 3) / 2)..)) {
+        (Some(head), Some(tail)) if key.len() > MAX => format!("{head}...{tail}"),
+        _ => key.to_owned(),
+    }
 }
 
 fn validate_device_nodes(device: &At<'_>, each: bool, errors: &mut Errors) {
@@ -140,7 +152,7 @@ fn validate_device_nodes(device: &At<'_>, each: bool, errors: &mut Errors) {
         }
         return;
     }
-    let used = node_choices(device, &fields, "must not be empty", errors);
+    let used = node_choices(device, &fields, errors);
     match used.as_slice() {
         [] => errors.push(device.required(ONE)),
         [_] => {}
@@ -269,9 +281,10 @@ fn validate_range(range: &At<'_>, default: &Quantity, most: &Quantity, errors: &
 }
 
 fn validate_counters(counters: &At<'_>, errors: &mut Errors) {
+    const MAX_COUNTERS: usize = 32;
     counters.must(errors);
-    counters.at_most(errors, 32);
-    for (name, _) in counters.entries() {
+    counters.at_most(errors, MAX_COUNTERS);
+    for (name, _) in counters.entries().filter(|_| counters.len() <= MAX_COUNTERS) {
         let messages = names::dns1123_label(name).into_iter();
         errors.extend(messages.map(|m| FieldError::invalid(&counters.path, name, m)));
     }

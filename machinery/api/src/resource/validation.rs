@@ -46,13 +46,12 @@ pub(super) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
     let names = request_names(&devices);
     let requests = devices.get("requests");
     limited_set(&requests, MAX_REQUESTS, &validate_request, &|request| request.get("name"), errors);
-    devices.get("constraints").at_most(errors, 32);
-    devices.get("constraints").each(errors, |constraint, e| validate_constraint(constraint, &names, e));
-    devices.get("config").at_most(errors, MAX_CONFIGS);
-    for config in devices.get("config").items() {
-        validate_request_references(&config.get("requests"), &names, errors);
-        validate_configuration(&config, errors);
-    }
+    let constraints = devices.get("constraints");
+    constraints.each_of_at_most(errors, 32, |constraint, e| validate_constraint(constraint, &names, e));
+    devices.get("config").each_of_at_most(errors, MAX_CONFIGS, |config, e| {
+        validate_request_references(&config.get("requests"), &names, e);
+        validate_configuration(config, e);
+    });
 }
 
 fn request_names<'a>(devices: &At<'a>) -> Requests<'a> {
@@ -101,15 +100,14 @@ fn validate_device_request(request: &At<'_>, errors: &mut Errors) {
 }
 
 pub(super) fn validate_selectors(selectors: &At<'_>, errors: &mut Errors) {
-    selectors.at_most(errors, MAX_SELECTORS);
-    for selector in selectors.items() {
+    selectors.each_of_at_most(errors, MAX_SELECTORS, |selector, e| {
         let cel = selector.get("cel");
         if cel.is_object() {
-            cel.get("expression").at_most_bytes(errors, MAX_EXPRESSION);
+            cel.get("expression").at_most_bytes(e, MAX_EXPRESSION);
         } else {
-            errors.push(cel.required(""));
+            e.push(cel.required(""));
         }
-    }
+    });
 }
 
 fn validate_toleration(toleration: &At<'_>, errors: &mut Errors) {
@@ -265,21 +263,19 @@ pub(super) fn validate_claim_status(new: &Value, old: &Value) -> Errors {
 
 fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
     let devices = allocation.get("devices");
-    devices.get("results").at_most(errors, 32);
-    for result in devices.get("results").items() {
-        validate_request_reference(&result.get("request"), names, errors);
-        csi_driver_name(&result.get("driver"), errors);
-        validate_pool_name(&result.get("pool"), errors);
-        result.get("device").follows_also_empty(errors, names::dns1123_label);
-        validate_binding_conditions(&result, errors);
-        validate_share(&result, errors);
-    }
-    devices.get("config").at_most(errors, 2 * MAX_CONFIGS);
-    for config in devices.get("config").items() {
-        config.get("source").must_be_one_of(errors, &["FromClaim", "FromClass"]);
-        validate_request_references(&config.get("requests"), names, errors);
-        validate_configuration(&config, errors);
-    }
+    devices.get("results").each_of_at_most(errors, 32, |result, e| {
+        validate_request_reference(&result.get("request"), names, e);
+        csi_driver_name(&result.get("driver"), e);
+        validate_pool_name(&result.get("pool"), e);
+        result.get("device").follows_also_empty(e, names::dns1123_label);
+        validate_binding_conditions(result, e);
+        validate_share(result, e);
+    });
+    devices.get("config").each_of_at_most(errors, 2 * MAX_CONFIGS, |config, e| {
+        config.get("source").must_be_one_of(e, &["FromClaim", "FromClass"]);
+        validate_request_references(&config.get("requests"), names, e);
+        validate_configuration(config, e);
+    });
     allocation.get("nodeSelector").when_object(errors, |selector, e| validate_node_selector(selector, true, e));
 }
 
@@ -287,13 +283,17 @@ fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut E
 pub(super) fn validate_binding_conditions(device: &At<'_>, errors: &mut Errors) {
     let (met, failed) = (device.get("bindingConditions"), device.get("bindingFailureConditions"));
     for conditions in [&met, &failed] {
-        conditions.at_most(errors, 4);
-        conditions.each(errors, |condition, e| condition.follows_also_empty(e, names::qualified_name));
+        conditions.each_of_at_most(errors, 4, |condition, e| condition.follows_also_empty(e, names::qualified_name));
     }
     met.unique(errors);
-    failed.unique(errors);
-    for condition in failed.items().filter(|condition| met.texts().any(|m| m == condition.text())) {
-        errors.push(condition.invalid("bindingFailureConditions must not overlap with bindingConditions"));
+    let mut seen = BTreeSet::new();
+    for condition in failed.items() {
+        if !seen.insert(condition.text()) {
+            errors.push(condition.duplicate());
+        }
+        if met.texts().any(|met| met == condition.text()) {
+            errors.push(condition.invalid("bindingFailureConditions must not overlap with bindingConditions"));
+        }
     }
     match (met.is_empty(), failed.is_empty()) {
         (true, false) => errors.push(met.invalid("bindingConditions are required to use bindingFailureConditions")),

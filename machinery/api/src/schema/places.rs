@@ -8,7 +8,8 @@ use corten_meta::field::FieldError;
 use super::{FieldType, Type, schema};
 
 /// Types that are judged in another order than they are declared in.
-const ORDERS: [(&str, &[&str]); 2] = [
+const ORDERS: [(&str, &[&str]); 3] = [
+    ("MatchCondition", &["expression", "name"]),
     (
         "ValidatingAdmissionPolicySpec",
         &[
@@ -35,10 +36,18 @@ const ORDERS: [(&str, &[&str]); 2] = [
     ),
 ];
 
+/// What is judged before everything else.
+const FIRST: &str = ".adminAccess";
+
 /// Puts errors of an object of the named type among those that were found before. The order of either is kept.
 pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
     let root = schema().type_(type_name);
     for error in more {
+        // What one may ask for at all is judged before what is asked for.
+        if error.field.ends_with(FIRST) {
+            errors.insert(0, error);
+            continue;
+        }
         let is_later = |other: &FieldError| {
             root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater)
         };
@@ -107,5 +116,15 @@ mod tests {
         let wanted =
             ["spec.paramKind.kind", "spec.auditAnnotations[0].key", more[0], more[1], "spec.auditAnnotations[2].key"];
         assert_eq!(places, wanted);
+
+        let mut errors: Vec<FieldError> = ["webhooks[0].matchConditions[0].name"].map(error).into();
+        let kind = "io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration";
+        insert_errors(kind, &mut errors, ["webhooks[0].matchConditions[0].expression"].map(error).into());
+        assert_eq!(errors[1].field, "webhooks[0].matchConditions[0].name");
+
+        let mut errors: Vec<FieldError> = ["spec.devices.requests[0].name"].map(error).into();
+        let access = "spec.devices.requests[1].adminAccess";
+        insert_errors("io.k8s.api.resource.v1.ResourceClaim", &mut errors, [access].map(error).into());
+        assert_eq!(errors[0].field, access);
     }
 }

@@ -23,6 +23,10 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for VolumeAttachment {
+    fn default(&self, object: &mut Value) {
+        crate::defaulting::default_at(object, "/spec/source/inlineVolumeSpec/hostPath/type", "");
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         validation::validate_attachment(object)
     }

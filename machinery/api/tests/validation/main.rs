@@ -9,6 +9,7 @@ mod batch;
 mod combinations;
 mod core;
 mod groups;
+mod order;
 mod pod;
 
 /// An object that is right, of one kind.
