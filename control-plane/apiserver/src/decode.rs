@@ -181,8 +181,8 @@ pub fn checked(
     Given::of(&value, expected).check(expected, &|why| refuse(&value, why))?;
     if !expected.schema.is_empty() {
         let report = corten_api::check_fields(expected.schema, &value);
-        if let Some(error) = report.type_errors.first() {
-            return Err(refuse(&value, error));
+        if !report.type_errors.is_empty() {
+            return Err(refuse(&value, report.type_error(complaints).unwrap_or_default()));
         }
         let needs_pruning = report.needs_pruning();
         let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));

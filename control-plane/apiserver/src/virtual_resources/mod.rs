@@ -57,6 +57,7 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
         "tokenreviews" => token_review::review(target, &review).await?,
         "selfsubjectreviews" => {
             let now = corten_meta::time::rfc3339(target.context.now);
+            // The answer is an object of its own.
             review["metadata"] = json!({ "creationTimestamp": now });
             user_review::review(target)
         }

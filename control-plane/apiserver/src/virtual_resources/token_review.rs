@@ -21,9 +21,19 @@ pub async fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status
         .collect();
     let server = target.server;
     let audiences = if asked.is_empty() { &server.config.audiences } else { &asked };
-    Ok(match server.tokens.authenticate(server, token, audiences).await {
-        Ok(found) => json!({ "authenticated": true, "user": found.user.to_value(), "audiences": found.audiences }),
-        Err(reason) if reason == NOT_A_TOKEN => json!({ "user": {}, "error": "invalid bearer token" }),
-        Err(reason) => json!({ "user": {}, "error": format!("[invalid bearer token, {reason}]") }),
-    })
+    let why = match server.tokens.authenticate(server, token, audiences).await {
+        Ok(found) => {
+            return Ok(json!({ "authenticated": true, "user": found.user.to_value(), "audiences": found.audiences }));
+        }
+        Err(reason) if reason == NOT_A_TOKEN => "invalid bearer token".to_owned(),
+        Err(reason) => format!("[invalid bearer token, {reason}]"),
+    };
+    // What the question brought along stays: upstream writes only what it found out.
+    let mut status = review.get("status").filter(|given| given.is_object()).cloned().unwrap_or_else(|| json!({}));
+    if let Some(status) = status.as_object_mut() {
+        status.remove("authenticated");
+        status.entry("user").or_insert_with(|| json!({}));
+        status.insert("error".to_owned(), why.into());
+    }
+    Ok(status)
 }

@@ -10,7 +10,7 @@ use crate::check::{At, Errors};
 use crate::validation::label_selector;
 
 /// What both kinds of policy have.
-fn validate_policy(spec: &At<'_>, errors: &mut Errors) {
+fn validate_policy(spec: &At<'_>, is_mutating: bool, errors: &mut Errors) {
     spec.get("failurePolicy").must_be_set_to_one_of(errors, &["Fail", "Ignore"]);
     spec.get("paramKind").when_object(errors, validate_param_kind);
     let constraints = spec.get("matchConstraints");
@@ -19,6 +19,9 @@ fn validate_policy(spec: &At<'_>, errors: &mut Errors) {
         constraints.get("resourceRules").must(errors);
     } else {
         errors.push(constraints.required(""));
+    }
+    if is_mutating {
+        validate_mutable_operations(&constraints, errors);
     }
     validate_match_conditions(&spec.get("matchConditions"), errors);
     for variable in spec.get("variables").items() {
@@ -43,7 +46,7 @@ pub(super) fn validate_validating_policy(object: &Value) -> Errors {
     let object = At::object(object);
     let (name, spec) = (object.get("metadata").get("name").text(), object.get("spec"));
     let mut errors = Errors::new();
-    validate_policy(&spec, &mut errors);
+    validate_policy(&spec, false, &mut errors);
     let (validations, annotations) = (spec.get("validations"), spec.get("auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         const MISSING: &str = "validations or auditAnnotations must contain at least one item";
@@ -105,8 +108,7 @@ fn validate_audit_annotation(annotation: &At<'_>, policy: &str, errors: &mut Err
 pub(super) fn validate_mutating_policy(object: &Value) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
-    validate_policy(&spec, &mut errors);
-    validate_mutable_operations(&spec.get("matchConstraints"), &mut errors);
+    validate_policy(&spec, true, &mut errors);
     spec.get("mutations").must_say(&mut errors, "mutations must contain at least one item");
     spec.get("mutations").each(&mut errors, validate_mutation);
     spec.get("reinvocationPolicy").must_be_one_of(&mut errors, &["IfNeeded", "Never"]);

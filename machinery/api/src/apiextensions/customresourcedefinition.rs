@@ -32,6 +32,15 @@ pub fn kind() -> Kind {
         .behaviour(CustomResourceDefinition)
 }
 
+/// Objects are at least stored in the version that they are stored in now.
+fn remember_storage(object: &mut Value) {
+    if list(object, "/status/storedVersions").is_empty()
+        && let Some(name) = storage_version(object)
+    {
+        put(object, "/status/storedVersions", json!([name]));
+    }
+}
+
 /// The version that objects are stored in.
 fn storage_version(object: &Value) -> Option<Value> {
     list(object, "/spec/versions").iter().find(|v| truth(v, "/storage")).map(|v| v["name"].clone())
@@ -43,6 +52,9 @@ impl Behaviour for CustomResourceDefinition {
         default_at(object, "/spec/names/singular", kind.to_lowercase());
         if !kind.is_empty() {
             default_at(object, "/spec/names/listKind", format!("{kind}List"));
+        }
+        if object["status"].is_object() {
+            remember_storage(object);
         }
         default_at(object, "/spec/conversion", json!({"strategy": "None"}));
         default_at(object, "/spec/conversion/webhook/clientConfig/service/port", 443);
@@ -76,11 +88,7 @@ impl Behaviour for CustomResourceDefinition {
 
     /// A status never forgets what objects are stored in.
     fn prepare_status_update(&self, new: &mut Value, _old: &Value, _now: Timestamp) {
-        if list(new, "/status/storedVersions").is_empty()
-            && let Some(name) = storage_version(new)
-        {
-            put(new, "/status/storedVersions", json!([name]));
-        }
+        remember_storage(new);
     }
 
     /// A definition stays until its objects are gone.

@@ -12,6 +12,7 @@ mod endpoints;
 mod env_validation;
 pub(crate) mod event;
 pub(crate) mod event_validation;
+mod key_pair;
 mod limit_validation;
 mod limitrange;
 mod mount_validation;

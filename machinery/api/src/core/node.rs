@@ -46,6 +46,12 @@ impl Behaviour for Node {
         let mut errors = Errors::new();
         validate_taints(&node.get("spec").get("taints"), &mut errors);
         validate_amounts(&node.get("status"), &mut errors);
+        // Upstream names it under the metadata.
+        let swap = node.get("status").get("nodeInfo").get("swap").get("capacity");
+        if let Some(capacity) = swap.number().filter(|capacity| *capacity <= 0) {
+            let path = Path::root("metadata").child("nodeSwapStatus").child("capacity");
+            errors.push(FieldError::invalid(&path, capacity, "must be greater than zero"));
+        }
         validate_features(&node.get("status").get("declaredFeatures"), &mut errors);
         let ranges = node.get("spec").get("podCIDRs");
         ranges.each(&mut errors, |range, e| legacy_cidr(range, &[], e));

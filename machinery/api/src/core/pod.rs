@@ -58,6 +58,7 @@ impl Behaviour for Pod {
     }
 
     fn prepare_create(&self, pod: &mut Value) {
+        pod_spec::merge_label_keys(pod);
         put(pod, "/status", json!({"phase": "Pending", "qosClass": super::pod_qos::qos_class(pod)}));
         let now = text(pod, "/metadata/creationTimestamp").to_string();
         if !list(pod, "/spec/schedulingGates").is_empty() {

@@ -4,7 +4,7 @@ use corten_meta::Value;
 use serde_json::json;
 
 use super::resource_validation::{aggregate, is_huge_page};
-use crate::cells::text;
+use crate::cells::{list, text};
 use crate::defaulting::{absent, default_at, default_nonzero, items, object_at, put};
 
 /// Defaults of a pod template at a JSON pointer, e.g. `/spec/template`.
@@ -74,28 +74,61 @@ fn default_http_get(handler: &mut Value) {
     default_at(handler, "/httpGet/scheme", "HTTP");
 }
 
-/// Whether the last part of an image's name can be one. Of what is no name no tag is known.
+/// Whether a part of an image's name can be one: words with a dot, one or two underscores or any number of dashes between.
 fn is_repository(part: &str) -> bool {
-    let is_end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let bytes = part.as_bytes();
-    is_end(bytes.first())
-        && is_end(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(b))
+    let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let between = part.split(is_letter).filter(|between| !between.is_empty());
+    part.starts_with(is_letter)
+        && part.ends_with(is_letter)
+        && between.into_iter().all(|b| matches!(b, "." | "_" | "__") || b.bytes().all(|byte| byte == b'-'))
 }
 
-/// `Always` for the tag `latest`, which is also what an image without a tag has.
+/// `Always` for the tag `latest`, which is also what an image without a tag has; what is no reference has no tag.
 fn pull_policy(image: &str) -> &'static str {
-    let (name, digest) = image.split_once('@').map_or((image, ""), |(n, d)| (n, d));
-    let last = name.rsplit('/').next().unwrap_or(name);
-    if !is_repository(last.split(':').next().unwrap_or_default()) || name.len() > 255 {
-        return "IfNotPresent";
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    // The first part names a registry, if it can be told from a folder.
+    let is_registry = |part: &str| part.contains(['.', ':']) || part == "localhost" || part.to_lowercase() != part;
+    let (registry, rest) = name.split_once('/').filter(|(part, _)| is_registry(part)).unwrap_or(("localhost", name));
+    let (path, tag) = rest.split_once(':').map_or((rest, None), |(path, tag)| (path, Some(tag)));
+    let is_hash = image.len() == 64 && image.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let is_read = is_host(registry)
+        && !is_hash
+        && path.len() <= 255
+        && path.split('/').all(is_repository)
+        && tag.is_none_or(is_tag)
+        && digest.is_none_or(is_digest);
+    match (tag, digest) {
+        (Some("latest"), _) | (None, None) if is_read => "Always",
+        _ => "IfNotPresent",
     }
-    match last.split_once(':') {
-        Some((_, "latest")) => "Always",
-        Some(_) => "IfNotPresent",
-        None if digest.is_empty() => "Always",
-        None => "IfNotPresent",
-    }
+}
+
+fn is_host(text: &str) -> bool {
+    let (host, port) = text.rsplit_once(':').map_or((text, "0"), |(host, port)| (host, port));
+    let is_label = |label: &str| {
+        let ends = !label.starts_with('-') && !label.ends_with('-');
+        ends && !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    let is_address = text.starts_with('[') && text.contains(']');
+    let is_port = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    is_address || host.split('.').all(is_label) && is_port
+}
+
+fn is_tag(text: &str) -> bool {
+    let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let rest = |b: u8| is_word(b) || b == b'.' || b == b'-';
+    text.len() <= 128 && text.bytes().next().is_some_and(is_word) && text.bytes().all(rest)
+}
+
+fn is_digest(text: &str) -> bool {
+    let Some((algorithm, digits)) = text.split_once(':') else { return false };
+    let length = match algorithm {
+        "sha256" => 64,
+        "sha384" => 96,
+        "sha512" => 128,
+        _ => return false,
+    };
+    digits.len() == length && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
 fn default_volume(volume: &mut Value) {
@@ -121,6 +154,34 @@ fn default_volume(volume: &mut Value) {
         default_at(image, "/pullPolicy", policy);
     }
     default_at(volume, "/ephemeral/volumeClaimTemplate/spec/volumeMode", "Filesystem");
+}
+
+/// What a pod says of others by the keys of its own labels is written out into its selectors, for all that read them.
+pub(super) fn merge_label_keys(pod: &mut Value) {
+    let labels = pod["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    let merge = |term: &mut Value| {
+        for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+            let keys: Vec<String> = list(term, &format!("/{field}")).iter().filter_map(as_text).collect();
+            let Some(selector) = object_at(term, "/labelSelector") else { return };
+            let mut expressions = list(selector, "/matchExpressions").to_vec();
+            let own = keys.iter().filter_map(|key| Some((key, labels.get(key)?)));
+            expressions.extend(own.map(|(key, value)| json!({"key": key, "operator": operator, "values": [value]})));
+            if !expressions.is_empty() {
+                put(selector, "/matchExpressions", expressions);
+            }
+        }
+    };
+    for affinity in ["podAffinity", "podAntiAffinity"] {
+        let required = format!("/spec/affinity/{affinity}/requiredDuringSchedulingIgnoredDuringExecution");
+        items(pod, &required).for_each(merge);
+        let preferred = format!("/spec/affinity/{affinity}/preferredDuringSchedulingIgnoredDuringExecution");
+        items(pod, &preferred).filter_map(|term| term.get_mut("podAffinityTerm")).for_each(merge);
+    }
+    items(pod, "/spec/topologySpreadConstraints").for_each(merge);
+}
+
+fn as_text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 /// What only a pod itself gets, never a template: requests from limits, service links, host ports.
@@ -214,12 +275,48 @@ mod tests {
             ("reg:5000/nginx", "Always"),
             ("reg:5000/nginx:1", "IfNotPresent"),
             ("nginx@sha256:abc", "IfNotPresent"),
-            ("nginx:latest@sha256:abc", "Always"),
+            ("nginx:latest@sha256:abc", "IfNotPresent"),
+            ("a/b/c/d", "Always"),
+            ("A/b", "Always"),
+            ("a.b:5/c", "Always"),
+            ("[::1]:5/a", "Always"),
+            ("a__b--c", "Always"),
+            ("/a", "IfNotPresent"),
+            ("a/", "IfNotPresent"),
+            ("a/B", "IfNotPresent"),
+            ("a.b:x/c", "IfNotPresent"),
+            ("-a/b", "IfNotPresent"),
+            ("a___b", "IfNotPresent"),
+            ("a..b", "IfNotPresent"),
+            ("a:", "IfNotPresent"),
+            ("http://a/b", "IfNotPresent"),
+            ("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "IfNotPresent"),
             ("Bad Value!", "IfNotPresent"),
             ("", "IfNotPresent"),
         ] {
             assert_eq!(pull_policy(image), wanted, "{image}");
         }
+    }
+
+    #[test]
+    fn keys_of_labels_are_written_out() {
+        let term = json!({"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+            "matchLabelKeys": ["m", "none"], "mismatchLabelKeys": ["z"]});
+        let wanted = json!([{"key": "a", "operator": "Exists"}, {"key": "m", "operator": "In", "values": ["1"]},
+            {"key": "z", "operator": "NotIn", "values": ["2"]}]);
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+        let mut pod = json!({"metadata": {"labels": {"m": "1", "z": "2"}}, "spec": {
+            "affinity": {"podAffinity": {required: [term]}, "podAntiAffinity": {preferred: [{"podAffinityTerm": term}]}},
+            "topologySpreadConstraints": [{"labelSelector": {}, "matchLabelKeys": ["m"]}, {"matchLabelKeys": ["m"]}]}});
+        merge_label_keys(&mut pod);
+        let affinity = &pod["spec"]["affinity"];
+        assert_eq!(affinity["podAffinity"][required][0]["labelSelector"]["matchExpressions"], wanted);
+        let other = &affinity["podAntiAffinity"][preferred][0]["podAffinityTerm"];
+        assert_eq!(other["labelSelector"]["matchExpressions"], wanted);
+        let constraints = &pod["spec"]["topologySpreadConstraints"];
+        assert_eq!(constraints[0]["labelSelector"]["matchExpressions"], json!([wanted[1]]));
+        assert_eq!(constraints[1].get("labelSelector"), None);
     }
 
     #[test]

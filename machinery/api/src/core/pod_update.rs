@@ -356,7 +356,7 @@ fn validate_claim_statuses(pod: &At<'_>, errors: &mut Errors) {
             errors.push(name.duplicate());
         }
         seen.push(name.text());
-        status.get("resourceClaimName").follows(errors, names::dns1123_subdomain);
+        status.get("resourceClaimName").follows_when_set(errors, names::dns1123_subdomain);
     }
 }
 

@@ -51,16 +51,12 @@ impl Behaviour for Secret {
 
     /// A certificate and a key that are none are kept, and told.
     fn warnings(&self, secret: &Value, _old: Option<&Value>) -> Vec<String> {
-        let lacks_pem = |key: &str| {
-            let data = secret["data"][key].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
-            !String::from_utf8_lossy(&data).contains("-----BEGIN ")
-        };
-        let part = match text(secret, "/type") {
-            "kubernetes.io/tls" if lacks_pem("tls.crt") => "certificate",
-            "kubernetes.io/tls" if lacks_pem("tls.key") => "key",
-            _ => return Vec::new(),
-        };
-        vec![format!("tls: failed to find any PEM data in {part} input")]
+        if text(secret, "/type") != "kubernetes.io/tls" {
+            return Vec::new();
+        }
+        let data =
+            |key: &str| secret["data"][key].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
+        super::key_pair::problem(&data("tls.crt"), &data("tls.key")).into_iter().collect()
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

@@ -148,7 +148,9 @@ fn is_collection(value: &Value, kind: &FieldType) -> bool {
 /// Writes lists and maps that are empty as upstream's store gives them back: its encoding knows no empty ones, so those
 /// that are always written come back as null. The last step before an object is stored or shown.
 pub fn settle(type_name: &str, value: &mut Value) {
-    if let Some(t) = schema().type_(type_name) {
+    // Definitions are stored as JSON, which does know them.
+    let is_json = type_name.starts_with("io.k8s.apiextensions-apiserver.");
+    if let Some(t) = schema().type_(type_name).filter(|_| !is_json) {
         settle_type(t, value);
     }
 }

@@ -14,15 +14,39 @@ pub struct FieldReport {
     pub unknown: Vec<String>,
     /// Decoding errors, e.g. `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
     pub type_errors: Vec<String>,
+    /// Where each of these is, and whether the decoder gives up there: it goes on after a value of the wrong shape, but
+    /// not after one that a type of its own refuses.
+    places: Vec<(String, bool)>,
     /// Whether some field is null.
     pub has_nulls: bool,
 }
 
 impl FieldReport {
+    /// The error that the decoder tells, which knows the order of the document: `ordered` tells the given places in it,
+    /// each in a text that holds it.
+    pub fn type_error(&self, ordered: impl FnOnce(Vec<String>) -> Vec<String>) -> Option<&str> {
+        let gives_up = self.places.iter().any(|(_, gives_up)| *gives_up);
+        let told: Vec<(&str, &str)> = (self.places.iter().zip(&self.type_errors))
+            .filter(|((_, here), _)| *here == gives_up)
+            .map(|((place, _), error)| (field_of(place), error.as_str()))
+            .collect();
+        if told.len() < 2 {
+            return told.first().map(|(_, error)| *error);
+        }
+        let texts = ordered(told.iter().map(|(place, _)| (*place).to_owned()).collect());
+        let first = texts.iter().find_map(|text| told.iter().find(|(place, _)| text.ends_with(&format!("{place:?}"))));
+        first.or(told.first()).map(|(_, error)| *error)
+    }
+
     /// Whether [`prune`] would find something to remove.
     pub fn needs_pruning(&self) -> bool {
         self.has_nulls || !self.unknown.is_empty()
     }
+}
+
+/// The field that a place is in: an item of a list has none of its own.
+fn field_of(place: &str) -> &str {
+    place.strip_suffix(']').and_then(|place| place.rsplit_once('[')).map_or(place, |(field, _)| field)
 }
 
 /// Compares a value with a type of the table. A type that the table does not have accepts everything.
@@ -147,7 +171,7 @@ impl<'v> Check<'v> {
                 items.iter().for_each(|item| self.value(&FieldType::String, item));
             }
             ("Bool", Value::Bool(_)) => {}
-            ("Bool", _) => self.report.type_errors.push("boolean or JSON schema expected".to_string()),
+            ("Bool", _) => self.refuse("boolean or JSON schema expected".to_string(), true),
             _ => {}
         }
         self.report.unknown.truncate(unknown);
@@ -211,22 +235,44 @@ impl<'v> Check<'v> {
                 let micro = *kind == FieldType::MicroTime;
                 let is_read = corten_meta::time::parse(text).is_ok() && (!micro || text.contains('.'));
                 if !is_read {
-                    self.report.type_errors.push(corten_meta::go::time_error(text, micro));
+                    self.refuse(corten_meta::go::time_error(text, micro), true);
                 }
             }
             (FieldType::Bytes, Value::String(text)) => {
                 if let Some(at) = illegal_base64(text) {
-                    self.report.type_errors.push(format!("illegal base64 data at input byte {at}"));
+                    self.refuse(format!("illegal base64 data at input byte {at}"), false);
                 }
+            }
+            (FieldType::Bytes, Value::Array(items)) if items.iter().any(|item| !item.is_number()) => {
+                items.iter().filter(|item| !item.is_number()).for_each(|item| self.mismatch(item, "uint8"));
             }
             (FieldType::IntOrString, Value::Number(number)) if !fits("int32", value) => {
                 self.mismatch_named(&format!("number {number}"), "int32");
+                self.give_up();
             }
             (FieldType::IntOrString, other) if !other.is_string() && !other.is_number() => {
                 self.mismatch(other, "int32");
+                self.give_up();
             }
             _ if accepts(kind, value) => {}
-            _ => self.mismatch(value, &self.go_type(kind)),
+            _ => {
+                self.mismatch(value, &self.go_type(kind));
+                if matches!(kind, FieldType::Time | FieldType::MicroTime) {
+                    self.give_up();
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, error: String, gives_up: bool) {
+        self.report.places.push((self.path(), gives_up || self.outer.is_some()));
+        self.report.type_errors.push(error);
+    }
+
+    /// The decoder gives up at what was refused last.
+    fn give_up(&mut self) {
+        if let Some((_, gives_up)) = self.report.places.last_mut() {
+            *gives_up = true;
         }
     }
 
@@ -236,7 +282,7 @@ impl<'v> Check<'v> {
             other => Quantity::parse(&other.to_string()),
         };
         if let Err(error) = parsed {
-            self.report.type_errors.push(error.to_string());
+            self.refuse(error.to_string(), true);
         }
     }
 
@@ -265,7 +311,7 @@ impl<'v> Check<'v> {
                 self.go_path()
             )
         };
-        self.report.type_errors.push(text);
+        self.refuse(text, false);
     }
 }
 
@@ -387,6 +433,21 @@ mod tests {
     fn check(value: Value) -> (Vec<String>, Vec<String>) {
         let report = check_fields(DEPLOYMENT, &value);
         (report.unknown, report.type_errors)
+    }
+
+    #[test]
+    fn the_error_that_is_told_is_the_first_of_the_document() {
+        let claim = json!({"spec": {"accessModes": "x", "volumeName": 5, "resources": {"requests": {"storage": "1"}}}});
+        let report = check_fields("io.k8s.api.core.v1.PersistentVolumeClaim", &claim);
+        let told =
+            |order: &'static [&str]| report.type_error(|_| order.iter().map(|text| (*text).to_owned()).collect());
+        let first = told(&["unknown field \"spec.volumeName\"", "unknown field \"spec.accessModes\""]);
+        assert!(first.is_some_and(|error| error.contains("spec.volumeName")), "{first:?}");
+        // What a type of its own refuses ends the reading, and is told instead.
+        let claim = json!({"spec": {"accessModes": "x", "resources": {"requests": {"storage": "?"}}}});
+        let report = check_fields("io.k8s.api.core.v1.PersistentVolumeClaim", &claim);
+        let first = report.type_error(|places| places);
+        assert!(first.is_some_and(|error| error.starts_with("quantities must match")), "{first:?}");
     }
 
     #[test]

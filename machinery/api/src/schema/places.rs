@@ -3,13 +3,22 @@
 
 use std::cmp::Ordering;
 
-use corten_meta::field::FieldError;
+use corten_meta::field::{ErrorKind, FieldError};
 
 use super::{FieldType, Type, schema};
 
+/// What a webhook is judged by, in this order.
+const WEBHOOK: &[&str] = &["clientConfig", "matchConditions", "admissionReviewVersions"];
+
+/// A type of alternatives: what is wrong with the one that is meant is told before the others are refused.
+const ALTERNATIVES: &str = "Mutation";
+
 /// Types that are judged in another order than they are declared in.
-const ORDERS: [(&str, &[&str]); 3] = [
+const ORDERS: [(&str, &[&str]); 6] = [
     ("MatchCondition", &["expression", "name"]),
+    ("MutatingWebhook", WEBHOOK),
+    ("ValidatingWebhook", WEBHOOK),
+    ("Validation", &["expression", "messageExpression", "message", "reason"]),
     (
         "ValidatingAdmissionPolicySpec",
         &[
@@ -49,7 +58,11 @@ pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<Fi
             continue;
         }
         let is_later = |other: &FieldError| {
-            root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater)
+            // That something stands in a list twice is found after what is wrong with it.
+            let item = other.field.rsplit_once('.').map_or("", |(item, _)| item);
+            let is_same = !item.is_empty() && error.field.starts_with(&format!("{item}."));
+            other.kind == ErrorKind::Duplicate && is_same
+                || root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater)
         };
         let at = errors.iter().position(is_later).unwrap_or(errors.len());
         errors.insert(at, error);
@@ -61,6 +74,9 @@ fn compare(root: &Type, left: &str, right: &str) -> Ordering {
     let mut current = root;
     for (left, right) in left.split('.').zip(right.split('.')) {
         let ((name, index), (other, other_index)) = (split(left), split(right));
+        if name != other && current.short_name() == ALTERNATIVES {
+            return if name == "patchType" { Ordering::Less } else { Ordering::Greater };
+        }
         if name != other {
             let order = ORDERS.iter().find(|(t, _)| *t == current.short_name());
             let place = |name: &str| match order {

@@ -63,7 +63,10 @@ fn policy_errors(policy: &Value) -> Vec<FieldError> {
             Form::ApplyConfiguration => "applyConfiguration.expression",
             Form::JsonPatch => "jsonPatch.expression",
         };
-        add("mutations", index, field, mutation.compiled.as_ref().err());
+        // Of a form that is none nothing is compiled.
+        let is_known = ["ApplyConfiguration", "JSONPatch"]
+            .contains(&policy["spec"]["mutations"][index]["patchType"].as_str().unwrap_or_default());
+        add("mutations", index, field, mutation.compiled.as_ref().err().filter(|_| is_known));
     }
     errors
 }
