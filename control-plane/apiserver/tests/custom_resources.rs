@@ -71,6 +71,8 @@ async fn a_definition_makes_a_resource() {
         (&resources["resources"][0]["name"], &resources["resources"][0]["shortNames"]),
         (&json!("widgets"), &json!(["wd"]))
     );
+    let parts = [&resources["resources"][1]["name"], &resources["resources"][2]["name"]];
+    assert_eq!(parts, ["widgets/status", "widgets/scale"]);
 
     let mut events = s.watch(&format!("{WIDGETS}?watch=1")).await;
     let body = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" },

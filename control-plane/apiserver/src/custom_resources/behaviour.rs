@@ -6,14 +6,18 @@ use corten_api::{Behaviour, Column, ScalePaths};
 use corten_meta::{ErrorKind, FieldError, Path, Value};
 use jiff::Timestamp;
 
+use super::json_path::JsonPath;
 use super::rules::Rules;
-use super::{embedded, lists, scale, schema, validation};
+use super::{embedded, lists, numbers, scale, schema, validation};
+
+/// The time that stands for none.
+const NO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// A column and where its value is.
 pub struct PrinterColumn {
     name: String,
     kind: String,
-    path: String,
+    path: JsonPath,
     priority: i32,
     format: String,
     description: String,
@@ -24,7 +28,7 @@ impl PrinterColumn {
         PrinterColumn {
             name: name.to_owned(),
             kind: kind.to_owned(),
-            path: path.to_owned(),
+            path: JsonPath::read(path),
             priority,
             format: format.to_owned(),
             description: description.to_owned(),
@@ -38,70 +42,49 @@ impl PrinterColumn {
     }
 
     fn cell(&self, object: &Value, now: Timestamp) -> Value {
-        let Some(found) = find(object, &self.path) else { return Value::Null };
+        let Some(found) = self.path.first(object) else { return Value::Null };
         match (self.kind.as_str(), found) {
+            ("date", Value::String(text)) if matches!(text.as_str(), "" | "null" | NO_TIME) => "<unknown>".into(),
             ("date", Value::String(text)) => match corten_meta::time::parse(text) {
                 Ok(at) => corten_meta::time::human_duration(now.duration_since(at)).into(),
                 Err(_) => "<invalid>".into(),
             },
-            ("string", Value::String(text)) => text.clone().into(),
-            ("string", other) => other.to_string().into(),
-            ("integer", Value::Number(n)) => n.clone().into(),
-            ("number", Value::Number(n)) => n.clone().into(),
+            ("string", value) => printed(value).into(),
+            ("integer", Value::Number(n)) => {
+                n.as_i64().map_or_else(|| cut(n.as_f64().unwrap_or_default()), Value::from)
+            }
+            ("number", Value::Number(n)) => number(n.as_f64().unwrap_or_default()),
             ("boolean", Value::Bool(b)) => (*b).into(),
             _ => Value::Null,
         }
     }
 }
 
-/// Follows a simple JSON path: `.a.b`, `.a.b\.c`, `.a['b.c']`, `.a[0]`, `.a[-1]`, `.conditions[?(@.type=="Ready")].status`.
-/// Of several results, as those of `[*]`, a table shows the first.
-fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    let mut here = object;
-    let mut rest = path;
-    while !rest.is_empty() {
-        if let Some(after) = rest.strip_prefix('[') {
-            let (inside, after) = after.split_once(']')?;
-            here = match inside.strip_prefix("?(@.").and_then(|f| f.strip_suffix(')')) {
-                Some(filter) => {
-                    let (key, wanted) = filter.split_once("==")?;
-                    let wanted = wanted.trim().trim_matches(['"', '\'']);
-                    here.as_array()?.iter().find(|item| item[key.trim()] == wanted)?
-                }
-                None if inside == "*" => here.get(0)?,
-                None => match inside.parse::<i64>() {
-                    Ok(index) => here.get(place(here, index)?)?,
-                    Err(_) => here.get(inside.trim_matches(['"', '\'']))?,
-                },
-            };
-            rest = after;
-        } else {
-            let (name, after) = name(rest.strip_prefix('.').unwrap_or(rest));
-            here = here.get(Some(name).filter(|name| !name.is_empty())?)?;
-            rest = after;
-        }
-    }
-    Some(here)
+/// A float without what is behind the point; one that is too big for that becomes the least number there is.
+fn cut(float: f64) -> Value {
+    if float.abs() < MOST_WHOLE { (float as i64).into() } else { i64::MIN.into() }
 }
 
-/// The place of an item of a list; below zero it is counted from the end.
-fn place(list: &Value, index: i64) -> Option<usize> {
-    let from = if index < 0 { i64::try_from(list.as_array()?.len()).ok()? } else { 0 };
-    usize::try_from(from + index).ok()
+/// A number with nothing behind the point is written without one.
+fn number(float: f64) -> Value {
+    match float {
+        whole if whole.fract() == 0.0 && whole.abs() < MOST_WHOLE => (whole as i64).into(),
+        other => other.into(),
+    }
 }
 
-/// The name that a path begins with, and what follows it; a backslash makes the next letter part of the name.
-fn name(path: &str) -> (String, &str) {
-    let mut name = String::new();
-    let mut letters = path.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match letter {
-            '.' | '[' => return (name, &path[at..]),
-            '\\' => name.extend(letters.next().map(|(_, next)| next)),
-            other => name.push(other),
-        }
+/// Below this every float without a fraction is a whole number that JSON can say.
+const MOST_WHOLE: f64 = 9_223_372_036_854_775_808.0;
+
+/// A value as the text of a cell.
+fn printed(value: &Value) -> String {
+    match value {
+        Value::Null => "<no value>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(n) if n.as_i64().is_none() => numbers::float(n.as_f64().unwrap_or_default()),
+        // Inside a text, JSON is written so that it can stand in a web page.
+        other => other.to_string().replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e"),
     }
-    (name, "")
 }
 
 /// The behaviour of one version.
@@ -230,7 +213,7 @@ impl Behaviour for CustomResource {
     }
 
     fn fields(&self, object: &Value, field: &str) -> Option<String> {
-        Some(match find(object, &format!(".{field}")) {
+        Some(match JsonPath::read(&format!(".{field}")).first(object) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
@@ -261,21 +244,57 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_lead_to_values() {
-        let object = json!({ "spec": { "a.b": 1, "list": [{ "x": "y" }] },
-                             "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
-        let at = |path: &str| find(&object, path).cloned();
-        assert_eq!(at(".spec['a.b']"), Some(json!(1)));
-        assert_eq!(at(r".spec.a\.b"), Some(json!(1)));
-        assert_eq!(at(".spec.list[-1].x"), Some(json!("y")));
-        assert_eq!(at(".spec.list[*].x"), Some(json!("y")));
-        assert_eq!(
-            (at(".spec.list[1]"), at(".spec.list[-2]"), at(".spec[*]"), at(r".spec.a\")),
-            (None, None, None, None)
-        );
-        assert_eq!(at(".spec.list[0].x"), Some(json!("y")));
-        assert_eq!(at(".status.conditions[?(@.type==\"Ready\")].status"), Some(json!("True")));
-        assert_eq!(at(".spec.none"), None);
-        assert_eq!(at("..x["), None);
+    fn cells_are_of_the_type_of_their_column() {
+        let object = json!({ "v": [1, 2.75, "x", true, null, { "b": "<", "a": 1 }, "", "0001-01-01T00:00:00Z", 1e-7, 1e19,
+                                   "2024-01-01", 3.0, "1970-01-01T00:00:00Z", 123456789.5] });
+        let now = Timestamp::from_second(3600).unwrap();
+        for (kind, wanted) in [
+            (
+                "string",
+                json!([
+                    "1",
+                    "2.75",
+                    "x",
+                    "true",
+                    "<no value>",
+                    "{\"a\":1,\"b\":\"\\u003c\"}",
+                    "",
+                    "0001-01-01T00:00:00Z",
+                    "1e-07",
+                    "1e+19",
+                    "2024-01-01",
+                    "3",
+                    "1970-01-01T00:00:00Z",
+                    "1.234567895e+08"
+                ]),
+            ),
+            ("integer", json!([1, 2, null, null, null, null, null, null, 0, i64::MIN, null, 3, null, 123456789])),
+            ("number", json!([1, 2.75, null, null, null, null, null, null, 1e-7, 1e19, null, 3, null, 123456789.5])),
+            ("boolean", json!([null, null, null, true, null, null, null, null, null, null, null, null, null, null])),
+            (
+                "date",
+                json!([
+                    null,
+                    null,
+                    "<invalid>",
+                    null,
+                    null,
+                    null,
+                    "<unknown>",
+                    "<unknown>",
+                    null,
+                    null,
+                    "<invalid>",
+                    null,
+                    "60m",
+                    null
+                ]),
+            ),
+        ] {
+            for (at, wanted) in wanted.as_array().unwrap().iter().enumerate() {
+                let column = PrinterColumn::new("c", kind, &format!(".v[{at}]"), 0, "", "");
+                assert_eq!(&column.cell(&object, now), wanted, "{kind} of {}", object["v"][at]);
+            }
+        }
     }
 }

@@ -171,6 +171,8 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
     if scale.is_some() {
         kind = kind.scale();
     }
+    // Discovery names the status of a custom resource before its scale, other than those of built-in ones.
+    kind.subresources.reverse();
     let columns = printer_columns(version);
     let name = Column::new("Name", "string").format("name");
     kind.columns = std::iter::once(name).chain(columns.iter().map(PrinterColumn::column)).collect();

@@ -8,6 +8,7 @@ mod definition;
 mod embedded;
 mod expressions;
 mod formats;
+mod json_path;
 mod lists;
 mod marks;
 mod numbers;

@@ -28,6 +28,7 @@ pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> O
     let (group, version) = (first.group.as_str(), first.version.as_str());
     let mut paths = paths::document_paths(group, version, &of_group.iter().collect::<Vec<_>>());
     paths.values_mut().for_each(drop_media);
+    simplify_paths(&mut paths, &format!("/apis/{group}/{version}/"));
     let mut own = Map::new();
     for kind in &of_group {
         own.insert(kind.schema.clone(), object_schema(kind, describe));
@@ -43,9 +44,9 @@ pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> O
     all.extend(own);
     Some(json!({
         "openapi": "3.0.0",
-        "info": info(),
+        "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
         "paths": paths,
-        "components": {"schemas": all, "securitySchemes": security()},
+        "components": {"schemas": all},
     }))
 }
 
@@ -75,6 +76,52 @@ fn drop_media(part: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(drop_media),
         _ => {}
+    }
+}
+
+/// Custom resources are described in fewer words than built-in ones: no list of the resources, no paths of watches,
+/// and a collection is deleted by what it is listed by.
+fn simplify_paths(paths: &mut Map<String, Value>, root: &str) {
+    let watches = format!("{root}watch/");
+    paths.retain(|path, _| path != root && !path.starts_with(&watches));
+    let listing = paths.values().find_map(|path| path.pointer("/get/parameters").and_then(Value::as_array)).cloned();
+    let listing = listing.unwrap_or_default();
+    let at_version: Vec<Value> = listing.iter().filter(|p| p["name"] == "resourceVersion").cloned().collect();
+    let owners: Vec<(String, Value)> =
+        paths.iter().map(|(path, item)| (format!("{path}/scale"), item["get"][GVK].clone())).collect();
+    for (path, item) in paths.iter_mut() {
+        let is_item = path.contains("{name}");
+        let owner = owners.iter().find(|(scale, _)| scale == path).map(|(_, gvk)| gvk);
+        for (method, operation) in item.as_object_mut().into_iter().flatten().filter(|(_, it)| it.is_object()) {
+            match (method.as_str(), is_item) {
+                ("get", true) => operation["parameters"] = at_version.clone().into(),
+                ("delete", false) => {
+                    operation["parameters"] = listing.clone().into();
+                    operation.as_object_mut().map(|fields| fields.remove("requestBody"));
+                }
+                ("patch", _) => {
+                    operation["responses"].as_object_mut().map(|codes| codes.remove("201"));
+                }
+                _ => {}
+            }
+            if let Some(owner) = owner {
+                operation[GVK] = owner.clone();
+            }
+            simplify_media(operation);
+        }
+    }
+}
+
+/// Bodies are JSON or YAML by name, and a list is not said to stream.
+fn simplify_media(operation: &mut Value) {
+    if let Some(content) = operation.pointer_mut("/requestBody/content").and_then(Value::as_object_mut)
+        && let Some(any) = content.remove("*/*")
+    {
+        content.insert("application/json".to_owned(), any.clone());
+        content.insert("application/yaml".to_owned(), any);
+    }
+    if let Some(content) = operation.pointer_mut("/responses/200/content").and_then(Value::as_object_mut) {
+        content.retain(|media, _| !media.contains("stream"));
     }
 }
 
@@ -212,7 +259,7 @@ fn list_schema(kind: &Kind, describe: &Describe) -> Value {
             "items": {
                 "description": format!("List of {}. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md", kind.plural),
                 "type": "array",
-                "items": {"allOf": [{"$ref": format!("#/components/schemas/{}", kind.schema)}]},
+                "items": {"$ref": format!("#/components/schemas/{}", kind.schema)},
             },
         },
         GVK: gvk(kind, &kind.list_kind),
@@ -271,6 +318,26 @@ mod tests {
         );
         assert_eq!(old["definitions"].as_object().map(Map::len), Some(2));
         assert!(custom_v3("b.example.com/v1", &[&foo], &undescribed).is_none());
+    }
+
+    #[test]
+    fn paths_are_fewer_and_plainer_than_those_of_built_in_kinds() {
+        let foo = Kind { schema: String::new(), ..kind(json!({"type": "object"})).scale() };
+        let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
+        let paths = document["paths"].as_object().expect("paths");
+        let base = "/apis/a.example.com/v1/namespaces/{namespace}/foos";
+        let (item, scale) = (format!("{base}/{{name}}"), format!("{base}/{{name}}/scale"));
+        let known: Vec<&String> = paths.keys().collect();
+        assert_eq!(known, ["/apis/a.example.com/v1/foos", base, &item, &scale]);
+        let (collection, item) = (&paths[base], &paths[&item]);
+        assert_eq!(collection["delete"]["parameters"], collection["get"]["parameters"]);
+        assert_eq!(collection["delete"].get("requestBody"), None);
+        let media: Vec<&String> =
+            collection["post"]["requestBody"]["content"].as_object().expect("media").keys().collect();
+        assert_eq!(media, ["application/json", "application/yaml"]);
+        assert_eq!(item["get"]["parameters"][0]["name"], "resourceVersion");
+        assert_eq!(item["patch"]["responses"].get("201"), None);
+        assert_eq!(paths[&scale]["put"][GVK]["kind"], "Foo");
     }
 
     #[test]
