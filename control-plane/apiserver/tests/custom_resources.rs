@@ -117,6 +117,39 @@ async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
 }
 
 #[tokio::test]
+async fn a_definition_waits_for_the_finalizers_of_its_objects() {
+    let s = TestServer::start().await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let held = json!({ "metadata": { "name": "held", "finalizers": ["example.com/hold"] }, "spec": { "size": 1 } });
+    s.post(WIDGETS, held).await.expect(201);
+    s.post(WIDGETS, json!({ "metadata": { "name": "free" }, "spec": { "size": 1 } })).await.expect(201);
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    s.delete(&path, None).await.expect(200);
+    until(&s, &format!("{WIDGETS}/free"), 404).await;
+    let mut conditions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
+    loop {
+        let event = tokio::time::timeout(std::time::Duration::from_secs(300), conditions.next()).await.unwrap();
+        let (WatchEvent::Added(object) | WatchEvent::Modified(object)) = event.unwrap() else { panic!("it went") };
+        if object.value()["status"].to_string().contains("InstanceDeletionInProgress") {
+            break;
+        }
+    }
+    // A watch holds the server that it is of.
+    drop(conditions);
+    let s = s.restart().await;
+    let marked = s.get(&format!("{WIDGETS}/held")).await.expect(200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
+    assert_eq!(marked["metadata"]["generation"], 2);
+    let refused = s.post(WIDGETS, json!({ "metadata": { "name": "new" }, "spec": { "size": 1 } })).await.message(403);
+    let why = "create not allowed while custom resource definition is terminating";
+    assert_eq!(refused, format!("widgets.example.com \"new\" is forbidden: {why}"));
+    s.patch(&format!("{WIDGETS}/held"), "merge", json!({ "metadata": { "finalizers": null } })).await.expect(200);
+    until(&s, &path, 404).await;
+    until(&s, WIDGETS, 404).await;
+}
+
+#[tokio::test]
 async fn unknown_fields_are_told_or_refused() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);

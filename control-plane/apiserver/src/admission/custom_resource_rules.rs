@@ -1,7 +1,9 @@
 //! The rules of CustomResourceDefinitions: a definition whose expressions do not compile, or can cost too much, is
-//! refused. It stands among the plugins because the kind table, which validates the rest, knows no expressions.
+//! refused, and a definition on its way out gets no new objects. It stands among the plugins because the kind table,
+//! which validates the rest, knows neither expressions nor other objects.
 
-use corten_meta::FieldError;
+use corten_meta::{FieldError, Status};
+use futures::future::BoxFuture;
 
 use super::{Attributes, Operation, Plugin};
 use crate::custom_resources;
@@ -11,6 +13,17 @@ pub struct CustomResourceRules;
 impl Plugin for CustomResourceRules {
     fn name(&self) -> &'static str {
         "CustomResourceRules"
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let kind = &a.target.resource.kind;
+            let creates = a.operation == Operation::Create && kind.is_custom() && a.subresource().is_empty();
+            if creates && custom_resources::is_ending(a.target.server, kind) {
+                return Err(a.forbidden("create not allowed while custom resource definition is terminating"));
+            }
+            Ok(())
+        })
     }
 
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {

@@ -6,6 +6,7 @@
 mod behaviour;
 mod definition;
 mod embedded;
+mod ending;
 mod expressions;
 mod formats;
 mod json_path;
@@ -29,13 +30,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use corten_api::Kind;
 use corten_meta::{Object, Status, Value};
-use corten_store::{Expect, Op, Range};
+use corten_store::Expect;
 use tokio_util::sync::CancellationToken;
 
 use self::definition::{Names, Taken};
-use crate::follow::follow;
+use crate::follow::{Reconcile, follow};
 use crate::handlers::ownership::own_status;
-use crate::registry::{Resource, Written, store_status};
+use crate::registry::{Resource, Written};
 use crate::server::Server;
 
 const GROUP: &str = "apiextensions.k8s.io";
@@ -46,7 +47,7 @@ const PLURAL: &str = "customresourcedefinitions";
 pub struct Kinds(Mutex<HashMap<String, Arc<Known>>>);
 
 /// A definition as it was last looked at.
-struct Known {
+pub struct Known {
     object: Arc<Object>,
     names: Names,
     established: bool,
@@ -84,11 +85,14 @@ impl Kinds {
 
 /// Follows the definitions until shutdown.
 pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    follow(server, (GROUP, PLURAL), |server| Box::pin(reconcile(server)), shutdown).await;
+    let look: Reconcile = |server| Box::pin(async { ending::end_all(server, reconcile(server).await?).await });
+    follow(server, (GROUP, PLURAL), look, shutdown).await;
 }
 
 /// Brings status, resource table and discovery in line with the definitions. Doing it twice is harmless.
-pub async fn reconcile(server: &Server) -> Result<(), Status> {
+///
+/// Gives the definitions that are on their way out.
+pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
     let resource = server.resource(GROUP, "v1", PLURAL)?;
     let mut kinds: BTreeMap<String, Arc<Kind>> = BTreeMap::new();
     let mut definitions: Vec<Arc<Known>> =
@@ -98,14 +102,16 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
     // Names that are given here count for the next already.
     let mut given: Vec<Names> = Vec::new();
     let mut told: Vec<(&Object, Value)> = Vec::new();
+    let mut ending: Vec<Arc<Known>> = Vec::new();
     for known in &definitions {
         let object = &known.object;
-        if object.header.deletion_timestamp.is_some() {
-            clean_up(server, &resource, object, &object.value()).await?;
-            continue;
+        let is_ending = object.header.deletion_timestamp.is_some();
+        if is_ending {
+            ending.push(Arc::clone(known));
         }
-        let mut established = known.established;
-        if !known.names.are_settled() {
+        // Who holds an object back must be able to let it go.
+        let mut established = known.established && (!is_ending || ending::has_objects(server, known).await?);
+        if !is_ending && !known.names.are_settled() {
             let definition = object.value();
             let others = definitions.iter().map(|known| &known.names).chain(&given);
             let taken = Taken::by_others(&known.names, others);
@@ -133,7 +139,16 @@ pub async fn reconcile(server: &Server) -> Result<(), Status> {
     for (object, accepted) in told {
         accept(server, &resource, object, &accepted).await?;
     }
-    Ok(())
+    Ok(ending)
+}
+
+/// Whether the definition of a kind is on its way out.
+pub fn is_ending(server: &Server, kind: &Kind) -> bool {
+    let definitions = server.registry.resource(GROUP, "v1", PLURAL);
+    let stored = definitions.as_ref().and_then(|resource| resource.stored.as_ref());
+    let name = format!("{}.{}", kind.plural, kind.group);
+    let definition = stored.and_then(|stored| stored.cache.get("", &name));
+    definition.is_some_and(|definition| definition.header.deletion_timestamp.is_some())
 }
 
 /// Writes the conditions of a definition.
@@ -144,24 +159,4 @@ async fn accept(server: &Server, resource: &Resource, object: &Object, accepted:
         // Somebody changed it meanwhile, which is a change that is seen here again.
         Written::Conflict | Written::CompanionConflict => Ok(()),
     }
-}
-
-/// A definition goes after all its objects have: both in one commit.
-async fn clean_up(server: &Server, resource: &Resource, object: &Object, definition: &Value) -> Result<(), Status> {
-    let mut waiting: Vec<&str> = corten_meta::finalizers(definition);
-    waiting.retain(|finalizer| *finalizer != corten_api::CUSTOM_RESOURCE_CLEANUP);
-    let prefix = format!("{}/", definition::prefix(definition));
-    let store = &server.registry.store;
-    let instances = store.range(Range::prefix(prefix.as_bytes()).keys_only()).await.map_err(store_status)?;
-    let gone: Vec<Op> = instances.entries.into_iter().map(|entry| Op::delete(entry.key, Expect::Any)).collect();
-    if waiting.is_empty() {
-        server.registry.erase(resource, "", &object.header.name, object.revision, gone).await?;
-        return Ok(());
-    }
-    let mut rest = definition.clone();
-    corten_meta::set(&mut rest, "/metadata/finalizers", serde_json::json!(waiting));
-    if rest != *definition {
-        server.registry.write(resource, &rest, Expect::ModRevision(object.revision), gone).await?;
-    }
-    Ok(())
 }

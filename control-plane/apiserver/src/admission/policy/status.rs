@@ -18,7 +18,8 @@ const PLURAL: &str = "validatingadmissionpolicies";
 
 /// Follows the policies until shutdown.
 pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    follow(server, (GROUP, PLURAL), |server| Box::pin(check(server)), shutdown).await;
+    follow(server, (GROUP, PLURAL), |server| Box::pin(async { check(server).await.map(|()| Vec::new()) }), shutdown)
+        .await;
 }
 
 /// Checks every policy whose generation was not seen. Doing it twice is harmless.

@@ -1,0 +1,126 @@
+//! The end of a definition: first its objects, each after its own finalizers, then itself.
+//!
+//! Nothing here waits. What somebody's finalizer still holds is looked at again when an object of the resource changes.
+
+use std::sync::Arc;
+
+use corten_meta::{Object, Status, Value};
+use corten_store::{Expect, Op, Range, Revision};
+use tokio::sync::watch;
+
+use super::{Known, definition};
+use crate::handlers::ownership::own_status;
+use crate::registry::{Resource, store_status};
+use crate::server::Server;
+
+/// Tells when an object changes that holds up a definition.
+pub type Changes = watch::Receiver<Revision>;
+
+/// Whether a definition that is on its way out still has objects.
+pub async fn has_objects(server: &Server, known: &Known) -> Result<bool, Status> {
+    Ok(!keys(server, &known.object.value()).await?.is_empty())
+}
+
+async fn keys(server: &Server, definition: &Value) -> Result<Vec<bytes::Bytes>, Status> {
+    let prefix = format!("{}/", definition::prefix(definition));
+    let range = Range::prefix(prefix.as_bytes()).keys_only();
+    let objects = server.registry.store.range(range).await.map_err(store_status)?;
+    Ok(objects.entries.into_iter().map(|entry| entry.key).collect())
+}
+
+/// Ends definitions that are on their way out. Gives what to wait for if objects of theirs are held.
+pub async fn end_all(server: &Server, ending: Vec<Arc<Known>>) -> Result<Vec<Changes>, Status> {
+    let definitions = server.resource(super::GROUP, "v1", super::PLURAL)?;
+    let mut held = Vec::new();
+    for known in ending {
+        held.extend(end(server, &definitions, &known).await?);
+    }
+    Ok(held)
+}
+
+/// Deletes the objects of a definition, and it after the last of them.
+async fn end(server: &Server, definitions: &Resource, known: &Known) -> Result<Option<Changes>, Status> {
+    let definition = known.object.value();
+    let Some(resource) = served(server, known, &definition) else {
+        // Nobody could take a finalizer from an object that is not served.
+        let gone = keys(server, &definition).await?.into_iter().map(|key| Op::delete(key, Expect::Any));
+        return finish(server, definitions, &known.object, &definition, gone.collect()).await.map(|()| None);
+    };
+    let changes = resource.storage()?.cache.changes();
+    server.registry.caches.fresh().await?;
+    for object in resource.storage()?.cache.list("") {
+        delete(server, &resource, &object).await?;
+    }
+    if keys(server, &definition).await?.is_empty() {
+        return finish(server, definitions, &known.object, &definition, Vec::new()).await.map(|()| None);
+    }
+    tell(server, definitions, &known.object, &definition).await?;
+    Ok(Some(changes))
+}
+
+/// The resource in the version that its objects are stored in, so that none needs converting; or in another.
+fn served(server: &Server, known: &Known, definition: &Value) -> Option<Arc<Resource>> {
+    let versions = definition.pointer("/spec/versions").and_then(Value::as_array)?;
+    let is_stored = |version: &str| versions.iter().any(|v| v["name"] == version && v["storage"] == true);
+    let find = |kind: &Arc<corten_api::Kind>| server.registry.resource(&kind.group, &kind.version, &kind.plural);
+    let stored = known.kinds.iter().filter(|kind| is_stored(&kind.version)).find_map(find);
+    stored.or_else(|| known.kinds.iter().find_map(find))
+}
+
+/// Removes an object, or marks it as on its way out. Who changed it meanwhile brings it here again.
+async fn delete(server: &Server, resource: &Resource, object: &Arc<Object>) -> Result<(), Status> {
+    let header = &object.header;
+    if header.finalizers.is_empty() {
+        server.registry.erase(resource, &header.namespace, &header.name, object.revision, Vec::new()).await?;
+        return Ok(());
+    }
+    if header.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let mut value = resource.serve(object).await?.value();
+    let now = corten_meta::time::rfc3339(jiff::Timestamp::now());
+    corten_meta::set(&mut value, "/metadata/deletionTimestamp", now.into());
+    corten_meta::set(&mut value, "/metadata/deletionGracePeriodSeconds", 0.into());
+    let generation = corten_meta::generation(&value) + 1;
+    corten_meta::set(&mut value, "/metadata/generation", generation.into());
+    server.registry.write(resource, &value, Expect::ModRevision(object.revision), Vec::new()).await?;
+    Ok(())
+}
+
+/// Says that objects are being deleted.
+async fn tell(server: &Server, definitions: &Resource, object: &Object, definition: &Value) -> Result<(), Status> {
+    const REASON: &str = "InstanceDeletionInProgress";
+    let mut new = definition.clone();
+    let conditions = new.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter(|condition| condition["type"] == "Terminating") {
+        condition["reason"] = REASON.into();
+        condition["message"] = "CustomResource deletion is in progress".into();
+    }
+    if new != *definition {
+        own_status(definitions, definition, &mut new, jiff::Timestamp::now());
+        server.registry.write(definitions, &new, Expect::ModRevision(object.revision), Vec::new()).await?;
+    }
+    Ok(())
+}
+
+/// Lets a definition without objects go, unless others hold it.
+async fn finish(
+    server: &Server,
+    definitions: &Resource,
+    object: &Object,
+    definition: &Value,
+    gone: Vec<Op>,
+) -> Result<(), Status> {
+    let mut waiting: Vec<&str> = corten_meta::finalizers(definition);
+    waiting.retain(|finalizer| *finalizer != corten_api::CUSTOM_RESOURCE_CLEANUP);
+    if waiting.is_empty() {
+        server.registry.erase(definitions, "", &object.header.name, object.revision, gone).await?;
+        return Ok(());
+    }
+    let mut rest = definition.clone();
+    corten_meta::set(&mut rest, "/metadata/finalizers", serde_json::json!(waiting));
+    if rest != *definition {
+        server.registry.write(definitions, &rest, Expect::ModRevision(object.revision), gone).await?;
+    }
+    Ok(())
+}
