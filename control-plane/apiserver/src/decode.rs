@@ -24,13 +24,14 @@ pub struct Expected<'a> {
 
 /// `fieldValidation`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum FieldValidation {
+pub enum FieldValidation {
     Ignore,
     Warn,
     Strict,
 }
 
-fn field_validation(context: &Context) -> FieldValidation {
+/// What this request wants of `fieldValidation`.
+pub fn field_validation(context: &Context) -> FieldValidation {
     match context.info.query.get("fieldValidation") {
         Some("Ignore") => FieldValidation::Ignore,
         Some("Strict") => FieldValidation::Strict,
@@ -43,6 +44,9 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
     let (value, duplicates, is_json) = parse(context, bytes, expected)?;
     let value = if value.is_null() { serde_json::json!({}) } else { value };
     check_form(&value, bytes, expected)?;
+    if expected.custom.is_some() {
+        check_says_type(&value, expected).map_err(|why| why.into_status(expected, bytes, is_json, &value))?;
+    }
     let complaints = |unknown: Vec<String>| match (is_json, unknown.is_empty()) {
         (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
         _ => unknown.iter().map(|path| format!("unknown field {path:?}")).chain(duplicates).collect(),
@@ -75,7 +79,7 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
     if value.is_null() {
         return Ok(serde_json::json!({}));
     }
-    check_object(&value).map_err(Status::bad_request)?;
+    check_type(&value).map_err(Status::bad_request)?;
     let kind = value["kind"].as_str().unwrap_or_default();
     if !matches!(kind, "" | "DeleteOptions") {
         let version = value["apiVersion"].as_str().filter(|v| !v.is_empty()).unwrap_or("meta.k8s.io/v1");
@@ -115,14 +119,18 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Va
 
 const NO_TYPE: &str = "couldn't get version/kind; json parse error: ";
 
-/// What a body must look like for its type to be found.
 fn check_form(value: &Value, bytes: &[u8], expected: &Expected<'_>) -> Result<(), Status> {
-    check_object(value).map_err(|why| unrecognized(expected, &why, bytes))?;
+    check_type(value).map_err(|why| unrecognized(expected, &why, bytes))
+}
+
+/// What an object must look like for its type to be found.
+pub fn check_type(value: &Value) -> Result<(), String> {
+    check_object(value)?;
     let api_version = value["apiVersion"].as_str().unwrap_or_default();
-    if api_version.matches('/').count() > 1 {
-        return Err(unrecognized(expected, &format!("unexpected GroupVersion string: {api_version}"), bytes));
+    match api_version.matches('/').count() > 1 {
+        true => Err(format!("unexpected GroupVersion string: {api_version}")),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// A body is an object whose type is text.
@@ -147,6 +155,43 @@ fn check_object(value: &Value) -> Result<(), String> {
                 "{NO_TYPE}json: cannot unmarshal {found} into Go struct field .{field} of type string"
             ));
         }
+    }
+    Ok(())
+}
+
+/// Why the type of an object cannot be found in it.
+pub enum Untyped {
+    NoKind,
+    NoVersion(Status),
+}
+
+impl Untyped {
+    fn into_status(self, expected: &Expected<'_>, bytes: &[u8], is_json: bool, value: &Value) -> Status {
+        match self {
+            Untyped::NoVersion(status) => status,
+            Untyped::NoKind => {
+                let shown = if is_json { String::from_utf8_lossy(bytes).into_owned() } else { value.to_string() };
+                unrecognized(expected, &no_kind(&shown), bytes)
+            }
+        }
+    }
+}
+
+/// The complaint about an object that does not say what it is.
+pub fn no_kind(shown: &str) -> String {
+    format!("Object 'Kind' is missing in '{shown}'")
+}
+
+/// A custom resource must say what it is, unlike a kind that the server has a type of.
+pub fn check_says_type(value: &Value, expected: &Expected<'_>) -> Result<(), Untyped> {
+    if value["kind"].as_str().unwrap_or_default().is_empty() {
+        return Err(Untyped::NoKind);
+    }
+    if value["apiVersion"].as_str().unwrap_or_default().is_empty() {
+        return Err(Untyped::NoVersion(Status::bad_request(format!(
+            "the API version in the data () does not match the expected API version ({})",
+            expected.api_version
+        ))));
     }
     Ok(())
 }
@@ -232,6 +277,15 @@ pub fn field_validation_complaints(
     Ok(())
 }
 
+/// Where upstream registers the kinds of a group, which its errors name.
+pub fn scheme(group: &str) -> &'static str {
+    match group {
+        "apiextensions.k8s.io" => "k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go:55",
+        "apiregistration.k8s.io" => "k8s.io/kube-aggregator/pkg/apiserver/scheme/scheme.go:28",
+        _ => "pkg/api/legacyscheme/scheme.go:30",
+    }
+}
+
 /// What a body says it is; where it says nothing, it is what was expected.
 struct Given<'a> {
     api_version: &'a str,
@@ -288,8 +342,9 @@ impl<'a> Given<'a> {
         }
         if !known {
             let (kind, version) = (self.kind, self.api_version);
+            let scheme = scheme(group);
             return Err(refuse(&format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+                "no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}"
             )));
         }
         let package = if group.is_empty() { "core" } else { group.split('.').next().unwrap_or_default() };

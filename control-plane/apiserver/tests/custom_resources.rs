@@ -105,7 +105,9 @@ async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, WIDGETS, 200).await;
-    s.post(WIDGETS, json!({ "metadata": { "name": "w" }, "spec": { "size": 1 } })).await.expect(201);
+    let widget =
+        json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" }, "spec": { "size": 1 } });
+    s.post(WIDGETS, widget).await.expect(201);
     let s = s.restart().await;
     s.get(&format!("{WIDGETS}/w")).await.expect(200);
     assert_eq!(s.get(WIDGETS).await.expect(200)["items"].as_array().unwrap().len(), 1);

@@ -17,4 +17,10 @@ pub enum Error {
     /// A strategic merge patch that cannot be applied; the text is shown to the client.
     #[error("{0}")]
     Patch(String),
+    /// A strategic merge patch whose directives are malformed.
+    #[error("{0}")]
+    PatchFormat(&'static str),
+    /// A strategic merge patch of a list whose items are lists.
+    #[error("lists of lists are not supported")]
+    ListOfLists,
 }

@@ -140,20 +140,78 @@ fn service_ports_merge_by_port() {
 
 #[test]
 fn errors_read_as_upstreams() {
+    let labels = |patch: Value| json!({"metadata": {"labels": patch}});
+    let spec = |patch: Value| json!({ "spec": patch });
     let cases = [
         (containers(json!([{"image": "x"}])), "map: map[image:x] does not contain declared merge key: name"),
-        (json!({"metadata": {"labels": {"$patch": "odd"}}}), "unknown patch type found: odd"),
+        (labels(json!({"$patch": "odd"})), "unknown patch type: odd in map: map[$patch:odd]"),
+        (labels(json!({"$patch": 5})), "unknown patch type: %!s(int64=5) in map: map[$patch:5]"),
+        (labels(json!({"$patch": "merge"})), "unknown patch type: merge in map: map[$patch:merge]"),
+        (containers(json!([{"name": "a", "$patch": "merge"}])), "merging lists cannot yet be specified in the patch"),
+        (spec(json!({"$retainKeys": "x"})), "invalid patch format of retainKeys"),
+        (spec(json!({"$deleteFromPrimitiveListx": []})), "invalid patch format of primitive list"),
+        (spec(json!({"$setElementOrder/containers": "x"})), "expected a []interface {}, but received a string"),
+        (
+            spec(json!({"$setElementOrder/nope": []})),
+            "unable to find api field in struct PodSpec for the json field \"nope\"",
+        ),
+        (spec(json!({"$setElementOrder/affinity": [1]})), "no elements in any of the given slices"),
+        (
+            containers(json!(["x"])),
+            "list element types are not identical: [[map[name:a ports:[map[containerPort:1]]]] [x]]",
+        ),
+        (
+            spec(json!({"$deleteFromPrimitiveList/tolerations": [{"key": "k"}]})),
+            "cannot merge lists without merge key for struct",
+        ),
         (
             json!({"spec": {"bogus": {"a": 1}}}),
             "unable to find api field in struct PodSpec for the json field \"bogus\"",
         ),
     ];
     for (patch, wanted) in cases {
-        let mut original =
-            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a"}], "bogus": {"a": 2}}});
-        assert_eq!(strategic_merge(POD, &mut original, &patch).unwrap_err().to_string(), wanted);
+        let mut original = json!({"metadata": {"labels": {"a": "b"}}, "spec": {
+            "containers": [{"name": "a", "ports": [{"containerPort": 1}]}], "tolerations": [{"key": "k"}],
+            "bogus": {"a": 2}}});
+        if patch["spec"].get("$setElementOrder/affinity").is_some() {
+            original["spec"]["affinity"] = json!([]);
+        }
+        assert_eq!(strategic_merge(POD, &mut original, &patch).unwrap_err().to_string(), wanted, "{patch}");
     }
     assert!(strategic_merge("no.such.Type", &mut json!({}), &json!({})).is_err());
+}
+
+/// What upstream makes of patches that nobody would write on purpose.
+#[test]
+fn odd_patches_do_what_they_do_upstream() {
+    let original =
+        json!({"metadata": {"finalizers": ["a", "b"], "name": "n"}, "spec": {"containers": [{"name": "a"}]}});
+    for (patch, wanted) in [
+        // A list of deletions that is null takes the list away.
+        (json!({"metadata": {"$deleteFromPrimitiveList/finalizers": null}}), json!({"metadata": {"name": "n"}})),
+        // One for a scalar sets it, one of another kind is nothing.
+        (
+            json!({"metadata": {"$deleteFromPrimitiveList/name": "m", "$deleteFromPrimitiveList/finalizers": "a"}}),
+            json!({"metadata": {"finalizers": ["a", "b"], "name": "m"}}),
+        ),
+        // What is new to a list of objects comes first.
+        (
+            json!({"spec": {"containers": [{"name": "b"}]}}),
+            json!({"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}),
+        ),
+        // Directives in something that is new are fields like any other, but for `$patch`.
+        (
+            json!({"spec": {"affinity": {"$retainKeys": ["x"], "nodeAffinity": {"$patch": "replace"}}}}),
+            json!({"spec": {"affinity": {"$retainKeys": ["x"]}, "containers": [{"name": "a"}]}}),
+        ),
+        (json!({"$patch": "delete"}), json!({})),
+    ] {
+        let merged = merged(POD, original.clone(), patch.clone());
+        for (field, wanted) in wanted.as_object().unwrap() {
+            assert_eq!(&merged[field], wanted, "{patch}");
+        }
+        assert!(!wanted.as_object().unwrap().is_empty() || merged == json!({}), "{patch}");
+    }
 }
 
 fn pod() -> impl Strategy<Value = Value> {

@@ -1,28 +1,41 @@
 //! JSON patch (RFC 6902) and JSON merge patch (RFC 7396) as the API server applies them.
 //!
 //! JSON patch follows the corner cases of the library upstream uses: negative array indexes count from the end,
-//! `replace` may create a member, `test` of an absent member against null passes. Nothing is changed when an
+//! `replace` may create a member, `copy` of an absent one writes null, `test` of an absent one against null passes. Nothing is changed when an
 //! operation fails. Strategic merge patch needs the schema and lives with it.
 
 use crate::Error;
 use serde_json::{Map, Value};
 
-/// Applies an RFC 7396 merge patch.
+/// Applies an RFC 7396 merge patch. As in the library upstream uses, a list that is new to the document loses the nulls
+/// in its objects, and one that stands in the place of an object keeps them.
 pub fn merge_patch(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Value::Object(target) = target else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            merge_patch(target.entry(key.as_str()).or_insert(Value::Null), value);
+    match (&mut *target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (key, value) in patch {
+                if value.is_null() {
+                    target.remove(key);
+                } else {
+                    merge_patch(target.entry(key.as_str()).or_insert(Value::Null), value);
+                }
+            }
         }
+        (Value::Object(_), _) => *target = patch.clone(),
+        _ => {
+            *target = patch.clone();
+            discard_nulls(target);
+        }
+    }
+}
+
+fn discard_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, inner| !inner.is_null());
+            map.values_mut().for_each(discard_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(discard_nulls),
+        _ => {}
     }
 }
 
@@ -81,9 +94,8 @@ fn apply(document: &mut Value, operation: &Value) -> Result<(), Error> {
             add(document, "move", path()?, moved)
         }
         "copy" => {
-            let copied = find(document, from()?)
-                .ok_or_else(|| missing("copy", "from path", from().unwrap_or_default()))?
-                .clone();
+            let copied =
+                find(document, from()?).ok_or_else(|| missing("copy", "from path", from().unwrap_or_default()))?;
             add(document, "copy", path()?, copied)
         }
         "test" => test(document, path()?, &value()),
@@ -137,10 +149,11 @@ fn index_of(step: &str, length: usize) -> Option<usize> {
     (0..length).contains(&index).then_some(index as usize)
 }
 
-fn find<'a>(document: &'a mut Value, path: &str) -> Option<&'a Value> {
+/// What stands at a path; a member that an object does not have is null.
+fn find(document: &mut Value, path: &str) -> Option<Value> {
     match container(document, path)? {
-        (Value::Object(map), key) => map.get(&key),
-        (Value::Array(items), step) => index_of(&step, items.len()).and_then(|index| items.get(index)),
+        (Value::Object(map), key) => Some(map.get(&key).cloned().unwrap_or_default()),
+        (Value::Array(items), step) => index_of(&step, items.len()).and_then(|index| items.get(index)).cloned(),
         _ => None,
     }
 }

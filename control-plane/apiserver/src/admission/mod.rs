@@ -6,6 +6,7 @@
 
 mod admin_access;
 mod certificate_subject_restriction;
+mod claim_status;
 mod custom_resource_rules;
 mod default_ingress_class;
 mod default_storage_class;
@@ -314,6 +315,7 @@ impl Chain {
             Box::new(policy::ValidatingAdmissionPolicy::new()),
             Box::new(webhook::ValidatingAdmissionWebhook::new()),
             Box::new(admin_access::AdminAccess),
+            Box::new(claim_status::ClaimStatus),
             Box::new(custom_resource_rules::CustomResourceRules),
             Box::new(device_selectors::DeviceSelectors),
             Box::new(policy::Expressions),

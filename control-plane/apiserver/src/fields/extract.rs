@@ -104,11 +104,20 @@ fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
             Some(format!("expected numeric (int or float), got {found}"))
         }
         FieldType::Boolean if !value.is_boolean() => Some(format!("expected boolean, got {}", wrapped(value))),
-        FieldType::String if !value.is_string() => {
+        FieldType::String | FieldType::Bytes if !value.is_string() => {
             Some(format!("expected string, got &value.valueUnstructured{{Value:{}}}", as_source(value)))
+        }
+        FieldType::Quantity | FieldType::Time | FieldType::MicroTime if value.is_object() || value.is_array() => {
+            Some(format!("expected any scalar, got {}", wrapped(value)))
         }
         _ => None,
     }
+}
+
+/// Whether the schema leaves open what stands here.
+fn is_open(of: Type<'_>) -> bool {
+    matches!(of, Type::Item(FieldType::IntOrString))
+        || matches!(of, Type::Field(field) if field.kind == FieldType::IntOrString)
 }
 
 fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<String>) {
@@ -119,7 +128,9 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
     match of.shape(value) {
         Shape::Scalar => match scalar_error(of, value) {
             Some(what) => wrong(path, what),
-            None if value.is_object() || value.is_array() => wrong(path, format!("expected scalar, got {value}")),
+            None if (value.is_object() || value.is_array()) && !is_open(of) => {
+                wrong(path, format!("expected scalar, got {value}"))
+            }
             None => {}
         },
         Shape::Map { .. } => {

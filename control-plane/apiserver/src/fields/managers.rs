@@ -32,6 +32,26 @@ pub struct Identity {
     pub subresource: String,
 }
 
+impl Entry {
+    /// The text by which upstream tells managers apart, and sorts them where it names several.
+    pub fn key(&self) -> String {
+        let Identity { manager, operation, api_version, subresource } = &self.identity;
+        let mut fields = vec![("manager", manager.as_str())];
+        match operation {
+            Operation::Apply => fields.push(("operation", "Apply")),
+            Operation::Update => {
+                fields.extend([("operation", "Update"), ("apiVersion", api_version.as_str())]);
+                fields.extend(self.time.as_deref().map(|time| ("time", time)));
+            }
+        }
+        if !subresource.is_empty() {
+            fields.push(("subresource", subresource));
+        }
+        let text = |(name, value): &(&str, &str)| format!("{name:?}:{}", Value::from(*value));
+        format!("{{{}}}", fields.iter().map(text).collect::<Vec<_>>().join(","))
+    }
+}
+
 impl Identity {
     pub fn is(&self, other: &Identity) -> bool {
         let version = self.operation == Operation::Apply || self.api_version == other.api_version;

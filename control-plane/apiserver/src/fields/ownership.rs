@@ -190,13 +190,14 @@ pub fn apply(
 /// What others own of what changes.
 fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
-    for entry in managers.entries.iter().filter(|entry| !entry.identity.is(by)) {
+    let mut others: Vec<&Entry> = managers.entries.iter().filter(|entry| !entry.identity.is(by)).collect();
+    others.sort_by_cached_key(|entry| entry.key());
+    for entry in others {
         let identity = &entry.identity;
         let Some(comparison) = change.in_version(&identity.api_version, &by.api_version) else { continue };
         let contested = entry.fields.set().intersection(&comparison.written);
         conflicts.extend(contested.paths().into_iter().map(|path| Conflict { with: identity.clone(), path }));
     }
-    conflicts.sort_by(|a, b| a.with.cmp(&b.with));
     conflicts
 }
 

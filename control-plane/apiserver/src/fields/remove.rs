@@ -16,9 +16,10 @@ pub fn remove(of: Type<'_>, value: &Value, paths: &Set) -> Option<Value> {
                 let kept = match paths.get(&Element::Field(name.clone())) {
                     None => Some(inner.clone()),
                     Some(node) if node.member => None,
+                    // What somebody owns and nothing is left of stays, as a null.
                     Some(node) => {
                         let of = of.member(name).map_or(Type::Deduced, |member| member.of);
-                        remove(of, inner, &node.below)
+                        Some(remove(of, inner, &node.below).unwrap_or_default())
                     }
                 };
                 if let Some(kept) = kept {
@@ -35,7 +36,7 @@ pub fn remove(of: Type<'_>, value: &Value, paths: &Set) -> Option<Value> {
                     match element.and_then(|element| paths.get(&element)) {
                         None => Some(item.clone()),
                         Some(node) if node.member => None,
-                        Some(node) => remove(items, item, &node.below),
+                        Some(node) => Some(remove(items, item, &node.below).unwrap_or_default()),
                     }
                 })
                 .collect();

@@ -67,12 +67,22 @@ impl fmt::Display for Element {
             Element::Field(name) => write!(f, ".{name}"),
             Element::Key(keys) => {
                 let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
-                let pairs: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let pairs: Vec<String> =
+                    keys.iter().map(|(name, value)| format!("{name}={}", key_text(value))).collect();
                 write!(f, "[{}]", pairs.join(","))
             }
             Element::Value(value) => write!(f, "[={value}]"),
             Element::Index(index) => write!(f, "[{index}]"),
         }
+    }
+}
+
+/// The value of a key, as upstream prints it: also one that is no scalar, which no key may be.
+fn key_text(value: &Value) -> String {
+    match value {
+        Value::Object(map) => map.iter().map(|(name, inner)| format!("{name}={}", key_text(inner))).collect(),
+        Value::Array(items) => format!("[{}]", items.iter().map(key_text).collect::<Vec<_>>().join(",")),
+        other => other.to_string(),
     }
 }
 

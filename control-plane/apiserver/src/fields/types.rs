@@ -207,13 +207,19 @@ fn keeps_unknown(schema: &Value) -> bool {
 fn custom_member<'a>(schema: &'a Value, open: bool, name: &str) -> Option<Member<'a>> {
     let open = open || keeps_unknown(schema);
     let properties = schema["properties"].as_object();
+    if schema["x-kubernetes-embedded-resource"] == true {
+        let of = match name {
+            "apiVersion" | "kind" => Some(Type::Item(&FieldType::String)),
+            "metadata" => Type::table(OBJECT_META),
+            _ => None,
+        };
+        if let Some(of) = of {
+            return Some(Member { of, declared: true, default: None });
+        }
+    }
     if let Some(property) = properties.and_then(|p| p.get(name)) {
         let of = Type::Custom { schema: property, open };
         return Some(Member { of, declared: true, default: property.get("default") });
-    }
-    let embedded = schema["x-kubernetes-embedded-resource"] == true;
-    if embedded && matches!(name, "apiVersion" | "kind" | "metadata") {
-        return Some(Member { of: Type::Deduced, declared: true, default: None });
     }
     let of = match &schema["additionalProperties"] {
         Value::Object(_) => Type::Custom { schema: &schema["additionalProperties"], open },
@@ -261,6 +267,7 @@ pub fn item_element(items: Type<'_>, kind: ListKind<'_>, item: &Value) -> Result
             Value::Null => Err("associative list without keys has an element that's an explicit null".to_owned()),
             scalar => Ok(super::Element::value(scalar)),
         },
+        ListKind::Map(_) if item.is_null() => Err("associative list with keys may not have a null element".to_owned()),
         ListKind::Map(keys) => {
             let Some(object) = item.as_object() else {
                 return Err("associative list with keys may not have non-map elements".to_owned());

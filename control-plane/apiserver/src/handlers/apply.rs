@@ -32,7 +32,7 @@ pub struct Apply {
 /// Answers with the object after the apply, which may be new.
 pub async fn apply(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let kind = &target.resource.kind;
-    let apply = Apply::decode(target, bytes, &kind.api_version(), &kind.kind)?;
+    let apply = Apply::decode(target, bytes, &kind.api_version(), &kind.kind)??;
     let transform = |old: &Value| apply.transform(target, Part::Main, old);
     let create = || apply.create(target);
     let change = Change::new(Part::Main, &transform).owning(Ownership::Given).or_apply(&create);
@@ -41,15 +41,26 @@ pub async fn apply(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
 
 /// The result of an apply, with its fields checked.
 pub fn checked_result(target: &Target<'_>, object: Value, expected: &Expected<'_>) -> Result<Value, Status> {
-    let unknown = |paths: Vec<String>| paths.iter().map(|path| format!("unknown field {path:?}")).collect();
-    checked(target.context, object, expected, unknown, &|_, why| Status::bad_request(why))
+    // A configuration has been compared with its schema; what else is unknown vanishes without a word.
+    checked(target.context, object, expected, |_| Vec::new(), &|_, why| Status::bad_request(why))
 }
 
 impl Apply {
+    /// Checks the options and reads the configuration. What is wrong with the configuration is told where there is
+    /// something to apply it to.
+    pub fn decode(
+        target: &Target<'_>,
+        bytes: &[u8],
+        api_version: &str,
+        kind: &str,
+    ) -> Result<Result<Apply, Status>, Status> {
+        check_options(target.context, Write::Apply)?;
+        Ok(Apply::read(target, bytes, api_version, kind))
+    }
+
     /// Reads the configuration, which must say what it is.
-    pub fn decode(target: &Target<'_>, bytes: &[u8], api_version: &str, kind: &str) -> Result<Apply, Status> {
+    fn read(target: &Target<'_>, bytes: &[u8], api_version: &str, kind: &str) -> Result<Apply, Status> {
         let context = target.context;
-        check_options(context, Write::Apply)?;
         let undecodable = |e: corten_meta::Error| {
             let why = yaml_words::words(bytes, &e.to_string());
             Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {why}"))
@@ -69,15 +80,22 @@ impl Apply {
         field_validation_complaints(context, duplicates, |complaints| {
             Status::bad_request(format!("error strict decoding YAML: {complaints}"))
         })?;
+        let config = if config.is_null() { serde_json::json!({}) } else { config };
         if !config.is_object() {
-            let why = "json: cannot unmarshal array into Go value of type map[string]interface {}";
+            let found = super::patch::kind_of(&config);
+            let why = format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
             let message = format!("error decoding YAML: error unmarshaling JSON: while decoding JSON: {why}");
             return Err(Status::bad_request(message));
         }
         let word = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
         if word("apiVersion") != api_version || word("kind") != kind {
             let (given, kind) = (word("apiVersion"), word("kind"));
-            let given = if given.contains('/') { given.to_owned() } else { format!("/{given}") };
+            let (given, kind) = match given.matches('/').count() {
+                0 => (format!("/{given}"), kind),
+                1 => (given.to_owned(), kind),
+                // A version that cannot be read is no type at all.
+                _ => ("/".to_owned(), ""),
+            };
             return Err(Status::bad_request(format!("invalid object type: {given}, Kind={kind}")));
         }
         let mut config = config;
@@ -85,7 +103,9 @@ impl Apply {
         if !is_named {
             corten_meta::set(&mut config, "/metadata/name", target.name.into());
         }
-        if config.pointer("/metadata/managedFields").is_some_and(|m| !m.is_null()) {
+        // What is no list of managers is left for the schema to refuse.
+        let managers = config.pointer("/metadata/managedFields").and_then(Value::as_array);
+        if managers.is_some_and(|managers| managers.iter().all(Value::is_object)) {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
         let force = context.info.query.flag("force");
@@ -96,7 +116,6 @@ impl Apply {
 
     /// The live object with the configuration applied and its managers brought up to date.
     pub fn transform(&self, target: &Target<'_>, part: Part, live: &Value) -> Result<Value, Status> {
-        super::patch::check_uid(target, &self.config, live)?;
         let versions = ResourceVersions::new(target, part);
         let object = self.apply_to(&versions, live, target.resource.first(), target)?;
         self.checked(target, object)
@@ -145,6 +164,7 @@ impl Apply {
     ) -> Result<Value, Status> {
         let of = versions.type_of(&self.by.api_version).unwrap_or(Type::Deduced);
         self.check_form(of)?;
+        self.check_live(of, live)?;
         let managers = managers_of(live);
         let time = corten_meta::time::rfc3339(target.context.now);
         let run =
@@ -161,6 +181,7 @@ impl Apply {
             }
         };
         let mut object = applied.object.unwrap_or_else(|| live.clone());
+        self.restore(versions, &mut object)?;
         if !object.get("metadata").is_some_and(Value::is_object) {
             object["metadata"] = serde_json::json!({});
         }
@@ -176,13 +197,48 @@ impl Apply {
             [one] => one.clone(),
             many => format!("errors:\n  {}", many.join("\n  ")),
         };
-        let (namespace, name) = (corten_meta::namespace(&self.config), corten_meta::name(&self.config));
-        let (version, kind) = (&self.by.api_version, self.config["kind"].as_str().unwrap_or_default());
-        // The core group has no name, but the place for one.
-        let version = if version.contains('/') { version.clone() } else { format!("/{version}") };
-        let message =
-            format!("failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): {text}");
+        let message = format!("failed to create typed patch object ({}): {text}", self.object());
         Err(Status { code: 500, message, ..Status::default() })
+    }
+
+    /// An item of the live object that cannot be told from the others cannot be merged with.
+    fn check_live(&self, of: Type<'_>, live: &Value) -> Result<(), Status> {
+        let errors = fields::check(of, live);
+        let nameless: Vec<&str> = errors.iter().map(String::as_str).filter(|e| e.contains(": element ")).collect();
+        let text = match nameless.as_slice() {
+            [] => return Ok(()),
+            [one] => (*one).to_owned(),
+            many => format!("errors:\n  {}", many.join("\n  ")),
+        };
+        let about = format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
+        // Nobody is known to own anything of such an object, so this is the first that fails.
+        let why = format!("failed to convert new object ({about}) to smd typed: {text}");
+        let message = format!("failed to create manager for existing fields: {why}");
+        Err(Status { code: 500, message, ..Status::default() })
+    }
+
+    /// The kind that the configuration is of; the core group has no name, but the place for one.
+    fn type_name(&self) -> String {
+        let (version, kind) = (&self.by.api_version, self.config["kind"].as_str().unwrap_or_default());
+        let version = if version.contains('/') { version.clone() } else { format!("/{version}") };
+        format!("{version}, Kind={kind}")
+    }
+
+    /// What the configuration is about, as errors name it.
+    fn object(&self) -> String {
+        let name = if self.is_named { corten_meta::name(&self.config) } else { "" };
+        format!("{}/{name}; {}", corten_meta::namespace(&self.config), self.type_name())
+    }
+
+    /// Makes the result a value of its type.
+    fn restore(&self, versions: &dyn Versions, object: &mut Value) -> Result<(), Status> {
+        let Some(Type::Struct(of)) = versions.type_of(&self.by.api_version) else { return Ok(()) };
+        corten_api::schema::restore(&of.name, object).map_err(|why| {
+            let (about, kind) = (self.object(), self.type_name());
+            let why = format!("unable to convert unstructured object to {kind}: {why}");
+            let message = format!("failed to convert new object ({about}) to proper version: {why}");
+            Status { code: 500, message, ..Status::default() }
+        })
     }
 
     /// What kubectl applied from the client's side and nobody changed since: it may take that over without force.

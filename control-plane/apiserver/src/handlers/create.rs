@@ -119,12 +119,13 @@ async fn dry_create(target: &Target<'_>, object: &Value) -> Result<Arc<Object>, 
     Object::from_value(object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
 }
 
-/// The namespace of the path is the object's; a body that says another is refused.
+/// The namespace of the path is the object's; a body that says another is refused. What is in no namespace stays so,
+/// whatever the body says.
 pub fn check_namespace(target: &Target<'_>, object: &mut Value) -> Result<(), Status> {
     let given = corten_meta::namespace(object);
     if !target.resource.kind.namespaced {
-        if !given.is_empty() {
-            return Err(Status::bad_request("namespace cannot be specified for a cluster-scoped resource".to_owned()));
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("namespace");
         }
         return Ok(());
     }

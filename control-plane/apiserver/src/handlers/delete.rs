@@ -36,6 +36,8 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     pub resource_version: Option<String>,
     pub dry_run: bool,
+    /// Whether the old way of asking for dependents to go was used, of which an answer tells that it takes time.
+    pub cascades: bool,
     /// Whether admission has been asked already, about what leads to this deletion.
     pub admitted: bool,
 }
@@ -61,6 +63,7 @@ impl DeleteOptions {
             uid: text("/preconditions/uid"),
             resource_version: text("/preconditions/resourceVersion"),
             dry_run: options["dryRun"].as_array().is_some_and(|d| d.iter().any(|v| v == "All")),
+            cascades: orphan == Some(false),
             admitted: false,
         })
     }
@@ -152,7 +155,8 @@ pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     let context = target.context;
     if !deleted.gone || target.resource.kind.rules.returns_deleted {
         let kind = &target.resource.kind;
-        return Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &deleted.object));
+        let code = if !deleted.gone && options.cascades { StatusCode::ACCEPTED } else { StatusCode::OK };
+        return Ok(response::object(context.accept, context.include_object(), code, kind, &deleted.object));
     }
     let header = &deleted.object.header;
     let status = Status::deleted(&target.resource.group_resource(), &header.name, &header.uid);
@@ -169,8 +173,13 @@ fn warn(target: &Target<'_>, options: &DeleteOptions) {
 
 /// Deletes every object that the query selects, and answers with them as they were.
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let page = list::page(target).await?;
-    let options = DeleteOptions::read(target, bytes)?;
+    let options = DeleteOptions::read(target, bytes);
+    let page = match list::page(target).await {
+        // What is to be listed is read before the options, but listed after them.
+        Err(status) if status.code != StatusCode::BAD_REQUEST.as_u16() => return Err(options.err().unwrap_or(status)),
+        page => page?,
+    };
+    let options = options?;
     warn(target, &options);
     let one = |object: Arc<Object>| {
         let options = &options;

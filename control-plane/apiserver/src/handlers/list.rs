@@ -108,9 +108,11 @@ pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
     let asked = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
     // Any state will do, so the cache answers, which has all of it: there are no pages.
     let limit = if asked == Some(0) { 0 } else { limit };
-    // A page of a revision is a page of that revision, unless the client says that a later one will do.
+    // A page of a revision is a page of that revision, unless the client says that a later one will do. What is deleted
+    // together is read in pages.
+    let is_paged = limit > 0 || target.context.info.verb == "deletecollection";
     let exact = match query.get("resourceVersionMatch") {
-        None => limit > 0 && asked.is_some(),
+        None => is_paged && asked.is_some_and(|revision| revision > 0),
         Some(matching) => matching == "Exact",
     };
     if exact && let Some(revision) = asked {

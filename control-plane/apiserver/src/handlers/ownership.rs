@@ -266,6 +266,10 @@ fn filter(target: &Target<'_>, part: Part) -> Filter {
         // Upstream forgets to say here what it leaves alone.
         (_, Some(Role::EphemeralContainers | Role::Resize)) => Filter::All,
         (_, Some(Role::Approval)) => without(&[&["spec"], &["status", "certificate"]]),
+        // What is approved is told through another subresource.
+        (Part::Status, _) if kind.subresources.iter().any(|s| s.role == Role::Approval) => {
+            without(&[&["spec"], &["status", "conditions"]])
+        }
         (Part::Status, _) if kind.is_custom() || kind.rules.status_keeps_metadata => {
             without(&[&["spec"], &["metadata"]])
         }

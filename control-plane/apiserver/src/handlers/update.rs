@@ -172,6 +172,11 @@ impl<'a> Change<'a> {
         Change { create: Create::Apply(create), ..self }
     }
 
+    /// A patch, unlike an update, makes no condition of a uid: it would change it, which is for validation to refuse.
+    fn would_change_uid(&self, target: &Target<'_>) -> bool {
+        self.view.is_none() && target.context.info.verb == "patch"
+    }
+
     /// The wanted object, and what is set apart of the one that stands.
     fn transformed(&self, kind: &corten_api::Kind, old: &mut Value) -> Result<(Value, Option<Apart>), Status> {
         if !self.spares_rest || self.part != Part::Status || kind.is_custom() {
@@ -256,7 +261,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     let served = target.resource.serve(current).await?;
     let mut old = served.value();
     let (mut new, apart) = change.transformed(&target.resource.kind, &mut old)?;
-    check_preconditions(target, &new, &old)?;
+    check_preconditions(target, change, &new, &old)?;
     create::check_namespace(target, &mut new)?;
     let lost = prepare(target, change, &mut new, &mut old, apart);
     if let Some(narrow) = change.narrow {
@@ -362,7 +367,7 @@ async fn admitted_as(
 }
 
 /// resourceVersion and uid of the new object are what its author believes to change.
-fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<(), Status> {
+fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), Status> {
     let resource = target.resource.group_resource();
     let version = corten_meta::resource_version(new);
     if version.is_empty() || version == "0" {
@@ -381,7 +386,7 @@ fn check_preconditions(target: &Target<'_>, new: &Value, old: &Value) -> Result<
         ));
     }
     let (uid, actual) = (corten_meta::uid(new), corten_meta::uid(old));
-    if !uid.is_empty() && uid != actual {
+    if !uid.is_empty() && uid != actual && !change.would_change_uid(target) {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
         return Err(Status::conflict(&resource, target.name, &why));
     }
@@ -394,7 +399,11 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     let part = change.part;
     let kind = &target.resource.kind;
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        let before = old.get("metadata").and_then(|before| before.get("uid"));
+        if !change.would_change_uid(target) || metadata.get("uid").is_none_or(|uid| uid == "") {
+            before.map(|uid| metadata.insert("uid".to_owned(), uid.clone()));
+        }
+        for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
             match old.get("metadata").and_then(Value::as_object) {
                 Some(before) => restore(metadata, before, field),
                 None => {

@@ -1,6 +1,6 @@
 //! `eviction`: a deletion that asks the disruption budgets first.
 
-use corten_meta::{Selector, Status, Value};
+use corten_meta::{GroupResource, Selector, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
@@ -140,16 +140,108 @@ fn disrupt(target: &Target<'_>, budget: &Value, pod: &str, ready: bool) -> Resul
     }
     let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object).map_or(0, serde_json::Map::len);
     let allowed = number("/status/disruptionsAllowed");
-    if allowed <= 0 || disrupted > MAX_DISRUPTED_PODS {
-        let (desired, current) = (number("/status/desiredHealthy"), number("/status/currentHealthy"));
-        let why = format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently");
+    let forbidden = |why: &str| {
+        let resource = GroupResource { group: "policy".to_owned(), resource: "poddisruptionbudget".to_owned() };
+        Err(Status::forbidden(&resource, name, why))
+    };
+    if allowed < 0 {
+        return forbidden("pdb disruptions allowed is negative");
+    }
+    if disrupted > MAX_DISRUPTED_PODS {
+        return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+    }
+    if allowed == 0 {
         // Nobody knows when that changes: a client that would wait and ask again is not told to.
-        return refused(why, 0);
+        return refused(why_none(budget), 0);
     }
     let mut new = budget.clone();
     corten_meta::set(&mut new, "/status/disruptionsAllowed", (allowed - 1).into());
     let key = pod.replace('~', "~0").replace('/', "~1");
     let now = corten_meta::time::rfc3339(target.context.now);
+    if allowed == 1 {
+        set_insufficient(&mut new, &now);
+    }
     corten_meta::set(&mut new, &format!("/status/disruptedPods/{key}"), now.into());
     Ok(new)
+}
+
+/// The condition that says whether a budget allows disruptions.
+const ALLOWED: &str = "DisruptionAllowed";
+
+/// Why a budget allows no disruption. What a controller says that failed counts for more than the numbers it left.
+fn why_none(budget: &Value) -> String {
+    let name = corten_meta::name(budget);
+    let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let (desired, current) = (number("/status/desiredHealthy"), number("/status/currentHealthy"));
+    let conditions = budget.pointer("/status/conditions").and_then(Value::as_array);
+    let condition = conditions.into_iter().flatten().find(|c| c["type"] == ALLOWED && c["status"] == "False");
+    let text = |field: &str| condition.and_then(|c| c[field].as_str()).unwrap_or_default();
+    let (reason, message) = (text("reason"), text("message"));
+    let not_allowed = format!("The disruption budget {name} does not allow evicting pods currently");
+    match message {
+        message if reason == "SyncFailed" && !message.is_empty() => {
+            format!("{not_allowed} because it failed sync: {message}")
+        }
+        _ if current <= desired => {
+            format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently")
+        }
+        "" => not_allowed,
+        message => format!("{not_allowed} ({reason}): {message}"),
+    }
+}
+
+/// The last disruption that a budget allowed is spent, and its condition says so.
+fn set_insufficient(budget: &mut Value, now: &str) {
+    let observed = budget.pointer("/status/observedGeneration").cloned();
+    let Some(status) = budget.get_mut("status").and_then(Value::as_object_mut) else { return };
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    let at = conditions.iter().position(|c| c["type"] == ALLOWED);
+    let since =
+        at.map(|at| &conditions[at]).filter(|c| c["status"] == "False").map(|c| c["lastTransitionTime"].clone());
+    let mut condition = json!({ "type": ALLOWED, "status": "False", "reason": "InsufficientPods", "message": "",
+                                "lastTransitionTime": since.unwrap_or_else(|| now.into()) });
+    if let Some(observed) = observed {
+        condition["observedGeneration"] = observed;
+    }
+    match at {
+        Some(at) => conditions[at] = condition,
+        None => conditions.push(condition),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(reason: &str, current: i64) -> Value {
+        json!({ "metadata": { "name": "b" }, "status": { "desiredHealthy": 2, "currentHealthy": current,
+            "observedGeneration": 3, "conditions": [
+            { "type": ALLOWED, "status": "False", "reason": reason, "message": "no scale", "lastTransitionTime": "t" } ] } })
+    }
+
+    #[test]
+    fn a_budget_says_why_it_allows_nothing() {
+        let not_allowed = "The disruption budget b does not allow evicting pods currently";
+        for (reason, current, wanted) in [
+            ("SyncFailed", 1, format!("{not_allowed} because it failed sync: no scale")),
+            ("Other", 1, "The disruption budget b needs 2 healthy pods and has 1 currently".to_owned()),
+            ("Other", 3, format!("{not_allowed} (Other): no scale")),
+        ] {
+            assert_eq!(why_none(&budget(reason, current)), wanted);
+        }
+        let silent = json!({ "metadata": { "name": "b" }, "status": { "desiredHealthy": 1, "currentHealthy": 2 } });
+        assert_eq!(why_none(&silent), not_allowed);
+    }
+
+    #[test]
+    fn the_last_disruption_changes_the_condition() {
+        let mut known = budget("Other", 3);
+        set_insufficient(&mut known, "now");
+        let condition = &known["status"]["conditions"][0];
+        assert_eq!((&condition["reason"], &condition["lastTransitionTime"]), (&json!("InsufficientPods"), &json!("t")));
+        let mut new = json!({ "status": {} });
+        set_insufficient(&mut new, "now");
+        assert_eq!(new["status"]["conditions"][0]["lastTransitionTime"], "now");
+    }
 }

@@ -105,7 +105,7 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
             let kind = &target.resource.kind;
             let apply = Apply::decode(target, bytes, &kind.api_version(), &kind.kind)?;
             let transform: &Transform<'_> = &|old| {
-                let applied = apply.transform(target, part, old)?;
+                let applied = apply.as_ref().map_err(Status::clone)?.transform(target, part, old)?;
                 let managers = managers_of(&applied);
                 let mut object = merge(applied, old)?;
                 set_managers(&mut object, managers);

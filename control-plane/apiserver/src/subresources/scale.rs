@@ -46,7 +46,7 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
         }
         _ if is_apply(target) => {
             let patch = Apply::decode(target, bytes, SCALE.api_version, SCALE.kind)?;
-            write(target, &paths, &|old| applied(target, &paths, old, &patch)).await?
+            write(target, &paths, &|old| applied(target, &paths, old, patch.as_ref().map_err(Status::clone)?)).await?
         }
         _ => {
             let patch = Patch::decode(target, bytes)?;
@@ -91,12 +91,24 @@ fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) 
     let scale = scale_of(paths, old);
     let by = Identity { api_version: SCALE.api_version.to_owned(), ..identity(target, Operation::Update) };
     let time = corten_meta::time::rfc3339(target.context.now);
-    let managers = fields::update(&ScaleVersion, &scale, &wanted, to_scale(target, paths, &before), &by, &time);
+    let (from, to) = (without_zero(&scale), without_zero(&wanted));
+    let managers = fields::update(&ScaleVersion, &from, &to, to_scale(target, paths, &before), &by, &time);
     let mut new = apply(paths, old, &wanted)?;
     if !before.is_empty() {
         set_managers(&mut new, to_parent(target, paths, before, managers));
     }
     Ok(new)
+}
+
+/// A scale as upstream writes it: no replicas are not written, so nobody owns them.
+fn without_zero(scale: &Value) -> Value {
+    let mut scale = scale.clone();
+    if scale["spec"]["replicas"] == 0
+        && let Some(spec) = scale["spec"].as_object_mut()
+    {
+        spec.remove("replicas");
+    }
+    scale
 }
 
 /// The parent with an applied scale.

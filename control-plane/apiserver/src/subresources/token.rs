@@ -69,6 +69,9 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     request["metadata"] = json!({ "name": target.name, "namespace": target.namespace, "uid": account.header.uid,
                                   "creationTimestamp": corten_meta::time::rfc3339(now) });
     corten_meta::set(&mut request, "/spec/expirationSeconds", seconds.into());
+    if let Some(reference) = request.pointer_mut("/spec/boundObjectRef").and_then(Value::as_object_mut) {
+        reference.retain(|_, value| *value != "");
+    }
     own_answer(target, REQUEST.schema, &mut request);
     corten_meta::set(&mut request, "/spec/audiences", json!(audiences));
     if request.pointer("/spec/boundObjectRef").is_none() {
@@ -126,7 +129,9 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
         return Ok((None, None));
     };
     let text = |key: &str| reference[key].as_str().unwrap_or_default();
-    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    // What cannot be read as a version is as good as none.
+    let version = Some(text("apiVersion")).filter(|version| version.matches('/').count() < 2).unwrap_or_default();
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
     let (claim, plural, namespace) = match (group, text("kind")) {
         ("", "Pod") => ("pod", "pods", target.namespace),
         ("", "Secret") => ("secret", "secrets", target.namespace),

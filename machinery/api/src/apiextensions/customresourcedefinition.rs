@@ -23,7 +23,6 @@ pub fn kind() -> Kind {
         .category("api-extensions")
         .status()
         .status_without_rows()
-        .status_keeps_metadata()
         .generation()
         .conditional_update()
         .marked_by_time()
@@ -112,16 +111,16 @@ impl Behaviour for CustomResourceDefinition {
     }
 
     fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        super::validation::validate_approval(object, None)
+        super::validation::validate_rest(object, None)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = super::validation::validate_approval(new, Some(old));
+        let mut errors = Vec::new();
         let established = list(old, "/status/conditions")
             .iter()
             .any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");
         let fixed: &[&str] =
-            if established { &["group", "scope", "names/kind", "names/plural"] } else { &["group", "names/plural"] };
+            if established { &["scope", "names/kind", "group", "names/plural"] } else { &["group", "names/plural"] };
         for field in fixed {
             let pointer = format!("/spec/{field}");
             if new.pointer(&pointer) != old.pointer(&pointer) {
@@ -130,6 +129,7 @@ impl Behaviour for CustomResourceDefinition {
                 errors.push(FieldError::invalid(&path, value, "field is immutable"));
             }
         }
+        errors.extend(super::validation::validate_rest(new, Some(old)));
         errors
     }
 

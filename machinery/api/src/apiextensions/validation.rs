@@ -40,11 +40,23 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
         errors.push(FieldError::invalid(&path, "", "may only be set when validations.schema is included"));
     }
     validate_conversion(&spec.get("conversion"), &mut errors);
-    validate_stored_versions(&object, &mut errors);
-    if spec.get("preserveUnknownFields").is_true() {
+    errors
+}
+
+/// What is asked of a definition after its spec, and after what of it may not change.
+pub(super) fn validate_rest(object: &Value, old: Option<&Value>) -> Errors {
+    let mut errors = Errors::new();
+    validate_stored_versions(&At::object(object), &mut errors);
+    errors.extend(validate_approval(object, old));
+    let preserves = At::object(object).get("spec").get("preserveUnknownFields");
+    if preserves.is_true() {
         let detail =
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
-        errors.push(spec.get("preserveUnknownFields").invalid(detail));
+        errors.push(preserves.invalid(detail));
+    }
+    if let Some(old) = old {
+        let before = validate_rest(old, None);
+        errors.retain(|error| !before.contains(error));
     }
     errors
 }
@@ -298,7 +310,7 @@ fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
 }
 
 /// Names in the groups of the community need its approval, which is told by an annotation.
-pub(super) fn validate_approval(object: &Value, old: Option<&Value>) -> Errors {
+fn validate_approval(object: &Value, old: Option<&Value>) -> Errors {
     const ANNOTATION: &str = "api-approved.kubernetes.io";
     let group = object["spec"]["group"].as_str().unwrap_or_default();
     let protected = ["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}")));

@@ -48,15 +48,20 @@ impl Behaviour for DaemonSet {
         default_template(object, "/spec/template");
     }
 
-    /// The revision of the template is counted in an annotation.
+    /// The revision of the template is counted in an annotation, which a new object may begin with any number.
     fn prepare_create(&self, object: &mut Value) {
-        set_template_generation(object, 1);
+        let given = object_template_generation(object);
+        set_template_generation(object, given.max(1));
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         let before = object_template_generation(old);
         let changed = new.pointer("/spec/template") != old.pointer("/spec/template");
         set_template_generation(new, if changed { before + 1 } else { before });
+    }
+
+    fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
+        set_template_generation(new, object_template_generation(old));
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

@@ -120,12 +120,10 @@ struct Check<'v> {
 
 /// The schemas of definitions. Where one of these stands, three types may hold something else instead.
 const SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
-/// A struct without fields, which the table cannot tell from an object of any shape.
-const EMPTY_STRUCT: &str = "CustomResourceSubresourceStatus";
 
 impl<'v> Check<'v> {
     fn object(&mut self, t: &'static Type, value: &'v Value) {
-        if let Some(scalar) = t.scalar.as_ref().filter(|_| t.short_name() != EMPTY_STRUCT) {
+        if let Some(scalar) = t.scalar.as_ref().filter(|_| !t.is_empty_struct()) {
             if let Some(instead) = t.short_name().strip_prefix("JSONSchemaPropsOr") {
                 return self.schema_or(instead, value);
             }
@@ -324,7 +322,7 @@ fn push_name(path: &mut String, name: &str) {
 
 /// Where base64 text stops being base64, counted as upstream's decoder counts: line breaks are skipped,
 /// and a group that ends too early is reported at its start.
-fn illegal_base64(text: &str) -> Option<usize> {
+pub(super) fn illegal_base64(text: &str) -> Option<usize> {
     let mut group = Vec::new();
     for (at, byte) in text.bytes().enumerate().filter(|(_, b)| !matches!(b, b'\n' | b'\r')) {
         let padded = group.iter().any(|(_, b)| *b == b'=');
@@ -369,7 +367,7 @@ fn fits(format: &str, value: &Value) -> bool {
 }
 
 /// The decoder's word for a JSON value.
-fn json_kind(value: &Value) -> &'static str {
+pub(super) fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -399,7 +397,7 @@ fn go_item(kind: &FieldType) -> String {
     }
 }
 
-fn go_scalar(kind: &FieldType) -> &'static str {
+pub(super) fn go_scalar(kind: &FieldType) -> &'static str {
     match kind {
         FieldType::String => "string",
         FieldType::Integer("int64") => "int64",

@@ -9,7 +9,9 @@ mod fields;
 mod gated;
 mod places;
 mod printed;
+mod restore;
 mod table;
+mod written;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -22,6 +24,8 @@ pub use gated::drop_gated;
 pub use places::insert_errors;
 pub use printed::print_values;
 pub(crate) use printed::{difference, print_value};
+pub use restore::restore;
+pub use written::written;
 
 /// All types, by name and by number.
 pub struct Schema {
@@ -162,6 +166,11 @@ impl Type {
     /// The fields in the order in which upstream's struct declares them.
     pub fn declared(&self) -> impl Iterator<Item = &Field> {
         self.declared.iter().map(|at| &self.fields[*at])
+    }
+
+    /// A struct without fields, which the table cannot tell from an object of any shape.
+    fn is_empty_struct(&self) -> bool {
+        self.short_name() == "CustomResourceSubresourceStatus"
     }
 
     /// The name without its package.

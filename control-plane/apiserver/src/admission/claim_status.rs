@@ -1,0 +1,205 @@
+//! Who may write which part of the status of a ResourceClaim.
+//!
+//! To bind a claim (its allocation, whom it is reserved for) takes the right to `resourceclaims/binding`, and to report
+//! on the devices of a driver the right to `resourceclaims/driver` under the driver's name: for one's own node, or for
+//! any. Neither subresource is served. It stands among the plugins because it asks the authorizers; what only a webhook
+//! can answer is asked where there is time to wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use corten_meta::{FieldError, Path, Status, Value};
+use futures::future::BoxFuture;
+
+use super::{Attributes, Operation, Plugin};
+use crate::authentication::User;
+use crate::authorization::{self, authorize, authorize_now, forbidden};
+
+/// Verbs for a claim that is allocated to the node of the ServiceAccount's own pod, and for any other.
+const ASSOCIATED: &str = "associated-node:";
+const ARBITRARY: &str = "arbitrary-node:";
+const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
+pub struct ClaimStatus;
+
+/// A right that a change takes: that to one of the verbs.
+struct Question {
+    path: Path,
+    changed: &'static str,
+    subresource: &'static str,
+    verbs: Vec<String>,
+    namespace: String,
+    name: String,
+}
+
+impl Question {
+    fn attributes<'a>(&'a self, user: &'a User, verb: &'a str) -> authorization::Attributes<'a> {
+        authorization::Attributes {
+            group: "resource.k8s.io",
+            version: "v1",
+            resource: "resourceclaims",
+            subresource: self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+            ..authorization::Attributes::resource(user, verb)
+        }
+    }
+
+    fn refusal(&self, user: &User, reason: &str) -> FieldError {
+        let why = forbidden(&self.attributes(user, &self.verbs[0]), reason).message;
+        let verbs = match self.subresource {
+            "binding" => self.verbs[0].clone(),
+            _ => format!("[{}]", self.verbs.join(" ")),
+        };
+        let (changed, subresource) = (self.changed, self.subresource);
+        let detail = format!(
+            "changing {changed} requires resource=\"resourceclaims/{subresource}\", verb=\"{verbs}\" permission: {why}"
+        );
+        FieldError::forbidden(&self.path, detail)
+    }
+
+    /// The answer if it can be given at once: nothing if the change is allowed.
+    fn answer(&self, a: &Attributes<'_>) -> Option<Option<FieldError>> {
+        let (server, user) = (a.target.server, &a.target.context.user);
+        let mut first = None;
+        for verb in &self.verbs {
+            match authorize_now(server, &self.attributes(user, verb))? {
+                Ok(_) => return Some(None),
+                Err(reason) => first = first.or(Some(reason)),
+            }
+        }
+        Some(Some(self.refusal(user, &first.unwrap_or_default())))
+    }
+
+    async fn ask(&self, a: &Attributes<'_>) -> Result<(), FieldError> {
+        let (server, user) = (a.target.server, &a.target.context.user);
+        let mut first = None;
+        for verb in &self.verbs {
+            match authorize(server, &self.attributes(user, verb)).await {
+                Ok(_) => return Ok(()),
+                Err(reason) => first = first.or(Some(reason)),
+            }
+        }
+        Err(self.refusal(user, &first.unwrap_or_default()))
+    }
+}
+
+impl Plugin for ClaimStatus {
+    fn name(&self) -> &'static str {
+        "ClaimStatus"
+    }
+
+    fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
+        questions(a).iter().filter_map(|question| question.answer(a).flatten()).collect()
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async {
+            for question in questions(a).iter().filter(|question| question.answer(a).is_none()) {
+                if let Err(error) = question.ask(a).await {
+                    return Err(Status::invalid(&a.target.resource.group_kind(), a.name(), vec![error]));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The rights that a write of a claim's status takes.
+fn questions(a: &Attributes<'_>) -> Vec<Question> {
+    let Some(old) = a.old.as_deref().filter(|_| a.operation == Operation::Update) else { return Vec::new() };
+    if !a.is("resource.k8s.io", "resourceclaims", "status") {
+        return Vec::new();
+    }
+    let (new, old) = (&a.object["status"], &old["status"]);
+    let (status, verb) = (Path::root("status"), &a.target.context.info.verb);
+    let mut questions = Vec::new();
+    if new["allocation"] != old["allocation"] || new["reservedFor"] != old["reservedFor"] {
+        questions.push(Question {
+            path: status.child("allocation"),
+            changed: "status.allocation or status.reservedFor",
+            subresource: "binding",
+            verbs: vec![verb.clone()],
+            namespace: String::new(),
+            name: String::new(),
+        });
+    }
+    if new["allocation"].is_object() {
+        let is_own = is_on_own_node(&a.target.context.user, &new["allocation"]);
+        let prefixes: &[&str] = if is_own { &[ASSOCIATED, ARBITRARY] } else { &[ARBITRARY] };
+        let verbs: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{verb}")).collect();
+        questions.extend(changed_drivers(new, old).into_iter().map(|name| Question {
+            path: status.child("devices"),
+            changed: "status.devices",
+            subresource: "driver",
+            verbs: verbs.clone(),
+            namespace: a.target.namespace.to_owned(),
+            name,
+        }));
+    }
+    questions
+}
+
+/// The drivers of whose devices a status says something else than before.
+fn changed_drivers(new: &Value, old: &Value) -> BTreeSet<String> {
+    let devices = |status: &Value| -> BTreeMap<[String; 4], Value> {
+        let text = |device: &Value, field: &str| device[field].as_str().unwrap_or_default().to_owned();
+        let key = |device: &Value| ["driver", "pool", "device", "shareID"].map(|field| text(device, field));
+        let list = status["devices"].as_array();
+        list.into_iter().flatten().map(|device| (key(device), device.clone())).collect()
+    };
+    let (new, old) = (devices(new), devices(old));
+    let changed = new.iter().filter(|(key, device)| old.get(*key) != Some(device));
+    let removed = old.iter().filter(|(key, _)| !new.contains_key(*key));
+    changed.chain(removed).map(|(key, _)| key[0].clone()).collect()
+}
+
+/// Whether a claim is allocated to one node, and that is the node of the pod that the ServiceAccount acts for.
+fn is_on_own_node(user: &User, allocation: &Value) -> bool {
+    let terms = allocation["nodeSelector"]["nodeSelectorTerms"].as_array();
+    let Some([term]) = terms.map(Vec::as_slice) else { return false };
+    let fields = term["matchFields"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let expressions = term["matchExpressions"].as_array().map_or(0, Vec::len);
+    let ([field], 0) = (fields, expressions) else { return false };
+    let is_name = field["key"] == "metadata.name" && field["operator"] == "In";
+    let values = field["values"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let nodes = user.extra.get(NODE_NAME).map(Vec::as_slice).unwrap_or_default();
+    let is_account = user.name.starts_with("system:serviceaccount:");
+    matches!((values, nodes), ([value], [node]) if is_name && is_account && value.as_str() == Some(node.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn drivers_are_asked_for_where_their_devices_change() {
+        let device = |driver: &str, ready: bool| json!({"driver": driver, "pool": "p", "device": "d", "data": ready});
+        let status = |devices: &[Value]| json!({ "devices": devices });
+        let (a, b) = (device("a", true), device("b", true));
+        for (new, old, wanted) in [
+            (status(&[a.clone()]), status(&[a.clone()]), vec![]),
+            (status(&[a.clone(), b.clone()]), status(&[a.clone()]), vec!["b"]),
+            (status(&[device("a", false)]), status(&[a.clone(), b.clone()]), vec!["a", "b"]),
+            (json!({}), json!({}), vec![]),
+        ] {
+            assert_eq!(changed_drivers(&new, &old).into_iter().collect::<Vec<_>>(), wanted, "{new} {old}");
+        }
+    }
+
+    #[test]
+    fn a_pods_own_node_is_the_one_that_its_claim_is_allocated_to() {
+        let allocation = |values: Value| {
+            let field = json!({"key": "metadata.name", "operator": "In", "values": values});
+            json!({"nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}})
+        };
+        let mut user = User::new("system:serviceaccount:a:b", &[]);
+        assert!(!is_on_own_node(&user, &allocation(json!(["n1"]))));
+        user.extra.insert(NODE_NAME.to_owned(), vec!["n1".to_owned()]);
+        assert!(is_on_own_node(&user, &allocation(json!(["n1"]))));
+        assert!(!is_on_own_node(&user, &allocation(json!(["n2"]))));
+        assert!(!is_on_own_node(&user, &allocation(json!(["n1", "n2"]))));
+        assert!(!is_on_own_node(&User { name: "x".to_owned(), ..user }, &allocation(json!(["n1"]))));
+    }
+}

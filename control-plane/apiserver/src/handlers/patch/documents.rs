@@ -1,0 +1,181 @@
+//! Reads the document of a patch, in the words of upstream for each form of patch. Pure.
+
+use corten_meta::{Status, Value};
+
+use super::Form;
+
+/// The most operations of a JSON patch.
+const MAX_OPERATIONS: usize = 10_000;
+
+/// The document, and what a strict reader objects to in it.
+pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<(Value, Vec<String>), Status> {
+    let decoded = corten_meta::decode_json(bytes, is_strict)
+        .map_err(|e| corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string()));
+    // Whoever does not look closely leaves the rest to the one who applies it.
+    let refuse = |why: String| match (form, is_strict) {
+        (Form::Strategic, _) | (Form::Json, false) => Status::bad_request(why),
+        (_, true) => Status::bad_request(format!("error decoding patch: {why}")),
+        (Form::Merge, false) => Status::bad_request("Invalid JSON Patch"),
+    };
+    let decoded = decoded.map_err(refuse)?;
+    let duplicates = decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+    let mut value = decoded.value;
+    if form == Form::Json {
+        // An operation that is null has nothing in it.
+        let operations = value.as_array_mut().into_iter().flatten().filter(|operation| operation.is_null());
+        operations.for_each(|operation| *operation = Value::Object(serde_json::Map::new()));
+    }
+    match (form, &value) {
+        (Form::Json, Value::Null) => Ok((Value::Array(Vec::new()), Vec::new())),
+        (Form::Json, Value::Array(operations)) => {
+            check_operations(operations, is_strict).map_err(refuse)?;
+            if operations.len() > MAX_OPERATIONS {
+                let got = operations.len();
+                let message = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {got}");
+                return Err(Status::request_too_large(&message));
+            }
+            let unknown = if is_strict { unknown_members(operations) } else { Vec::new() };
+            let complaints = match unknown.is_empty() {
+                true => duplicates.collect(),
+                false => corten_meta::codec::strict_complaints(bytes, &unknown),
+            };
+            Ok((value, complaints.into_iter().map(|complaint| format!("json patch {complaint}")).collect()))
+        }
+        (Form::Merge, Value::Null) => Err(Status::bad_request("Invalid JSON Patch")),
+        (Form::Strategic, Value::Null) => Ok((Value::Object(serde_json::Map::new()), Vec::new())),
+        (Form::Merge | Form::Strategic, Value::Object(_)) => {
+            let complaints = duplicates.collect();
+            Ok((value, complaints))
+        }
+        // It takes the place of the object, which it cannot.
+        (Form::Merge, Value::Array(_)) if !is_strict => Ok((value, Vec::new())),
+        (form, other) => {
+            let wanted = match (form, is_strict) {
+                (Form::Json, true) => "[]handlers.jsonPatchOp",
+                (Form::Json, false) => "jsonpatch.Patch",
+                _ => "map[string]interface {}",
+            };
+            Err(refuse(format!("json: cannot unmarshal {} into Go value of type {wanted}", kind_of(other))))
+        }
+    }
+}
+
+/// The members of an operation that are text.
+const TEXTS: [&str; 3] = ["op", "path", "from"];
+
+fn check_operations(operations: &[Value], is_strict: bool) -> Result<(), String> {
+    for operation in operations {
+        match operation {
+            Value::Object(members) if is_strict => {
+                for (name, value) in members {
+                    if TEXTS.contains(&name.as_str()) && !value.is_string() && !value.is_null() {
+                        let found = kind_of(value);
+                        return Err(format!(
+                            "json: cannot unmarshal {found} into Go struct field jsonPatchOp.{name} of type string"
+                        ));
+                    }
+                }
+            }
+            Value::Object(_) => {}
+            other => {
+                let wanted = if is_strict { "handlers.jsonPatchOp" } else { "jsonpatch.Operation" };
+                return Err(format!("json: cannot unmarshal {} into Go value of type {wanted}", kind_of(other)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The paths of members that no operation has.
+fn unknown_members(operations: &[Value]) -> Vec<String> {
+    let members = operations.iter().enumerate().filter_map(|(at, operation)| Some((at, operation.as_object()?)));
+    let paths = members.flat_map(|(at, members)| members.keys().map(move |name| (at, name)));
+    let unknown = paths.filter(|(_, name)| name.as_str() != "value" && !TEXTS.contains(&name.as_str()));
+    unknown.map(|(at, name)| format!("[{at}].{name}")).collect()
+}
+
+/// The places that the operations of a JSON patch look into, as an object of objects.
+pub(super) fn touched(operations: &[Value]) -> Value {
+    let mut touched = Value::Object(serde_json::Map::new());
+    let pointers = operations.iter().flat_map(|operation| ["from", "path"].map(|member| operation[member].as_str()));
+    for pointer in pointers.flatten() {
+        let steps: Vec<String> =
+            pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~")).collect();
+        let Some((last, containers)) = steps.split_last() else { continue };
+        let mut here = &mut touched;
+        for step in containers {
+            if !here.is_object() {
+                break;
+            }
+            here = &mut here[step.as_str()];
+            if here.is_null() {
+                *here = Value::Object(serde_json::Map::new());
+            }
+        }
+        if here.is_object() && here[last.as_str()].is_null() {
+            here[last.as_str()] = Value::Bool(true);
+        }
+    }
+    touched
+}
+
+/// The decoder's word for a value that is not what it should be.
+pub fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        Value::Null | Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_document_is_told_as_upstream_tells_it() {
+        for (form, text, is_strict, wanted) in [
+            (
+                Form::Json,
+                r#"[{"op": 5}]"#,
+                true,
+                "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string",
+            ),
+            (
+                Form::Json,
+                r#"["x"]"#,
+                true,
+                "error decoding patch: json: cannot unmarshal string into Go value of type handlers.jsonPatchOp",
+            ),
+            (Form::Json, "[5]", false, "json: cannot unmarshal number into Go value of type jsonpatch.Operation"),
+            (Form::Json, "{}", false, "json: cannot unmarshal object into Go value of type jsonpatch.Patch"),
+            (
+                Form::Merge,
+                "[]",
+                true,
+                "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
+            ),
+            (Form::Merge, "null", true, "Invalid JSON Patch"),
+            (Form::Merge, "{", false, "Invalid JSON Patch"),
+            (Form::Strategic, "5", true, "json: cannot unmarshal number into Go value of type map[string]interface {}"),
+        ] {
+            let status = read(form, text.as_bytes(), is_strict).err().expect(text);
+            assert_eq!((status.code, status.message.as_str()), (400, wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_strict_reader_names_what_is_double_and_what_is_unknown() {
+        let complaints = |form, text: &str, is_strict| read(form, text.as_bytes(), is_strict).unwrap().1;
+        assert_eq!(
+            complaints(Form::Json, r#"[{"op": "test", "op": "add", "path": "/a", "odd": 1}]"#, true),
+            [r#"json patch duplicate field "[0].op""#, r#"json patch unknown field "[0].odd""#]
+        );
+        let twice = r#"{"spec": {"a": 1, "a": 2}}"#;
+        assert_eq!(complaints(Form::Merge, twice, true), [r#"duplicate field "spec.a""#]);
+        assert_eq!(complaints(Form::Strategic, twice, false), Vec::<String>::new());
+        assert_eq!(read(Form::Json, b"null", true).unwrap().0, serde_json::json!([]));
+    }
+}
