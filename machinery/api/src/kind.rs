@@ -68,6 +68,8 @@ pub struct Rules {
     pub status_keeps_metadata: bool,
     /// A write of status leaves the labels alone.
     pub status_keeps_labels: bool,
+    /// A write of status leaves alone who owns the object and when it goes.
+    pub status_keeps_owners: bool,
     /// A create may bring its status along (nodes register with theirs).
     pub status_on_create: bool,
     /// The spec is the server's to write, and nobody owns its fields.
@@ -289,6 +291,7 @@ impl Kind {
                 has_status: false,
                 status_keeps_metadata: false,
                 status_keeps_labels: false,
+                status_keeps_owners: false,
                 is_spec_reset: false,
                 status_on_create: false,
                 generation: false,
@@ -631,6 +634,12 @@ impl Kind {
     #[must_use]
     pub fn name_rule(mut self, rule: NameRule) -> Kind {
         self.rules.name_rule = rule;
+        self
+    }
+
+    #[must_use]
+    pub fn status_keeps_owners(mut self) -> Kind {
+        self.rules.status_keeps_owners = true;
         self
     }
 

@@ -157,8 +157,8 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
                     kind => match item_element(items, kind, item) {
                         Ok(element) => element,
                         Err(why) => {
-                            errors.push(format!("{}: element {index}: {why}", show(path)));
-                            continue;
+                            // Without it not even a place inside can be told, so upstream looks no further.
+                            return errors.push(format!("{}: element {index}: {why}", show(path)));
                         }
                     },
                 };

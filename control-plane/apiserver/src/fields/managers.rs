@@ -39,10 +39,7 @@ impl Entry {
         let mut fields = vec![("manager", manager.as_str())];
         match operation {
             Operation::Apply => fields.push(("operation", "Apply")),
-            Operation::Update => {
-                fields.extend([("operation", "Update"), ("apiVersion", api_version.as_str())]);
-                fields.extend(self.time.as_deref().map(|time| ("time", time)));
-            }
+            Operation::Update => fields.extend([("operation", "Update"), ("apiVersion", api_version.as_str())]),
         }
         if !subresource.is_empty() {
             fields.push(("subresource", subresource));

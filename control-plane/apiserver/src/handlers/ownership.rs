@@ -274,6 +274,9 @@ fn filter(target: &Target<'_>, part: Part) -> Filter {
             without(&[&["spec"], &["metadata"]])
         }
         (Part::Status, _) if kind.rules.status_keeps_labels => without(&[&["spec"], &["metadata", "labels"]]),
+        (Part::Status, _) if kind.rules.status_keeps_owners => {
+            without(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
+        }
         (Part::Status, _) => without(&[&["spec"]]),
         _ if kind.rules.is_spec_reset => without(&[&["spec"], &["status"]]),
         _ if kind.rules.has_status => without(&[&["status"]]),

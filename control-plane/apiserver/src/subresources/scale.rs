@@ -67,13 +67,13 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
 }
 
 async fn write(target: &Target<'_>, paths: &ScalePaths, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
-    let view = AsScale(paths);
+    let view = AsScale(paths, target.resource.kind.is_custom());
     let change = Change::new(Part::Main, transform).owning(Ownership::Given).seen_as(&view);
     Ok(change.carry_out(target).await?.object().clone())
 }
 
 /// A parent as its scale: what admission is shown.
-struct AsScale<'a>(&'a ScalePaths);
+struct AsScale<'a>(&'a ScalePaths, bool);
 
 impl View for AsScale<'_> {
     fn show(&self, object: &Value) -> Value {
@@ -81,7 +81,7 @@ impl View for AsScale<'_> {
     }
 
     fn take(&self, object: Value, shown: &Value) -> Result<Value, Status> {
-        apply(self.0, &object, shown)
+        apply(self.0, self.1, &object, shown)
     }
 }
 
@@ -93,7 +93,7 @@ fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) 
     let time = corten_meta::time::rfc3339(target.context.now);
     let (from, to) = (without_zero(&scale), without_zero(&wanted));
     let managers = fields::update(&ScaleVersion, &from, &to, to_scale(target, paths, &before), &by, &time);
-    let mut new = apply(paths, old, &wanted)?;
+    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted)?;
     if !before.is_empty() {
         set_managers(&mut new, to_parent(target, paths, before, managers));
     }
@@ -119,7 +119,7 @@ fn applied(target: &Target<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) 
     let first = json!({ "apiVersion": SCALE.api_version, "kind": SCALE.kind });
     let wanted = checked_result(target, patch.apply_to(&ScaleVersion, &scale, &first, target)?, &SCALE)?;
     check_name(target, &wanted)?;
-    let mut new = apply(paths, old, &wanted)?;
+    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted)?;
     set_managers(&mut new, to_parent(target, paths, before, managers_of(&wanted)));
     Ok(new)
 }
@@ -187,9 +187,10 @@ impl Versions for ScaleVersion {
 }
 
 /// The parent with the replicas of the scale.
-fn apply(paths: &ScalePaths, old: &Value, scale: &Value) -> Result<Value, Status> {
+fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Result<Value, Status> {
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-    if replicas < 0 {
+    // A custom resource judges its replicas itself.
+    if replicas < 0 && !is_custom {
         let path = corten_meta::Path::root("spec").child("replicas");
         let error = corten_meta::FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
         let kind = corten_meta::GroupKind { group: "autoscaling".to_owned(), kind: "Scale".to_owned() };

@@ -30,6 +30,7 @@ pub fn kind() -> Kind {
         .proxy("PodProxyOptions")
         .sub("resize", Role::Resize, PART, ("", "", "Pod"))
         .status()
+        .status_keeps_owners()
         .generation()
         .graceful_delete()
         .selectable(&[
