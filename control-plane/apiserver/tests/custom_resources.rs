@@ -98,6 +98,9 @@ async fn a_definition_makes_a_resource() {
         send(&admin, "GET", WIDGETS, Default::default(), &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")])
             .await;
     assert_eq!(table.expect(200)["rows"][0]["cells"], json!(["w", 3]));
+    s.post(WIDGETS, json!({ "metadata": { "name": "bare" } })).await.expect(201);
+    let why = "Internal error occurred: the spec replicas field \".spec.size\" does not exist";
+    assert_eq!(s.get(&format!("{WIDGETS}/bare/scale")).await.message(500), why);
 }
 
 #[tokio::test]

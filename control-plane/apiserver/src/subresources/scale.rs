@@ -60,7 +60,12 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
             write(target, &paths, &transform).await?
         }
     };
-    let scale = Object::from_value(&scale_of(&paths, &parent.value()), parent.revision);
+    let value = parent.value();
+    // A built-in kind has its replicas by default; a custom one may not have said them.
+    if target.resource.kind.is_custom() && value.pointer(&pointer(&paths.spec_replicas)).is_none_or(Value::is_null) {
+        return Err(Status::internal(format!("the spec replicas field {:?} does not exist", paths.spec_replicas)));
+    }
+    let scale = Object::from_value(&scale_of(&paths, &value), parent.revision);
     let scale = scale.map(Arc::new).map_err(|e| Status::internal(e.to_string()))?;
     let context = target.context;
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, corten_api::scale_kind(), &scale))
