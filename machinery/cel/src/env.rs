@@ -120,8 +120,22 @@ impl Env {
 
     fn check(&self, text: &str) -> Result<(Expr, Notes), Issues> {
         let expr = parser::parse(text)?;
-        let (notes, issues): (Notes, Vec<Issue>) = check(self, &expr);
+        let (notes, mut issues): (Notes, Vec<Issue>) = check(self, &expr);
+        issues.iter_mut().for_each(|issue| show_leading_dot(text, issue));
         if issues.is_empty() { Ok((expr, notes)) } else { Err(Issues::new(text, issues)) }
+    }
+}
+
+/// A name that was written with a dot before it is told with the dot.
+fn show_leading_dot(text: &str, issue: &mut Issue) {
+    let Some(at) = issue.offset.and_then(|offset| (offset as usize).checked_sub(1)) else { return };
+    let Some(name) = issue.message.strip_prefix("undeclared reference to '").and_then(|rest| rest.split('\'').next())
+    else {
+        return;
+    };
+    let dotted = format!(".{name}");
+    if text.chars().skip(at).take(dotted.chars().count()).eq(dotted.chars()) {
+        issue.message = issue.message.replacen(name, &dotted, 1);
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::cells::{age, list, name, number, text};
 use crate::check::{At, Errors};
-use crate::defaulting::default_at;
+use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, NameRule};
 
 struct ApiService;
@@ -29,6 +29,17 @@ pub fn kind() -> Kind {
 impl Behaviour for ApiService {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/service/port", 443);
+    }
+
+    /// What this server serves itself is there at once.
+    fn prepare_create(&self, object: &mut Value) {
+        if object.pointer("/spec/service").is_some_and(Value::is_object) {
+            return;
+        }
+        let now = text(object, "/metadata/creationTimestamp").to_string();
+        let local = serde_json::json!({"type": "Available", "status": "True", "lastTransitionTime": now,
+            "reason": "Local", "message": "Local APIServices are always available"});
+        put(object, "/status", serde_json::json!({"conditions": [local]}));
     }
 
     /// The name is the version and the group it serves.

@@ -91,9 +91,12 @@ fn pull_policy(image: &str) -> &'static str {
     let (registry, rest) = name.split_once('/').filter(|(part, _)| is_registry(part)).unwrap_or(("localhost", name));
     let (path, tag) = rest.split_once(':').map_or((rest, None), |(path, tag)| (path, Some(tag)));
     let is_hash = image.len() == 64 && image.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    // A name without a folder is in the registry's own.
+    let is_bare = !path.contains('/') && (!name.contains('/') || registry == "docker.io");
+    let length = path.len() + if is_bare { "library/".len() } else { 0 };
     let is_read = is_host(registry)
         && !is_hash
-        && path.len() <= 255
+        && length <= 255
         && path.split('/').all(is_repository)
         && tag.is_none_or(is_tag)
         && digest.is_none_or(is_digest);
@@ -290,6 +293,8 @@ mod tests {
             ("a..b", "IfNotPresent"),
             ("a:", "IfNotPresent"),
             ("http://a/b", "IfNotPresent"),
+            (&"a".repeat(248), "IfNotPresent"),
+            (&"a".repeat(247), "Always"),
             ("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "IfNotPresent"),
             ("Bad Value!", "IfNotPresent"),
             ("", "IfNotPresent"),

@@ -28,14 +28,25 @@ impl FieldReport {
         let gives_up = self.places.iter().any(|(_, gives_up)| *gives_up);
         let told: Vec<(&str, &str)> = (self.places.iter().zip(&self.type_errors))
             .filter(|((_, here), _)| *here == gives_up)
-            .map(|((place, _), error)| (field_of(place), error.as_str()))
+            .map(|((place, _), error)| (place.as_str(), error.as_str()))
             .collect();
         if told.len() < 2 {
             return told.first().map(|(_, error)| *error);
         }
-        let texts = ordered(told.iter().map(|(place, _)| (*place).to_owned()).collect());
-        let first = texts.iter().find_map(|text| told.iter().find(|(place, _)| text.ends_with(&format!("{place:?}"))));
-        first.or(told.first()).map(|(_, error)| *error)
+        let texts = ordered(told.iter().map(|(place, _)| field_of(place).to_owned()).collect());
+        let first = |told: &[(&'_ str, &'_ str)]| {
+            let is_at = |text: &str, place: &str| text.ends_with(&format!("{:?}", field_of(place)));
+            texts.iter().find_map(|text| told.iter().position(|(place, _)| is_at(text, place)))
+        };
+        let (place, error) = told[first(&told).unwrap_or(0)];
+        // Of a list, what is wrong with an item stands behind what is wrong inside of those before it.
+        let index = |other: &str| {
+            other.strip_prefix(field_of(place))?.strip_prefix('[')?.split_once(']')?.0.parse::<usize>().ok()
+        };
+        let Some(own) = index(place).filter(|_| place.ends_with(']')) else { return Some(error) };
+        let before: Vec<(&str, &str)> =
+            told.into_iter().filter(|(other, _)| index(other).is_some_and(|at| at < own)).collect();
+        first(&before).map(|at| before[at].1).or(Some(error))
     }
 
     /// Whether [`prune`] would find something to remove.
@@ -441,6 +452,12 @@ mod tests {
             |order: &'static [&str]| report.type_error(|_| order.iter().map(|text| (*text).to_owned()).collect());
         let first = told(&["unknown field \"spec.volumeName\"", "unknown field \"spec.accessModes\""]);
         assert!(first.is_some_and(|error| error.contains("spec.volumeName")), "{first:?}");
+        let service = json!({"spec": {"ports": [{"name": 5}, "x"]}});
+        let report = check_fields("io.k8s.api.core.v1.Service", &service);
+        let order =
+            ["unknown field \"spec.ports\"", "unknown field \"spec.ports[0].name\""].map(str::to_owned).to_vec();
+        let first = report.type_error(|_| order);
+        assert!(first.is_some_and(|error| error.contains("spec.ports.name")), "{first:?}");
         // What a type of its own refuses ends the reading, and is told instead.
         let claim = json!({"spec": {"accessModes": "x", "resources": {"requests": {"storage": "?"}}}});
         let report = check_fields("io.k8s.api.core.v1.PersistentVolumeClaim", &claim);

@@ -162,3 +162,13 @@ fn a_taint_of_a_device_says_since_when_it_is_there() {
         assert_eq!(slice["spec"]["devices"][0]["taints"][0]["timeAdded"], wanted);
     }
 }
+
+#[test]
+fn what_the_server_serves_itself_is_there_at_once() {
+    let kind = corten_api::lookup("apiregistration.k8s.io", "v1", "apiservices").expect("kind");
+    for (spec, wanted) in [(json!({}), json!("Local")), (json!({"service": {"name": "s"}}), serde_json::Value::Null)] {
+        let mut service = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}, "spec": spec});
+        kind.behaviour.prepare_create(&mut service);
+        assert_eq!(service["status"]["conditions"][0]["reason"], wanted);
+    }
+}
