@@ -55,6 +55,11 @@ pub fn custom_v2(kinds: &[&Kind], describe: &Describe) -> Value {
     let versions: BTreeSet<String> = kinds.iter().map(|k| k.api_version()).collect();
     let documents = versions.iter().filter_map(|version| custom_v3(version, kinds, describe));
     let mut document = v2::convert(documents, info(), security());
+    for path in document["paths"].as_object_mut().into_iter().flatten().filter_map(|(_, path)| path.as_object_mut()) {
+        for (_, operation) in path.iter_mut().filter(|(_, it)| it["consumes"] == json!(["*/*"])) {
+            operation["consumes"] = json!(["application/json", "application/yaml"]);
+        }
+    }
     let mut definitions = Map::new();
     for kind in kinds.iter().map(|k| named(k)) {
         let list = list_name(&kind);
@@ -210,6 +215,14 @@ fn add_embedded(schema: &mut Value, describe: &Describe, is_v2: bool) {
     }
     if schema["x-kubernetes-embedded-resource"] == true && !(is_v2 && keeps_unknown(schema)) {
         set_common_fields(schema, describe, is_v2);
+        let mut required = schema["required"].as_array().cloned().unwrap_or_default();
+        let missing = ["kind", "apiVersion"].map(Value::from).into_iter().filter(|name| !required.contains(name));
+        let missing: Vec<Value> = missing.collect();
+        required.extend(missing);
+        schema["required"] = required.into();
+    }
+    if schema["x-kubernetes-int-or-string"] == true && !is_v2 && schema.get("anyOf").is_none() {
+        schema["anyOf"] = json!([{"type": "integer"}, {"type": "string"}]);
     }
 }
 
@@ -221,7 +234,7 @@ fn simplified(schema: &Value) -> Value {
     let untyped = nullable || keeps_unknown(schema);
     for (key, value) in object {
         let converted = match key.as_str() {
-            "allOf" | "oneOf" | "anyOf" | "not" | "nullable" => continue,
+            "allOf" | "oneOf" | "anyOf" | "not" | "nullable" | "default" => continue,
             "items" | "properties" if untyped => continue,
             "type" if nullable || (keeps_unknown(schema) && value == "object") => continue,
             "type" if value == "array" && (untyped || schema.get("items").is_none()) => continue,
@@ -341,7 +354,21 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_at_the_root_leave_an_open_object() {
+    fn each_version_has_its_own_words_for_fields() {
+        let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true, "required": ["kind"]});
+        let fields =
+            json!({"r": embedded, "x": {"x-kubernetes-int-or-string": true}, "d": {"type": "string", "default": "a"}});
+        let foo = kind(json!({"type": "object", "properties": fields}));
+        let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
+        let published = &document["components"]["schemas"]["com.example.a.v1.Foo"]["properties"];
+        assert_eq!(published["r"]["required"], json!(["kind", "apiVersion"]));
+        assert_eq!(published["x"]["anyOf"], json!([{"type": "integer"}, {"type": "string"}]));
+        assert_eq!(published["d"]["default"], "a");
+        let old = custom_v2(&[&foo], &undescribed);
+        let older = &old["definitions"]["com.example.a.v1.Foo"]["properties"];
+        assert_eq!((older["d"].get("default"), older["x"].get("anyOf")), (None, None));
+        let consumed = &old["paths"]["/apis/a.example.com/v1/foos"]["get"]["consumes"];
+        assert_eq!(consumed, &json!(["application/json", "application/yaml"]));
         let open = kind(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
         let definition = &custom_v2(&[&open], &undescribed)["definitions"]["com.example.a.v1.Foo"];
         assert_eq!((&definition["type"], definition.get("properties")), (&json!("object"), None));
