@@ -278,3 +278,79 @@ async fn custom_resources_are_applied_by_their_schema() {
     let conflict = apply(&s, path, "you", gate(json!([{ "name": "a", "port": 9 }]))).await.message(409);
     assert_eq!(conflict, "Apply failed with 1 conflict: conflict with \"me\": .spec.hosts[name=\"a\"].port");
 }
+
+#[tokio::test]
+async fn a_map_that_an_apply_empties_stays_its_other_owners() {
+    let s = TestServer::start().await;
+    let path = format!("{MAPS}/m");
+    s.post(&format!("{MAPS}?fieldManager=maker"), config_map(json!({ "k": "v" }))).await.expect(201);
+    apply(&s, &format!("{path}?force=true"), "me", config_map(json!({ "k": "w" }))).await.expect(200);
+    let emptied = apply(&s, &path, "me", config_map(json!({}))).await.expect(200);
+    assert_eq!(emptied.get("data"), None);
+    assert_eq!(entry(&emptied, "maker", "Update")["fieldsV1"], json!({ "f:data": {} }));
+}
+
+#[tokio::test]
+async fn what_cannot_become_an_object_is_refused_in_upstreams_words() {
+    let s = TestServer::start().await;
+    s.post(DEPLOYMENTS, deployment(Some(2))).await.expect(201);
+    let path = format!("{DEPLOYMENTS}/d");
+    let with = |spec: Value| json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" }, "spec": spec });
+    let typed = "failed to create typed patch object (/d; apps/v1, Kind=Deployment): ";
+    let converted = "failed to convert new object (/d; apps/v1, Kind=Deployment) to proper version: \
+                     unable to convert unstructured object to apps/v1, Kind=Deployment: ";
+    for (body, code, wanted) in [
+        (with(json!({ "replicas": 1.5 })), 500, format!("{converted}cannot convert float64 to int32")),
+        (
+            with(json!({ "replicas": "x" })),
+            500,
+            format!("{typed}.spec.replicas: expected numeric (int or float), got string"),
+        ),
+        (json!({ "apiVersion": "a/b/c", "kind": "Deployment" }), 400, "invalid object type: /, Kind=".to_owned()),
+        (
+            json!({ "apiVersion": "apps/v1", "kind": "Deployment", "zzz": 1 }),
+            500,
+            "failed to create typed patch object (/; apps/v1, Kind=Deployment): .zzz: field not declared in schema"
+                .to_owned(),
+        ),
+    ] {
+        let refused = apply(&s, &format!("{path}?force=true"), "me", body.clone()).await;
+        assert_eq!(refused.message(code), wanted, "{body}");
+    }
+    let nameless = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "a" },
+                           "secrets": [{ "kind": "x" }, { "kind": "y" }] });
+    let refused = apply(&s, "/api/v1/namespaces/default/serviceaccounts/a", "me", nameless).await.message(500);
+    assert_eq!(
+        refused,
+        "failed to create typed patch object (/a; /v1, Kind=ServiceAccount): .secrets: element 0: associative list with \
+         keys has an element that omits all key fields [\"name\"] (and doesn't have default values for any key fields)"
+    );
+    // A number that is too big for its type is cut, as Go cuts it.
+    let cut = apply(&s, &format!("{path}?force=true"), "me", with(json!({ "replicas": 4_294_967_299_i64 }))).await;
+    assert_eq!(cut.expect(200)["spec"]["replicas"], 3);
+}
+
+#[tokio::test]
+async fn patches_answer_as_upstreams() {
+    let s = TestServer::start().await;
+    let path = format!("{MAPS}/m");
+    let admin = s.user("a", &["system:masters"]);
+    let headers = [("content-type", "application/json-patch+json")];
+    // A patch is read only where there is something to patch.
+    send(&admin, "PATCH", &path, "[5".into(), &headers).await.expect(404);
+    s.post(MAPS, config_map(json!({ "k": "v" }))).await.expect(201);
+    send(&admin, "PATCH", &path, "[5".into(), &headers).await.expect(400);
+    let message = s.patch(&path, "merge", json!({ "metadata": { "uid": "another" } })).await.message(422);
+    assert!(message.contains("metadata.uid: Invalid value: \"another\": field is immutable"), "{message}");
+    let message = s.patch(&path, "merge", json!({ "apiVersion": null })).await.message(400);
+    assert!(message.contains("undeterminable"), "{message}");
+    let message = s.patch(&path, "strategic", json!({ "$retainKeys": "x" })).await.message(400);
+    assert_eq!(message, "invalid patch format of retainKeys");
+    let twice = r#"{"data": {"k": "a", "k": "b"}}"#;
+    let strict = format!("{path}?fieldValidation=Strict");
+    let headers = [("content-type", "application/merge-patch+json")];
+    let message = send(&admin, "PATCH", &strict, twice.into(), &headers).await.message(422);
+    assert!(message.ends_with("strict decoding error: duplicate field \"data.k\""), "{message}");
+    let moved = json!([{ "op": "copy", "from": "/nothing", "path": "/data/k" }]);
+    assert_eq!(s.patch(&path, "json", moved).await.expect(200)["data"]["k"], "");
+}

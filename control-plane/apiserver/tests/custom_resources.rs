@@ -98,7 +98,8 @@ async fn a_definition_makes_a_resource() {
         send(&admin, "GET", WIDGETS, Default::default(), &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")])
             .await;
     assert_eq!(table.expect(200)["rows"][0]["cells"], json!(["w", 3]));
-    s.post(WIDGETS, json!({ "metadata": { "name": "bare" } })).await.expect(201);
+    let bare = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "bare" } });
+    s.post(WIDGETS, bare).await.expect(201);
     let why = "Internal error occurred: the spec replicas field \".spec.size\" does not exist";
     assert_eq!(s.get(&format!("{WIDGETS}/bare/scale")).await.message(500), why);
 }
@@ -126,9 +127,12 @@ async fn a_definition_waits_for_the_finalizers_of_its_objects() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, WIDGETS, 200).await;
-    let held = json!({ "metadata": { "name": "held", "finalizers": ["example.com/hold"] }, "spec": { "size": 1 } });
-    s.post(WIDGETS, held).await.expect(201);
-    s.post(WIDGETS, json!({ "metadata": { "name": "free" }, "spec": { "size": 1 } })).await.expect(201);
+    for (name, finalizers) in [("held", json!(["example.com/hold"])), ("free", json!([]))] {
+        let metadata = json!({ "name": name, "finalizers": finalizers });
+        let widget = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata,
+                             "spec": { "size": 1 } });
+        s.post(WIDGETS, widget).await.expect(201);
+    }
     let path = format!("{DEFINITIONS}/widgets.example.com");
     s.delete(&path, None).await.expect(200);
     until(&s, &format!("{WIDGETS}/free"), 404).await;
@@ -146,7 +150,9 @@ async fn a_definition_waits_for_the_finalizers_of_its_objects() {
     let marked = s.get(&format!("{WIDGETS}/held")).await.expect(200);
     assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
     assert_eq!(marked["metadata"]["generation"], 2);
-    let refused = s.post(WIDGETS, json!({ "metadata": { "name": "new" }, "spec": { "size": 1 } })).await.message(403);
+    let new = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "new" },
+                      "spec": { "size": 1 } });
+    let refused = s.post(WIDGETS, new).await.message(403);
     let why = "create not allowed while custom resource definition is terminating";
     assert_eq!(refused, format!("widgets.example.com \"new\" is forbidden: {why}"));
     s.patch(&format!("{WIDGETS}/held"), "merge", json!({ "metadata": { "finalizers": null } })).await.expect(200);
@@ -172,6 +178,11 @@ async fn unknown_fields_are_told_or_refused() {
         [r#"299 - "unknown field \"metadata.odd\"""#, r#"299 - "unknown field \"spec.odd\"""#]
     );
     assert_eq!(warned.expect(201)["metadata"].get("odd"), None);
+    // A custom resource says what it is.
+    let untold = s.post(WIDGETS, json!({ "metadata": { "name": "x" } })).await.message(400);
+    assert!(untold.contains("Object 'Kind' is missing in '{\"metadata\""), "{untold}");
+    let unversioned = s.post(WIDGETS, json!({ "kind": "Widget", "metadata": { "name": "x" } })).await.message(400);
+    assert_eq!(unversioned, "the API version in the data () does not match the expected API version (example.com/v1)");
     let admin = s.user("a", &["system:masters"]);
     let yaml = "\napiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: w\nspec:\n  size: 1\n  size: 2\n";
     let path = format!("{WIDGETS}/w?fieldManager=me&fieldValidation=Strict");

@@ -29,6 +29,10 @@ pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let spec = Path::root("spec");
         let own = spec.child("versions").index(index);
         let schema = schema(version);
+        // That it is missing has been told.
+        if schema.is_null() {
+            continue;
+        }
         let has_status =
             |version: &Value| version.pointer("/subresources/status").is_some_and(|status| !status.is_null());
         if !shared || index == 0 {
@@ -250,6 +254,13 @@ mod tests {
         let schema = json!({ "type": "object", "properties": { "spec": spec } });
         let definition = json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
         validate(&definition, None).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_schema_that_is_missing_is_told_once() {
+        let fields = json!([{ "jsonPath": ".spec.a" }]);
+        let definition = json!({ "spec": { "versions": [{ "name": "v1", "selectableFields": fields }] } });
+        assert_eq!(validate(&definition, None), Vec::new());
     }
 
     #[test]
