@@ -70,6 +70,8 @@ pub struct Rules {
     pub status_keeps_labels: bool,
     /// A write of status leaves alone who owns the object and when it goes.
     pub status_keeps_owners: bool,
+    /// What a status lacks is filled in by what the spec says.
+    pub status_needs_spec: bool,
     /// A create may bring its status along (nodes register with theirs).
     pub status_on_create: bool,
     /// The spec is the server's to write, and nobody owns its fields.
@@ -291,6 +293,7 @@ impl Kind {
                 has_status: false,
                 status_keeps_metadata: false,
                 status_keeps_labels: false,
+                status_needs_spec: false,
                 status_keeps_owners: false,
                 is_spec_reset: false,
                 status_on_create: false,
@@ -578,6 +581,12 @@ impl Kind {
     #[must_use]
     pub fn spec_is_reset(mut self) -> Kind {
         self.rules.is_spec_reset = true;
+        self
+    }
+
+    #[must_use]
+    pub fn status_needs_spec(mut self) -> Kind {
+        self.rules.status_needs_spec = true;
         self
     }
 

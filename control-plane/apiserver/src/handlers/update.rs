@@ -179,7 +179,7 @@ impl<'a> Change<'a> {
 
     /// The wanted object, and what is set apart of the one that stands.
     fn transformed(&self, kind: &corten_api::Kind, old: &mut Value) -> Result<(Value, Option<Apart>), Status> {
-        if !self.spares_rest || self.part != Part::Status || kind.is_custom() {
+        if !self.spares_rest || self.part != Part::Status || kind.is_custom() || kind.rules.status_needs_spec {
             return Ok(((self.transform)(old)?, None));
         }
         let apart = Apart::take(old);

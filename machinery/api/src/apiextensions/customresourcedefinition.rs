@@ -22,6 +22,7 @@ pub fn kind() -> Kind {
         .short(&["crd", "crds"])
         .category("api-extensions")
         .status()
+        .status_needs_spec()
         .status_without_rows()
         .generation()
         .conditional_update()

@@ -155,7 +155,8 @@ fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
 /// What the server once allocated is kept when an update leaves it out.
 pub fn keep_service_allocations(new: &mut Value, old: &Value) {
     if has_address(new) && has_address(old) {
-        for field in ["/spec/clusterIP", "/spec/clusterIPs", "/spec/ipFamilies", "/spec/ipFamilyPolicy"] {
+        // Which families these are of is found out anew.
+        for field in ["/spec/clusterIP", "/spec/clusterIPs", "/spec/ipFamilyPolicy"] {
             // An empty policy is none of the known ones, and not no policy.
             let is_word = field == "/spec/ipFamilyPolicy";
             let empty = new.pointer(field).is_none_or(|v| v == "" && !is_word || v.is_null() || *v == json!([]));
