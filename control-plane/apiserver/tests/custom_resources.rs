@@ -102,6 +102,9 @@ async fn a_definition_makes_a_resource() {
     s.post(WIDGETS, bare).await.expect(201);
     let why = "Internal error occurred: the spec replicas field \".spec.size\" does not exist";
     assert_eq!(s.get(&format!("{WIDGETS}/bare/scale")).await.message(500), why);
+    assert_eq!(s.get(&format!("{path}/nope")).await.message(404), "widgets.example.com \"w\" not found");
+    let elsewhere = s.get("/apis/example.com/v1/widgets/w").await;
+    assert_eq!((elsewhere.code, elsewhere.body), (404, json!("404 page not found\n")));
 }
 
 #[tokio::test]

@@ -73,6 +73,9 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
     if context.accept.format == Format::Protobuf && context.accept.view == View::Plain && kind.is_custom() {
         return Err(Status::not_acceptable(ACCEPTED));
     }
+    if kind.is_custom() && is_misplaced(info, kind.namespaced) {
+        return Ok(crate::response::page_not_found());
+    }
     let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
     if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
         return Err(Status::path_not_found());
@@ -87,7 +90,9 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         if info.verb == "watch" {
             return Err(Status::path_not_found());
         }
-        let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
+        // A custom resource knows no other parts than those it was given.
+        let missing = || if kind.is_custom() { target.not_found() } else { Status::path_not_found() };
+        let subresource = kind.subresource(&info.subresource).ok_or_else(missing)?;
         return subresources::dispatch(&target, subresource, body).await;
     }
     check_verb(&target)?;
@@ -117,6 +122,14 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
             }
         }
     }
+}
+
+/// Whether a custom resource has nothing at this path: it is in no namespace, or in one that the path does not name.
+fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
+    if !namespaced {
+        return !info.namespace.is_empty();
+    }
+    info.namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch")
 }
 
 /// An object has a name that can stand in a path, and a namespace where the path goes through one. Collections are
