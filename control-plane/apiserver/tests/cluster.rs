@@ -151,6 +151,10 @@ async fn addresses_and_ports_are_given_once_and_freed() {
     let patched =
         s.patch(&format!("{SERVICES}/a"), "merge", json!({ "metadata": { "labels": { "l": "1" } } })).await.expect(200);
     assert_eq!((&patched["spec"]["clusterIP"], &patched["spec"]["ports"][0]["nodePort"]), (&json!(ip), &json!(port)));
+    // The first address stays, also against one that could not be had.
+    let other = json!({ "spec": { "clusterIP": "192.0.2.1", "clusterIPs": ["192.0.2.1"] } });
+    let moved = s.patch(&format!("{SERVICES}/a"), "merge", other).await.message(422);
+    assert!(moved.contains("spec.clusterIPs[0]: Invalid value: [\"192.0.2.1\"]: may not change once set"), "{moved}");
     let plain = s
         .patch(
             &format!("{SERVICES}/a"),

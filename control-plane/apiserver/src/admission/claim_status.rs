@@ -176,12 +176,12 @@ mod tests {
     #[test]
     fn drivers_are_asked_for_where_their_devices_change() {
         let device = |driver: &str, ready: bool| json!({"driver": driver, "pool": "p", "device": "d", "data": ready});
-        let status = |devices: &[Value]| json!({ "devices": devices });
+        let status = |devices: &[&Value]| json!({ "devices": devices });
         let (a, b) = (device("a", true), device("b", true));
         for (new, old, wanted) in [
-            (status(&[a.clone()]), status(&[a.clone()]), vec![]),
-            (status(&[a.clone(), b.clone()]), status(&[a.clone()]), vec!["b"]),
-            (status(&[device("a", false)]), status(&[a.clone(), b.clone()]), vec!["a", "b"]),
+            (status(&[&a]), status(&[&a]), vec![]),
+            (status(&[&a, &b]), status(&[&a]), vec!["b"]),
+            (status(&[&device("a", false)]), status(&[&a, &b]), vec!["a", "b"]),
             (json!({}), json!({}), vec![]),
         ] {
             assert_eq!(changed_drivers(&new, &old).into_iter().collect::<Vec<_>>(), wanted, "{new} {old}");

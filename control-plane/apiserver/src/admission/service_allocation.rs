@@ -126,15 +126,17 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
     for (index, family) in texts(&a.object, "ipFamilies").iter().enumerate().filter(|_| !headless) {
         let of_family: Vec<AddressRange> =
             ranges.iter().copied().filter(|range| family_of(range) == family.as_str()).collect();
+        // The first address stays: whoever names another is refused when the change is judged, and gets nothing here.
+        let is_refused = index == 0 && !held.is_empty() && asked.first().is_some_and(|ip| !held.contains(ip));
         let ip = match asked.get(index) {
-            Some(ip) if held.contains(ip) => ip.clone(),
+            Some(ip) if is_refused || held.contains(ip) => ip.clone(),
             Some(ip) => {
                 check_asked(a, &of_family, ip).await?;
                 ip.clone()
             }
             None => choose_address(a, &of_family)?,
         };
-        if !held.contains(&ip) {
+        if !is_refused && !held.contains(&ip) {
             let operation = take_address(a, &ip).await?;
             a.companions.push(operation);
         }

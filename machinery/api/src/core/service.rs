@@ -212,11 +212,14 @@ fn is_reachable(service: &Value) -> bool {
         || text(service, "/spec/type") == "ClusterIP" && has_addresses
 }
 
+/// Whether a Service is of those that have something.
+type Has = fn(&Value) -> bool;
+
 /// A Service that no longer is what it was gives up what belonged to it, when the client left that as it was.
 fn drop_fields_of_other_types(new: &mut Value, old: &Value) {
     const ADDRESSES: [&str; 2] = ["/spec/clusterIP", "/spec/clusterIPs"];
     const FAMILIES: [&str; 2] = ["/spec/ipFamilies", "/spec/ipFamilyPolicy"];
-    const BELONGINGS: [(&str, fn(&Value) -> bool); 4] = [
+    const BELONGINGS: [(&str, Has); 4] = [
         ("/spec/healthCheckNodePort", is_checked),
         ("/spec/allocateLoadBalancerNodePorts", is_balanced),
         ("/spec/loadBalancerClass", is_balanced),

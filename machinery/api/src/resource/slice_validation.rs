@@ -110,12 +110,12 @@ fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
     }
     for (name, attribute) in attributes.entries() {
         validate_qualified(name, &attributes, errors);
-        validate_attribute(&attribute.with(attributes.path.key(&shortened(name))), errors);
+        validate_attribute(&attribute.with(attributes.path.key(shortened(name))), errors);
     }
     let shared = device.get("allowMultipleAllocations").is_true();
     for (name, amount) in capacity.entries() {
         validate_qualified(name, &capacity, errors);
-        let amount = amount.with(capacity.path.key(&shortened(name)));
+        let amount = amount.with(capacity.path.key(shortened(name)));
         let policy = amount.get("requestPolicy");
         if policy.is_object() && !shared {
             errors.push(policy.forbidden("allowMultipleAllocations must be true"));

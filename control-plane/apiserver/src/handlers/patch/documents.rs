@@ -161,7 +161,7 @@ mod tests {
             (Form::Merge, "{", false, "Invalid JSON Patch"),
             (Form::Strategic, "5", true, "json: cannot unmarshal number into Go value of type map[string]interface {}"),
         ] {
-            let status = read(form, text.as_bytes(), is_strict).err().expect(text);
+            let Err(status) = read(form, text.as_bytes(), is_strict) else { panic!("{text} was read") };
             assert_eq!((status.code, status.message.as_str()), (400, wanted), "{text}");
         }
     }

@@ -154,7 +154,7 @@ impl Patch {
             Some(shown) => refuse(&printed(shown), why),
             None => refuse(&corten_api::schema::written(expected.schema, object, &self.touched()), why),
         };
-        let mut complaints = |paths: Vec<String>| {
+        let complaints = |paths: Vec<String>| {
             let mut unknown: Vec<String> = paths.iter().map(|path| format!("unknown field {path:?}")).collect();
             if self.form == Form::Strategic {
                 unknown.sort_unstable();
@@ -180,7 +180,7 @@ impl Patch {
             })?;
             return Err(unnamed(target));
         }
-        checked(target.context, object, expected, &mut complaints, &refuse)
+        checked(target.context, object, expected, complaints, &refuse)
     }
 }
 
