@@ -2,6 +2,7 @@
 //!
 //! Pure but for the warnings it leaves on the context. It never changes what a known field says.
 
+use corten_api::Kind;
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 
 use crate::custom_resources::{coerce, unknown_fields};
@@ -20,6 +21,14 @@ pub struct Expected<'a> {
     pub custom: Option<&'a Value>,
     /// An older version of the same form that is read too.
     pub older: Option<&'a str>,
+}
+
+impl<'a> Expected<'a> {
+    /// An object of a kind, in its version.
+    pub fn of(kind: &'a Kind, api_version: &'a str) -> Expected<'a> {
+        let custom = kind.behaviour.structural_schema();
+        Expected { api_version, kind: &kind.kind, schema: &kind.schema, custom, older: None }
+    }
 }
 
 /// `fieldValidation`.

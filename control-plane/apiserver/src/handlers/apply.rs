@@ -123,13 +123,8 @@ impl Apply {
 
     fn checked(&self, target: &Target<'_>, object: Value) -> Result<Value, Status> {
         let kind = &target.resource.kind;
-        let expected = Expected {
-            api_version: &kind.api_version(),
-            kind: &kind.kind,
-            schema: &kind.schema,
-            custom: kind.behaviour.structural_schema(),
-            older: None,
-        };
+        let api_version = kind.api_version();
+        let expected = Expected::of(kind, &api_version);
         let object = checked_result(target, object, &expected)?;
         super::update::check_name(target, &object)?;
         Ok(object)

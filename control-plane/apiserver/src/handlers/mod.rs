@@ -49,13 +49,8 @@ impl Target<'_> {
     /// Decodes a body that must be an object of the resource's kind.
     pub fn decode(&self, bytes: &Bytes) -> Result<corten_meta::Value, Status> {
         let kind = &self.resource.kind;
-        let expected = Expected {
-            api_version: &kind.api_version(),
-            kind: &kind.kind,
-            schema: &kind.schema,
-            custom: kind.behaviour.structural_schema(),
-            older: None,
-        };
+        let api_version = kind.api_version();
+        let expected = Expected::of(kind, &api_version);
         crate::decode::object(self.context, bytes, &expected)
     }
 }

@@ -135,13 +135,8 @@ impl Patch {
     pub fn apply_checked(&self, target: &Target<'_>, old: &Value) -> Result<Value, Status> {
         let kind = &target.resource.kind;
         let patched = self.apply(&kind.schema, old)?;
-        let expected = Expected {
-            api_version: &kind.api_version(),
-            kind: &kind.kind,
-            schema: &kind.schema,
-            custom: kind.behaviour.structural_schema(),
-            older: None,
-        };
+        let api_version = kind.api_version();
+        let expected = Expected::of(kind, &api_version);
         let new = self.checked(target, patched, &expected)?;
         super::update::check_name(target, &new)?;
         Ok(new)
