@@ -19,10 +19,6 @@ pub struct Health {
 /// The plugins that keep keys; there only if there are some.
 const KMS: &str = "kms-providers";
 
-/// The certificate by which a server knows itself; readiness does not ask for it. This one calls itself without a
-/// socket, so there is none that could have expired.
-const LOOPBACK: &str = "loopback-serving-certificate";
-
 /// What a server does that was told the name of its machine; see [`crate::bootstrap::identity`].
 const IDENTITY: [&str; 2] = [
     "poststarthook/start-kube-apiserver-identity-lease-controller",
@@ -33,7 +29,6 @@ const IDENTITY: [&str; 2] = [
 const CHECKS: &[(&str, bool)] = &[
     ("ping", false),
     ("log", false),
-    (LOOPBACK, false),
     ("etcd", false),
     ("etcd-readiness", true),
     (KMS, false),
@@ -47,7 +42,6 @@ const CHECKS: &[(&str, bool)] = &[
     ("poststarthook/start-apiextensions-controllers", false),
     ("poststarthook/crd-informer-synced", false),
     ("poststarthook/start-system-namespaces-controller", false),
-    ("poststarthook/peer-endpoint-reconciler-controller", false),
     ("poststarthook/start-cluster-authentication-info-controller", false),
     (IDENTITY[0], false),
     (IDENTITY[1], false),
@@ -101,13 +95,9 @@ impl Health {
 /// The path of every single check.
 pub fn paths(server: &Server) -> impl Iterator<Item = String> {
     ["livez", "readyz", "healthz"].into_iter().flat_map(move |endpoint| {
-        let asked = checks(server).filter(move |check| is_asked(check, endpoint));
+        let asked = checks(server).filter(move |(_, readiness_only)| !readiness_only || endpoint == "readyz");
         asked.map(move |(name, _)| format!("/{endpoint}/{name}"))
     })
-}
-
-fn is_asked((name, readiness_only): &(&str, bool), endpoint: &str) -> bool {
-    if endpoint == "readyz" { *name != LOOPBACK } else { !readiness_only }
 }
 
 /// The checks that this server has.
@@ -148,7 +138,10 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     let mut excluded: Vec<&str> = query.all("exclude").collect();
     let mut lines = String::new();
     let mut failed = false;
-    for (name, _) in checks(server).filter(|check| is_asked(check, endpoint)) {
+    for (name, readiness_only) in checks(server) {
+        if *readiness_only && endpoint != "readyz" {
+            continue;
+        }
         if excluded.contains(name) {
             excluded.retain(|other| other != name);
             lines.push_str(&format!("[+]{name} excluded: ok\n"));

@@ -28,7 +28,8 @@ pub fn merge_patch(target: &mut Value, patch: &Value) {
     }
 }
 
-fn discard_nulls(value: &mut Value) {
+/// Takes out every field of a value that is null, at any depth; items of lists stay.
+pub fn discard_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|_, inner| !inner.is_null());

@@ -12,6 +12,7 @@ mod place;
 
 use corten_meta::Value;
 use corten_meta::go::printed;
+use corten_meta::patch::discard_nulls;
 use serde_json::Map;
 
 use crate::Error;
@@ -172,17 +173,6 @@ fn apply_element_orders(
         patch.remove(list);
     }
     Ok(())
-}
-
-fn discard_nulls(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.retain(|_, v| !v.is_null());
-            map.values_mut().for_each(discard_nulls);
-        }
-        Value::Array(list) => list.iter_mut().for_each(discard_nulls),
-        _ => {}
-    }
 }
 
 /// Takes the directives out of a value that is new to the object; `false` when it is itself one.
