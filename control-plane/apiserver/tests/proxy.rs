@@ -292,3 +292,46 @@ async fn connect(
     tokio::spawn(connection.with_upgrades());
     sender
 }
+
+#[tokio::test]
+async fn who_is_not_there_is_named_after_the_request() {
+    let cluster = cluster().await;
+    let server = &cluster.server;
+    let namespace = "/api/v1/namespaces/default";
+    let pod = |name: &str, node: &str| json!({ "metadata": { "name": name }, "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "i" }] } });
+    let endpoints = |subsets: Value| json!({ "metadata": { "name": "x" }, "subsets": subsets });
+    let service = json!({ "metadata": { "name": "svc" }, "spec": { "clusterIP": "None", "ports": [{ "port": 80 }] } });
+    for (path, object) in [
+        ("/api/v1/nodes".to_owned(), json!({ "metadata": { "name": "bare" } })),
+        (format!("{namespace}/pods"), pod("lost", "gone")),
+        (format!("{namespace}/pods"), pod("mute", "bare")),
+        (format!("{namespace}/services"), service),
+        (
+            format!("{namespace}/endpoints"),
+            endpoints(json!([{ "addresses": [{ "ip": "10.0.0.1" }], "ports": [{ "port": 81 }] }])),
+        ),
+    ] {
+        assert_eq!(call(server, "POST", &path, object).await.0, 201, "{path}");
+    }
+    let unknown = "no preferred addresses found; known addresses: []";
+    for (path, code, message) in [
+        ("pods/lost/log", 404, "pods \"gone\" not found"),
+        ("pods/lost/exec?command=a", 404, "pods \"gone\" not found"),
+        ("pods/lost/portforward", 404, "pods \"gone\" not found"),
+        ("pods/mute/log", 500, unknown),
+        ("pods/p/exec?command=a&stdout=true", 400, "Upgrade request required"),
+        ("pods/p/proxy/", 400, "address not allowed"),
+        ("pods/ftp:p:80/proxy/", 400, "invalid pod request \"ftp:p:80\""),
+        ("services/x/proxy/", 503, "no endpoints available for service \"x\""),
+        ("services/x:http/proxy/", 503, "no endpoints available for service \"x:http\""),
+        ("services/x:81/proxy/", 404, "services \"x\" not found"),
+        ("services/svc/proxy/", 404, "services \"svc\" not found"),
+        ("services/svc:81/proxy/", 503, "no service port 81 found for service \"svc\""),
+    ] {
+        let (got, body) = call(server, "GET", &format!("{namespace}/{path}"), Value::Null).await;
+        let status: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((got, status["message"].as_str()), (code, Some(message)), "{path}");
+    }
+    let (code, body) = call(server, "GET", "/api/v1/nodes/n1:1/proxy/", Value::Null).await;
+    assert!(code == 400 && body.contains("address not allowed"), "another port of the machine itself: {body}");
+}

@@ -42,7 +42,8 @@ type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
 /// Sends the request to the backend and answers with what it answers.
 pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: RequestBody) -> Result<Reply, Status> {
     let kubelets = &target.server.kubelets;
-    let stream = kubelets.connect(backend.via, &backend.host, backend.port).await?;
+    let stream = kubelets.connect(backend.via, &backend.host, backend.port).await;
+    let stream = stream.map_err(|why| out_of_reach(target, &backend, role, &why))?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     // The connection drives itself until both sides are done with it.
@@ -65,6 +66,20 @@ pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: Re
         return log_socket::switch(target.server, target.context, chunks(response.into_body()));
     }
     if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }
+}
+
+/// The answer when there is no connection to the backend.
+fn out_of_reach(target: &Target<'_>, backend: &Backend, role: Role, why: &str) -> Status {
+    let bare = |message: String| Status { code: 500, message, ..Status::default() };
+    match role {
+        Role::Log => {
+            bare(format!("Get \"https://{}:{}{}\": {why}", backend.host, backend.port, backend.path_and_query))
+        }
+        Role::Proxy if !is_upgrade(&target.context.headers) => {
+            Status::service_unavailable(format!("error trying to reach service: {why}"))
+        }
+        _ => bare(format!("error dialing backend: {why}")),
+    }
 }
 
 /// How long a page may be whose links are mended.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use corten_meta::Status;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -40,38 +39,48 @@ impl Kubelets {
         Ok(())
     }
 
-    /// Connects to a backend; a kubelet must prove that it is the host.
-    pub async fn connect(&self, via: Via, host: &str, port: u16) -> Result<Box<dyn Stream>, Status> {
+    /// Connects to a backend; a kubelet must prove that it is the host. Why it cannot be reached is told in Go's words.
+    pub async fn connect(&self, via: Via, host: &str, port: u16) -> Result<Box<dyn Stream>, String> {
         let tls = match via {
             Via::Plain => return Ok(Box::new(dial(host, port).await?)),
             Via::Tls => Arc::clone(&self.unverified),
-            Via::Kubelet => self
-                .kubelet
-                .load_full()
-                .ok_or_else(|| Status::service_unavailable("this server has no kubelet client certificate"))?,
+            Via::Kubelet => {
+                self.kubelet.load_full().ok_or_else(|| "this server has no kubelet client certificate".to_owned())?
+            }
         };
         let stream = dial(host, port).await?;
-        let name = ServerName::try_from(host.to_owned()).map_err(|e| dial_failed(host, port, &e))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|e| e.to_string())?;
         let connector = tokio_rustls::TlsConnector::from(tls);
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream))
             .await
-            .map_err(|_| dial_failed(host, port, &"TLS handshake timeout"))?
-            .map_err(|e| dial_failed(host, port, &e))?;
+            .map_err(|_| "net/http: TLS handshake timeout".to_owned())?
+            .map_err(|e| format!("tls: {e}"))?;
         Ok(Box::new(stream))
     }
 }
 
-async fn dial(host: &str, port: u16) -> Result<TcpStream, Status> {
+async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
+    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let failed = |why: &str| format!("dial tcp {address}: {why}");
     let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port)))
         .await
-        .map_err(|_| dial_failed(host, port, &"i/o timeout"))?
-        .map_err(|e| dial_failed(host, port, &e))?;
+        .map_err(|_| failed("i/o timeout"))?
+        .map_err(|e| failed(&in_go_words(&e)))?;
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-fn dial_failed(host: &str, port: u16, why: &dyn std::fmt::Display) -> Status {
-    Status::internal(format!("error dialing backend: dial tcp {host}:{port}: {why}"))
+/// Why a connection could not be made.
+fn in_go_words(error: &std::io::Error) -> String {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+        ErrorKind::ConnectionReset => "connect: connection reset by peer".to_owned(),
+        ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),
+        ErrorKind::NetworkUnreachable => "connect: network is unreachable".to_owned(),
+        ErrorKind::TimedOut => "connect: connection timed out".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 fn client_config(config: &KubeletClient) -> Result<rustls::ClientConfig, Error> {

@@ -27,18 +27,18 @@ pub enum Via {
 }
 
 impl Via {
-    fn of_scheme(scheme: &str) -> Result<Via, Status> {
+    fn of_scheme(scheme: &str) -> Option<Via> {
         match scheme {
-            "" | "http" => Ok(Via::Plain),
-            "https" => Ok(Via::Tls),
-            other => Err(Status::bad_request(format!("invalid scheme {other:?}"))),
+            "" | "http" => Some(Via::Plain),
+            "https" => Some(Via::Tls),
+            _ => None,
         }
     }
 }
 
 /// The kubelet's endpoint for logs, exec, attach or port-forward of a pod; none for the logs of a pod without a node.
 pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Option<Backend>, Status> {
-    let pod = target.server.registry.get(target.resource, target.namespace, target.name).await?.value();
+    let pod = led_through(target, "pods", target.namespace, target.name).await?;
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
     let container = if role == Role::PortForward { String::new() } else { container(target, &pod)? };
     if node.is_empty() && role == Role::Log {
@@ -132,11 +132,18 @@ fn encode(text: &str) -> String {
     out
 }
 
+/// The object that a request leads through. One that is missing is named as one of the request's own resource.
+async fn led_through(target: &Target<'_>, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
+    let resource = target.server.resource("", "v1", plural)?;
+    match target.server.registry.read(&resource, namespace, name).await? {
+        Some(object) => Ok(resource.serve(&object).await?.value()),
+        None => Err(Status::not_found(&target.resource.group_resource(), name)),
+    }
+}
+
 /// The address and port at which a node's kubelet listens.
 async fn kubelet_of(target: &Target<'_>, node: &str, path_and_query: String) -> Result<Backend, Status> {
-    let server = target.server;
-    let resource = server.resource("", "v1", "nodes")?;
-    kubelet(&server.registry.get(&resource, "", node).await?.value(), path_and_query)
+    kubelet(&led_through(target, "nodes", "", node).await?, path_and_query)
 }
 
 /// The same for a node that is at hand.
@@ -145,7 +152,11 @@ pub fn kubelet(node: &Value, path_and_query: String) -> Result<Backend, Status> 
     let of_type = |kind: &str| addresses.iter().find(|a| a["type"] == kind).and_then(|a| a["address"].as_str());
     let host = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"].into_iter().find_map(of_type);
     let host = host.ok_or_else(|| {
-        Status::internal(format!("no preferred addresses found for node {:?}", corten_meta::name(node)))
+        let text = |address: &Value, field: &str| address[field].as_str().unwrap_or_default().to_owned();
+        let known = addresses.iter().map(|a| format!("{{{} {}}}", text(a, "type"), text(a, "address")));
+        let known = known.collect::<Vec<_>>().join(" ");
+        let message = format!("no preferred addresses found; known addresses: [{known}]");
+        Status { code: 500, message, ..Status::default() }
     })?;
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64).unwrap_or(10250);
     Ok(Backend { host: host.to_owned(), port: port as u16, via: Via::Kubelet, path_and_query })
@@ -161,23 +172,63 @@ pub async fn proxied(target: &Target<'_>) -> Result<Backend, Status> {
     path = path.split('/').map(encode).collect::<Vec<_>>().join("/");
     let raw = target.context.raw_query.as_str();
     let path_and_query = if raw.is_empty() { path } else { format!("{path}?{raw}") };
-    let (scheme, name, port) = split_name(target.name);
-    let via = Via::of_scheme(scheme)?;
-    match target.resource.kind.plural.as_str() {
-        "nodes" => kubelet_of(target, name, path_and_query).await,
+    let kind = &target.resource.kind;
+    let invalid = || Status::bad_request(format!("invalid {} request {:?}", kind.singular, target.name));
+    let (via, name, port) = split_name(target.name).ok_or_else(invalid)?;
+    match kind.plural.as_str() {
+        "nodes" => node_backend(target, name, port, via, path_and_query).await,
         "pods" => pod_backend(target, name, port, via, path_and_query).await,
         _ => service_backend(target, name, port, via, path_and_query).await,
     }
 }
 
 /// `[scheme:]name[:port]`.
-fn split_name(name: &str) -> (&str, &str, &str) {
-    match name.split(':').collect::<Vec<_>>().as_slice() {
-        [name] => ("", name, ""),
-        [name, port] => ("", name, port),
-        [scheme, name, port] => (scheme, name, port),
-        _ => ("", name, ""),
+fn split_name(name: &str) -> Option<(Via, &str, &str)> {
+    let (scheme, name, port) = match name.split(':').collect::<Vec<_>>().as_slice() {
+        [name] => ("", *name, ""),
+        [name, port] => ("", *name, *port),
+        [scheme, name, port] => (*scheme, *name, *port),
+        _ => return None,
+    };
+    Via::of_scheme(scheme).filter(|_| !name.is_empty()).map(|via| (via, name, port))
+}
+
+/// A port by its number; what none listens at is none either.
+fn port_number(port: &str) -> Result<u16, Status> {
+    let why = match port.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => format!("dial tcp: address {port}: invalid port"),
+        false => format!("dial tcp: lookup tcp/{port}: unknown port"),
+    };
+    port.parse().map_err(|_| Status::service_unavailable(format!("error trying to reach service: {why}")))
+}
+
+/// Only addresses of the network are proxied to, never what is local to this machine.
+fn is_proxyable(host: &str) -> bool {
+    use std::net::IpAddr;
+    host.parse::<IpAddr>().is_ok_and(|address| match address {
+        IpAddr::V4(v4) => {
+            !(v4.is_loopback() || v4.is_link_local() || v4.is_multicast() || v4.is_unspecified() || v4.is_broadcast())
+        }
+        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_unicast_link_local() || v6.is_multicast() || v6.is_unspecified()),
+    })
+}
+
+/// The kubelet, unless another port of the node is asked for.
+async fn node_backend(
+    target: &Target<'_>,
+    name: &str,
+    port: &str,
+    via: Via,
+    path_and_query: String,
+) -> Result<Backend, Status> {
+    let kubelet = kubelet_of(target, name, path_and_query).await?;
+    if port.is_empty() || port == kubelet.port.to_string() {
+        return Ok(kubelet);
     }
+    if !is_proxyable(&kubelet.host) {
+        return Err(Status::bad_request("address not allowed"));
+    }
+    Ok(Backend { port: port_number(port)?, via, ..kubelet })
 }
 
 async fn pod_backend(
@@ -187,24 +238,23 @@ async fn pod_backend(
     via: Via,
     path_and_query: String,
 ) -> Result<Backend, Status> {
-    let pod = target.server.registry.get(target.resource, target.namespace, name).await?.value();
+    let pod = led_through(target, "pods", target.namespace, name).await?;
     let host = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
-    if host.is_empty() {
+    if !is_proxyable(host) {
         return Err(Status::bad_request("address not allowed"));
     }
-    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut ports = containers.iter().flat_map(|c| c["ports"].as_array().cloned().unwrap_or_default());
-    let number = match port.parse::<u16>() {
-        Ok(number) => Some(number),
-        Err(_) => {
-            let found = ports.find(|p| port.is_empty() || p["name"] == port);
-            found.and_then(|p| p["containerPort"].as_u64()).map(|p| p as u16).or(port.is_empty().then_some(80))
-        }
+    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
+    let first = containers.filter_map(|c| c.pointer("/ports/0/containerPort")?.as_u64()).next();
+    let port = match (port, first) {
+        ("", Some(first)) => first as u16,
+        ("", None) if via == Via::Tls => 443,
+        ("", None) => 80,
+        (port, _) => port_number(port)?,
     };
-    let port = number.ok_or_else(|| Status::bad_request(format!("no port {port:?} on pod {name:?}")))?;
     Ok(Backend { host: host.to_owned(), port, via, path_and_query })
 }
 
+/// A pod among the endpoints of a service. A port by its number is one of the service, by its name one of the endpoints.
 async fn service_backend(
     target: &Target<'_>,
     name: &str,
@@ -212,32 +262,46 @@ async fn service_backend(
     via: Via,
     path_and_query: String,
 ) -> Result<Backend, Status> {
-    let service = target.server.registry.get(target.resource, target.namespace, name).await?.value();
-    let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-    let matches =
-        |p: &&Value| port.is_empty() || p["name"] == port || port.parse::<u64>().is_ok_and(|n| p["port"] == n);
-    let unavailable = || Status::service_unavailable(format!("no endpoints available for service {name:?}"));
-    let chosen = ports.iter().find(matches).ok_or_else(unavailable)?;
-    let port_name = chosen["name"].as_str().unwrap_or_default();
-    target.server.registry.caches.fresh().await?;
-    for slice in target.server.cached_list("discovery.k8s.io", "v1", "endpointslices", target.namespace) {
-        if slice.header.labels.get("kubernetes.io/service-name").is_none_or(|s| s != name) {
-            continue;
-        }
-        let slice = slice.value();
-        let of_name = slice["ports"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|p| p["name"].as_str().unwrap_or_default() == port_name);
-        let Some(number) = of_name.and_then(|p| p["port"].as_u64()) else { continue };
-        let ready = |e: &&Value| e.pointer("/conditions/ready").and_then(Value::as_bool).unwrap_or(true);
-        let endpoint = slice["endpoints"].as_array().into_iter().flatten().find(ready);
-        if let Some(host) = endpoint.and_then(|e| e.pointer("/addresses/0")).and_then(Value::as_str) {
-            return Ok(Backend { host: host.to_owned(), port: number as u16, via, path_and_query });
+    let mut port_name = port.to_owned();
+    if let Ok(number) = port.parse::<i64>() {
+        let service = led_through(target, "services", target.namespace, name).await?;
+        let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+        let missing = || Status::service_unavailable(format!("no service port {number} found for service {name:?}"));
+        let found = ports.iter().find(|p| p["port"] == number).ok_or_else(missing)?;
+        port_name = found["name"].as_str().unwrap_or_default().to_owned();
+    }
+    let endpoints = led_through(target, "endpoints", target.namespace, name).await?;
+    let none = |of: &str| Status::service_unavailable(format!("no endpoints available for service {of:?}"));
+    let list = |value: &Value, field: &str| value[field].as_array().cloned().unwrap_or_default();
+    let subsets = list(&endpoints, "subsets");
+    if subsets.is_empty() {
+        return Err(none(name));
+    }
+    for subset in &subsets {
+        let named = |p: &&Value| p["name"].as_str().unwrap_or_default() == port_name;
+        let Some(number) = list(subset, "ports").iter().find(named).and_then(|p| p["port"].as_u64()) else { continue };
+        let mut addresses = list(subset, "addresses");
+        let start = crate::allocation::random() as usize % addresses.len().max(1);
+        addresses.rotate_left(start);
+        for address in &addresses {
+            if let Some(host) = address_of_pod(target, address).await {
+                return Ok(Backend { host, port: number as u16, via, path_and_query });
+            }
         }
     }
-    Err(unavailable())
+    Err(none(target.name))
+}
+
+/// The address, if it is one of the pod that it is said to be of: nobody is led elsewhere by who may write endpoints.
+async fn address_of_pod(target: &Target<'_>, address: &Value) -> Option<String> {
+    let of = |field: &str| address.pointer(&format!("/targetRef/{field}")).and_then(Value::as_str);
+    let host = address["ip"].as_str()?;
+    if of("namespace")? != target.namespace {
+        return None;
+    }
+    let pod = led_through(target, "pods", target.namespace, of("name")?).await.ok()?;
+    let mut addresses = pod.pointer("/status/podIPs").and_then(Value::as_array)?.iter();
+    addresses.any(|pod| pod["ip"] == host).then(|| host.to_owned())
 }
 
 #[cfg(test)]
@@ -246,12 +310,41 @@ mod tests {
 
     #[test]
     fn names_of_proxied_things() {
-        assert_eq!(split_name("web"), ("", "web", ""));
-        assert_eq!(split_name("web:80"), ("", "web", "80"));
-        assert_eq!(split_name("https:web:443"), ("https", "web", "443"));
-        assert_eq!(Via::of_scheme("https").ok(), Some(Via::Tls));
-        assert_eq!(Via::of_scheme("").ok(), Some(Via::Plain));
-        assert!(Via::of_scheme("ftp").is_err());
+        for (name, parts) in [
+            ("web", Some((Via::Plain, "web", ""))),
+            ("web:80", Some((Via::Plain, "web", "80"))),
+            (":web:", Some((Via::Plain, "web", ""))),
+            ("https:web:443", Some((Via::Tls, "web", "443"))),
+            ("ftp:web:80", None),
+            ("a:b:web:80", None),
+            (":80", None),
+        ] {
+            assert_eq!(split_name(name), parts, "{name}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_led_to_this_machine() {
+        for (host, is_proxied) in [
+            ("10.0.0.1", true),
+            ("fd00::1", true),
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("0.0.0.0", false),
+            ("224.0.0.1", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("", false),
+        ] {
+            assert_eq!(is_proxyable(host), is_proxied, "{host}");
+        }
+    }
+
+    #[test]
+    fn nodes_without_an_address_say_what_they_have() {
+        let node = serde_json::json!({ "status": { "addresses": [{ "type": "Pigeon", "address": "roof" }] } });
+        let status = kubelet(&node, String::new()).unwrap_err();
+        assert_eq!(status.message, "no preferred addresses found; known addresses: [{Pigeon roof}]");
     }
 
     #[test]

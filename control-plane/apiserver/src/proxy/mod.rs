@@ -46,6 +46,9 @@ pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Resu
             None => return Ok(nothing()),
         },
     };
+    if !matches!(role, Role::Proxy | Role::Log) && !backend::is_upgrade(&target.context.headers) {
+        return Err(Status::bad_request("Upgrade request required"));
+    }
     backend::forward(target, backend, role, body).await
 }
 
