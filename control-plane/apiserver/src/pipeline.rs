@@ -143,7 +143,7 @@ impl Server {
     /// measured by this.
     pub(crate) async fn admit(&self, request: Request<()>, peer: &Peer, objects: Vec<Value>) -> Result<(), Status> {
         let mut context = self.context(request.into_parts().0, peer);
-        context.user = authenticate(self, &context.info.path, &context.headers, peer).await?;
+        context.user = authenticate(self, &context, peer).await?;
         let resource = context.resource.as_ref().ok_or_else(Status::path_not_found)?;
         let namespace = context.info.namespace.as_str();
         let target = Target { server: self, context: &context, resource, namespace, name: "" };
@@ -162,7 +162,7 @@ impl Server {
             return Ok(response::cut_short(context));
         }
         let began = Instant::now();
-        let authenticated = authenticate(self, &context.info.path, &context.headers, peer).await;
+        let authenticated = authenticate(self, context, peer).await;
         self.metrics.authenticated.count(usize::from(authenticated.is_err()), began.elapsed());
         context.user = authenticated?;
         self.note_certificate(context, peer);

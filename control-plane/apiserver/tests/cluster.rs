@@ -261,11 +261,24 @@ async fn tokens_live_as_long_as_what_they_are_bound_to() {
         (&json!(true), &json!("system:serviceaccount:default:default"))
     );
     assert_eq!(status["user"]["extra"]["authentication.kubernetes.io/pod-name"], json!(["p"]));
+    // A blank before the token makes it none, and who brings none is anonymous; any other space is no part of it.
+    for (given, name) in [
+        (format!(" {token}"), "system:anonymous"),
+        (format!("{token} x"), "system:serviceaccount:default:default"),
+        (format!("\t{token}\n"), "system:serviceaccount:default:default"),
+    ] {
+        let status = s.post(reviews, review(&given)).await.expect(201)["status"].clone();
+        assert_eq!((&status["authenticated"], &status["user"]["username"]), (&json!(true), &json!(name)), "{given:?}");
+    }
+    let mut others = review(&token);
+    others["spec"]["audiences"] = json!(["a", "b"]);
+    let error = "[invalid bearer token, token audiences [\"https://kubernetes.default.svc.cluster.local\"] is invalid for the target audiences [\"a\" \"b\"]]";
+    assert_eq!(s.post(reviews, others).await.expect(201)["status"]["error"], error);
     let forged = format!("{}x", &token[..token.len() - 1]);
     assert_eq!(s.post(reviews, review(&forged)).await.expect(201)["status"].get("authenticated"), None);
     s.delete(&format!("{PODS}/p"), None).await.expect(200);
     let status = s.post(reviews, review(&token)).await.expect(201)["status"].clone();
-    let error = json!("[invalid bearer token, pods default/p is gone]");
+    let error = json!("[invalid bearer token, service account token has been invalidated]");
     assert_eq!((status.get("authenticated"), &status["error"]), (None, &error));
     let short = json!({ "spec": { "expirationSeconds": 1 } });
     assert!(s.post(path, short).await.message(422).contains("may not specify a duration less than 10 minutes"));

@@ -16,13 +16,12 @@ pub mod webhook;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use corten_meta::Status;
-use http::HeaderMap;
-
 pub use certificate::{expiry_of_certificate, user_of_certificate};
+use corten_meta::Status;
 pub use impersonation::impersonate;
 pub use legacy_token::today;
 
+use crate::pipeline::Context;
 use crate::server::Server;
 
 /// Every user with a credential is in this group.
@@ -109,8 +108,9 @@ pub enum Identity {
     InProcess(User),
 }
 
-/// Finds out who is asking for a path.
-pub async fn authenticate(server: &Server, path: &str, headers: &HeaderMap, peer: &Peer) -> Result<User, Status> {
+/// Finds out who is asking.
+pub async fn authenticate(server: &Server, context: &Context, peer: &Peer) -> Result<User, Status> {
+    let headers = &context.headers;
     if let Identity::InProcess(user) = &peer.identity {
         return Ok(user.clone());
     }
@@ -122,7 +122,7 @@ pub async fn authenticate(server: &Server, path: &str, headers: &HeaderMap, peer
     {
         return Ok(user);
     }
-    match bearer_token(headers) {
+    match given_token(context) {
         Some(token) => match server.tokens.authenticate(server, token, &server.config.audiences).await {
             Ok(authenticated) => Ok(authenticated.user),
             Err(reason) => {
@@ -130,14 +130,43 @@ pub async fn authenticate(server: &Server, path: &str, headers: &HeaderMap, peer
                 Err(Status::unauthorized())
             }
         },
-        None if server.issuers.load().anonymous.is_allowed(path) => Ok(User::anonymous()),
+        None if server.issuers.load().anonymous.is_allowed(&context.info.path) => Ok(User::anonymous()),
         None => Err(Status::unauthorized()),
     }
 }
 
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+/// The token that a request brings. With a blank too many before it there is none, of which the client is warned.
+fn given_token(context: &Context) -> Option<&str> {
+    let header = context.headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
+    let token = bearer_token(header)?;
+    if token.is_empty() {
+        context.warn("the provided Authorization header contains extra space before the bearer token, and is ignored");
+        return None;
+    }
+    Some(token)
+}
+
+/// The token of an Authorization header: the second of its words, also if that is empty.
+pub fn bearer_token(header: &str) -> Option<&str> {
+    let (scheme, rest) = header.trim().split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| rest.split(' ').next().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bearer_token;
+
+    #[test]
+    fn the_second_word_is_the_token() {
+        for (header, token) in [
+            ("Bearer t", Some("t")),
+            (" bEARER t x ", Some("t")),
+            ("Bearer  t", Some("")),
+            ("Bearer\tt", None),
+            ("Bearer ", None),
+            ("Basic t", None),
+        ] {
+            assert_eq!(bearer_token(header), token, "{header:?}");
+        }
+    }
 }

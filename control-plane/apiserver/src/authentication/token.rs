@@ -113,7 +113,8 @@ impl Tokens {
             let own = audiences.iter().filter(|audience| server.config.audiences.contains(audience));
             let accepted: Vec<String> = own.cloned().collect();
             if accepted.is_empty() {
-                return Err(format!("the token is for none of {audiences:?}"));
+                let (own, asked) = (quoted(&server.config.audiences), quoted(audiences));
+                return Err(format!("token audiences {own} is invalid for the target audiences {asked}"));
             }
             let user = legacy_token::authenticate(server, token, &claims).await?;
             server.metrics.add(&LEGACY_TOKENS, &[]);
@@ -149,6 +150,8 @@ impl Tokens {
     }
 
     fn verify(&self, token: &str) -> Result<Value, String> {
+        // A token may be wrapped as if it were text.
+        let token: String = token.split_whitespace().collect();
         let malformed = || NOT_A_TOKEN.to_owned();
         let (message, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
         let (header, payload) = message.split_once('.').ok_or_else(malformed)?;
@@ -162,11 +165,12 @@ impl Tokens {
         let id = header["kid"].as_str().unwrap_or_default();
         let known = self.keys.iter().filter(|key| id.is_empty() || key.id == id);
         if !known.into_iter().any(|key| key.verify(algorithm, message.as_bytes(), &signature)) {
-            return Err("the signature is not of this cluster".to_owned());
+            return Err("go-jose/go-jose: error in cryptographic primitive".to_owned());
         }
         let claims = json(payload)?;
-        if claims["iss"] != self.issuer.as_str() && claims["iss"] != legacy_token::ISSUER {
-            return Err("the issuer is another".to_owned());
+        let issuer = claims["iss"].as_str().unwrap_or_default();
+        if issuer != self.issuer && issuer != legacy_token::ISSUER {
+            return Err(format!("token issuer {issuer:?} is invalid"));
         }
         Ok(claims)
     }
@@ -191,12 +195,18 @@ impl Tokens {
 
 fn check_times(claims: &Value, now: i64) -> Result<(), String> {
     if claims["exp"].as_i64().unwrap_or(0) <= now {
-        return Err("the token has expired".to_owned());
+        return Err("service account token has expired".to_owned());
     }
     if claims["nbf"].as_i64().unwrap_or(0) > now + 10 {
-        return Err("the token is not valid yet".to_owned());
+        return Err("service account token is not valid yet".to_owned());
     }
     Ok(())
+}
+
+/// A list of texts as Go prints it.
+fn quoted<T: AsRef<str>>(texts: &[T]) -> String {
+    let texts: Vec<String> = texts.iter().map(|text| format!("{:?}", text.as_ref())).collect();
+    format!("[{}]", texts.join(" "))
 }
 
 fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, String> {
@@ -206,7 +216,13 @@ fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, Str
         _ => Vec::new(),
     };
     let accepted: Vec<String> = wanted.iter().filter(|a| carried.contains(&a.as_str())).cloned().collect();
-    if accepted.is_empty() { Err(format!("the token's audiences {carried:?} are others")) } else { Ok(accepted) }
+    match accepted.is_empty() {
+        true => {
+            let (carried, wanted) = (quoted(&carried), quoted(wanted));
+            Err(format!("token audiences {carried} is invalid for the target audiences {wanted}"))
+        }
+        false => Ok(accepted),
+    }
 }
 
 /// Looks the bound objects up and makes the user.
@@ -250,12 +266,27 @@ pub(super) async fn check_alive(
 ) -> Result<(), String> {
     let resource = server.resource("", "v1", plural).map_err(|status| status.message)?;
     let object = server.registry.read(&resource, namespace, name).await.map_err(|status| status.message)?;
-    let object = object.ok_or_else(|| format!("{plural} {namespace}/{name} is gone"))?;
-    if object.header.uid != uid {
-        return Err(format!("{plural} {namespace}/{name} is another one now"));
+    let is_account = plural == "serviceaccounts";
+    let invalidated = || "service account token has been invalidated".to_owned();
+    let missing = || match is_account {
+        true => format!("{} {name:?} not found", resource.group_resource()),
+        false => invalidated(),
+    };
+    let object = object.ok_or_else(missing)?;
+    let is = &object.header.uid;
+    if is != uid {
+        let kind = &resource.kind.singular;
+        return Err(match is_account {
+            true => format!("service account UID ({is}) does not match claim ({uid})"),
+            false => format!("{kind} UID ({is}) does not match service account {kind} ref claim ({uid})"),
+        });
     }
     // A minute of grace lets a terminating pod finish what it is doing.
     let gone =
         object.header.deletion_timestamp.is_some_and(|at| at.as_second() + 60 < jiff::Timestamp::now().as_second());
-    if gone { Err(format!("{plural} {namespace}/{name} is being deleted")) } else { Ok(()) }
+    match (gone, is_account) {
+        (false, _) => Ok(()),
+        (true, true) => Err(format!("service account {namespace}/{name} has been deleted")),
+        (true, false) => Err(invalidated()),
+    }
 }

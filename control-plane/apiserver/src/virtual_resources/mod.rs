@@ -40,9 +40,7 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
         return subresources::binding::carry_out(&pod, &binding).await;
     }
     let mut review = target.decode(bytes)?;
-    if target.resource.kind.namespaced {
-        check_namespace(target, &mut review)?;
-    }
+    check_namespace(target, &mut review)?;
     target.resource.kind.default(&mut review);
     track_create(target, &mut review);
     let mut review = target.server.admission.pass(target, Operation::Create, review).await?;
