@@ -150,6 +150,12 @@ fn version_of(object: &Object) -> &str {
     std::str::from_utf8(&rest[..end]).unwrap_or_default()
 }
 
+/// The answer to who asks for an object of a version that is gone.
+fn unreadable(object: &Object) -> Status {
+    let message = format!("request to convert CR from an invalid group/version: {}", version_of(object));
+    Status { code: 500, message, ..Status::default() }
+}
+
 impl Resource {
     /// Whether an object may need to be converted before it is served.
     pub fn is_converted(&self) -> bool {
@@ -171,6 +177,32 @@ impl Resource {
     pub fn is_stored_as_now(&self, object: &Object) -> bool {
         let in_version = || self.stored.as_ref().is_some_and(|s| s.hub.api_version() == version_of(object));
         (self.versions.len() < 2 || in_version()) && self.reread(object).is_none()
+    }
+
+    /// Whether an object is stored in a version that its definition no longer has, so that nobody can read it.
+    pub fn is_unreadable(&self, object: &Object) -> bool {
+        let is_in = |kind: &Arc<Kind>| {
+            let stored_in = version_of(object).split_once('/');
+            stored_in.is_some_and(|(group, version)| group == kind.group && version == kind.version)
+        };
+        !self.versions.is_empty() && !self.versions.iter().any(is_in)
+    }
+
+    /// Refuses to read a collection of the present while one of its objects, selected or not, cannot be read: upstream's
+    /// cache of it is never filled. Once all can be read that stays so, as each is written in a version that there is.
+    pub fn check_readable(&self) -> Result<(), Status> {
+        if self.versions.is_empty() || self.is_readable.get().is_some() {
+            return Ok(());
+        }
+        let objects = self.storage()?.cache.list("");
+        let Some(object) = objects.iter().find(|object| self.is_unreadable(object)) else {
+            let _ = self.is_readable.set(());
+            return Ok(());
+        };
+        let (version, kind) = (self.kind.api_version(), &self.kind.kind);
+        let why = unreadable(object).message;
+        let message = format!("storage is (re)initializing: failed to list {version}, Kind={kind}: {why}");
+        Err(Status::too_many_requests(message, 1))
     }
 
     /// A stored object as today's schema reads it, where that is another than when it was written.
@@ -196,6 +228,9 @@ impl Resource {
 
     /// Stored objects in the form that this version serves, with one call of the webhook for all that are in another.
     pub async fn serve_all(&self, mut objects: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, Status> {
+        if let Some(object) = objects.iter().find(|object| self.is_unreadable(object)) {
+            return Err(unreadable(object));
+        }
         for object in &mut objects {
             if let Some(read) = self.reread(object) {
                 *object = Arc::new(read);

@@ -2,7 +2,7 @@
 //!
 //! Pure but for the warnings it leaves on the context. It never changes what a known field says.
 
-use corten_api::Kind;
+use corten_api::{Behaviour, Kind};
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 
 use crate::custom_resources::{coerce, unknown_fields};
@@ -21,13 +21,21 @@ pub struct Expected<'a> {
     pub custom: Option<&'a Value>,
     /// An older version of the same form that is read too.
     pub older: Option<&'a str>,
+    /// What else must hold for it to be read.
+    pub behaviour: Option<&'a dyn Behaviour>,
 }
 
 impl<'a> Expected<'a> {
     /// An object of a kind, in its version.
     pub fn of(kind: &'a Kind, api_version: &'a str) -> Expected<'a> {
         let custom = kind.behaviour.structural_schema();
-        Expected { api_version, kind: &kind.kind, schema: &kind.schema, custom, older: None }
+        let behaviour = Some(&*kind.behaviour);
+        Expected { api_version, kind: &kind.kind, schema: &kind.schema, custom, older: None, behaviour }
+    }
+
+    /// Why a value with fields of the right types still cannot be read.
+    pub fn unreadable(&self, value: &Value) -> Option<String> {
+        self.behaviour.and_then(|behaviour| behaviour.unreadable(value))
     }
 }
 
@@ -237,6 +245,9 @@ pub fn checked(
         let report = corten_api::check_fields(expected.schema, &value);
         if !report.type_errors.is_empty() {
             return Err(refuse(&value, report.type_error(complaints).unwrap_or_default()));
+        }
+        if let Some(why) = expected.unreadable(&value) {
+            return Err(refuse(&value, &why));
         }
         let needs_pruning = report.needs_pruning();
         let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));

@@ -35,6 +35,8 @@ pub struct Resource {
     /// Who converts between the versions, if it is not the kind itself.
     pub webhook: Option<Arc<ConversionWebhook>>,
     first: OnceLock<Value>,
+    /// Set when every stored object was found to be in one of the versions.
+    pub is_readable: OnceLock<()>,
 }
 
 /// The storage of a resource.
@@ -435,7 +437,8 @@ fn table(
         };
         let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();
         let webhook = ConversionWebhook::of(kind, outbound).filter(|_| versions.len() > 1);
-        ordered.push(Arc::new(Resource { kind: Arc::clone(kind), stored, versions, webhook, first: OnceLock::new() }));
+        let (kind, first, is_readable) = (Arc::clone(kind), OnceLock::new(), OnceLock::new());
+        ordered.push(Arc::new(Resource { kind, stored, versions, webhook, first, is_readable }));
     }
     let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
     for resource in &ordered {

@@ -475,6 +475,61 @@ async fn deletions() {
 }
 
 #[tokio::test]
+async fn collections_are_asked_for_before_their_deletion_is() {
+    let s = TestServer::start().await;
+    s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
+    let broken = "couldn't get version/kind; json parse error: unexpected end of JSON input";
+    let list = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
+    for (query, code, message) in [
+        ("resourceVersionMatch=Exact", 422, list),
+        ("limit=x", 400, "strconv.ParseInt: parsing \"x\": invalid syntax"),
+        ("resourceVersion=abc", 400, broken),
+        ("continue=abc", 400, broken),
+    ] {
+        let answer = raw(&s, "DELETE", &format!("{MAPS}?{query}"), "{").await;
+        assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{query}");
+    }
+    let revision = s.get(MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    s.compact(revision).await.unwrap();
+    let gone = s.delete(&format!("{MAPS}?resourceVersion=1"), Some(json!({}))).await;
+    assert_eq!(gone.message(410), "The resourceVersion for the provided list is too old.");
+}
+
+#[tokio::test]
+async fn daemon_sets_count_their_templates_in_numbers() {
+    let s = TestServer::start().await;
+    let sets = "/apis/apps/v1/namespaces/default/daemonsets";
+    let set = |name: &str, count: &str| {
+        json!({ "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": { "name": name, "annotations": { "deprecated.daemonset.template.generation": count } },
+            "spec": { "selector": { "matchLabels": { "a": "b" } }, "template": {
+                "metadata": { "labels": { "a": "b" } }, "spec": { "containers": [{ "name": "c", "image": "i" }] } } } })
+    };
+    let why = |count: &str, what: &str| format!("strconv.ParseInt: parsing {count:?}: {what}");
+    let of_body = "DaemonSet in version \"v1\" cannot be handled as a DaemonSet: ";
+    for (count, what) in
+        [("x", "invalid syntax"), (" 5", "invalid syntax"), ("99999999999999999999", "value out of range")]
+    {
+        let refused = s.post(sets, set("d", count)).await.message(400);
+        assert_eq!(refused, format!("{of_body}{}", why(count, what)));
+    }
+    assert_eq!(
+        s.post(sets, set("d", "+007")).await.expect(201)["metadata"]["annotations"],
+        json!({ "deprecated.daemonset.template.generation": "7" })
+    );
+    let path = format!("{sets}/d");
+    let syntax = why("x", "invalid syntax");
+    let patch = json!({ "metadata": { "annotations": { "deprecated.daemonset.template.generation": "x" } } });
+    assert_eq!(s.put(&path, set("d", "x")).await.message(400), format!("{of_body}{syntax}"));
+    assert!(s.patch(&path, "merge", patch.clone()).await.message(422).ends_with(&syntax));
+    assert_eq!(s.patch(&format!("{path}/status"), "strategic", patch).await.message(500), syntax);
+    let applied =
+        s.patch(&format!("{path}?fieldManager=m&force=1"), "application/apply-patch+yaml", set("d", "x")).await;
+    let about = "failed to convert to unversioned (/d; apps/v1, Kind=DaemonSet): ";
+    assert_eq!(applied.message(500), format!("{about}{syntax}"));
+}
+
+#[tokio::test]
 async fn patches() {
     let s = TestServer::start().await;
     s.post(MAPS, json!({ "metadata": { "name": "a" }, "data": { "k": "v" } })).await.expect(201);

@@ -330,3 +330,53 @@ async fn stored_objects_are_read_by_the_schema_of_today() {
     s.patch(&format!("{DEFINITIONS}/widgets.example.com"), "json", json!(gone)).await.expect(200);
     until_spec(&s, &path, json!({ "size": 2 })).await;
 }
+
+#[tokio::test]
+async fn objects_of_a_version_that_is_gone_cannot_be_read() {
+    let s = TestServer::start().await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let widget = |name: &str, version: &str| {
+        json!({ "apiVersion": format!("example.com/{version}"), "kind": "Widget", "metadata": { "name": name },
+                "spec": { "size": 2 } })
+    };
+    s.post(WIDGETS, widget("w", "v1")).await.expect(201);
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    let store =
+        |at: usize, is: bool| json!({ "op": "replace", "path": format!("/spec/versions/{at}/storage"), "value": is });
+    s.patch(&path, "json", json!([store(0, false), store(1, true)])).await.expect(200);
+    let stored = json!({ "status": { "storedVersions": ["v1beta1"] } });
+    s.patch(&format!("{path}/status"), "merge", stored).await.expect(200);
+    s.patch(&path, "json", json!([{ "op": "remove", "path": "/spec/versions/0" }])).await.expect(200);
+    until(&s, WIDGETS, 404).await;
+
+    let widgets = WIDGETS.replace("v1", "v1beta1");
+    let one = format!("{widgets}/w");
+    let why = "request to convert CR from an invalid group/version: example.com/v1";
+    let busy = format!("storage is (re)initializing: failed to list example.com/v1beta1, Kind=Widget: {why}");
+    let patch = json!({ "spec": { "size": 3 } });
+    assert_eq!(s.get(&one).await.message(500), why);
+    assert_eq!(s.put(&one, widget("w", "v1beta1")).await.message(500), why);
+    assert_eq!(s.patch(&one, "merge", patch).await.message(500), why);
+    assert_eq!(s.delete(&one, None).await.message(500), why);
+    assert_eq!(s.delete(&widgets, None).await.message(500), why);
+    assert_eq!(s.get(&format!("{widgets}?limit=1")).await.message(500), why);
+    // Others are kept from being read together, not each for itself.
+    s.post(&widgets, widget("x", "v1beta1")).await.expect(201);
+    s.get(&format!("{widgets}/x")).await.expect(200);
+    for query in [
+        "",
+        "?resourceVersion=0",
+        "?watch=1",
+        "?watch=1&resourceVersion=1",
+        "?labelSelector=a",
+        "?limit=1&labelSelector=a",
+    ] {
+        let answer = s.get(&format!("{widgets}{query}")).await;
+        assert_eq!(answer.headers["retry-after"], "1", "{query}");
+        assert_eq!(answer.message(429), busy, "{query}");
+    }
+    // What nobody can read goes with its definition.
+    s.delete(&path, None).await.expect(200);
+    until(&s, &path, 404).await;
+}

@@ -178,6 +178,10 @@ pub struct ScalePaths {
 
 /// The logic of a kind. Every hook is defaulted; all are pure.
 pub trait Behaviour: Send + Sync {
+    /// Why an object with fields of the right types still cannot be read, in the words of upstream's decoder.
+    fn unreadable(&self, _object: &Value) -> Option<String> {
+        None
+    }
     /// Fills absent fields as upstream does when it decodes a request or a stored object.
     fn default(&self, _object: &mut Value) {}
     /// Fills absent times with the time of the request, where upstream does so when it decodes a request.

@@ -70,7 +70,8 @@ fn served(server: &Server, known: &Known, definition: &Value) -> Option<Arc<Reso
 /// Removes an object, or marks it as on its way out. Who changed it meanwhile brings it here again.
 async fn delete(server: &Server, resource: &Resource, object: &Arc<Object>) -> Result<(), Status> {
     let header = &object.header;
-    if header.finalizers.is_empty() {
+    // Nobody could take a finalizer from an object that cannot be read.
+    if header.finalizers.is_empty() || resource.is_unreadable(object) {
         server.registry.erase(resource, &header.namespace, &header.name, object.revision, Vec::new()).await?;
         return Ok(());
     }

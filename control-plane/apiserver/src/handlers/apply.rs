@@ -125,6 +125,10 @@ impl Apply {
         let kind = &target.resource.kind;
         let api_version = kind.api_version();
         let expected = Expected::of(kind, &api_version);
+        if let Some(why) = expected.unreadable(&object) {
+            let message = format!("failed to convert to unversioned ({}): {why}", self.object());
+            return Err(Status { code: 500, message, ..Status::default() });
+        }
         let object = checked_result(target, object, &expected)?;
         super::update::check_name(target, &object)?;
         Ok(object)

@@ -173,13 +173,9 @@ fn warn(target: &Target<'_>, options: &DeleteOptions) {
 
 /// Deletes every object that the query selects, and answers with them as they were.
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let options = DeleteOptions::read(target, bytes);
-    let page = match list::page(target).await {
-        // What is to be listed is read before the options, but listed after them.
-        Err(status) if status.code != StatusCode::BAD_REQUEST.as_u16() => return Err(options.err().unwrap_or(status)),
-        page => page?,
-    };
-    let options = options?;
+    let asked = list::Asked::read(target)?;
+    let options = DeleteOptions::read(target, bytes)?;
+    let page = list::page(target, asked).await?;
     warn(target, &options);
     let one = |object: Arc<Object>| {
         let options = &options;

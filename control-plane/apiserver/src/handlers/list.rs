@@ -79,20 +79,32 @@ impl Continue {
     }
 }
 
+/// What the query of a list asks for, as far as it can be judged without looking at the store.
+pub struct Asked {
+    limit: usize,
+    filter: Filter,
+}
+
+impl Asked {
+    pub fn read(target: &Target<'_>) -> Result<Asked, Status> {
+        let query = &target.context.info.query;
+        let limit = usize::try_from(number(query, "limit")?.unwrap_or(0)).unwrap_or(0);
+        number(query, "timeoutSeconds")?;
+        check_list_options(query, false)?;
+        Ok(Asked { limit, filter: filter(target.resource, target.namespace, query)? })
+    }
+}
+
 /// Answers with a list.
 pub async fn list(target: &Target<'_>) -> Result<Reply, Status> {
-    let page = page(target).await?;
+    let page = page(target, Asked::read(target)?).await?;
     let context = target.context;
     Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &page.meta))
 }
 
 /// The page that the query asks for, in the served version.
-pub async fn page(target: &Target<'_>) -> Result<Page, Status> {
+pub async fn page(target: &Target<'_>, Asked { limit, filter }: Asked) -> Result<Page, Status> {
     let query = &target.context.info.query;
-    let limit = usize::try_from(number(query, "limit")?.unwrap_or(0)).unwrap_or(0);
-    number(query, "timeoutSeconds")?;
-    check_list_options(query, false)?;
-    let filter = filter(target.resource, target.namespace, query)?;
     let caches = &target.server.registry.caches;
     if let Some(token) = query.get("continue") {
         let from = Continue::parse(token)?;
@@ -135,6 +147,11 @@ async fn present(
     at_least: u64,
     start: Option<&str>,
 ) -> Result<Page, Status> {
+    // Pages of everything, and what is deleted together, are read as far as they go.
+    let in_pages = limit > 0 || target.context.info.verb == "deletecollection";
+    if !in_pages || !filter.is_everything() {
+        target.resource.check_readable()?;
+    }
     let snapshot = target.resource.storage()?.cache.snapshot(at_least);
     if limit == 0 && filter.is_everything() && !target.resource.is_selected_as_served() {
         // All of it, as it is stored: nothing has to be looked at.

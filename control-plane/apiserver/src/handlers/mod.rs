@@ -172,12 +172,12 @@ fn check_timeout(info: &RequestInfo) -> Result<(), Status> {
     why.map_or(Ok(()), |why| Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))))
 }
 
-/// A served group answers in its own form what it does not have; any other path is none of the API.
+/// A built-in group answers in its own form what it does not have; any other path is none of the API.
 fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status> {
     let info = &context.info;
     let resources = server.registry.resources();
-    let served = resources.ordered.iter().any(|r| r.kind.group == info.group);
-    if served { Err(Status::path_not_found()) } else { Ok(crate::response::page_not_found()) }
+    let is_built_in = resources.ordered.iter().any(|r| r.kind.group == info.group && !r.kind.is_custom());
+    if is_built_in { Err(Status::path_not_found()) } else { Ok(crate::response::page_not_found()) }
 }
 
 /// Whether the path is one of the resource, and the method one of the path.

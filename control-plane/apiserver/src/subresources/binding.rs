@@ -12,8 +12,14 @@ use crate::handlers::create::check_namespace;
 use crate::handlers::decide::decide;
 use crate::response;
 
-const BINDING: Expected<'static> =
-    Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding", custom: None, older: None };
+const BINDING: Expected<'static> = Expected {
+    api_version: "v1",
+    kind: "Binding",
+    schema: "io.k8s.api.core.v1.Binding",
+    custom: None,
+    older: None,
+    behaviour: None,
+};
 
 /// Binds the object of the path.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {

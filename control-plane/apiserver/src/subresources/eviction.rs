@@ -20,6 +20,7 @@ const EVICTION: Expected<'static> = Expected {
     schema: "io.k8s.api.policy.v1.Eviction",
     custom: None,
     older: Some("policy/v1beta1"),
+    behaviour: None,
 };
 
 /// More disrupted pods than this and the budget's controller is not keeping up.

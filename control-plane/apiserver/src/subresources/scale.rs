@@ -30,6 +30,7 @@ const SCALE: Expected<'static> = Expected {
     schema: "io.k8s.api.autoscaling.v1.Scale",
     custom: None,
     older: None,
+    behaviour: None,
 };
 
 /// Reads or writes the scale.

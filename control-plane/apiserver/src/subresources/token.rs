@@ -19,6 +19,7 @@ const REQUEST: Expected<'static> = Expected {
     schema: "io.k8s.api.authentication.v1.TokenRequest",
     custom: None,
     older: None,
+    behaviour: None,
 };
 const DEFAULT_SECONDS: i64 = 3600;
 const MIN_SECONDS: i64 = 600;

@@ -35,6 +35,14 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 }
 
 impl Behaviour for DaemonSet {
+    fn unreadable(&self, object: &Value) -> Option<String> {
+        let given = object.pointer(&format!("/metadata/annotations/{TEMPLATE_GENERATION}"))?.as_str()?;
+        let digits = given.strip_prefix(['+', '-']).unwrap_or(given);
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let why = if is_number { "value out of range" } else { "invalid syntax" };
+        given.parse::<i64>().err().map(|_| format!("strconv.ParseInt: parsing {given:?}: {why}"))
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/updateStrategy/type", "RollingUpdate");
         if text(object, "/spec/updateStrategy/type") == "RollingUpdate" {

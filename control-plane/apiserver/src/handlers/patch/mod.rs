@@ -175,7 +175,16 @@ impl Patch {
             })?;
             return Err(unnamed(target));
         }
-        checked(target.context, object, expected, complaints, &refuse)
+        if self.form != Form::Strategic {
+            return checked(target.context, object, expected, complaints, &refuse);
+        }
+        // What a strategic merge makes is an object already, and an error about what it says is not one of the patch.
+        let fields = Expected { behaviour: None, ..*expected };
+        let object = checked(target.context, object, &fields, complaints, &refuse)?;
+        match expected.unreadable(&object) {
+            Some(message) => Err(Status { code: 500, message, ..Status::default() }),
+            None => Ok(object),
+        }
     }
 }
 
