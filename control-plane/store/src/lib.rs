@@ -204,7 +204,7 @@ pub enum Outcome {
         /// The commit's revision; the store's revision if nothing had to change.
         revision: Revision,
         /// Per operation, the entry that it replaced or deleted.
-        previous: Vec<Option<Entry>>,
+        previous: Vec<Option<Arc<Entry>>>,
     },
     Conflict {
         /// The first operation whose expectation did not hold.
@@ -228,9 +228,9 @@ pub struct Event {
     pub kind: EventKind,
     /// The entry after the change. For a delete: the key and the revision of the deletion in
     /// `mod_revision`, with an empty value and zeroes elsewhere.
-    pub entry: Entry,
+    pub entry: Arc<Entry>,
     /// The entry before the change; `None` for a creation.
-    pub previous: Option<Entry>,
+    pub previous: Option<Arc<Entry>>,
 }
 
 /// The changes of one revision. Empty events are a progress notification: the watcher has seen

@@ -97,9 +97,9 @@ fn the_store_chooses_lease_ids_that_are_new() {
 fn history_is_kept_within_each_of_its_bounds() {
     let cases = [
         ("revisions", Retain { revisions: 10, ..ALL }, 91),
-        ("most bytes", Retain { most_bytes: 10_000, ..ALL }, 81),
-        ("least bytes", Retain { least_bytes: 5_000, ..ALL }, 91),
-        ("bytes that are current", Retain { least_bytes: 0, ..ALL }, 101),
+        ("most bytes", Retain { most_bytes: 10_000, ..ALL }, 73),
+        ("least bytes", Retain { least_bytes: 7_000, ..ALL }, 81),
+        ("half of the bytes that are current", Retain { least_bytes: 0, ..ALL }, 87),
         ("time", Retain { time: Duration::from_secs(3), ..ALL }, 99),
         ("everything", ALL, 0),
     ];
@@ -108,8 +108,9 @@ fn history_is_kept_within_each_of_its_bounds() {
         let clock = Arc::new(ManualClock::default());
         let store = Embedded::open(Config { retain, ..small(dir.path(), &clock) }).unwrap();
         block_on(async {
-            for _ in 0..100 {
-                commit(&*store, vec![Op::put("/a", "v".repeat(100), Expect::Any)]).await;
+            for number in 0..100 {
+                let (key, length) = if number == 0 { ("/big", 10_000) } else { ("/a", 100) };
+                commit(&*store, vec![Op::put(key, "v".repeat(length), Expect::Any)]).await;
                 clock.advance(Duration::from_secs(1));
             }
             store.tick().await.unwrap();

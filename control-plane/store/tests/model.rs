@@ -65,6 +65,7 @@ impl Model {
         if changed {
             self.states.insert(next, state);
         }
+        let previous = previous.into_iter().map(|entry| entry.map(Arc::new)).collect();
         Ok(Outcome::Committed { revision: self.revision(), previous })
     }
 
@@ -348,10 +349,10 @@ impl Pair {
             for event in batch.events.iter() {
                 let key = event.entry.key.clone();
                 let before = match event.kind {
-                    corten_store::EventKind::Put => state.insert(key, event.entry.clone()),
+                    corten_store::EventKind::Put => state.insert(key, Entry::clone(&event.entry)),
                     corten_store::EventKind::Delete => state.remove(&key),
                 };
-                assert_eq!(event.previous, before);
+                assert_eq!(event.previous.as_deref(), before.as_ref());
             }
             assert_eq!(state, self.model.states[&revision]);
         }

@@ -45,8 +45,8 @@ impl Config {
 pub struct Retain {
     /// The most revisions.
     pub revisions: u64,
-    /// History may take as many bytes as the values that are current, for who must read all of these again because
-    /// the history is gone pays no more than keeping it would cost; but at least this many,
+    /// History may take half as many bytes as the values that are current, so that what is gone never takes more than
+    /// what is there; but at least this many,
     pub least_bytes: u64,
     /// and never more than this.
     pub most_bytes: u64,

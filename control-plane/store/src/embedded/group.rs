@@ -204,7 +204,7 @@ impl Group {
         self.revision += 1;
         frame::push_commit(&mut self.frame, self.revision, &events);
         for event in &events {
-            let after = (event.kind == crate::EventKind::Put).then(|| Arc::new(event.entry.clone()));
+            let after = (event.kind == crate::EventKind::Put).then(|| Arc::clone(&event.entry));
             self.overlay.insert(event.entry.key.clone(), after);
         }
         self.batches.push(Batch { revision: self.revision, events: events.into() });

@@ -24,7 +24,7 @@ use crate::{Batch, Entry, Error, Event, EventKind, LeaseId, NO_LEASE, Range, Ran
 const FIRST_REVISION: Revision = 1;
 
 /// What an event of the history takes beside the value that it replaced: itself, and its places in the maps.
-const EVENT_BYTES: u64 = 400;
+const EVENT_BYTES: u64 = 250;
 
 /// A key and the revision at which a version of it was replaced.
 type Replaced = (Bytes, Revision);
@@ -183,7 +183,7 @@ pub fn event(previous: Option<&Arc<Entry>>, key: Bytes, change: Change, revision
             (EventKind::Delete, tombstone)
         }
     };
-    Some(Event { kind, entry, previous: previous.map(|entry| Entry::clone(entry)) })
+    Some(Event { kind, entry: Arc::new(entry), previous: previous.cloned() })
 }
 
 /// The snapshot of now, and the batches since the last compaction for watches that begin earlier.
@@ -228,7 +228,7 @@ impl Index {
         for event in batch.events.iter() {
             let key = event.entry.key.clone();
             let replaced = match event.kind {
-                EventKind::Put => self.snapshot.current.insert(key.clone(), Arc::new(event.entry.clone())),
+                EventKind::Put => self.snapshot.current.insert(key.clone(), Arc::clone(&event.entry)),
                 EventKind::Delete => self.snapshot.current.remove(&key),
             };
             let replaced_bytes = replaced.as_ref().map_or(0, |entry| entry.value.len() as u64);
@@ -282,7 +282,7 @@ impl Index {
         let mut revisions = (self.history.len() - first) as u64;
         let gone: u64 = self.history.range(..first).map(|kept| kept.bytes).sum();
         let mut bytes = self.history_bytes - gone;
-        let most_bytes = self.current_bytes.max(retain.least_bytes).min(retain.most_bytes);
+        let most_bytes = (self.current_bytes / 2).max(retain.least_bytes).min(retain.most_bytes);
         let mut compact_to = None;
         for kept in self.history.range(first..) {
             let fits = revisions <= retain.revisions && bytes <= most_bytes;
