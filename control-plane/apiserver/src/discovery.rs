@@ -131,9 +131,11 @@ fn serve_aggregated(context: &Context, tagged: &Tagged) -> Reply {
     } else {
         response::value(context.accept, StatusCode::OK, &tagged.value)
     };
-    let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let content_type = format!("{};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", context.accept.content_type());
     let headers = reply.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if let Ok(content_type) = HeaderValue::from_str(&content_type) {
+        headers.insert(header::CONTENT_TYPE, content_type);
+    }
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
     if let Ok(etag) = HeaderValue::from_str(&tagged.etag) {
@@ -330,6 +332,17 @@ fn aggregated_resource(kind: &Kind) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_document_has_a_form_in_protobuf() {
+        let discovery = Discovery::new("127.0.0.1:6443", &[], &[]);
+        let version = Version { version: "v1".to_owned(), kinds: Vec::new(), remote: None };
+        let group = ("apps".to_owned(), vec![version]);
+        let documents = [resource_list("apps", &group.1[0]), aggregate(std::iter::once(&group))];
+        for document in discovery.documents.values().chain(&documents) {
+            assert!(crate::protobuf::encode_any(document).is_some(), "{document}");
+        }
+    }
 
     #[test]
     fn versions_are_ranked() {

@@ -1,18 +1,18 @@
 //! Which form the client wants its answer in, and which form its body has.
 //!
 //! Answers are JSON or YAML: a client that lists protobuf first and JSON after gets JSON, which is cheaper here. Only
-//! who takes nothing else gets objects in protobuf. Bodies may be protobuf too.
+//! who takes nothing else gets an answer in protobuf. Bodies may be protobuf too.
 
 use corten_meta::Status;
 use http::HeaderMap;
 
 /// The media types of answers, as error messages list them.
-pub const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
+pub const ACCEPTED: &[&str] = &["application/json", "application/yaml", PROTOBUF];
 
 use crate::protobuf::MEDIA_TYPE as PROTOBUF;
 
 /// What a watch is written in.
-pub const STREAMED: &str = "application/json;stream=watch";
+pub const STREAMED: &[&str] = &["application/json;stream=watch", crate::protobuf::STREAMED];
 
 /// The text format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum View {
 }
 
 /// The negotiated form of an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
     pub format: Format,
     pub view: View,
@@ -44,6 +44,15 @@ pub struct Accept {
     pub is_beta: bool,
     /// Indented, for people.
     pub pretty: bool,
+    /// The format of errors, which have no other view than the plain one; none if the client does not take that.
+    pub errors: Option<Format>,
+}
+
+impl Default for Accept {
+    fn default() -> Accept {
+        let (format, view) = (Format::default(), View::default());
+        Accept { format, view, is_beta: false, pretty: false, errors: Some(format) }
+    }
 }
 
 /// What stands behind a path, which says in which views it can be shown.
@@ -64,45 +73,53 @@ pub enum Offer {
 }
 
 impl Accept {
-    /// Chooses the best form of the Accept header that is spoken here for what is offered.
+    /// Chooses the best form of the Accept header that is spoken here for what is offered, and says why if there is
+    /// none.
     ///
     /// Most paths are `routed`: there a media type must be named as it is, or be `*/*`, before anything else is looked at.
-    pub fn negotiate(headers: &HeaderMap, pretty: Option<&str>, offer: Offer, routed: bool) -> Result<Accept, Status> {
+    pub fn negotiate(
+        headers: &HeaderMap,
+        pretty: Option<&str>,
+        offer: Offer,
+        routed: bool,
+    ) -> (Accept, Option<Status>) {
         let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let pretty = match pretty {
             Some(value) => !matches!(value, "0" | "false"),
             None => is_person(headers),
         };
         let mut clauses: Vec<&str> = header.split(',').map(str::trim).filter(|c| !c.is_empty()).collect();
+        let plain = Accept { pretty, ..Accept::default() };
         if clauses.is_empty() {
-            return Ok(Accept { pretty, ..Accept::default() });
+            return (plain, None);
         }
-        if takes_only_protobuf(&clauses, offer) {
-            let found = clauses.iter().find_map(|clause| read_clause(clause, false, offer));
-            return found.ok_or_else(|| Status::not_acceptable(ACCEPTED));
-        }
+        clauses.sort_by_key(|clause| (std::cmp::Reverse(quality(clause)), media_type_of(clause).matches('*').count()));
+        let only_protobuf = takes_only_protobuf(&clauses);
+        let taken = || clauses.iter().filter(|clause| only_protobuf || format_of(clause) != Some(Format::Protobuf));
+        let best = |offer: Offer| taken().find_map(|clause| read_clause(clause, pretty, offer));
+        let error = best(Offer::Document);
+        let errors = error.map(|accept| accept.format);
+        let fallback = Accept { errors, ..error.unwrap_or(plain) };
         let spoken = match offer {
-            Offer::Collection => &[ACCEPTED, &[STREAMED]].concat(),
+            Offer::Collection => &[ACCEPTED, STREAMED].concat(),
             Offer::Log => &[&["text/plain"], ACCEPTED].concat(),
             _ => ACCEPTED,
         };
         if routed && offer != Offer::Foreign && !clauses.iter().any(|clause| is_named(clause, spoken)) {
-            return Err(no_representation(spoken));
+            return (fallback, Some(no_representation(spoken)));
         }
-        clauses.sort_by_key(|clause| (std::cmp::Reverse(quality(clause)), media_type_of(clause).matches('*').count()));
-        let texts = clauses.iter().filter(|clause| format_of(clause) != Some(Format::Protobuf));
-        let found = texts.into_iter().find_map(|clause| read_clause(clause, pretty, offer));
-        match found {
-            None if offer == Offer::Foreign => Ok(Accept { pretty, ..Accept::default() }),
-            found => found.ok_or_else(|| Status::not_acceptable(ACCEPTED)),
+        match best(offer) {
+            Some(found) => (Accept { errors, ..found }, None),
+            None if offer == Offer::Foreign => (fallback, None),
+            None => (fallback, Some(Status::not_acceptable(ACCEPTED))),
         }
     }
 
-    /// The form of an answer that is only ever written as JSON; fails when the client takes none.
-    pub fn only_json(self, headers: &HeaderMap) -> Result<Accept, Status> {
+    /// The form of an answer that is only ever written as this kind of JSON; fails when the client does not take it.
+    pub fn only(self, media_type: &str, headers: &HeaderMap) -> Result<Accept, Status> {
         let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        if !header.trim().is_empty() && !header.split(',').any(|clause| is_named(clause, &ACCEPTED[..1])) {
-            return Err(no_representation(&ACCEPTED[..1]));
+        if !header.trim().is_empty() && !header.split(',').any(|clause| is_named(clause, &[media_type])) {
+            return Err(no_representation(&[media_type]));
         }
         Ok(Accept { format: Format::Json, view: View::Plain, ..self })
     }
@@ -122,12 +139,10 @@ impl Accept {
     }
 }
 
-/// Whether objects are wanted in protobuf, and in nothing else that is spoken here.
-fn takes_only_protobuf(clauses: &[&str], offer: Offer) -> bool {
+/// Whether the answer is wanted in protobuf, and in nothing else that is spoken here.
+fn takes_only_protobuf(clauses: &[&str]) -> bool {
     let formats = || clauses.iter().filter_map(|clause| format_of(clause));
-    !matches!(offer, Offer::Groups | Offer::Document)
-        && formats().next().is_some()
-        && formats().all(|format| format == Format::Protobuf)
+    formats().next().is_some() && formats().all(|format| format == Format::Protobuf)
 }
 
 /// The answer when not even the media type is spoken here.
@@ -227,7 +242,8 @@ mod tests {
     fn negotiated(accept: &str, offer: Offer, routed: bool) -> Option<(Format, View)> {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::ACCEPT, accept.parse().unwrap());
-        Accept::negotiate(&headers, None, offer, routed).ok().map(|a| (a.format, a.view))
+        let (accept, refused) = Accept::negotiate(&headers, None, offer, routed);
+        refused.is_none().then_some((accept.format, accept.view))
     }
 
     #[test]
@@ -241,7 +257,7 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(http::header::ACCEPT, accept.parse().unwrap());
-            assert_eq!(Accept::default().only_json(&headers).is_ok(), taken, "{accept:?}");
+            assert_eq!(Accept::default().only("application/json", &headers).is_ok(), taken, "{accept:?}");
         }
     }
 
@@ -258,7 +274,7 @@ mod tests {
             ("application/vnd.kubernetes.protobuf", Offer::Objects, Some((Format::Protobuf, View::Plain))),
             ("application/vnd.kubernetes.protobuf, */*", Offer::Objects, Some((json, View::Plain))),
             ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", Offer::Objects, None),
-            ("application/vnd.kubernetes.protobuf", Offer::Groups, None),
+            ("application/vnd.kubernetes.protobuf", Offer::Groups, Some((Format::Protobuf, View::Plain))),
             ("application/yaml", Offer::Objects, Some((yaml, View::Plain))),
             ("application/json;q=0.5,application/yaml", Offer::Objects, Some((yaml, View::Plain))),
             ("*/*,application/yaml", Offer::Objects, Some((yaml, View::Plain))),
@@ -277,7 +293,29 @@ mod tests {
         ] {
             assert_eq!(negotiated(accept, offer, true), expected, "{accept:?} {offer:?}");
         }
+        assert_eq!(negotiated("application/cbor", Offer::Groups, true), None);
         assert_eq!(negotiated("application/*", Offer::Groups, true), None);
         assert_eq!(negotiated("application/*", Offer::Groups, false), Some((json, View::Plain)));
+    }
+
+    /// A client may take a form that only objects have, and so no error.
+    #[test]
+    fn errors_have_a_form_of_their_own() {
+        let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
+        for (accept, expected) in [
+            ("", Some(Format::Json)),
+            ("text/html", None),
+            ("application/*", Some(Format::Json)),
+            (table, None),
+            (&format!("{table},application/yaml"), Some(Format::Yaml)),
+            (&format!("{table},application/json"), Some(Format::Json)),
+            (PROTOBUF, Some(Format::Protobuf)),
+            (&format!("{PROTOBUF};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"), None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(http::header::ACCEPT, accept.parse().unwrap());
+            let (negotiated, _) = Accept::negotiate(&headers, None, Offer::Objects, true);
+            assert_eq!(negotiated.errors, expected, "{accept:?}");
+        }
     }
 }

@@ -108,8 +108,11 @@ impl OpenApi {
         self.make(&custom, path == "v2").await;
         if path == "v2" {
             let documents = if custom.is_empty() { self.v2.get()? } else { custom.v2.get()? };
-            let document = if wants_protobuf(&context.headers) { &documents.protobuf } else { &documents.json };
-            return Some(document.reply(context));
+            return Some(match form(&context.headers) {
+                Some(PROTOBUF) => documents.protobuf.reply(context),
+                Some(_) => documents.json.reply(context),
+                None => not_acceptable(),
+            });
         }
         let (built_in, custom) = (self.v3.get()?, custom.v3.get()?);
         if path == "v3" {
@@ -126,7 +129,8 @@ impl OpenApi {
             return Some(reply);
         }
         let path = path.strip_prefix("v3/")?;
-        Some(built_in.get(path).or_else(|| custom.get(path))?.reply(context))
+        let document = built_in.get(path).or_else(|| custom.get(path))?;
+        Some(if form(&context.headers).is_some() { document.reply(context) } else { not_acceptable() })
     }
 
     /// Makes the documents that are asked for, if nobody has yet.
@@ -222,13 +226,27 @@ fn join_json(document: &[u8], custom: &Value) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Whether the first form that the client lists and we speak is protobuf.
-fn wants_protobuf(headers: &HeaderMap) -> bool {
+/// The first form that the client lists and a document may have.
+fn form(headers: &HeaderMap) -> Option<&'static str> {
     let header = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let clauses = header.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim());
-    let spoken = [ASKED_PROTOBUF, PROTOBUF, JSON, "application/*", "*/*"];
-    let first = clauses.into_iter().find(|clause| spoken.contains(clause));
-    first.is_some_and(|clause| clause == ASKED_PROTOBUF || clause == PROTOBUF)
+    if header.trim().is_empty() {
+        return Some(JSON);
+    }
+    let mut clauses = header.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim());
+    clauses.find_map(|clause| match clause {
+        ASKED_PROTOBUF | PROTOBUF => Some(PROTOBUF),
+        JSON | "application/*" | "*/*" => Some(JSON),
+        // Version 3 has a form of its own in protobuf, which is not spoken here: the answer says that it is JSON.
+        _ if clause.starts_with("application/com.github.proto-openapi.spec.v3") => Some(JSON),
+        _ => None,
+    })
+}
+
+fn not_acceptable() -> Reply {
+    let mut reply = Reply::new(Body::empty());
+    *reply.status_mut() = StatusCode::NOT_ACCEPTABLE;
+    reply.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    reply
 }
 
 fn make_v2() -> Version2 {
@@ -288,18 +306,20 @@ mod tests {
 
     #[test]
     fn the_form_of_version_2_is_negotiated() {
-        for (accept, protobuf) in [
-            ("", false),
-            ("*/*", false),
-            ("application/json", false),
-            (ASKED_PROTOBUF, true),
-            (PROTOBUF, true),
-            ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", false),
-            ("text/plain, application/com.github.proto-openapi.spec.v2@v1.0+protobuf;q=0.9, */*", true),
+        for (accept, expected) in [
+            ("", Some(JSON)),
+            ("*/*", Some(JSON)),
+            ("application/json", Some(JSON)),
+            (ASKED_PROTOBUF, Some(PROTOBUF)),
+            (PROTOBUF, Some(PROTOBUF)),
+            ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", Some(JSON)),
+            ("text/plain, application/com.github.proto-openapi.spec.v2@v1.0+protobuf;q=0.9, */*", Some(PROTOBUF)),
+            ("text/html", None),
+            ("application/vnd.kubernetes.protobuf", None),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
-            assert_eq!(wants_protobuf(&headers), protobuf, "{accept:?}");
+            assert_eq!(form(&headers), expected, "{accept:?}");
         }
     }
 }

@@ -113,18 +113,19 @@ impl Server {
     /// A request before anything is known of who makes it.
     fn context(&self, mut parts: http::request::Parts, peer: &Peer) -> Context {
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
-        let is_routed = info.path.trim_end_matches('/') != "/apis";
         let resource = match info.is_resource {
             true => self.registry.resource(&info.group, &info.version, &info.resource),
             false => None,
         };
         let offer = info.offer(resource.as_ref().map(|resource| &*resource.kind));
-        let negotiated = Accept::negotiate(&parts.headers, info.query.get("pretty"), offer, is_routed);
+        let is_routed = self.is_routed(&info, resource.as_deref());
+        let pretty = info.query.get("pretty");
+        let (accept, not_acceptable) = Accept::negotiate(&parts.headers, pretty, offer, is_routed);
         Context {
             resource,
             user: User::anonymous(),
-            accept: negotiated.clone().unwrap_or_default(),
-            not_acceptable: negotiated.err(),
+            accept,
+            not_acceptable,
             now: jiff::Timestamp::now(),
             warnings: Mutex::default(),
             audit: Record::new(&parts.headers, peer),
@@ -136,6 +137,21 @@ impl Server {
             headers: parts.headers,
             method: parts.method,
             info,
+        }
+    }
+
+    /// Whether the path is one of those that are fixed at the start: groups and all that is custom come and go.
+    fn is_routed(&self, info: &RequestInfo, resource: Option<&Resource>) -> bool {
+        if let Some(resource) = resource {
+            return !resource.kind.is_custom();
+        }
+        let mut parts = info.path.trim_matches('/').split('/');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some("apis"), _, None) => false,
+            (Some("apis"), Some(group), Some(_)) => {
+                self.registry.resources().ordered.iter().any(|r| r.kind.group == group && !r.kind.is_custom())
+            }
+            _ => true,
         }
     }
 
@@ -187,13 +203,6 @@ impl Server {
             return aggregation::forward(self, context, &remote, body).await;
         }
         if context.info.is_resource {
-            if let Some(status) = context.not_acceptable.take() {
-                // A media type that is spoken at all leads as far as the resource.
-                if let (None, Some(resource)) = (&status.details, &context.resource) {
-                    handlers::warn_of_deprecation(self, context, &resource.kind);
-                }
-                return Err(status);
-            }
             // From here: decode → admit → validate → store → encode, in the handler of the verb.
             handlers::dispatch(self, context, body).await
         } else {

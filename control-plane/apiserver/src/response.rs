@@ -72,10 +72,8 @@ pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply 
     // What has no field numbers is shown in JSON also to who takes protobuf: the answer says so.
     let accept = if accept.format == Format::Protobuf { Accept { format: Format::Json, ..accept } } else { accept };
     let bytes = match accept.format {
-        Format::Json if accept.pretty => serde_json::to_vec_pretty(value).map(|mut b| {
-            b.push(b'\n');
-            b
-        }),
+        // What is indented ends without a new line.
+        Format::Json if accept.pretty => serde_json::to_vec_pretty(value),
         Format::Json | Format::Protobuf => serde_json::to_vec(value).map(|mut b| {
             b.push(b'\n');
             b
@@ -119,10 +117,9 @@ pub fn cut_short(context: &Context) -> Reply {
 /// The response of a failed request.
 pub fn status(accept: Accept, status: &Status) -> Reply {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    // A form of objects is no form of errors, so those who want one in YAML get this in JSON.
-    let format = if accept.view == View::Plain { accept.format } else { Format::Json };
-    let accept = Accept { view: View::Plain, format, ..accept };
-    let mut reply = value(accept, code, status);
+    // Who takes no form that errors have is told nevertheless, in JSON that people can read.
+    let (format, pretty) = accept.errors.map_or((Format::Json, true), |format| (format, accept.pretty));
+    let mut reply = value(Accept { view: View::Plain, format, pretty, ..accept }, code, status);
     if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
         && matches!(status.code, 429 | 503 | 504)
     {
@@ -367,13 +364,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_takes_no_form_of_errors_gets_one_that_people_read() {
+        let not_found = Status::not_found(&corten_meta::GroupResource::new("", "pods"), "p");
+        for (accept, expected) in [
+            (Accept::default(), "{\"kind\":"),
+            (Accept { errors: None, ..Accept::default() }, "{\n  \"kind\":"),
+            (Accept { errors: Some(Format::Yaml), view: View::Table, ..Accept::default() }, "apiVersion: v1"),
+        ] {
+            let reply = status(accept, &not_found);
+            let Body::Full(bytes) = reply.body() else { panic!("an error is whole") };
+            let text = String::from_utf8_lossy(bytes);
+            assert!(text.starts_with(expected), "{text}");
+            assert_eq!(text.ends_with('\n'), accept.errors.is_some(), "{text}");
+        }
+    }
+
+    #[test]
     fn answers_in_protobuf_are_wrapped_and_events_framed() {
         let kind = corten_api::lookup("", "v1", "configmaps").unwrap();
         let value =
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": { "k": "v" } });
         let object = Arc::new(Object::from_value(&value, 7).unwrap());
         let read = |bytes: &[u8]| protobuf::object(bytes, &kind.schema).unwrap();
-        let accept = Accept { format: Format::Protobuf, ..Accept::default() };
+        let accept = Accept { format: Format::Protobuf, errors: Some(Format::Protobuf), ..Accept::default() };
         let reply = super::object(accept, IncludeObject::Metadata, StatusCode::OK, kind, &object);
         assert_eq!(reply.headers()[header::CONTENT_TYPE], protobuf::MEDIA_TYPE);
         let Body::Full(body) = reply.into_body() else { panic!("one body") };

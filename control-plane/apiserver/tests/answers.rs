@@ -100,7 +100,8 @@ async fn forms_of_subresources_and_of_what_is_made_for_the_answer() {
     let (table, partial) = ("as=Table;v=v1;g=meta.k8s.io", "as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
     let list = partial.replace("Metadata", "MetadataList");
     let (json, proto) = ("application/json", "application/vnd.kubernetes.protobuf");
-    let refused = "only the following media types are accepted: application/json, application/yaml";
+    let refused = "only the following media types are accepted: application/json, application/yaml, \
+                   application/vnd.kubernetes.protobuf";
     let review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let question = r#"{"spec":{"nonResourceAttributes":{"path":"/x","verb":"get"}}}"#;
     for (method, path, accept, body, code, is) in [
@@ -333,7 +334,14 @@ async fn forms_that_are_not_spoken() {
         (MAPS, discovery, 406),
         ("/api/v1", discovery, 406),
         ("/apis", "application/*", 200),
-        ("/apis/apps", "application/*", 406),
+        ("/apis/apps", "application/*", 200),
+        ("/apis/apps/v1", "application/*", 406),
+        ("/apis/apps/v1/nothing", html, 404),
+        ("/apis/nobody/v1/nothing", "application/*", 404),
+        ("/api/v1/namespaces/default/serviceaccounts/x/token", html, 405),
+        ("/.well-known/openid-configuration", html, 406),
+        ("/openid/v1/jwks", "application/json", 406),
+        (&format!("{MAPS}/none?includeObject=Foo"), table, 404),
         (&format!("{MAPS}?watch=1"), "application/yaml;as=Table;v=v1;g=meta.k8s.io", 406),
         (MAPS, table, 200),
         (&foo, table, 400),
@@ -342,7 +350,7 @@ async fn forms_that_are_not_spoken() {
     ] {
         let answer = send(&admin, "GET", path, bytes::Bytes::new(), &[("accept", accept)]).await;
         assert_eq!(answer.code, code, "{path} {accept}: {}", answer.body);
-        let is_json = accept != "application/yaml" || code == 200;
+        let is_json = (accept != "application/yaml" || code == 200) && !path.contains("nobody");
         assert_eq!(answer.body.is_object(), is_json, "{path} {accept}: {}", answer.body);
     }
 }

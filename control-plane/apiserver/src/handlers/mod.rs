@@ -55,19 +55,22 @@ impl Target<'_> {
     }
 }
 
-/// Finds the resource and hands the request to the verb's handler.
+/// Finds the resource and hands the request to the verb's handler; what its answer holds is looked at last.
 pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
+    let reply = hand_over(server, context, body).await?;
+    if reply.status().is_success() {
+        check_view(context)?;
+    }
+    Ok(reply)
+}
+
+async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
     let info = &context.info;
     let Some(resource) = &context.resource else {
         return unknown_resource(server, context);
     };
     check_timeout(info)?;
-    check_view(context)?;
     let kind = &resource.kind;
-    // Custom resources have no field numbers, only their metadata has.
-    if context.accept.format == Format::Protobuf && context.accept.view == View::Plain && kind.is_custom() {
-        return Err(Status::not_acceptable(ACCEPTED));
-    }
     if kind.is_custom() && is_misplaced(info, kind.namespaced) {
         return Ok(crate::response::page_not_found());
     }
@@ -91,6 +94,7 @@ pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> 
         return subresources::dispatch(&target, subresource, body).await;
     }
     check_verb(&target)?;
+    check_accept(&target)?;
     warn_of_deprecation(server, context, kind);
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {
@@ -143,6 +147,23 @@ fn check_place(info: &RequestInfo) -> Result<(), Status> {
             Err(Status::bad_request(format!("Name parameter invalid: {:?}: {why}", info.name)))
         }
     }
+}
+
+/// A form of the answer that the client takes is looked for when path and method are known.
+pub fn check_accept(target: &Target<'_>) -> Result<(), Status> {
+    let (context, kind) = (target.context, &target.resource.kind);
+    if let Some(status) = &context.not_acceptable {
+        // A media type that is spoken at all leads as far as the resource.
+        if status.details.is_none() {
+            warn_of_deprecation(target.server, context, kind);
+        }
+        return Err(status.clone());
+    }
+    // Custom resources have no field numbers, only their metadata has.
+    if context.accept.format == Format::Protobuf && context.accept.view == View::Plain && kind.is_custom() {
+        return Err(Status::not_acceptable(ACCEPTED));
+    }
+    Ok(())
 }
 
 /// Says to who uses a version that is on its way out that it is.

@@ -16,6 +16,9 @@ use crate::server::Server;
 /// What metrics are written in.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
+/// What the keys of tokens are written in.
+const KEYS: &str = "application/jwk-set+json";
+
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
     let path = context.info.path.trim_end_matches('/');
@@ -31,7 +34,6 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     if let Some(reply) = server.openapi.serve(context).await {
         return Ok(reply);
     }
-    let value = |value: &serde_json::Value| Ok(response::value(context.accept, StatusCode::OK, value));
     match path {
         "" => {
             // People read these two, and get them in lines without asking.
@@ -39,7 +41,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
             Ok(response::value(accept, StatusCode::OK, &index(server)))
         }
         "/version" => {
-            let accept = Accept { pretty: true, ..context.accept.only_json(&context.headers)? };
+            let accept = Accept { pretty: true, ..context.accept.only("application/json", &context.headers)? };
             Ok(response::value(accept, StatusCode::OK, &version(server)))
         }
         "/statusz" => zpages::serve(server, context, "Statusz"),
@@ -47,12 +49,13 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         "/metrics" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.render(server).into())),
         "/metrics/slis" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.health.render().into())),
         "/.well-known/openid-configuration" => {
+            let accept = context.accept.only("application/json", &context.headers)?;
             let jwks = format!("https://{}/openid/v1/jwks", server.config.host_port());
-            value(&server.tokens.openid_configuration(&jwks))
+            Ok(response::value(accept, StatusCode::OK, &server.tokens.openid_configuration(&jwks)))
         }
         "/openid/v1/jwks" => {
-            let jwks = server.tokens.jwks().to_string();
-            Ok(response::full(StatusCode::OK, "application/jwk-set+json", jwks.into()))
+            context.accept.only(KEYS, &context.headers)?;
+            Ok(response::full(StatusCode::OK, KEYS, server.tokens.jwks().to_string().into()))
         }
         _ if path.starts_with("/debug/") => {
             let details = context.info.query.get("includeRequestDetails").is_some_and(|value| !value.is_empty());

@@ -31,7 +31,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let filter = filter(target.resource, target.namespace, query)?;
     let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     if context.accept.format == Format::Yaml {
-        return Err(Status::not_acceptable(&[STREAMED]));
+        return Err(Status::not_acceptable(STREAMED));
     }
     if context.accept.view == View::PartialMetadataList {
         // No event is a list, so the stream ends before its first.

@@ -48,9 +48,10 @@ pub fn encode(value: &Value, schema: &str) -> Vec<u8> {
 
 /// Any object as a whole body, if what it says of itself is a message that there is.
 pub fn encode_any(value: &Value) -> Option<Vec<u8>> {
-    let (api_version, kind) = (value["apiVersion"].as_str()?, value["kind"].as_str()?);
+    let (api_version, kind) = (value["apiVersion"].as_str().unwrap_or_default(), value["kind"].as_str()?);
     let schema = match (api_version, kind) {
-        ("v1", "Status") => format!("{META}.Status"),
+        ("v1", "Status" | "APIGroupList" | "APIGroup" | "APIResourceList") => format!("{META}.{kind}"),
+        ("", "APIVersions") => format!("{META}.{kind}"),
         (_, "PartialObjectMetadataList") => {
             return Some(encode_list(value, &format!("{META}.PartialObjectMetadata")));
         }

@@ -36,6 +36,7 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
     if is_head || (!foreign && !subresource.verbs.contains(&verb)) {
         return Err(Status::method_not_allowed());
     }
+    handlers::check_accept(target)?;
     check_stream(target, subresource.role).await?;
     if matches!(subresource.role, Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy) {
         return proxy::connect(target, subresource.role, body).await;
