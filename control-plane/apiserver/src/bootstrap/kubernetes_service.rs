@@ -48,8 +48,6 @@ pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
         "spec": {
             "type": "ClusterIP",
             "clusterIP": ip,
-            "clusterIPs": [ip],
-            "ipFamilies": [family],
             "ipFamilyPolicy": "SingleStack",
             "internalTrafficPolicy": "Cluster",
             "sessionAffinity": "None",
@@ -72,7 +70,10 @@ pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
         crate::admission::service_allocation_ip_address(&ip, "default", "kubernetes", jiff::Timestamp::now());
     ip_address["metadata"]["uid"] = Value::Null;
     Ok(vec![
-        Wanted::new("", "v1", "services", service),
+        Wanted {
+            allocated: json!({ "clusterIPs": [ip], "ipFamilies": [family] }),
+            ..Wanted::new("", "v1", "services", service)
+        },
         Wanted::new("networking.k8s.io", "v1", "ipaddresses", ip_address),
         Wanted::new("", "v1", "endpoints", endpoints)
             .repaired_by(|present, wanted| repair(present, wanted, &["subsets"])),

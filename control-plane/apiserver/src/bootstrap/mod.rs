@@ -31,13 +31,24 @@ pub struct Wanted {
     pub author: &'static str,
     /// As whom it applies the status; `None` when nobody owns that.
     pub status_author: Option<&'static str>,
+    /// What the server fills into the spec and nobody owns.
+    pub allocated: Value,
 }
 
 impl Wanted {
     /// An object that is only created, never repaired.
     pub fn new(group: &'static str, version: &'static str, plural: &'static str, object: Value) -> Wanted {
         let author = "kube-apiserver";
-        Wanted { group, version, plural, object, repair: |_, _| None, author, status_author: None }
+        Wanted {
+            group,
+            version,
+            plural,
+            object,
+            repair: |_, _| None,
+            author,
+            status_author: None,
+            allocated: json!({}),
+        }
     }
 
     pub fn repaired_by(mut self, repair: fn(&Value, &Value) -> Option<Value>) -> Wanted {
@@ -140,11 +151,16 @@ fn complete(resource: &Resource, wanted: Wanted, now: jiff::Timestamp) -> Value 
     kind.default(&mut object);
     // The server is the author of what it brings along.
     own_created(resource, &mut object, wanted.author, now);
+    for (field, value) in wanted.allocated.as_object().into_iter().flatten() {
+        object["spec"][field] = value.clone();
+    }
     kind.behaviour.prepare_create(&mut object);
     let Some(status) = status else { return object };
     let owned = wanted.status_author.and_then(|manager| apply_status(resource, &object, &status, manager, now));
-    owned.unwrap_or_else(|| {
+    let mut object = owned.unwrap_or_else(|| {
         object["status"] = status;
         object
-    })
+    });
+    kind.default(&mut object);
+    object
 }

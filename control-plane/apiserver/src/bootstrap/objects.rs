@@ -54,12 +54,13 @@ fn cluster_admins() -> Wanted {
 fn service_cidr(config: &Config) -> Wanted {
     let now = corten_meta::time::rfc3339(jiff::Timestamp::now());
     let object = json!({
-        "metadata": { "name": "kubernetes", "finalizers": ["networking.k8s.io/service-cidr-finalizer"] },
+        "metadata": { "name": "kubernetes" },
         "spec": { "cidrs": config.service_cidr.split(',').collect::<Vec<_>>() },
-        "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": now,
-                                      "message": "Kubernetes Service CIDR is ready" }] },
+        "status": { "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": now,
+                                      "message": "Kubernetes default Service CIDR is ready" }] },
     });
-    Wanted::new("networking.k8s.io", "v1", "servicecidrs", object)
+    let status_author = Some("kubernetes-service-cidr-controller");
+    Wanted { status_author, ..Wanted::new("networking.k8s.io", "v1", "servicecidrs", object) }
 }
 
 /// Since when this server marks the uses of tokens that live in Secrets.

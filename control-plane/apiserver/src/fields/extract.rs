@@ -139,11 +139,16 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
             };
             for (name, inner) in fields {
                 path.push(Element::Field(name.clone()));
-                match of.member(name) {
+                let member = of.member(name);
+                match &member {
                     Some(member) => check_value(member.of, inner, path, errors),
                     None => errors.push(format!("{}: field not declared in schema", show(path))),
                 }
                 path.pop();
+                if member.is_none() {
+                    // What is beside it, upstream does not look at.
+                    return;
+                }
             }
         }
         Shape::List { items, kind } => {

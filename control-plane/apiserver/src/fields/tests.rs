@@ -222,6 +222,7 @@ fn the_form_of_a_configuration_is_checked() {
     );
     for (spec, expected) in [
         (json!({"hostNetwork": "x"}), ".spec.hostNetwork: expected boolean, got &{x}"),
+        (json!({"a": 1, "b": 1, "hostNetwork": "x"}), ".spec.a: field not declared in schema"),
         (json!({"nodeSelector": []}), ".spec.nodeSelector: expected map, got &{[]}"),
         (json!({"nodeName": true}), ".spec.nodeName: expected string, got &value.valueUnstructured{Value:true}"),
         (

@@ -69,6 +69,12 @@ impl Behaviour for Event {
 
     fn from_stored(&self, event: &mut Value) {
         rename(event, RENAMED.iter().map(|(here, core)| (*core, *here)));
+        // In the core group they are there even if they are empty.
+        if let Some(object) = event.as_object_mut() {
+            object.retain(|name, value| {
+                !matches!(name.as_str(), "reportingController" | "reportingInstance") || *value != ""
+            });
+        }
         crate::defaulting::put(event, "/apiVersion", "events.k8s.io/v1");
     }
 }
@@ -105,5 +111,9 @@ mod tests {
         assert_eq!(object["apiVersion"], "v1");
         Event.from_stored(&mut object);
         assert_eq!(object, newer);
+        let mut object =
+            json!({"apiVersion": "v1", "kind": "Event", "reportingComponent": "", "reportingInstance": ""});
+        Event.from_stored(&mut object);
+        assert_eq!(object, json!({"apiVersion": "events.k8s.io/v1", "kind": "Event"}));
     }
 }
