@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use corten_meta::metrics::number;
+
 use super::FlowControl;
 use super::debug::LevelDump;
 use super::level::{Asked, Counts, WAIT_SECONDS};
@@ -35,13 +37,13 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
     });
     let one = |_: &Asked| 1;
     family("current_inqueue_requests", "gauge", "Requests that wait.", &|level| {
-        by_schema(level.queues.iter().flat_map(|queue| &queue.waiting), one)
+        by_schema(level, level.queues.iter().flat_map(|queue| &queue.waiting), one)
     });
     family("current_executing_requests", "gauge", "Requests that execute.", &|level| {
-        by_schema(level.executing.iter().map(|(_, asked, _)| asked), one)
+        by_schema(level, level.executing.iter().map(|(_, asked, _)| asked), one)
     });
     family("current_executing_seats", "gauge", "Seats that are taken.", &|level| {
-        by_schema(level.executing.iter().map(|(_, asked, _)| asked), |asked| asked.seats)
+        by_schema(level, level.executing.iter().map(|(_, asked, _)| asked), |asked| asked.seats)
     });
 }
 
@@ -49,7 +51,7 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
 fn waits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
     let name = "apiserver_flowcontrol_request_wait_duration_seconds";
     out.family(name, "histogram", "How long requests waited for seats.");
-    let bounds: Vec<String> = WAIT_SECONDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]).collect();
+    let bounds: Vec<String> = WAIT_SECONDS.iter().map(|bound| number(*bound)).chain(["+Inf".to_owned()]).collect();
     for (level, dump) in levels {
         for (schema, counts) in &dump.counts {
             for (execute, waits) in [("false", &counts.unserved), ("true", &counts.served)] {
@@ -85,8 +87,9 @@ fn limits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
     }
 }
 
-fn by_schema<'a>(all: impl Iterator<Item = &'a Asked>, number: fn(&Asked) -> u32) -> Vec<Sample> {
-    let mut sums: BTreeMap<&str, u32> = BTreeMap::new();
+/// Sums by schema; one that was ever used is told of also while it is idle.
+fn by_schema<'a>(level: &'a LevelDump, all: impl Iterator<Item = &'a Asked>, number: fn(&Asked) -> u32) -> Vec<Sample> {
+    let mut sums: BTreeMap<&str, u32> = level.counts.iter().map(|(schema, _)| (schema.as_str(), 0)).collect();
     all.for_each(|asked| *sums.entry(&asked.schema).or_default() += number(asked));
     sums.into_iter().map(|(schema, sum)| (schema.to_owned(), "", f64::from(sum))).collect()
 }

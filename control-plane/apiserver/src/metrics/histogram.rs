@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use corten_meta::metrics::number;
+
 use super::Exposition;
 
 /// Counts of values up to each of `N` bounds, which the caller keeps.
@@ -41,7 +43,7 @@ impl<const N: usize, const PARTS: u64> Histogram<N, PARTS> {
         let bucket = format!("{name}_bucket");
         let mut total = 0;
         let beyond = std::iter::once((&self.beyond, "+Inf".to_owned()));
-        let within = self.buckets.iter().zip(bounds.iter().map(f64::to_string));
+        let within = self.buckets.iter().zip(bounds.iter().map(|bound| number(*bound)));
         for (count, bound) in within.chain(beyond) {
             total += count.load(Ordering::Relaxed);
             let mut labels = labels.to_vec();

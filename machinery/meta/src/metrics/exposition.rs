@@ -9,9 +9,8 @@ pub struct Exposition(String);
 impl Exposition {
     /// Begins a family; its samples must follow at once.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let (level, space) = stability(name).map_or(("", ""), |level| (level, " "));
         // Writing into a string cannot fail.
-        let _ = writeln!(self.0, "# HELP {name} {level}{space}{help}\n# TYPE {name} {kind}");
+        let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", described(name, help));
     }
 
     /// One sample; labels in the order given.
@@ -48,64 +47,8 @@ impl Exposition {
     }
 }
 
-/// The families that upstream promises to keep as they are.
-const STABLE: &[&str] = &[
-    "apiserver_admission_controller_admission_duration_seconds",
-    "apiserver_admission_step_admission_duration_seconds",
-    "apiserver_admission_webhook_admission_duration_seconds",
-    "apiserver_current_inflight_requests",
-    "apiserver_longrunning_requests",
-    "apiserver_request_duration_seconds",
-    "apiserver_request_total",
-    "apiserver_requested_deprecated_apis",
-    "apiserver_response_sizes",
-    "apiserver_storage_objects",
-    "apiserver_storage_size_bytes",
-    "cronjob_controller_job_creation_skew_duration_seconds",
-    "job_controller_job_pods_finished_total",
-    "job_controller_job_sync_duration_seconds",
-    "job_controller_job_syncs_total",
-    "job_controller_jobs_finished_total",
-    "kubernetes_healthcheck",
-    "kubernetes_healthchecks_total",
-    "node_collector_evictions_total",
-    "scheduler_framework_extension_point_duration_seconds",
-    "scheduler_pending_pods",
-    "scheduler_pod_scheduling_attempts",
-    "scheduler_preemption_attempts_total",
-    "scheduler_preemption_victims",
-    "scheduler_queue_incoming_pods_total",
-    "scheduler_schedule_attempts_total",
-    "scheduler_scheduling_attempt_duration_seconds",
-];
-
-/// Those that it promises for some releases; all of a work queue too.
-const BETA: &[&str] = &[
-    "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds",
-    "apiserver_authentication_config_controller_automatic_reloads_total",
-    "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
-    "apiserver_authorization_config_controller_automatic_reloads_total",
-    "apiserver_cel_compilation_duration_seconds",
-    "apiserver_cel_evaluation_duration_seconds",
-    "apiserver_flowcontrol_current_executing_requests",
-    "apiserver_flowcontrol_current_executing_seats",
-    "apiserver_flowcontrol_current_inqueue_requests",
-    "apiserver_flowcontrol_dispatched_requests_total",
-    "apiserver_flowcontrol_nominal_limit_seats",
-    "apiserver_flowcontrol_rejected_requests_total",
-    "apiserver_flowcontrol_request_wait_duration_seconds",
-    "apiserver_storage_events_received_total",
-    "apiserver_validating_admission_policy_check_duration_seconds",
-    "apiserver_validating_admission_policy_check_total",
-    "apiserver_watch_list_duration_seconds",
-    "disabled_metrics_total",
-    "hidden_metrics_total",
-    "kubernetes_build_info",
-    "kubernetes_feature_enabled",
-    "registered_metrics_total",
-    "running_managed_controllers",
-    "scheduler_pod_scheduling_sli_duration_seconds",
-];
+/// What upstream promises of the families of its components: how much, their names, and what their help says.
+const PROMISED: &str = include_str!("promised.tbl");
 
 /// How the names of other families of upstream's components begin.
 const COMPONENTS: &[&str] = &[
@@ -121,26 +64,34 @@ const COMPONENTS: &[&str] = &[
     "version_info",
 ];
 
-/// How much of a promise a family is, as upstream's help says it.
-fn stability(name: &str) -> Option<&'static str> {
-    match name {
-        _ if STABLE.contains(&name) => Some("[STABLE]"),
-        _ if BETA.contains(&name) || name.starts_with("workqueue_") => Some("[BETA]"),
-        _ if COMPONENTS.iter().any(|component| name.starts_with(component)) => Some("[ALPHA]"),
-        _ => None,
+/// How much of a promise a family is, and the help that belongs to the promise.
+fn promise(name: &str) -> Option<(&'static str, &'static str)> {
+    PROMISED.lines().find_map(|line| {
+        let (level, rest) = line.split_once(' ')?;
+        let (of, help) = rest.split_once(' ')?;
+        (of == name).then_some((level, help))
+    })
+}
+
+/// The help of a family as upstream's library writes it. What upstream promises it also describes; in other families
+/// the words are those of who counts.
+fn described(name: &str, help: &str) -> String {
+    match promise(name) {
+        Some((level, help)) => format!("[{level}] {help}"),
+        None if COMPONENTS.iter().any(|component| name.starts_with(component)) => format!("[ALPHA] {help}"),
+        None => help.to_owned(),
     }
 }
 
-/// A number as upstream's library writes it: very small ones with an exponent of at least two digits.
+/// A number as upstream's library writes it: very small and large ones with a sign and two digits in the exponent.
 pub fn number(value: f64) -> String {
-    if value == 0.0 || value.abs() >= 1e-4 {
+    if value == 0.0 || !value.is_finite() || (1e-4..1e6).contains(&value.abs()) {
         return value.to_string();
     }
     let text = format!("{value:e}");
-    match text.split_once("e-") {
-        Some((digits, exponent)) if exponent.len() < 2 => format!("{digits}e-0{exponent}"),
-        _ => text,
-    }
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |exponent| ('-', exponent));
+    format!("{digits}e{sign}{exponent:0>2}")
 }
 
 #[cfg(test)]
@@ -161,13 +112,14 @@ mod tests {
     #[test]
     fn a_family_says_how_stable_it_is() {
         for (name, expected) in [
-            ("apiserver_request_total", Some("[STABLE]")),
-            ("workqueue_depth", Some("[BETA]")),
-            ("apiserver_storage_revision", Some("[ALPHA]")),
-            ("process_open_fds", None),
+            ("job_controller_job_syncs_total", "[STABLE] The number of job syncs"),
+            ("workqueue_depth", "[BETA] Current depth of workqueue"),
+            ("apiserver_storage_revision", "[ALPHA] own words"),
+            ("process_open_fds", "own words"),
         ] {
-            assert_eq!(stability(name), expected, "{name}");
+            assert_eq!(described(name, "own words"), expected, "{name}");
         }
+        assert!(PROMISED.lines().skip(1).all(|line| line.starts_with("STABLE ") || line.starts_with("BETA ")));
     }
 
     #[test]
@@ -179,6 +131,10 @@ mod tests {
             (0.000_01, "1e-05"),
             (0.000_022_5, "2.25e-05"),
             (1e-12, "1e-12"),
+            (604_800.0, "604800"),
+            (1_000_000.0, "1e+06"),
+            (2_592_000.0, "2.592e+06"),
+            (-1.5e21, "-1.5e+21"),
         ] {
             assert_eq!(number(value), expected);
         }

@@ -6,5 +6,5 @@
 mod exposition;
 mod registry;
 
-pub use exposition::Exposition;
+pub use exposition::{Exposition, number};
 pub use registry::{Family, Kind, Registry, Series, exponential};
