@@ -72,14 +72,14 @@ impl Health {
 
     /// Answers a health path, if it is one.
     pub fn serve(server: &Server, context: &Context) -> Option<Reply> {
-        let path = context.info.path.trim_end_matches('/');
+        let path = context.info.path.as_str();
         let endpoint = ["livez", "readyz", "healthz"].into_iter().find(|e| {
             path.strip_prefix('/')
                 .and_then(|p| p.strip_prefix(e))
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })?;
         let single = path.get(endpoint.len() + 2..).unwrap_or_default();
-        if single.is_empty() {
+        if path.len() == endpoint.len() + 1 {
             return Some(all(server, context, endpoint));
         }
         let Some((name, _)) = checks(server).find(|(name, _)| *name == single) else {

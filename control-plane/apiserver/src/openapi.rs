@@ -103,7 +103,8 @@ impl OpenApi {
 
     /// Answers an OpenAPI path, if it is one.
     pub async fn serve(self: &Arc<Self>, context: &Context) -> Option<Reply> {
-        let path = context.info.path.trim_end_matches('/').strip_prefix("/openapi/")?;
+        let path =
+            context.info.path.strip_prefix("/openapi/").filter(|path| *path == "v2" || path.starts_with("v3"))?;
         let custom = self.custom.load_full();
         self.make(&custom, path == "v2").await;
         if path == "v2" {
@@ -129,7 +130,11 @@ impl OpenApi {
             return Some(reply);
         }
         let path = path.strip_prefix("v3/")?;
-        let document = built_in.get(path).or_else(|| custom.get(path))?;
+        let Some(document) = built_in.get(path).or_else(|| custom.get(path)) else {
+            let mut reply = Reply::new(Body::empty());
+            *reply.status_mut() = StatusCode::NOT_FOUND;
+            return Some(reply);
+        };
         Some(if form(&context.headers).is_some() { document.reply(context) } else { not_acceptable() })
     }
 

@@ -257,7 +257,9 @@ fn finish_headers(context: &Context, reply: &mut Reply) {
         headers.insert("x-kubernetes-pf-flowschema-uid", classified.flow_schema.clone());
         headers.insert("x-kubernetes-pf-prioritylevel-uid", classified.priority_level.clone());
     }
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    if !context.info.is_cut_short {
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    }
     if let Ok(id) = HeaderValue::from_str(&context.audit.id) {
         headers.insert("audit-id", id);
     }

@@ -340,6 +340,8 @@ async fn forms_that_are_not_spoken() {
         ("/apis/nobody/v1/nothing", "application/*", 404),
         ("/api/v1/namespaces/default/serviceaccounts/x/token", html, 405),
         ("/.well-known/openid-configuration", html, 406),
+        ("/apis/authorization.k8s.io/v1/subjectaccessreviews/x", "*/*", 404),
+        ("/index.html", "*/*", 200),
         ("/openid/v1/jwks", "application/json", 406),
         (&format!("{MAPS}/none?includeObject=Foo"), table, 404),
         (&format!("{MAPS}?watch=1"), "application/yaml;as=Table;v=v1;g=meta.k8s.io", 406),

@@ -204,10 +204,10 @@ impl<'a> Attributes<'a> {
 
     /// A 403 of admission.
     pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
-        let name = match corten_meta::name(&self.object) {
-            "" => self.target.name,
-            name => name,
-        };
+        let prefix = self.object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default();
+        let names = [corten_meta::name(&self.object), self.target.name, prefix];
+        // What has no name yet is called by what its name will begin with.
+        let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown");
         Status::forbidden(&self.target.resource.group_resource(), name, why.as_ref())
     }
 }

@@ -81,7 +81,7 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     if info.subresource.is_empty() && !info.remainder.is_empty() {
         return Err(Status::path_not_found());
     }
-    check_place(info)?;
+    check_namespace(info)?;
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
     let target = Target { server, context, resource, namespace, name: &info.name };
     if !info.subresource.is_empty() {
@@ -91,10 +91,12 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
         // A custom resource knows no other parts than those it was given.
         let missing = || if kind.is_custom() { target.not_found() } else { Status::path_not_found() };
         let subresource = kind.subresource(&info.subresource).ok_or_else(missing)?;
+        check_name(info)?;
         return subresources::dispatch(&target, subresource, body).await;
     }
     check_verb(&target)?;
     check_accept(&target)?;
+    check_name(info)?;
     warn_of_deprecation(server, context, kind);
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {
@@ -131,17 +133,20 @@ fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
     info.namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch")
 }
 
-/// An object has a name that can stand in a path, and a namespace where the path goes through one. Collections are
-/// read across namespaces by a path without one, and never written.
-fn check_place(info: &RequestInfo) -> Result<(), Status> {
-    if info.verb == "list" || info.verb == "watch" {
-        return Ok(());
-    }
-    if info.is_in_namespace && info.namespace.is_empty() {
+/// An object has a namespace where the path goes through one. Collections are read across namespaces by a path without
+/// one, and never written.
+fn check_namespace(info: &RequestInfo) -> Result<(), Status> {
+    let reads_all = matches!(info.verb.as_str(), "list" | "watch");
+    if !reads_all && info.is_in_namespace && info.namespace.is_empty() {
         return Err(Status::bad_request("Namespace parameter required."));
     }
+    Ok(())
+}
+
+/// An object has a name that can stand in a path.
+fn check_name(info: &RequestInfo) -> Result<(), Status> {
     match names::path_segment_name(&info.name) {
-        wrong if wrong.is_empty() || info.verb == "create" => Ok(()),
+        wrong if wrong.is_empty() || matches!(info.verb.as_str(), "create" | "list" | "watch") => Ok(()),
         wrong => {
             let why = wrong.join(", ");
             Err(Status::bad_request(format!("Name parameter invalid: {:?}: {why}", info.name)))
@@ -207,7 +212,9 @@ fn check_verb(target: &Target<'_>) -> Result<(), Status> {
     let across = kind.namespaced && target.namespace.is_empty();
     let reads_all = matches!(info.verb.as_str(), "list" | "watch");
     let is_named = !reads_all && !info.name.is_empty();
-    if across && (is_named || !kind.verbs.contains(&"list")) {
+    // Of what is only ever created there are no objects to name.
+    let has_names = kind.verbs.iter().any(|verb| !matches!(*verb, "create" | "list" | "watch" | "deletecollection"));
+    if across && (is_named || !kind.verbs.contains(&"list")) || is_named && !has_names {
         return Err(Status::path_not_found());
     }
     let misplaced = match info.verb.as_str() {

@@ -1,7 +1,7 @@
 //! Paths that are not resources: discovery, OpenAPI, health, version, metrics, keys.
 
 use corten_meta::Status;
-use http::{Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
 use super::zpages;
@@ -19,11 +19,20 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=und
 /// What the keys of tokens are written in.
 const KEYS: &str = "application/jwk-set+json";
 
+/// Paths that do not lead anywhere with another slash behind them.
+const EXACT: [&str; 5] = ["/flagz", "/metrics", "/metrics/slis", "/openapi/v2", "/statusz"];
+
+/// For how long what there is to know of tokens may be kept.
+const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
+
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
     let path = context.info.path.trim_end_matches('/');
     if let Some(reply) = Health::serve(server, context) {
         return Ok(reply);
+    }
+    if path != context.info.path && EXACT.contains(&path) {
+        return Ok(response::page_not_found());
     }
     if context.method != Method::GET && takes_only_get(server, path) {
         return Err(Status::method_not_allowed());
@@ -35,7 +44,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         return Ok(reply);
     }
     match path {
-        "" => {
+        "" | "/index.html" => {
             // People read these two, and get them in lines without asking.
             let accept = Accept { format: Format::Json, pretty: true, ..context.accept };
             Ok(response::value(accept, StatusCode::OK, &index(server)))
@@ -51,20 +60,26 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         "/.well-known/openid-configuration" => {
             let accept = context.accept.only("application/json", &context.headers)?;
             let jwks = format!("https://{}/openid/v1/jwks", server.config.host_port());
-            Ok(response::value(accept, StatusCode::OK, &server.tokens.openid_configuration(&jwks)))
+            Ok(kept(response::value(accept, StatusCode::OK, &server.tokens.openid_configuration(&jwks))))
         }
         "/openid/v1/jwks" => {
             context.accept.only(KEYS, &context.headers)?;
-            Ok(response::full(StatusCode::OK, KEYS, server.tokens.jwks().to_string().into()))
+            Ok(kept(response::full(StatusCode::OK, KEYS, server.tokens.jwks().to_string().into())))
         }
         _ if path.starts_with("/debug/") => {
             let details = context.info.query.get("includeRequestDetails").is_some_and(|value| !value.is_empty());
             let dump = flow_control::dump(&server.flow_control, path, details);
-            Ok(dump.map_or_else(response::page_not_found, |text| response::text(StatusCode::OK, text)))
+            let page = |text: String| response::full(StatusCode::OK, "text/plain; charset=utf-8", text.into());
+            Ok(dump.map_or_else(response::page_not_found, page))
         }
         _ if is_in_api(server, path) => Err(Status::path_not_found()),
         _ => Ok(response::page_not_found()),
     }
+}
+
+fn kept(mut reply: Reply) -> Reply {
+    reply.headers_mut().insert(header::CACHE_CONTROL, KEPT);
+    reply
 }
 
 /// Whether the path is below a served group, which answers in its own form what it does not have.

@@ -57,6 +57,9 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
         Role::EphemeralContainers => part(target, &bytes, Part::Whole, &parts::ephemeral_containers).await,
         Role::Resize => part(target, &bytes, Part::Whole, &parts::resize).await,
         Role::Approval => {
+            if verb == "update" {
+                check_name(target, &target.decode(&bytes)?)?;
+            }
             if verb != "get" {
                 approval::check(target).await?;
             }
