@@ -169,6 +169,12 @@ impl Registry {
         Ok(())
     }
 
+    /// Where an object is stored.
+    pub fn place(&self, resource: &Resource, namespace: &str, name: &str) -> Result<String, Status> {
+        let stored = resource.storage()?;
+        Ok(format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)))
+    }
+
     fn key(stored: &Stored, namespace: &str, name: &str) -> Bytes {
         format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)).into()
     }

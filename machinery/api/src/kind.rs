@@ -121,6 +121,8 @@ pub enum NameRule {
     Ip,
     /// The kind's own `validate` judges the name.
     Own,
+    /// The kind has no rule: what is asked of every name is asked when nothing else is wrong.
+    None,
 }
 
 /// A path below an object of the kind.
@@ -388,9 +390,7 @@ impl Kind {
 
     /// Every error of a new object: its metadata's and its own.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
-        let mut errors = crate::objectmeta::validate(self, object);
-        errors.extend(self.behaviour.validate_new(object));
-        self.shown(errors)
+        self.shown(crate::update::validate_new(self, object))
     }
 
     /// Every error of an update: the metadata's, the new object's and the change's.
@@ -410,7 +410,7 @@ impl Kind {
 
     /// The same, with the new object as its author gave it.
     pub fn validate_given_status_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::update::validate_metadata(self, new, old);
+        let mut errors = crate::update::validate_metadata_of_status(self, new, old);
         let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
         let mut own = crate::update::as_shown(rule(new), || rule(given));
         if !own.is_empty() && !self.is_custom() {

@@ -20,6 +20,12 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// Errors of the name by the rule that every name must follow.
+pub(crate) fn validate_name(object: &Value) -> Vec<FieldError> {
+    let name = text(object, "/metadata/name");
+    invalid_each(&Path::root("metadata").child("name"), name, names::path_segment_name(name))
+}
+
 /// Errors of the metadata of a resource inside of another, which need not say what it is called.
 pub fn validate_embedded(resource: &Value, metadata: &Path) -> Vec<FieldError> {
     let [name, prefix, namespace] =
@@ -38,9 +44,12 @@ pub fn validate_embedded(resource: &Value, metadata: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// Errors of the metadata of an object that is already there.
-pub fn validate_present(object: &Value) -> Vec<FieldError> {
-    validate_content(object, &Path::root("metadata"))
+/// Errors of the metadata of an object that is already there, whose name is no question any more.
+pub fn validate_present(rule: NameRule, object: &Value) -> Vec<FieldError> {
+    let metadata = Path::root("metadata");
+    let mut errors = validate_prefix(rule, object, &metadata);
+    errors.extend(validate_content(object, &metadata));
+    errors
 }
 
 /// Errors of a change of metadata, and of the new metadata but for its finalizers.
@@ -101,6 +110,7 @@ pub fn name_errors(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
         NameRule::Label1035 => names::dns1035_label(&name),
         NameRule::PathSegment | NameRule::Own => names::path_segment_name(&name),
         NameRule::Ip => names::ip(&name),
+        NameRule::None => Vec::new(),
     }
 }
 
@@ -113,18 +123,24 @@ fn masked(prefix: &str) -> String {
 }
 
 fn validate_names(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldError> {
-    let (name, prefix) = (text(object, "/metadata/name"), text(object, "/metadata/generateName"));
+    let name = text(object, "/metadata/name");
     let rule = kind.rules.name_rule;
-    let mut errors = Vec::new();
-    if !prefix.is_empty() {
-        errors.extend(invalid_each(&metadata.child("generateName"), prefix, name_errors(rule, prefix, true)));
-    }
+    let mut errors = validate_prefix(rule, object, metadata);
     if name.is_empty() {
         errors.push(FieldError::required(&metadata.child("name"), "name or generateName is required"));
     } else {
         errors.extend(invalid_each(&metadata.child("name"), name, name_errors(rule, name, false)));
     }
     errors
+}
+
+fn validate_prefix(rule: NameRule, object: &Value, metadata: &Path) -> Vec<FieldError> {
+    let prefix = text(object, "/metadata/generateName");
+    // The newer rules judge the name alone that was made of it.
+    if prefix.is_empty() || rule == NameRule::SubdomainInBytes {
+        return Vec::new();
+    }
+    invalid_each(&metadata.child("generateName"), prefix, name_errors(rule, prefix, true))
 }
 
 fn validate_namespace(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldError> {
@@ -187,7 +203,7 @@ fn validate_owners(object: &Value, path: &Path) -> Vec<FieldError> {
     let mut controller: Option<String> = None;
     for owner in owners {
         let version = text(owner, "/apiVersion");
-        if version.is_empty() || version.ends_with('/') {
+        if version.is_empty() || version.ends_with('/') || version.matches('/').count() > 1 {
             errors.push(FieldError::invalid(&path.child("apiVersion"), version, "version must not be empty"));
         }
         for field in ["kind", "name", "uid"] {
@@ -290,6 +306,11 @@ mod tests {
             |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": "u", "controller": true});
         let errors = check("nodes", json!({"name": "a", "ownerReferences": [owner("x"), owner("y")]}));
         assert!(errors[0].contains("references for Node/x and Node/y"), "{errors:?}");
+        for (version, wanted) in [("v1", 0), ("apps/v1", 0), ("/v1", 0), ("", 1), ("apps/", 1), ("http://a/b", 1)] {
+            let owner = json!({"apiVersion": version, "kind": "Node", "name": "a", "uid": "u"});
+            let errors = check("nodes", json!({"name": "a", "ownerReferences": [owner]}));
+            assert_eq!(errors.len(), wanted, "{version}: {errors:?}");
+        }
         let big = "x".repeat(MAX_ANNOTATION_BYTES);
         assert_eq!(
             check("nodes", json!({"name": "a", "annotations": {"a": big}})),

@@ -1,4 +1,4 @@
-//! In which order an update is judged: upstream asks the same question of some kinds more than once, and its answer
+//! In which order a write is judged: upstream asks the same question of some kinds more than once, and its answer
 //! lists the causes as often and in the order that they were found.
 //!
 //! Only order and number come from here; the rules are those of the kind and of `metadata`.
@@ -6,7 +6,7 @@
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 
-use crate::kind::Kind;
+use crate::kind::{Kind, NameRule};
 use crate::objectmeta;
 
 /// The questions, in the order in which they are asked: the change of metadata (`u`), the whole metadata (`m`), the
@@ -66,11 +66,35 @@ const ORDERS: [(&str, &[&str]); 8] = [
     ("momoc", &["PersistentVolume"]),
 ];
 
+/// The same of a write of the status, where it differs.
+const STATUS_ORDERS: [(&str, &[&str]); 2] = [
+    ("", &["CronJob"]),
+    ("u", &["Ingress", "Job", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim", "Pod"]),
+];
+
 fn order(kind: &Kind) -> &'static str {
     match kind.kind.as_str() {
         _ if kind.is_custom() => USUAL,
         "Event" if kind.group.is_empty() => "oc",
+        "Event" => "ouc",
         name => ORDERS.iter().find(|(_, kinds)| kinds.contains(&name)).map_or(USUAL, |(order, _)| order),
+    }
+}
+
+/// Every error of a new object. Metadata comes first, but for the kinds whose rules say nothing of it, or say it late.
+/// What is asked of every object is asked last, and only when nothing else is wrong.
+pub(crate) fn validate_new(kind: &Kind, object: &Value) -> Vec<FieldError> {
+    let metadata = || objectmeta::validate(kind, object);
+    match order(kind) {
+        "o" | "oc" => match kind.behaviour.validate_new(object) {
+            errors if errors.is_empty() => metadata(),
+            errors => errors,
+        },
+        "ouc" => [kind.behaviour.validate(object), metadata(), kind.behaviour.validate_create(object)].concat(),
+        _ => match [metadata(), kind.behaviour.validate_new(object)].concat() {
+            errors if errors.is_empty() && kind.rules.name_rule == NameRule::None => objectmeta::validate_name(object),
+            errors => errors,
+        },
     }
 }
 
@@ -104,6 +128,12 @@ pub(crate) fn as_shown(errors: Vec<FieldError>, given: impl FnOnce() -> Vec<Fiel
     if shown.len() == errors.len() { shown } else { errors }
 }
 
+/// The errors of metadata alone when the status is written, which has rules of its own beside them.
+pub(crate) fn validate_metadata_of_status(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
+    let own = STATUS_ORDERS.iter().find(|(_, kinds)| !kind.is_custom() && kinds.contains(&kind.kind.as_str()));
+    asked(kind, own.map_or_else(|| order(kind), |(order, _)| order), new, old, [&[], &[]])
+}
+
 /// The errors of metadata alone, for writes that have rules of their own beside them.
 pub(crate) fn validate_metadata(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
     asked(kind, order(kind), new, old, [&[], &[]])
@@ -117,10 +147,14 @@ pub(crate) fn validate_metadata_once(kind: &Kind, new: &Value, old: &Value) -> V
 /// `found` are the errors of the object and of its change.
 fn asked(kind: &Kind, order: &str, new: &Value, old: &Value, found: [&[FieldError]; 2]) -> Vec<FieldError> {
     let [own, change] = found;
-    let whole = objectmeta::validate_present(new);
+    let common = objectmeta::validate_present(NameRule::PathSegment, new);
+    let whole = match new.pointer("/metadata/generateName") {
+        Some(_) => objectmeta::validate_present(kind.rules.name_rule, new),
+        None => common.clone(),
+    };
     let updated = objectmeta::validate_update(new, old);
     let finalizers = objectmeta::validate_own_finalizers(kind, new);
-    let mut errors = [whole.as_slice(), &updated].concat();
+    let mut errors = [common.as_slice(), &updated].concat();
     for (at, question) in order.char_indices() {
         let is_repeated = order[..at].contains('o');
         let found: [&[FieldError]; 2] = match question {
@@ -157,6 +191,10 @@ mod tests {
             let kind = crate::lookup(group, "v1", plural).expect("kind");
             let errors = super::validate_metadata(kind, &new, &old);
             assert_eq!(errors.iter().filter(|error| error.field == "metadata.labels").count(), wanted, "{plural}");
+        }
+        for (group, plural, wanted) in [("", "pods", 3), ("batch", "cronjobs", 2), ("apps", "deployments", 3)] {
+            let kind = crate::lookup(group, "v1", plural).expect("kind");
+            assert_eq!(kind.validate_status_update(&new, &old).len(), wanted, "{plural}");
         }
         let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");
         let errors = namespaces.validate_part_update(crate::Role::Finalize, &new, &old);

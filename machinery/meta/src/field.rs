@@ -170,7 +170,7 @@ impl FieldError {
             text.push_str(": ");
             match (&self.printed, &self.value) {
                 (Some(printed), _) => text.push_str(printed),
-                (None, Value::String(value)) => text.push_str(&quote(value)),
+                (None, Value::String(value)) if self.kind != ErrorKind::NotSupported => text.push_str(&quote(value)),
                 (None, other) => text.push_str(&shown(other)),
             }
         }
@@ -190,10 +190,22 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-fn shown(value: &Value) -> String {
+/// A value as Go writes it to JSON: safe inside of HTML.
+pub fn shown(value: &Value) -> String {
     let mut json = Vec::new();
     crate::codec::write_value(&mut json, value);
-    String::from_utf8_lossy(&json).into_owned()
+    let json = String::from_utf8_lossy(&json).into_owned();
+    if !json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+        return json;
+    }
+    let mut safe = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => safe.push_str(&format!("\\u{:04x}", c as u32)),
+            c => safe.push(c),
+        }
+    }
+    safe
 }
 
 fn counted(count: usize, unit: &str) -> String {
@@ -243,6 +255,9 @@ mod tests {
                 FieldError::not_supported(&p, "c", &["a", "b"]),
                 r#"spec.x: Unsupported value: "c": supported values: "a", "b""#,
             ),
+            (FieldError::invalid(&p, "<a>", "bad"), r#"spec.x: Invalid value: "<a>": bad"#),
+            (FieldError::invalid(&p, json!(["<&>"]), "bad"), r#"spec.x: Invalid value: ["\u003c\u0026\u003e"]: bad"#),
+            (FieldError::not_supported(&p, "<a>", &[]), r#"spec.x: Unsupported value: "\u003ca\u003e""#),
             (FieldError::invalid_omitted(&p, "bad"), "spec.x: Invalid value: bad"),
             (FieldError::duplicate(&p, "a"), r#"spec.x: Duplicate value: "a""#),
             (FieldError::not_found(&p, "a"), r#"spec.x: Not found: "a""#),

@@ -242,7 +242,13 @@ pub fn time_error(text: &str, micro: bool) -> String {
         ("05", 2),
     ];
     let cannot = |rest: &str, element: &str| {
-        format!("parsing time {} as {}: cannot parse {} as {}", quote(text), quote(layout), quote(rest), quote(element))
+        format!(
+            "parsing time {} as {}: cannot parse {} as {}",
+            quote_time(text),
+            quote_time(layout),
+            quote_time(rest),
+            quote_time(element)
+        )
     };
     let mut rest = text;
     for (element, digits) in elements {
@@ -262,7 +268,7 @@ pub fn time_error(text: &str, micro: bool) -> String {
             _ => "",
         };
         if !range.is_empty() {
-            return format!("parsing time {}: {range} out of range", quote(text));
+            return format!("parsing time {}: {range} out of range", quote_time(text));
         }
         rest = &rest[length..];
     }
@@ -272,9 +278,32 @@ pub fn time_error(text: &str, micro: bool) -> String {
         return cannot(rest, ".000000");
     }
     if rest.starts_with('Z') && rest.len() > 1 {
-        return format!("parsing time {}: extra text: {}", quote(text), quote(&rest[1..]));
+        return format!("parsing time {}: extra text: {}", quote_time(text), quote_time(&rest[1..]));
     }
-    if rest == "Z" { format!("parsing time {}: day out of range", quote(text)) } else { cannot(rest, "Z07:00") }
+    if rest == "Z" { format!("parsing time {}: day out of range", quote_time(text)) } else { cannot(rest, "Z07:00") }
+}
+
+/// Text in quotes as errors of times have it: byte for byte where it is no plain ASCII.
+fn quote_time(text: &str) -> String {
+    let mut out = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend(['\\', char::from(byte)]),
+            b' '..=b'~' | 0x7f => out.push(char::from(byte)),
+            _ => out.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    out + "\""
+}
+
+/// A number without sign, or the error of `strconv.ParseUint`.
+pub fn parse_uint(text: &str) -> Result<u64, String> {
+    let failed = |why: &str| Err(format!("strconv.ParseUint: parsing {}: {why}", quote(text)));
+    match text.parse() {
+        _ if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) => failed("invalid syntax"),
+        Ok(number) => Ok(number),
+        Err(_) => failed("value out of range"),
+    }
 }
 
 /// What upstream says about text that is no duration such as `1h30m`; `None` when it is one.
@@ -326,6 +355,18 @@ pub fn printed(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_without_sign() {
+        for (text, wanted) in [
+            ("12", Ok(12)),
+            ("", Err("strconv.ParseUint: parsing \"\": invalid syntax")),
+            ("+1", Err("strconv.ParseUint: parsing \"+1\": invalid syntax")),
+            ("18446744073709551616", Err("strconv.ParseUint: parsing \"18446744073709551616\": value out of range")),
+        ] {
+            assert_eq!(parse_uint(text), wanted.map_err(str::to_owned), "{text}");
+        }
+    }
 
     #[test]
     fn broken_json_is_named_as_upstream_names_it() {

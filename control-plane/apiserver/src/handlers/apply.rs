@@ -130,7 +130,7 @@ impl Apply {
             return Err(Status { code: 500, message, ..Status::default() });
         }
         let object = checked_result(target, object, &expected)?;
-        super::update::check_name(target, &object)?;
+        super::update::check_place(target, &object)?;
         Ok(object)
     }
 

@@ -9,6 +9,7 @@ use serde_json::Map;
 
 use super::Target;
 use super::options::{Write, check_options};
+use super::owners;
 use super::ownership::{Ownership, track_create};
 use crate::admission::{Attributes, Operation, Touched};
 use crate::body::Reply;
@@ -35,7 +36,9 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
     for attempt in 1.. {
         let mut candidate = make()?;
         check_namespace(target, &mut candidate)?;
-        check_new(&candidate, dry_run)?;
+        let version = given_version(&candidate);
+        check_new(version, dry_run)?;
+        owners::drop_repeated(target, &mut candidate);
         let generated = generate_name(&mut candidate);
         let lost = prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
@@ -45,6 +48,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             check_namespace(target, &mut attributes.object)?;
             begin(target, &mut attributes.object);
         }
+        owners::drop_repeated_by_admission(target, &mut attributes.object);
         finish(target, &mut attributes.object, true);
         let more = target.server.admission.errors(&attributes);
         let kind = &target.resource.kind;
@@ -61,7 +65,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         let (mut candidate, companions) = attributes.into_parts();
         target.resource.kind.settle(&mut candidate);
         if dry_run {
-            return dry_create(target, &candidate).await;
+            return dry_create(target, &candidate, version).await;
         }
         match target.server.registry.write(target.resource, &candidate, Expect::Absent, companions).await? {
             Written::Done(object) => return Ok(object),
@@ -109,52 +113,70 @@ pub(super) fn server_busy(target: &Target<'_>) -> Status {
     Status::server_timeout(&target.resource.group_resource(), &target.context.info.verb, 1)
 }
 
-/// A dry run fails as the write would, and answers what the write would.
-async fn dry_create(target: &Target<'_>, object: &Value) -> Result<Arc<Object>, Status> {
+/// A dry run fails as the write would, and answers what the write would, under the version that was given.
+async fn dry_create(target: &Target<'_>, object: &Value, version: u64) -> Result<Arc<Object>, Status> {
     let name = corten_meta::name(object);
     let present = target.server.registry.read(target.resource, corten_meta::namespace(object), name).await?;
     if let Some(present) = present {
         return Err(exists(target, object, Some(&present)));
     }
-    Object::from_value(object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
+    Object::from_value(object, version).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
 }
 
 /// The namespace of the path is the object's; a body that says another is refused. What is in no namespace stays so,
 /// whatever the body says.
 pub fn check_namespace(target: &Target<'_>, object: &mut Value) -> Result<(), Status> {
-    let given = corten_meta::namespace(object);
     if !target.resource.kind.namespaced {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("namespace");
         }
         return Ok(());
     }
-    if !given.is_empty() && given != target.namespace {
-        return Err(Status::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
+    check_given_namespace(target, object)?;
     corten_meta::set(object, "/metadata/namespace", target.namespace.into());
     Ok(())
 }
 
+/// Refuses an object that says another namespace than the path.
+pub fn check_given_namespace(target: &Target<'_>, object: &Value) -> Result<(), Status> {
+    let given = corten_meta::namespace(object);
+    if target.resource.kind.namespaced && !given.is_empty() && given != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// The version that a new object says it has. What is no number says nothing.
+fn given_version(object: &Value) -> u64 {
+    corten_meta::resource_version(object).parse().unwrap_or(0)
+}
+
 /// Upstream leaves this to its storage, which a dry run does not reach and whose errors have no reason.
-fn check_new(object: &Value, dry_run: bool) -> Result<(), Status> {
-    let version = corten_meta::resource_version(object);
-    if dry_run || version.is_empty() || version == "0" {
+fn check_new(version: u64, dry_run: bool) -> Result<(), Status> {
+    if dry_run || version == 0 {
         return Ok(());
     }
     let message = "resourceVersion should not be set on objects to be created".to_owned();
     Err(Status { code: 500, message, ..Status::default() })
 }
 
+/// Takes out what only the server says of an object.
+pub fn wipe(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for field in ["selfLink", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+            metadata.remove(field);
+        }
+    }
+}
+
 /// What the server says about a new object, whatever the client said. Says whether an empty list or map vanished.
 fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> bool {
     let kind = &target.resource.kind;
+    wipe(object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
-            metadata.remove(field);
-        }
+        metadata.remove("resourceVersion");
         metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
         metadata.insert("creationTimestamp".to_owned(), corten_meta::time::rfc3339(target.context.now).into());
         if kind.rules.generation {

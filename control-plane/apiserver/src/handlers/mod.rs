@@ -8,6 +8,7 @@ pub mod delete;
 pub mod get;
 pub mod list;
 pub mod options;
+pub mod owners;
 pub mod ownership;
 pub mod patch;
 pub mod paths;

@@ -15,6 +15,7 @@ use super::Target;
 use super::apart::Apart;
 use super::create::{self, Make};
 use super::options::{Write, check_options};
+use super::owners;
 use super::ownership::{Ownership, keep_times, managers_of, set_managers, track_update};
 use crate::admission::{Attributes, Operation};
 use crate::authorization::{self, authorize, forbidden};
@@ -60,6 +61,7 @@ pub async fn update(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     let mut body = target.decode(bytes)?;
     create::check_namespace(target, &mut body)?;
     check_name(target, &body)?;
+    owners::drop_repeated(target, &mut body);
     let transform = |_: &Value| Ok(body.clone());
     let updated = Change::new(Part::Main, &transform).or_create(&body).carry_out(target).await?;
     Ok(reply(target, &updated))
@@ -85,6 +87,12 @@ pub fn check_name(target: &Target<'_>, body: &Value) -> Result<(), Status> {
         )));
     }
     Ok(())
+}
+
+/// Namespace and name of the path are the object's.
+pub fn check_place(target: &Target<'_>, object: &Value) -> Result<(), Status> {
+    create::check_given_namespace(target, object)?;
+    check_name(target, object)
 }
 
 /// The answer to an object without the name that it must have.
@@ -319,6 +327,7 @@ async fn admitted(
         check_name(target, &attributes.object)?;
         create::check_namespace(target, &mut attributes.object)?;
     }
+    owners::drop_repeated_by_admission(target, &mut attributes.object);
     // A status that is written is complete, as it was completed when the write was prepared.
     create::finish(target, &mut attributes.object, change.part != Part::Status);
     let as_given = if lost { change.as_given(target, &attributes.object, old)? } else { None };
@@ -369,8 +378,14 @@ async fn admitted_as(
 /// resourceVersion and uid of the new object are what its author believes to change.
 fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), Status> {
     let resource = target.resource.group_resource();
-    let version = corten_meta::resource_version(new);
-    if version.is_empty() || version == "0" {
+    let version = match corten_meta::resource_version(new) {
+        "" => 0,
+        // Upstream's storage reads it, whose errors have no reason.
+        text => {
+            corten_meta::go::parse_uint(text).map_err(|message| Status { code: 500, message, ..Status::default() })?
+        }
+    };
+    if version == 0 {
         if !target.resource.kind.rules.allow_unconditional_update {
             let path = corten_meta::Path::root("metadata").child("resourceVersion");
             let error = FieldError::invalid(&path, 0, "must be specified for an update");
@@ -378,7 +393,7 @@ fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, ol
             let kind = corten_meta::GroupKind { group: resource.group, kind: resource.resource };
             return Err(Status::invalid(&kind, target.name, vec![error]));
         }
-    } else if version != corten_meta::resource_version(old) {
+    } else if corten_meta::resource_version(old).parse() != Ok(version) {
         return Err(Status::conflict(
             &resource,
             target.name,
@@ -388,9 +403,19 @@ fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, ol
     let (uid, actual) = (corten_meta::uid(new), corten_meta::uid(old));
     if !uid.is_empty() && uid != actual && !change.would_change_uid(target) {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
-        return Err(Status::conflict(&resource, target.name, &why));
+        return Err(not_the_same(target, &why)?);
     }
     Ok(())
+}
+
+/// The conflict with an object that is another than its author believes, told with its place as upstream's storage
+/// does; a dry run does not know where the storage begins.
+pub fn not_the_same(target: &Target<'_>, why: &str) -> Result<Status, Status> {
+    let place = target.server.registry.place(target.resource, target.namespace, target.name)?;
+    let key = if target.context.dry_run() { place.trim_start_matches("/registry") } else { &place };
+    let why =
+        format!("StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}");
+    Ok(Status::conflict(&target.resource.group_resource(), target.name, &why))
 }
 
 /// Metadata that only the server writes, and the parts that this request does not touch, are the old ones. Says whether
@@ -403,13 +428,16 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         if !change.would_change_uid(target) || metadata.get("uid").is_none_or(|uid| uid == "") {
             before.map(|uid| metadata.insert("uid".to_owned(), uid.clone()));
         }
-        for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
-            match old.get("metadata").and_then(Value::as_object) {
-                Some(before) => restore(metadata, before, field),
-                None => {
-                    metadata.remove(field);
-                }
-            }
+        let nothing = serde_json::Map::new();
+        let before = old.get("metadata").and_then(Value::as_object).unwrap_or(&nothing);
+        restore(metadata, before, "creationTimestamp");
+        restore(metadata, before, "generation");
+        // Who says when an object goes that is to stay is refused, as is who gives another grace period.
+        if before.contains_key("deletionTimestamp") || metadata.get("deletionTimestamp").is_some_and(Value::is_null) {
+            restore(metadata, before, "deletionTimestamp");
+        }
+        if metadata.get("deletionGracePeriodSeconds").is_none_or(Value::is_null) {
+            restore(metadata, before, "deletionGracePeriodSeconds");
         }
         metadata.remove("selfLink");
         create::drop_empty(metadata);
@@ -502,12 +530,18 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, as_given: Option<&Value
     if !rules.generation {
         return;
     }
-    fn wanted(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    // The status of a custom resource that has no such part is a field like any other.
+    let counts_status = target.resource.kind.is_custom() && !rules.has_status;
+    fn wanted(object: &Value, counts_status: bool) -> impl Iterator<Item = (&String, &Value)> {
         let fields = object.as_object().into_iter().flatten();
-        fields.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"))
+        fields.filter(move |(name, _)| match name.as_str() {
+            "metadata" | "apiVersion" | "kind" => false,
+            "status" => counts_status,
+            _ => true,
+        })
     }
     let given = as_given.filter(|_| rules.counts_empty).unwrap_or(new);
-    if !wanted(given).eq(wanted(old)) {
+    if !wanted(given, counts_status).eq(wanted(old, counts_status)) {
         let generation = corten_meta::generation(old) + 1;
         corten_meta::set(new, "/metadata/generation", generation.into());
     }

@@ -14,8 +14,9 @@ use serde_json::json;
 use crate::admission::Operation;
 use crate::body::Reply;
 use crate::handlers::Target;
-use crate::handlers::create::check_namespace;
+use crate::handlers::create::{check_namespace, wipe};
 use crate::handlers::options::{Write, check_options};
+use crate::handlers::owners;
 use crate::handlers::ownership::track_create;
 use crate::{resource_metrics, response, subresources};
 
@@ -34,13 +35,17 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
     check_options(target.context, Write::Create)?;
     let plural = target.resource.kind.plural.as_str();
     if plural == "bindings" {
-        let binding = target.server.admission.pass(target, Operation::Create, target.decode(bytes)?).await?;
+        let mut binding = target.decode(bytes)?;
+        check_namespace(target, &mut binding)?;
+        let binding = target.server.admission.pass(target, Operation::Create, binding).await?;
         let pods = target.server.resource("", "v1", "pods")?;
         let pod = Target { resource: &pods, name: "", ..*target };
         return subresources::binding::carry_out(&pod, &binding).await;
     }
     let mut review = target.decode(bytes)?;
     check_namespace(target, &mut review)?;
+    wipe(&mut review);
+    owners::drop_repeated(target, &mut review);
     target.resource.kind.default(&mut review);
     track_create(target, &mut review);
     let mut review = target.server.admission.pass(target, Operation::Create, review).await?;

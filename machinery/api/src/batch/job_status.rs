@@ -129,20 +129,23 @@ fn validate_indexes(spec: &At<'_>, status: &Status<'_>, then: &Status<'_>, error
     if !changed {
         return;
     }
+    let completions = spec.get("completions").number();
+    let counts_failed = spec.get("backoffLimitPerIndex").is_set();
+    for (at, field) in [(&completed, "completedIndexes"), (&failed, "failedIndexes")] {
+        if (field == "completedIndexes" || counts_failed)
+            && let Some(Err(error)) = completions.map(|completions| count_indexes(at.text(), completions))
+        {
+            errors.push(at.invalid(format!("error parsing {field}: {error}")));
+        }
+    }
     if !completed.is_empty() && spec.get("completionMode").text() != "Indexed" {
         let detail = "cannot set non-empty completedIndexes when non-indexed completion mode";
         errors.push(completed.invalid(detail));
     }
-    if failed.is_set() && !spec.get("backoffLimitPerIndex").is_set() {
+    if failed.is_set() && !counts_failed {
         errors.push(failed.invalid("cannot set non-null failedIndexes when backoffLimitPerIndex is null"));
     }
-    let Some(completions) = spec.get("completions").number() else { return };
-    for (at, field) in [(&completed, "completedIndexes"), (&failed, "failedIndexes")] {
-        if let Err(error) = count_indexes(at.text(), completions) {
-            errors.push(at.invalid(format!("error parsing {field}: {error}")));
-        }
-    }
-    if let Some(index) = overlap(completed.text(), failed.text(), completions) {
+    if let Some(index) = completions.and_then(|completions| overlap(completed.text(), failed.text(), completions)) {
         errors.push(failed.invalid(format!("failedIndexes and completedIndexes overlap at index: {index}")));
     }
 }

@@ -20,7 +20,7 @@ pub fn kind() -> Kind {
         .sub("approval", Role::Approval, &["get", "patch", "update"], ("", "", "CertificateSigningRequest"))
         .status()
         .spec_is_reset()
-        .name_rule(NameRule::PathSegment)
+        .name_rule(NameRule::None)
         .selectable(&["spec.signerName"])
         .table("Name, Age, SignerName, Requestor, RequestedDuration, Condition")
         .behaviour(CertificateSigningRequest)

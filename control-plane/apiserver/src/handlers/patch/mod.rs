@@ -138,7 +138,7 @@ impl Patch {
         let api_version = kind.api_version();
         let expected = Expected::of(kind, &api_version);
         let new = self.checked(target, patched, &expected)?;
-        super::update::check_name(target, &new)?;
+        super::update::check_place(target, &new)?;
         Ok(new)
     }
 

@@ -1,0 +1,130 @@
+//! What writes say in `metadata`, and what becomes of it, as upstream's API server has it.
+//!
+//! Every row is a fact that was observed: a request, the status code, and the message.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use serde_json::{Value, json};
+use server::{Answer, TestServer, send};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+async fn ask(s: &TestServer, method: &str, path: &str, body: &Value) -> Answer {
+    let admin = s.user("admin", &["system:masters"]);
+    let form = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    send(&admin, method, path, body.to_string().into(), &[("content-type", form)]).await
+}
+
+#[tokio::test]
+async fn what_is_refused() {
+    let s = TestServer::start().await;
+    let made = ask(&s, "POST", MAPS, &json!({"metadata": {"name": "a"}})).await;
+    let uid = made.body["metadata"]["uid"].as_str().unwrap();
+    let another = |place: &str| {
+        format!(
+            "Operation cannot be fulfilled on configmaps \"a\": StorageError: invalid object, Code: 4, Key: {place}, \
+             ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: x, \
+             UID in object meta: {uid}"
+        )
+    };
+    let changed = |change: &str| format!("ConfigMap \"a\" is invalid: metadata.{change}: field is immutable");
+    let object = format!("{MAPS}/a");
+    for (method, path, metadata, code, message) in [
+        ("PUT", object.clone(), json!({"uid": "x"}), 409, another("/registry/configmaps/default/a")),
+        ("PUT", format!("{object}?dryRun=All"), json!({"uid": "x"}), 409, another("/configmaps/default/a")),
+        (
+            "PATCH",
+            object.clone(),
+            json!({"resourceVersion": "abc"}),
+            500,
+            "strconv.ParseUint: parsing \"abc\": invalid syntax".to_owned(),
+        ),
+        (
+            "PATCH",
+            object.clone(),
+            json!({"deletionGracePeriodSeconds": 3}),
+            422,
+            changed("deletionGracePeriodSeconds: Invalid value: 3"),
+        ),
+        (
+            "PATCH",
+            object.clone(),
+            json!({"deletionTimestamp": "2040-01-01T00:00:00Z"}),
+            422,
+            changed("deletionTimestamp: Invalid value: \"2040-01-01T00:00:00Z\""),
+        ),
+        (
+            "PATCH",
+            object.clone(),
+            json!({"name": "b", "namespace": "c"}),
+            400,
+            "the namespace of the provided object does not match the namespace sent on the request".to_owned(),
+        ),
+        (
+            "POST",
+            MAPS.to_owned(),
+            json!({"name": "b", "resourceVersion": "12"}),
+            500,
+            "resourceVersion should not be set on objects to be created".to_owned(),
+        ),
+    ] {
+        let mut metadata = metadata;
+        if method == "PUT" {
+            metadata["name"] = "a".into();
+        }
+        let answer = ask(&s, method, &path, &json!({"metadata": metadata})).await;
+        assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message.as_str())), "{metadata}");
+    }
+    let answer = ask(&s, "PATCH", &object, &json!({"metadata": {"generateName": "a/b"}})).await;
+    assert_eq!(answer.code, 422);
+    let shown = answer.body["message"].as_str().unwrap();
+    assert!(shown.contains("metadata.generateName: Invalid value: \"a/b\": may not contain '/'"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_version_that_is_given_is_shown_by_a_dry_run() {
+    let s = TestServer::start().await;
+    for (query, given, code, shown) in [("?dryRun=All", "12", 201, Some("12")), ("", "abc", 201, None)] {
+        let body = json!({"metadata": {"name": "a", "resourceVersion": given}});
+        let answer = ask(&s, "POST", &format!("{MAPS}{query}"), &body).await;
+        assert_eq!(answer.code, code, "{given}");
+        let version = answer.body["metadata"]["resourceVersion"].as_str();
+        assert!(shown.is_none_or(|shown| version == Some(shown)), "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn owners_are_named_once() {
+    let s = TestServer::start().await;
+    let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": "u"});
+    let owners = json!([owner("a"), owner("b"), owner("a")]);
+    let object = json!({"metadata": {"name": "a", "ownerReferences": owners}});
+    for (method, path, when) in [
+        ("POST", MAPS.to_owned(), ""),
+        ("PUT", format!("{MAPS}/a"), ""),
+        ("PATCH", format!("{MAPS}/a"), " after mutating admission happens"),
+    ] {
+        let answer = ask(&s, method, &path, &object).await;
+        assert_eq!(answer.body["metadata"]["ownerReferences"], json!([owner("a"), owner("b")]), "{method}");
+        let warning = answer.headers["warning"].to_str().unwrap().to_owned();
+        let wanted = format!("299 - \".metadata.ownerReferences contains duplicate entries{when}; API server dedups");
+        assert!(warning.starts_with(&wanted), "{warning}");
+        assert!(warning.ends_with("duplicate UID(s) observed: u\""), "{warning}");
+    }
+}
+
+#[tokio::test]
+async fn reviews_lose_what_only_the_server_says() {
+    let s = TestServer::start().await;
+    let metadata = json!({"name": "a", "uid": "u", "deletionTimestamp": "2040-01-01T00:00:00Z"});
+    let review = json!({"metadata": metadata, "spec": {"token": "t"}});
+    let answer = ask(&s, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", &review).await;
+    assert_eq!(answer.code, 201);
+    assert_eq!(answer.body["metadata"]["name"], "a");
+    for field in ["uid", "deletionTimestamp"] {
+        assert_eq!(answer.body["metadata"].get(field), None, "{field}");
+    }
+}
