@@ -6,14 +6,14 @@ use std::sync::Arc;
 use corten_cel::schema::{Decl, max_cardinality};
 use corten_meta::{FieldError, Path, Value};
 
-use super::rules::{Environments, compile_rule, field_path};
+use super::rules::{Environments, compile_rule};
 use super::{selectable, structural};
 
 /// The most that one rule may be estimated to cost.
 const RULE_LIMIT: u64 = 10_000_000;
+const RULE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule";
 /// The most that all rules of a schema may.
 const SCHEMA_LIMIT: u64 = 100_000_000;
-const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
 /// Errors of all rules in a definition. Schemas that did not change are not refused for their cost.
 pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -45,18 +45,33 @@ pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
         if !same_fields || index == 0 {
             let path = if same_fields { &spec } else { &own }.child("selectableFields");
-            errors.extend(selectable::validate(&version["selectableFields"], &schema, &path));
+            if same_fields && !shared && version["selectableFields"].as_array().is_some_and(|fields| !fields.is_empty())
+            {
+                let detail = "may only be set when validations.schema is included";
+                errors.push(FieldError::invalid(&path, "", detail));
+            } else {
+                errors.extend(selectable::validate(&version["selectableFields"], &schema, &path));
+            }
         }
     }
     errors
 }
 
 fn validate_schema(schema: &Value, path: &Path, has_status: bool, unchanged: bool, errors: &mut Vec<FieldError>) {
-    let mut problems = structural::validate(schema, path, has_status);
-    if !problems.is_empty() && !unchanged {
-        return errors.append(&mut problems);
+    let structural::Judgement { mut structure, mut marks, is_structural } =
+        structural::validate(schema, path, has_status);
+    if unchanged {
+        structure.clear();
     }
-    let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged };
+    errors.append(&mut structure);
+    let wrong = marks.iter().map(|error| error.field.clone()).collect();
+    if !unchanged {
+        errors.append(&mut marks);
+    }
+    if !is_structural && !unchanged {
+        return;
+    }
+    let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged, wrong };
     check.schema(schema, path, &Place { is_root: true, cardinality: Some(1), uncorrelatable: None });
     check.finish(path);
     errors.append(&mut check.errors);
@@ -76,6 +91,8 @@ struct Check {
     total: u64,
     expensive: Vec<(u64, Path)>,
     count_cost: bool,
+    /// What is wrong with the schema otherwise. Rules around it are not compiled.
+    wrong: Vec<String>,
 }
 
 impl Check {
@@ -116,11 +133,11 @@ impl Check {
 
     fn rules(&mut self, schema: &Value, path: &Path, place: &Place) {
         let given = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let before = self.errors.len();
-        for (index, rule) in given.iter().enumerate() {
-            self.form(rule, schema, &path.child("x-kubernetes-validations").index(index));
-        }
-        if given.is_empty() || self.errors.len() > before {
+        let here = path.to_string();
+        let is_wrong = |field: &String| {
+            field.strip_prefix(&here).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        if given.is_empty() || self.wrong.iter().any(is_wrong) {
             return;
         }
         let Some(decl) = Decl::of_schema(schema, place.is_root, "selfType").map(Arc::new) else { return };
@@ -128,39 +145,6 @@ impl Check {
         for (index, rule) in given.iter().enumerate() {
             let here = path.child("x-kubernetes-validations").index(index);
             self.rule(rule, schema, &here, place, &decl, &environments);
-        }
-    }
-
-    /// What can be seen of a rule without compiling it.
-    fn form(&mut self, rule: &Value, schema: &Value, path: &Path) {
-        let text = |key: &str| rule[key].as_str().unwrap_or_default();
-        let invalid = |key: &str, detail: &str| FieldError::invalid(&path.child(key), text(key), detail);
-        let (expression, message) = (text("rule").trim(), text("message").trim());
-        if expression.is_empty() {
-            self.errors.push(FieldError::required(&path.child("rule"), "rule is not specified"));
-        } else if !text("message").is_empty() && message.is_empty() {
-            self.errors.push(invalid("message", "must be non-empty if specified"));
-        } else if message.contains('\n') {
-            self.errors.push(invalid("message", "must not contain line breaks"));
-        } else if expression.contains('\n') && message.is_empty() {
-            let detail = "message must be specified if rule contains line breaks";
-            self.errors.push(FieldError::required(&path.child("message"), detail));
-        }
-        if !text("messageExpression").is_empty() && text("messageExpression").trim().is_empty() {
-            let detail = "messageExpression must be non-empty if specified";
-            self.errors.push(FieldError::required(&path.child("messageExpression"), detail));
-        }
-        if rule["reason"].is_string() && !REASONS.contains(&text("reason")) {
-            self.errors.push(FieldError::not_supported(&path.child("reason"), text("reason"), REASONS));
-        }
-        if !text("fieldPath").is_empty() && text("fieldPath").trim().is_empty() {
-            self.errors.push(invalid("fieldPath", "must be non-empty if specified"));
-        }
-        if text("fieldPath").contains('\n') {
-            self.errors.push(invalid("fieldPath", "must not contain line breaks"));
-        }
-        if !text("fieldPath").is_empty() && field_path(text("fieldPath"), schema).is_none() {
-            self.errors.push(invalid("fieldPath", "must be a valid path"));
         }
     }
 
@@ -182,18 +166,16 @@ impl Check {
                 self.cost(&path.child("rule"), cost, "estimated rule cost");
             }
             Err(detail) => {
-                self.errors.push(FieldError::invalid(&path.child("rule"), rule.clone(), detail.clone()));
+                self.errors.push(refused(rule, &path.child("rule"), detail));
             }
         }
-        match &compiled.message_expression {
+        // Of a rule that does not compile, nothing else is compiled.
+        match compiled.message_expression.as_ref().filter(|_| compiled.compiled.is_ok()) {
             Some(Ok(program)) => {
                 let cost = env.estimate(program).max;
                 self.cost(&path.child("messageExpression"), cost, "estimated messageExpression cost");
             }
-            Some(Err(detail)) => {
-                let path = path.child("messageExpression");
-                self.errors.push(FieldError::invalid(&path, rule.clone(), detail.clone()));
-            }
+            Some(Err(detail)) => self.errors.push(refused(rule, &path.child("messageExpression"), detail)),
             None => {}
         }
         if compiled.uses_old() {
@@ -202,7 +184,7 @@ impl Check {
                     format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}");
                 self.errors.push(FieldError::invalid(&path.child("rule"), rule["rule"].clone(), detail));
             }
-        } else if compiled.compiled.is_ok() && rule.get("optionalOldSelf").is_some_and(Value::is_boolean) {
+        } else if rule.get("optionalOldSelf").is_some_and(Value::is_boolean) {
             let detail = "may not be set if oldSelf is not used in rule";
             let value = rule["optionalOldSelf"].clone();
             self.errors.push(FieldError::invalid(&path.child("optionalOldSelf"), value, detail));
@@ -231,6 +213,12 @@ impl Check {
         let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
         self.errors.push(FieldError::forbidden(path, exceeded(what, self.total, SCHEMA_LIMIT)));
     }
+}
+
+/// The error of a rule that does not compile, which shows all of it.
+fn refused(rule: &Value, path: &Path, detail: &str) -> FieldError {
+    let printed = corten_api::schema::print_value(RULE, rule);
+    FieldError { printed: Some(printed), ..FieldError::invalid(path, rule.clone(), detail) }
 }
 
 fn exceeded(what: &str, cost: u64, limit: u64) -> String {
@@ -298,6 +286,42 @@ mod tests {
             assert!(found.contains(expected), "{rule}: {found}");
         }
         assert_eq!(errors(object(json!({ "rule": "self.x >= oldSelf.x", "fieldPath": ".x" }))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rules_are_shown_whole_and_compiled_where_the_schema_is_right() {
+        let found = errors(json!({ "type": "string", "x-kubernetes-validations": [{ "rule": "self < 1" }] }));
+        let shown = r#"Invalid value: {"Rule":"self \u003c 1","Message":"","MessageExpression":"","Reason":null,"FieldPath":"","OptionalOldSelf":null}: compilation failed"#;
+        assert!(found[0].contains(shown), "{found:?}");
+        let rules = json!([{ "rule": "self.a", "messageExpression": "1", "fieldPath": ".b" }]);
+        for (schema, wanted) in [
+            // A schema that is not structural: what a rule looks like is judged, and not what it says.
+            (json!({ "x-kubernetes-validations": rules }), ["].type: Required", "].fieldPath: Invalid"].as_slice()),
+            // What is wrong below a rule keeps it from being compiled.
+            (
+                json!({ "type": "object", "properties": { "l": { "type": "strin" } },
+                    "x-kubernetes-validations": [{ "rule": "self.a" }] }),
+                &["properties[l].type: Unsupported"],
+            ),
+            // Of a rule that does not compile, the message is not looked at.
+            (
+                json!({ "type": "object", "x-kubernetes-validations": [{ "rule": "self.a", "messageExpression": "1" }] }),
+                &["[0].rule: Invalid value"],
+            ),
+            // A default is held to the rules.
+            (
+                json!({ "type": "integer", "default": 1, "x-kubernetes-validations": [{ "rule": "self > 5" }] }),
+                &["].default: Invalid value: 1: failed rule: self > 5"],
+            ),
+            // What no structural schema knows is all that is told.
+            (json!({ "type": "array", "id": "a" }), &["].id: Forbidden: id is not supported"]),
+        ] {
+            let found = errors(schema.clone());
+            assert_eq!(found.len(), wanted.len(), "{schema}: {found:?}");
+            for (found, wanted) in found.iter().zip(wanted) {
+                assert!(found.contains(wanted), "{schema}: {found}");
+            }
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn is_duration(text: &str) -> bool {
     })
 }
 
-/// A path, or a URL with a scheme and something that begins with a slash.
+/// A path, or a URL with a scheme, where anything may stand behind it that does not begin with a slash.
 fn is_request_uri(text: &str) -> bool {
     let rest = match text.split_once(':') {
         _ if text.starts_with('/') => text,
@@ -100,11 +100,14 @@ fn is_request_uri(text: &str) -> bool {
         }
         _ => return text == "*",
     };
+    let is_plain = !text.chars().any(|c| c.is_ascii_control());
+    if !rest.starts_with('/') {
+        return is_plain;
+    }
     let escapes = rest.split('?').next().unwrap_or_default().split('%').skip(1);
     let is_escape = |after: &str| after.get(..2).is_some_and(is_hex);
     let host = rest.strip_prefix("//").and_then(|rest| rest.split(['/', '?']).next()).unwrap_or_default();
-    rest.starts_with('/')
-        && !text.chars().any(|c| c.is_ascii_control())
+    is_plain
         && escapes.into_iter().all(is_escape)
         && !host.contains([' ', '<', '>', '"', '^', '`', '{', '}', '|', '\\'])
 }
@@ -226,7 +229,9 @@ mod tests {
             ("cidr", "10.0.0.0/8", "10.0.0.0/33"),
             ("mac", "00:00:5e:00:53:01", "00:00:5e:00:53"),
             ("uri", "https://a.b/c?d=e", "a.b/c"),
-            ("uri", "/path", "mailto:a@b"),
+            ("uri", "/path", "9a:b"),
+            ("uri", "mailto:a@b", ":a"),
+            ("uri", "fd00::1", ""),
             ("uri", "http://a/%20", "http://a/%2"),
             ("email", "a@b.c", "a.b.c"),
             ("email", "A B <a@b.c>", "a b@c"),

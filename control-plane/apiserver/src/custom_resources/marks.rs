@@ -3,9 +3,11 @@
 
 use corten_meta::{FieldError, Path, Value};
 
+use super::rules::field_path;
 use super::schema::ALWAYS;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
+const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 /// Every place that holds one schema.
 const ONE: [&str; 3] = ["additionalProperties", "not", "items"];
 
@@ -27,6 +29,16 @@ fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema[key].as_str().unwrap_or_default()
 }
 
+/// Whether something is there that is not empty.
+pub fn is_said(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    }
+}
+
 fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
     if !schema.is_object() {
         return;
@@ -41,6 +53,9 @@ fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
     marked(schema, ("x-kubernetes-list-type", "array", &["atomic", "set", "map"]), path, errors);
     list_map(schema, path, errors);
     list_items(schema, path, errors);
+    for (index, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
+        rule_form(rule, schema, &path.child("x-kubernetes-validations").index(index), errors);
+    }
 }
 
 fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
@@ -52,7 +67,7 @@ fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldE
         errors.push(FieldError::forbidden(&path.child("default"), format!("must not be set {why}")));
     }
     for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-        if !schema[key].is_null() {
+        if is_said(&schema[key]) {
             errors.push(FieldError::forbidden(&path.child(key), format!("{key} is not supported")));
         }
     }
@@ -105,6 +120,39 @@ fn below(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
         }
     }
     judge(&schema[items], &path.child(items), &inner, errors);
+}
+
+/// What can be seen of a rule without compiling it.
+fn rule_form(rule: &Value, schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let text = |key: &str| rule[key].as_str().unwrap_or_default();
+    let invalid = |key: &str, detail: &str| FieldError::invalid(&path.child(key), text(key), detail);
+    let (expression, message) = (text("rule").trim(), text("message").trim());
+    if expression.is_empty() {
+        errors.push(FieldError::required(&path.child("rule"), "rule is not specified"));
+    } else if !text("message").is_empty() && message.is_empty() {
+        errors.push(invalid("message", "must be non-empty if specified"));
+    } else if message.contains('\n') {
+        errors.push(invalid("message", "must not contain line breaks"));
+    } else if expression.contains('\n') && message.is_empty() {
+        let detail = "message must be specified if rule contains line breaks";
+        errors.push(FieldError::required(&path.child("message"), detail));
+    }
+    if !text("messageExpression").is_empty() && text("messageExpression").trim().is_empty() {
+        let detail = "messageExpression must be non-empty if specified";
+        errors.push(FieldError::required(&path.child("messageExpression"), detail));
+    }
+    if rule["reason"].is_string() && !REASONS.contains(&text("reason")) {
+        errors.push(FieldError::not_supported(&path.child("reason"), text("reason"), REASONS));
+    }
+    if !text("fieldPath").is_empty() && text("fieldPath").trim().is_empty() {
+        errors.push(invalid("fieldPath", "must be non-empty if specified"));
+    }
+    if text("fieldPath").contains('\n') {
+        errors.push(invalid("fieldPath", "must not contain line breaks"));
+    }
+    if !text("fieldPath").is_empty() && field_path(text("fieldPath"), schema).is_none() {
+        errors.push(invalid("fieldPath", "must be a valid path"));
+    }
 }
 
 /// A mark of maps or of lists stands at one, and says one of a few words.

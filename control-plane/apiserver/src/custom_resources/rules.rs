@@ -131,11 +131,21 @@ impl Rules {
         compile(schema, true)
     }
 
+    /// The rules of a schema below that of a version.
+    pub fn compile_below(schema: &Value) -> Option<Rules> {
+        compile(schema, is_embedded(schema))
+    }
+
     /// Everything that the rules say against an object, which replaces `old`.
     pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        self.check_at(&Path::default(), object, old)
+    }
+
+    /// The same of a value that is somewhere else.
+    pub fn check_at(&self, path: &Path, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut check = Check { budget: RUNTIME_BUDGET, errors: Vec::new() };
         // Out of budget, the rest is not looked at; the error for that is there already.
-        let _ = check.place(self, &Path::default(), object, old);
+        let _ = check.place(self, path, value, old);
         check.errors
     }
 }

@@ -4,6 +4,7 @@
 use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
 
+use super::rules::Rules;
 use super::{marks, schema as structure, validation};
 
 /// What the root of a schema may say when its status is a part of its own, which would lose the rest.
@@ -40,8 +41,17 @@ enum Level {
     Field,
 }
 
+/// What is wrong with a schema.
+pub struct Judgement {
+    /// What keeps it from being structural; rules of such a schema are not looked at.
+    pub structure: Vec<FieldError>,
+    /// What else it says that it may not.
+    pub marks: Vec<FieldError>,
+    pub is_structural: bool,
+}
+
 /// Everything that keeps a schema from being one that objects are held to.
-pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Vec<FieldError> {
+pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Judgement {
     let mut errors = Vec::new();
     if has_status {
         beside_status(schema, path, &mut errors);
@@ -50,6 +60,12 @@ pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Vec<FieldError
         errors.push(FieldError::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
     }
     let mut structure = Vec::new();
+    // A schema that says what no structure can hold is not looked at further.
+    if is_beyond_structure(schema) {
+        let mut marks = Vec::new();
+        marks::validate(schema, path, &mut marks);
+        return Judgement { structure: errors, marks, is_structural: false };
+    }
     invariants(schema, Level::Root, path, &mut structure);
     complete_junctors(schema, Some(schema), (path, path), &mut structure);
     structure.sort_by_cached_key(ToString::to_string);
@@ -57,8 +73,23 @@ pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Vec<FieldError
         defaults(schema, path, &mut structure);
     }
     errors.append(&mut structure);
-    marks::validate(schema, path, &mut errors);
-    errors
+    let mut marks = Vec::new();
+    marks::validate(schema, path, &mut marks);
+    let is_structural = errors.is_empty();
+    Judgement { structure: errors, marks, is_structural }
+}
+
+/// Whether a schema or one below it has what structural schemas do not know.
+fn is_beyond_structure(schema: &Value) -> bool {
+    const UNKNOWN: [&str; 7] =
+        ["id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions"];
+    let one = ["items", "additionalProperties", "not"].into_iter().map(|key| &schema[key]);
+    let many = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten();
+    let properties = schema["properties"].as_object().into_iter().flat_map(serde_json::Map::values);
+    schema.is_object()
+        && (UNKNOWN.iter().any(|key| marks::is_said(&schema[*key]))
+            || schema["items"].is_array()
+            || one.chain(many).chain(properties).any(is_beyond_structure))
 }
 
 fn beside_status(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
@@ -292,7 +323,11 @@ fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(&place, default.clone(), "must not have unknown fields"));
         }
         // The errors speak of the value as if it were an object of its own.
-        errors.extend(validation::validate(schema, default, None, Some(&place)));
+        let mut found = validation::validate(schema, default, None, Some(&place));
+        if found.is_empty() {
+            found = held_to_rules(schema, default, &place);
+        }
+        errors.append(&mut found);
     }
     if schema["items"].is_object() {
         defaults(&schema["items"], &path.child("items"), errors);
@@ -302,6 +337,13 @@ fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// What the rules of a schema say against its default, both as a change of itself and as a value without past.
+fn held_to_rules(schema: &Value, default: &Value, place: &Path) -> Vec<FieldError> {
+    let Some(rules) = Rules::compile_below(schema) else { return Vec::new() };
+    let found = rules.check_at(place, default, Some(default));
+    if found.is_empty() { rules.check_at(place, default, None) } else { found }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,7 +351,7 @@ mod tests {
 
     fn errors(schema: Value) -> String {
         let found = validate(&schema, &Path::root("schema"), false);
-        found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        found.structure.iter().chain(&found.marks).map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
     fn field(schema: Value) -> Value {

@@ -22,8 +22,8 @@ pub use defaults::{fill_defaults, fill_zeros, recall_empty, settle};
 pub use fields::{FieldReport, check_fields, prune};
 pub use gated::drop_gated;
 pub use places::insert_errors;
-pub use printed::print_values;
-pub(crate) use printed::{difference, print_value};
+pub(crate) use printed::difference;
+pub use printed::{print_value, print_values};
 pub use restore::restore;
 pub use written::written;
 

@@ -14,7 +14,23 @@ const WEBHOOK: &[&str] = &["clientConfig", "matchConditions", "admissionReviewVe
 const ALTERNATIVES: &str = "Mutation";
 
 /// Types that are judged in another order than they are declared in.
-const ORDERS: [(&str, &[&str]); 6] = [
+const ORDERS: [(&str, &[&str]); 7] = [
+    // What all versions share is judged after them, under the name that it once had.
+    (
+        "CustomResourceDefinitionSpec",
+        &[
+            "group",
+            "scope",
+            "versions",
+            "names",
+            "validation",
+            "subresources",
+            "additionalPrinterColumns",
+            "selectableFields",
+            "conversion",
+            "preserveUnknownFields",
+        ],
+    ),
     ("MatchCondition", &["expression", "name"]),
     ("MutatingWebhook", WEBHOOK),
     ("ValidatingWebhook", WEBHOOK),
@@ -61,7 +77,9 @@ pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<Fi
             // That something stands in a list twice is found after what is wrong with it.
             let item = other.field.rsplit_once('.').map_or("", |(item, _)| item);
             let is_same = !item.is_empty() && error.field.starts_with(&format!("{item}."));
-            other.kind == ErrorKind::Duplicate && is_same
+            // A change is judged after what it leads to.
+            other.detail == "field is immutable"
+                || other.kind == ErrorKind::Duplicate && is_same
                 || root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater)
         };
         let at = errors.iter().position(is_later).unwrap_or(errors.len());
@@ -86,7 +104,9 @@ fn compare(root: &Type, left: &str, right: &str) -> Ordering {
             return place(name).zip(place(other)).map_or(Ordering::Equal, |(left, right)| left.cmp(&right));
         }
         if index != other_index {
-            return index.cmp(&other_index);
+            // A list as a whole is judged after its items.
+            let place = |index: Option<usize>| index.unwrap_or(usize::MAX);
+            return place(index).cmp(&place(other_index));
         }
         match current.field(name).and_then(|field| struct_of(&field.kind)) {
             Some(inner) => current = inner,

@@ -10,7 +10,8 @@ use corten_meta::field::FieldError;
 use super::{Field, FieldType, Type, schema};
 
 /// Where the types that are validated declare a field elsewhere than the published ones: (type, field, the field before).
-const MOVED: [(&str, &str, &str); 7] = [
+const MOVED: [(&str, &str, &str); 8] = [
+    ("JSONSchemaProps", "nullable", "type"),
     ("PodSpec", "setHostnameAsFQDN", "subdomain"),
     ("PodSpec", "preemptionPolicy", "priority"),
     ("PodSpec", "overhead", "runtimeClassName"),
@@ -40,7 +41,9 @@ pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
         }
         // Some of upstream's paths begin elsewhere than the object: nowhere, or in its metadata.
         let elsewhere = error.field.strip_prefix("metadata.").unwrap_or(&error.field);
-        let paths = [error.field.clone(), format!("spec.{elsewhere}")];
+        // A schema that all versions of a definition share is called after where it once stood.
+        let shared = error.field.replacen("spec.validation.", "spec.versions[0].schema.", 1);
+        let paths = [shared, format!("spec.{elsewhere}")];
         if let Some(kind) = paths.iter().find_map(|path| kind_at(root, path, &error.value)) {
             let mut text = String::new();
             print(&kind, &error.value, &mut text);
@@ -50,7 +53,7 @@ pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
 }
 
 /// A value of the named type as upstream's validated type writes it to JSON.
-pub(crate) fn print_value(type_name: &str, value: &Value) -> String {
+pub fn print_value(type_name: &str, value: &Value) -> String {
     let mut text = String::new();
     if let Some(id) = schema().by_name.get(type_name) {
         print(&FieldType::Ref(*id), value, &mut text);
@@ -273,9 +276,7 @@ fn print_absent(field: &Field, of: &Type, out: &mut String) {
 }
 
 fn print_plain(value: &Value, out: &mut String) {
-    let mut bytes = Vec::new();
-    corten_meta::codec::write_value(&mut bytes, value);
-    out.push_str(&String::from_utf8_lossy(&bytes));
+    out.push_str(&corten_meta::field::shown(value));
 }
 
 #[cfg(test)]
