@@ -71,6 +71,7 @@ pub fn check(env: &Env, expr: &Expr) -> (Notes, Vec<Issue>) {
     }
     if checker.issues.is_empty() {
         checker.check_literals(expr);
+        checker.check_aggregates(expr);
     }
     (checker.notes, checker.issues)
 }
@@ -182,6 +183,10 @@ impl Checker<'_> {
         let fields = self.env.fields_of(message);
         // A word of the language may also be written as it is.
         let found = fields.and_then(|fields| fields.get(field).or_else(|| fields.get(&format!("__{field}__"))));
+        if fields.is_none() {
+            self.report(expr, format!("unexpected failed resolution of '{message}'"));
+            return Type::Error;
+        }
         match found {
             Some(found) => found.clone(),
             None => {
@@ -195,16 +200,7 @@ impl Checker<'_> {
         if function == "_?._" {
             return self.check_optional_select(expr, args);
         }
-        for arg in args {
-            match &arg.kind {
-                // What is put into a text need not be of one type.
-                ExprKind::List(items) if function == "format" && target.is_some() => {
-                    items.iter().for_each(|item| self.check(&item.value));
-                    self.set(arg, Type::list(Type::Dyn));
-                }
-                _ => self.check(arg),
-            }
-        }
+        args.iter().for_each(|arg| self.check(arg));
         let Some(target) = target else { return self.resolve_call(expr, function, None, args, false) };
         if let Some(prefix) = target.qualified_name() {
             let name = format!("{prefix}.{function}");
@@ -322,7 +318,7 @@ impl Checker<'_> {
         for item in items {
             self.check(&item.value);
             let found = self.unwrapped(&item.value, item.optional);
-            joined = Some(self.join(&item.value, joined, found));
+            joined = Some(self.join(joined, found));
         }
         let item = joined.unwrap_or_else(|| self.types.fresh());
         self.set(expr, Type::list(item));
@@ -333,25 +329,20 @@ impl Checker<'_> {
         for entry in entries {
             self.check(&entry.key);
             let found = self.get(&entry.key);
-            key = Some(self.join(&entry.key, key, found));
+            key = Some(self.join(key, found));
             self.check(&entry.value);
             let found = self.unwrapped(&entry.value, entry.optional);
-            value = Some(self.join(&entry.value, value, found));
+            value = Some(self.join(value, found));
         }
         let key = key.unwrap_or_else(|| self.types.fresh());
         let value = value.unwrap_or_else(|| self.types.fresh());
         self.set(expr, Type::map(key, value));
     }
 
-    /// The type that two elements of a literal have in common: literals are of one type.
-    fn join(&mut self, expr: &Expr, before: Option<Type>, found: Type) -> Type {
+    /// The type that two elements of a literal have in common.
+    fn join(&mut self, before: Option<Type>, found: Type) -> Type {
         let Some(before) = before else { return found };
-        if self.types.is_assignable(&before, &found) {
-            return most_general(&before, &found).clone();
-        }
-        let (before, found) = (self.types.resolve(&before, true), self.types.resolve(&found, true));
-        self.report(expr, format!("expected type '{before}' but found '{found}'"));
-        Type::Error
+        if self.types.is_assignable(&before, &found) { most_general(&before, &found).clone() } else { Type::Dyn }
     }
 
     fn check_message(&mut self, expr: &Expr, name: &str, fields: &[Field]) {
@@ -463,6 +454,39 @@ impl Checker<'_> {
             }
         }
         expr.children().into_iter().for_each(|child| self.check_literals(child));
+    }
+}
+
+impl Checker<'_> {
+    /// Literals hold elements of one type. Asked when all else is right.
+    fn check_aggregates(&mut self, expr: &Expr) {
+        match &expr.kind {
+            // What is put into a text need not be of one type.
+            ExprKind::Call { function, .. } if &**function == "format" => return,
+            ExprKind::List(items) => self.same_type(items.iter().map(|item| (&item.value, item.optional))),
+            ExprKind::Map(entries) => {
+                self.same_type(entries.iter().map(|entry| (&entry.key, false)));
+                self.same_type(entries.iter().map(|entry| (&entry.value, entry.optional)));
+            }
+            _ => {}
+        }
+        expr.children().into_iter().for_each(|child| self.check_aggregates(child));
+    }
+
+    /// Tells the first element that is of another type than the first of all.
+    fn same_type<'x>(&mut self, elements: impl Iterator<Item = (&'x Expr, bool)>) {
+        let mut first: Option<Type> = None;
+        for (element, optional) in elements {
+            let found = self.notes.type_of(element).clone();
+            let found = if optional { found.unwrap_optional().0.clone() } else { found };
+            match &first {
+                None => first = Some(found),
+                Some(wanted) if *wanted == found => {}
+                Some(wanted) => {
+                    return self.report(element, format!("expected type '{wanted}' but found '{found}'"));
+                }
+            }
+        }
     }
 }
 

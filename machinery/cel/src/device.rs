@@ -14,5 +14,20 @@ pub fn environment() -> Env {
         ("capacity".to_owned(), of_domain(Type::named("kubernetes.Quantity"))),
         ("allowMultipleAllocations".to_owned(), Type::Bool),
     ]);
-    Env::new().message(DEVICE, fields).variable("device", Type::named(DEVICE))
+    Env::new().binding().message(DEVICE, fields).variable("device", Type::named(DEVICE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CompileError;
+
+    #[test]
+    fn selectors_may_name_values_and_results_are_told_by_their_full_name() {
+        let compile = |text: &str| environment().compile(text, &[Type::Bool]).map(|_| ());
+        assert_eq!(compile("cel.bind(a, device.attributes['x'], has(a.b) && a.b == 1)"), Ok(()));
+        let wrong = compile("[timestamp('2020-01-01T00:00:00Z')]");
+        let wanted = "must evaluate to bool".to_owned();
+        assert_eq!(wrong, Err(CompileError::Output(wanted, "list(google.protobuf.Timestamp)".to_owned())));
+    }
 }

@@ -23,6 +23,8 @@ pub struct Env {
     sizes: Option<Arc<Decl>>,
     /// The names of messages that an expression may make; those below them in dots are theirs.
     made: Vec<&'static str>,
+    /// Whether `cel.bind` is a macro.
+    binds: bool,
 }
 
 /// Why an expression is refused.
@@ -78,6 +80,13 @@ impl Env {
         self
     }
 
+    /// Lets expressions name a value by `cel.bind`.
+    #[must_use]
+    pub fn binding(mut self) -> Env {
+        self.binds = true;
+        self
+    }
+
     /// Adds a field to a message type that is there.
     pub fn add_field(&mut self, message: &str, field: &str, of: Type) {
         self.messages.entry(message.into()).or_default().insert(field.to_owned(), of);
@@ -119,7 +128,7 @@ impl Env {
     }
 
     fn check(&self, text: &str) -> Result<(Expr, Notes), Issues> {
-        let expr = parser::parse(text)?;
+        let expr = parser::parse(text, self.binds)?;
         let (notes, mut issues): (Notes, Vec<Issue>) = check(self, &expr);
         issues.iter_mut().for_each(|issue| show_leading_dot(text, issue));
         if issues.is_empty() { Ok((expr, notes)) } else { Err(Issues::new(text, issues)) }
@@ -163,9 +172,18 @@ fn wrong_output(wanted: &[Type]) -> String {
     }
 }
 
+/// A type by its full name, which is not how the checker calls it.
 fn type_name(of: &Type) -> String {
     match of {
         Type::Null => "null_type".to_owned(),
+        Type::Timestamp => "google.protobuf.Timestamp".to_owned(),
+        Type::Duration => "google.protobuf.Duration".to_owned(),
+        Type::List(item) => format!("list({})", type_name(item)),
+        Type::Map(key, value) => format!("map({}, {})", type_name(key), type_name(value)),
+        Type::Opaque(name, inner) if !inner.is_empty() => {
+            format!("{name}({})", inner.iter().map(type_name).collect::<Vec<_>>().join(", "))
+        }
+        Type::Type(of) => format!("type({})", type_name(of)),
         other => other.to_string(),
     }
 }

@@ -199,6 +199,12 @@ impl Lexer {
         let mut out = Vec::new();
         loop {
             let c = self.peek(0);
+            if self.at >= self.text.len() && triple {
+                // Three quotes that nothing ends are an empty text, and a quote.
+                self.at = start + ahead + 2;
+                out.clear();
+                break;
+            }
             if self.at >= self.text.len() || (!triple && matches!(c, '\n' | '\r')) {
                 return Err(self.unrecognized(start, self.at));
             }

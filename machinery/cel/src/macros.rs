@@ -30,8 +30,15 @@ pub fn call(
             _ => Ok(nodes.call(offset, function, args)),
         };
     };
-    let mut build = Build { nodes, offset };
+    let is_cel = matches!(&target.kind, ExprKind::Ident(name) if &**name == "cel");
     let mut args = args;
+    if nodes.binds && is_cel && function == "bind" {
+        match <[Expr; 3]>::try_from(args) {
+            Ok(parts) => return bind(nodes, offset, parts),
+            Err(others) => args = others,
+        }
+    }
+    let mut build = Build { nodes, offset };
     match (function, args.len()) {
         ("all" | "exists" | "exists_one" | "existsOne", 2) => {
             let variables = build.one(&args[0], "argument must be a simple name")?;
@@ -94,6 +101,15 @@ struct Fold {
     condition: Expr,
     step: Expr,
     result: Expr,
+}
+
+/// A name, its value, and the expression that it is a name in.
+fn bind(nodes: &mut Nodes, offset: u32, [name, value, inside]: [Expr; 3]) -> Result<Expr, Issue> {
+    let ExprKind::Ident(variable) = &name.kind else {
+        let message = "cel.bind() variable names must be simple identifiers".to_owned();
+        return Err(Issue { offset: Some(name.offset), message });
+    };
+    Ok(Build { nodes, offset }.bind(variable, value, inside))
 }
 
 impl Build<'_> {

@@ -22,41 +22,51 @@ const BEGINNINGS: &str =
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
 /// Reads a text.
-pub fn parse(text: &str) -> Result<Expr, Issues> {
+pub fn parse(text: &str, binds: bool) -> Result<Expr, Issues> {
     let length = text.chars().count();
     if length > MAX_CODE_POINTS {
         let message = format!("expression code point size exceeds limit: size: {length}, limit {MAX_CODE_POINTS}");
         return Err(Issues::new(text, vec![Issue { offset: None, message }]));
     }
     let (tokens, mut issues) = tokens(text);
-    match (read(tokens.clone()), issues.is_empty()) {
+    match (read(tokens.clone(), binds), issues.is_empty()) {
         (Ok(expr), true) => Ok(expr),
         (Ok(_), false) => Err(Issues::new(text, issues)),
-        (Err(issue), _) => {
+        (Err(mut found), _) => {
             let complaints = complaints(text, &tokens);
             // What it says of a text that it takes for good is what is not a matter of syntax.
-            if complaints.is_empty() || !issue.message.starts_with("Syntax error") {
-                issues.push(issue);
-            }
+            found.retain(|issue| complaints.is_empty() || !issue.message.starts_with("Syntax error"));
+            issues.append(&mut found);
             issues.extend(complaints);
             Err(Issues::new(text, issues))
         }
     }
 }
 
-fn read(tokens: Vec<Lexeme>) -> Result<Expr, Issue> {
-    let mut parser = Parser { tokens, at: 0, nodes: Nodes::default(), nesting: 0 };
-    let expr = parser.expr()?;
-    match parser.peek() {
+fn read(tokens: Vec<Lexeme>, binds: bool) -> Result<Expr, Vec<Issue>> {
+    let nodes = Nodes { binds, ..Nodes::default() };
+    let mut parser = Parser { tokens, at: 0, nodes, nesting: 0 };
+    let read = parser.expr().and_then(|expr| match parser.peek() {
         Token::End => Ok(expr),
         _ => Err(parser.unexpected(parser.surplus(), "<EOF>")),
+    });
+    let mut issues = parser.nodes.issues;
+    match read {
+        Ok(expr) if issues.is_empty() => return Ok(expr),
+        Ok(_) => {}
+        Err(issue) => issues.push(issue),
     }
+    Err(issues)
 }
 
 /// Makes nodes, each with a number of its own.
 #[derive(Default)]
 pub struct Nodes {
     next: u32,
+    /// Whether `cel.bind` is a macro.
+    pub binds: bool,
+    /// What is wrong with macros: the rest is read on.
+    issues: Vec<Issue>,
 }
 
 impl Nodes {
@@ -317,9 +327,17 @@ impl Parser {
         let open = self.offset();
         if !quoted && self.accept("(") {
             let args = self.list(")", Parser::expr)?;
-            return macros::call(&mut self.nodes, open, &name, Some(operand), args);
+            return Ok(self.expanded(open, &name, Some(operand), args));
         }
         Ok(self.nodes.make(offset, ExprKind::Select { operand: Box::new(operand), field: name, test: false }))
+    }
+
+    /// A call, or what its macro makes of it; of a macro that is wrong, a node that means nothing.
+    fn expanded(&mut self, offset: u32, function: &str, target: Option<Expr>, args: Vec<Expr>) -> Expr {
+        macros::call(&mut self.nodes, offset, function, target, args).unwrap_or_else(|issue| {
+            self.nodes.issues.push(issue);
+            self.nodes.literal(offset, Literal::Null)
+        })
     }
 
     /// Items up to the closing sign, divided by commas.
@@ -397,7 +415,7 @@ impl Parser {
         if self.accept("(") {
             self.check_reserved(offset, &word)?;
             let args = self.list(")", Parser::expr)?;
-            return macros::call(&mut self.nodes, open, &word, None, args);
+            return Ok(self.expanded(open, &word, None, args));
         }
         if let Some(name) = self.message_name(&word) {
             return self.message(name);

@@ -208,6 +208,31 @@ fn what_does_not_compile_says_where() {
         ),
         ("[1, 'a'] == []", "ERROR: <input>:1:5: expected type 'int' but found 'string'\n | [1, 'a'] == []\n | ....^"),
         (
+            "[1, dyn(2)] == []",
+            "ERROR: <input>:1:8: expected type 'int' but found 'dyn'\n | [1, dyn(2)] == []\n | .......^",
+        ),
+        // Whether literals hold one type is asked when all else is right.
+        (
+            "[1, 'a'] == x",
+            "ERROR: <input>:1:13: undeclared reference to 'x' (in container '')\n | [1, 'a'] == x\n | ............^",
+        ),
+        (
+            "1u.format(['a']) == ''",
+            "ERROR: <input>:1:10: found no matching overload for 'format' applied to 'uint.(list(string))'\n | 1u.format(['a']) == ''\n | .........^",
+        ),
+        (
+            "quantity('1').x == 1",
+            "ERROR: <input>:1:14: unexpected failed resolution of 'kubernetes.Quantity'\n | quantity('1').x == 1\n | .............^",
+        ),
+        (
+            "has(1) || has(2)",
+            "ERROR: <input>:1:5: invalid argument to has() macro\n | has(1) || has(2)\n | ....^\nERROR: <input>:1:15: invalid argument to has() macro\n | has(1) || has(2)\n | ..............^",
+        ),
+        (
+            "cel.bind(x, 1, x) == 1",
+            "ERROR: <input>:1:1: undeclared reference to 'cel' (in container '')\n | cel.bind(x, 1, x) == 1\n | ^\nERROR: <input>:1:9: undeclared reference to 'bind' (in container '')\n | cel.bind(x, 1, x) == 1\n | ........^\nERROR: <input>:1:10: undeclared reference to 'x' (in container '')\n | cel.bind(x, 1, x) == 1\n | .........^\nERROR: <input>:1:16: undeclared reference to 'x' (in container '')\n | cel.bind(x, 1, x) == 1\n | ...............^",
+        ),
+        (
             "self.name.matches('(') == true",
             "ERROR: <input>:1:19: invalid matches argument\n | self.name.matches('(') == true\n | ..................^",
         ),

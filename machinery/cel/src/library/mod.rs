@@ -11,6 +11,7 @@ mod lists;
 mod optional;
 mod quantity;
 pub mod regex;
+mod regex_error;
 mod semver;
 mod sets;
 mod standard;

@@ -5,6 +5,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use regex::{Regex, RegexBuilder};
 
+use super::regex_error::explain;
 use super::{int, text};
 use crate::declare::Line;
 use crate::error::Error;
@@ -37,7 +38,7 @@ fn compiled(pattern: &str) -> Result<Regex, Error> {
 }
 
 /// Compiles a pattern of Go. Compiled patterns are kept: expressions have few, and use them often.
-pub fn compile(pattern: &str) -> Result<Regex, regex::Error> {
+pub fn compile(pattern: &str) -> Result<Regex, String> {
     const MAX_KEPT: usize = 1000;
     /// A pattern that grows bigger than this is refused.
     const MAX_BYTES: usize = 2 << 20;
@@ -45,7 +46,8 @@ pub fn compile(pattern: &str) -> Result<Regex, regex::Error> {
     if let Some(found) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).get(pattern) {
         return Ok(found.clone());
     }
-    let made = RegexBuilder::new(&translate(pattern)).size_limit(MAX_BYTES).dfa_size_limit(MAX_BYTES).build()?;
+    let made = RegexBuilder::new(&translate(pattern)).size_limit(MAX_BYTES).dfa_size_limit(MAX_BYTES).build();
+    let made = made.map_err(|error| explain(pattern).unwrap_or_else(|| error.to_string()))?;
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if kept.len() >= MAX_KEPT {
         kept.clear();

@@ -506,6 +506,6 @@ fn ends_with<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
 }
 
 fn matches<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
-    let pattern = regex::compile(text(args, 1)?).map_err(|error| Error::failed(error.to_string()))?;
+    let pattern = regex::compile(text(args, 1)?).map_err(Error::failed)?;
     Ok(Value::Bool(pattern.is_match(text(args, 0)?)))
 }
