@@ -19,7 +19,7 @@ impl Plugin for DeviceSelectors {
         // What a claim asks for is fixed, so that nobody judges it twice.
         let writes = match a.operation {
             Operation::Create => true,
-            Operation::Update => a.is("resource.k8s.io", "deviceclasses", ""),
+            Operation::Update => !a.is("resource.k8s.io", "resourceclaims", ""),
             _ => false,
         };
         if !writes || !KINDS.iter().any(|plural| a.is("resource.k8s.io", plural, "")) {

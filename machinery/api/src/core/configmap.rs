@@ -18,11 +18,11 @@ pub fn kind() -> Kind {
 impl Behaviour for ConfigMap {
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = data::validate_keys(object, "data");
-        errors.extend(data::validate_keys(object, "binaryData"));
-        for key in data::keys(object, "binaryData").filter(|k| object["data"].get(k.as_str()).is_some()) {
-            let detail = "duplicate of key present in data";
-            errors.push(FieldError::invalid(&Path::root("binaryData").key(key), key.as_str(), detail));
+        for key in data::keys(object, "data").filter(|k| object["binaryData"].get(k.as_str()).is_some()) {
+            let detail = "duplicate of key present in binaryData";
+            errors.push(FieldError::invalid(&Path::root("data").key(key), key.as_str(), detail));
         }
+        errors.extend(data::validate_keys(object, "binaryData"));
         errors.extend(data::validate_size(object, &["data", "binaryData"], ""));
         errors
     }
@@ -34,5 +34,21 @@ impl Behaviour for ConfigMap {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let count = data::keys(object, "data").count() + data::keys(object, "binaryData").count();
         vec![name(object), count.into(), age(object, now)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_in_one_of_the_two() {
+        let found = ConfigMap.validate(&json!({"data": {"a": "b"}, "binaryData": {"a": "YQ==", "!": ""}}));
+        let told: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(told[0], "data[a]: Invalid value: \"a\": duplicate of key present in binaryData");
+        assert!(told[1].starts_with("binaryData[!]: Invalid value: \"!\""), "{told:?}");
+        assert_eq!(told.len(), 2);
     }
 }

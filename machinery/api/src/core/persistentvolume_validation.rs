@@ -59,10 +59,7 @@ fn validate_capacity(capacity: &At<'_>, errors: &mut Errors) {
     }
     for (_, amount) in capacity.entries() {
         let Some(quantity) = amount.quantity() else { continue };
-        if quantity.sign() < 0 {
-            let detail = "must be a valid resource quantity";
-            errors.push(FieldError::invalid(&amount.path, quantity.as_i64(), detail));
-        }
+        super::claim_validation::validate_basic(&amount, errors);
         if quantity.sign() <= 0 {
             errors.push(FieldError::invalid(&amount.path, quantity.to_string(), "must be greater than zero"));
         }

@@ -69,11 +69,25 @@ fn holds_struct(value: &Value) -> bool {
     }
 }
 
+/// The steps of a path; keys of maps may have dots.
+fn steps(path: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    path.split(|c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == '.' && depth == 0
+    })
+    .collect()
+}
+
 /// The type of what an error shows: that of its field, or of the struct around it, which some errors show instead.
 fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
     let mut current = FieldType::Ref(schema().by_name.get(&root.name).copied()?);
     let mut around = current.clone();
-    for part in path.split('.') {
+    for part in steps(path) {
         let (name, indexes) =
             part.split_once('[').map_or((part, 0), |(name, rest)| (name, rest.matches('[').count() + 1));
         let FieldType::Ref(id) = current else { return None };
@@ -347,6 +361,15 @@ mod tests {
             "spec.containers[0].securityContext.seccompProfile.localhostProfile",
             json!({"type": "", "localhostProfile": "p"}),
             r#"{"Type":"","LocalhostProfile":"p"}"#,
+        );
+        check(
+            "io.k8s.api.resource.v1.ResourceSlice",
+            "spec.devices[0].attributes[example.com/x]",
+            json!({"bool": false, "int": 1}),
+            concat!(
+                r#"{"IntValue":1,"BoolValue":false,"StringValue":null,"VersionValue":null,"#,
+                r#""IntValues":null,"BoolValues":null,"StringValues":null,"VersionValues":null}"#,
+            ),
         );
         check("io.k8s.api.core.v1.Service", "metadata.labels", json!({"b": "1", "a": "2"}), r#"{"a":"2","b":"1"}"#);
     }

@@ -7,7 +7,7 @@ const BEGINNING: &str =
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
 fn told(text: &str) -> Vec<String> {
-    let issues = parse(text).expect_err(text).to_string();
+    let issues = parse(text, false).expect_err(text).to_string();
     let lines = issues.lines().filter_map(|line| line.strip_prefix("ERROR: <input>:1:"));
     lines.map(|line| line.replacen(": Syntax error:", "", 1).replace(BEGINNING, "BEGINNING")).collect()
 }
@@ -87,7 +87,7 @@ fn syntax_errors_are_told_in_upstream_words() {
 fn any_text_is_told_of_soon() {
     for part in ["(", "[", "{", "-", "a.", "f(", "a ? ", "!", ")", "a[", "{a:", "&&", "A{b:", ", "] {
         for times in [1, 50, 900, 20_000] {
-            assert!(parse(&part.repeat(times)).is_err(), "{part}");
+            assert!(parse(&part.repeat(times), false).is_err(), "{part}");
         }
     }
 }
