@@ -12,11 +12,23 @@ use crate::objectmeta;
 /// The questions, in the order in which they are asked: the change of metadata (`u`), the whole metadata (`m`), the
 /// object (`o`), the change of the object (`c`). Before all of them every kind is asked `m` and `u`.
 const USUAL: &str = "uoc";
-const ORDERS: [(&str, &[&str]); 8] = [
+const ORDERS: [(&str, &[&str]); 9] = [
     ("o", &["PodDisruptionBudget"]),
     ("uc", &["CronJob", "HorizontalPodAutoscaler", "ResourceSlice", "ServiceCIDR"]),
     ("uco", &["DaemonSet", "Service"]),
-    ("ucmo", &["IngressClass", "VolumeAttributesClass"]),
+    ("ucmo", &["ConfigMap", "IngressClass", "Secret", "VolumeAttributesClass"]),
+    (
+        "umoc",
+        &[
+            "ControllerRevision",
+            "DeviceClass",
+            "Endpoints",
+            "Ingress",
+            "PersistentVolumeClaim",
+            "Pod",
+            "ServiceAccount",
+        ],
+    ),
     (
         "moc",
         &[
@@ -41,23 +53,14 @@ const ORDERS: [(&str, &[&str]); 8] = [
             "CertificateSigningRequest",
             "ClusterRole",
             "ClusterRoleBinding",
-            "ConfigMap",
-            "ControllerRevision",
-            "DeviceClass",
-            "Endpoints",
             "IPAddress",
-            "Ingress",
             "Namespace",
             "Node",
-            "PersistentVolumeClaim",
-            "Pod",
             "ResourceClaim",
             "ResourceClaimTemplate",
             "Role",
             "RoleBinding",
             "RuntimeClass",
-            "Secret",
-            "ServiceAccount",
             "StorageClass",
             "APIService",
         ],
@@ -195,6 +198,18 @@ mod tests {
         for (group, plural, wanted) in [("", "pods", 3), ("batch", "cronjobs", 2), ("apps", "deployments", 3)] {
             let kind = crate::lookup(group, "v1", plural).expect("kind");
             assert_eq!(kind.validate_status_update(&new, &old).len(), wanted, "{plural}");
+        }
+        let grace = json!({"metadata": {"name": "a", "namespace": "b", "generateName": "A",
+            "deletionGracePeriodSeconds": 1}});
+        for (group, plural, wanted) in [
+            ("", "serviceaccounts", ["u", "u", "m"].as_slice()),
+            ("rbac.authorization.k8s.io", "roles", &["u", "u"]),
+            ("", "namespaces", &["u", "m", "u"]),
+        ] {
+            let kind = crate::lookup(group, "v1", plural).expect("kind");
+            let errors = super::validate_metadata(kind, &grace, &old);
+            let asked = |error: &corten_meta::FieldError| if error.field.ends_with("Name") { "m" } else { "u" };
+            assert_eq!(errors.iter().map(asked).collect::<Vec<_>>(), wanted, "{plural}");
         }
         let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");
         let errors = namespaces.validate_part_update(crate::Role::Finalize, &new, &old);

@@ -78,7 +78,7 @@ pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<Fi
             let item = other.field.rsplit_once('.').map_or("", |(item, _)| item);
             let is_same = !item.is_empty() && error.field.starts_with(&format!("{item}."));
             // A change is judged after what it leads to.
-            other.detail == "field is immutable"
+            (other.detail == "field is immutable" && !other.field.starts_with("metadata."))
                 || other.kind == ErrorKind::Duplicate && is_same
                 || root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater)
         };
@@ -162,5 +162,14 @@ mod tests {
         let access = "spec.devices.requests[1].adminAccess";
         insert_errors("io.k8s.api.resource.v1.ResourceClaim", &mut errors, [access].map(error).into());
         assert_eq!(errors[0].field, access);
+
+        let changed = |path: &str| FieldError { detail: "field is immutable".to_owned(), ..error(path) };
+        let columns = "spec.additionalPrinterColumns[0].type";
+        let mut errors = vec![changed("metadata.uid"), error("spec.versions"), error(columns), changed("spec.scope")];
+        let more = ["spec.versions[0].schema", "spec.validation.openAPIV3Schema", "spec.selectableFields[0].jsonPath"];
+        let kind = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
+        insert_errors(kind, &mut errors, more.map(error).into());
+        let places: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(places, ["metadata.uid", more[0], "spec.versions", more[1], columns, more[2], "spec.scope"]);
     }
 }
