@@ -20,6 +20,7 @@ const ORDERS: [(&str, &[&str]); 9] = [
     (
         "umoc",
         &[
+            "APIService",
             "ControllerRevision",
             "DeviceClass",
             "Endpoints",
@@ -62,7 +63,6 @@ const ORDERS: [(&str, &[&str]); 9] = [
             "RoleBinding",
             "RuntimeClass",
             "StorageClass",
-            "APIService",
         ],
     ),
     ("mouoc", &["Job"]),

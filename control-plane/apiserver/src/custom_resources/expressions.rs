@@ -140,7 +140,11 @@ impl Check {
         if given.is_empty() || self.wrong.iter().any(is_wrong) {
             return;
         }
-        let Some(decl) = Decl::of_schema(schema, place.is_root, "selfType").map(Arc::new) else { return };
+        let Some(decl) = Decl::of_schema(schema, place.is_root, "selfType").map(Arc::new) else {
+            let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: \
+                          unable to convert structural schema to CEL declarations";
+            return self.errors.push(FieldError::internal(&path.child("x-kubernetes-validations"), detail));
+        };
         let environments = Environments::new(&decl);
         for (index, rule) in given.iter().enumerate() {
             let here = path.child("x-kubernetes-validations").index(index);
@@ -312,6 +316,12 @@ mod tests {
             (
                 json!({ "type": "integer", "default": 1, "x-kubernetes-validations": [{ "rule": "self > 5" }] }),
                 &["].default: Invalid value: 1: failed rule: self > 5"],
+            ),
+            // A value that may be anything has no type that a rule could be checked by.
+            (
+                json!({ "type": "array", "items": { "x-kubernetes-preserve-unknown-fields": true,
+                    "x-kubernetes-validations": [{ "rule": "true" }] } }),
+                &["].items.x-kubernetes-validations: Internal error: internal error: failed to construct type"],
             ),
             // What no structural schema knows is all that is told.
             (json!({ "type": "array", "id": "a" }), &["].id: Forbidden: id is not supported"]),
