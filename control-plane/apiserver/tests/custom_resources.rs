@@ -182,6 +182,8 @@ async fn unknown_fields_are_told_or_refused() {
     );
     assert_eq!(warned.expect(201)["metadata"].get("odd"), None);
     // A custom resource says what it is.
+    let unselectable = s.get(&format!("{WIDGETS}?fieldSelector=spec.size%3D1")).await.message(400);
+    assert_eq!(unselectable, "field label not supported: spec.size");
     let untold = s.post(WIDGETS, json!({ "metadata": { "name": "x" } })).await.message(400);
     assert!(untold.contains("Object 'Kind' is missing in '{\"metadata\""), "{untold}");
     let unversioned = s.post(WIDGETS, json!({ "kind": "Widget", "metadata": { "name": "x" } })).await.message(400);

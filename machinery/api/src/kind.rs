@@ -342,7 +342,8 @@ impl Kind {
         if self.selectable_fields.iter().any(|known| known == field) {
             return None;
         }
-        let has_own = !self.selectable_fields.is_empty();
+        // Custom resources spell theirs out, be there none.
+        let has_own = self.is_custom() || !self.selectable_fields.is_empty();
         match field {
             "metadata.name" => None,
             // Kinds without namespace that spell their fields out leave it out.
