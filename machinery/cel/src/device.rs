@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Env, Type};
+use crate::{CompileError, Env, Program, Type};
 
 /// The environment with `device`: its driver, and by domain its attributes and capacities.
 pub fn environment() -> Env {
@@ -17,14 +17,22 @@ pub fn environment() -> Env {
     Env::new().binding().message(DEVICE, fields).variable("device", Type::named(DEVICE))
 }
 
+/// Compiles a selector: true or false, or an attribute alone, whose type shows when there is a device.
+pub fn compile(env: &Env, text: &str) -> Result<Program, CompileError> {
+    match env.compile(text, &[Type::Bool]) {
+        Err(CompileError::Output(_, found)) if found == Type::Dyn.to_string() => env.compile(text, &[]),
+        compiled => compiled,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CompileError;
 
     #[test]
     fn selectors_may_name_values_and_results_are_told_by_their_full_name() {
-        let compile = |text: &str| environment().compile(text, &[Type::Bool]).map(|_| ());
+        let compile = |text: &str| compile(&environment(), text).map(|_| ());
+        assert_eq!(compile("device.attributes['x'].isVirtual"), Ok(()));
         assert_eq!(compile("cel.bind(a, device.attributes['x'], has(a.b) && a.b == 1)"), Ok(()));
         let wrong = compile("[timestamp('2020-01-01T00:00:00Z')]");
         let wanted = "must evaluate to bool".to_owned();

@@ -1,7 +1,7 @@
 //! Selectors of devices are expressions: one that does not compile is refused when it is written, and not when the
 //! scheduler first meets it. What was stored before is left alone.
 
-use corten_cel::{CompileError, Env, Type};
+use corten_cel::{CompileError, Env};
 use corten_meta::{FieldError, Path, Value};
 
 use super::{Attributes, Operation, Plugin};
@@ -67,7 +67,7 @@ fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) 
 }
 
 fn error(env: &Env, path: &Path, text: &str) -> Option<FieldError> {
-    let detail = match env.compile(text, &[Type::Bool]).err()? {
+    let detail = match corten_cel::device::compile(env, text).err()? {
         CompileError::Issues(issues) => format!("compilation failed: {issues}"),
         CompileError::Instantiation(error) => format!("program instantiation failed: {error}"),
         CompileError::Output(wanted, found) => format!("{wanted} or the unknown type, not {found}"),

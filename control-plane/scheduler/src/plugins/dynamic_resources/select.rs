@@ -91,7 +91,7 @@ impl Expressions {
 
 fn compile(text: &str) -> Compiled {
     let env = corten_cel::device::environment();
-    let program = env.compile(text, &[Type::Bool]).map_err(|error| format!("CEL compile error: {error}"))?;
+    let program = corten_cel::device::compile(&env, text).map_err(|error| format!("CEL compile error: {error}"))?;
     Ok(Arc::new(Expression { program, domains: quoted(text) }))
 }
 
