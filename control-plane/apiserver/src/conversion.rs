@@ -258,6 +258,7 @@ impl Resource {
             self.kind.behaviour.from_stored(value);
             value["apiVersion"] = wanted.clone().into();
             self.kind.behaviour.prune(value);
+            self.kind.write_zeros(value);
         }
         Ok(values)
     }
@@ -274,6 +275,10 @@ impl Resource {
         self.kind.behaviour.to_stored(&mut value);
         value["apiVersion"] = hub.api_version().into();
         hub.behaviour.prune(&mut value);
+        if !hub.is_custom() {
+            hub.default(&mut value);
+            hub.settle(&mut value);
+        }
         Ok(value)
     }
 

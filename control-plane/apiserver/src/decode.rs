@@ -9,6 +9,7 @@ use crate::custom_resources::{coerce, unknown_fields};
 use crate::negotiation::{BodyFormat, body_format};
 use crate::pipeline::Context;
 use crate::protobuf;
+use crate::scheme;
 use crate::yaml_words;
 
 /// What a body must be.
@@ -100,10 +101,10 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
     let kind = value["kind"].as_str().unwrap_or_default();
     if !matches!(kind, "" | "DeleteOptions") {
         let version = value["apiVersion"].as_str().filter(|v| !v.is_empty()).unwrap_or("meta.k8s.io/v1");
-        return Err(Status::bad_request(format!(
-            "no kind {kind:?} is registered for version {version:?} in scheme \
-             \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\""
-        )));
+        return Err(Status::bad_request(match scheme::META.package_of(version, kind) {
+            Some(package) => format!("converting ({package}.{kind}) to (v1.DeleteOptions): unknown conversion"),
+            None => scheme::META.unknown(version, kind),
+        }));
     }
     match corten_api::check_fields(DELETE_OPTIONS, &value).type_errors.first() {
         Some(error) => Err(Status::bad_request(error)),
@@ -297,15 +298,6 @@ pub fn field_validation_complaints(
     Ok(())
 }
 
-/// Where upstream registers the kinds of a group, which its errors name.
-pub fn scheme(group: &str) -> &'static str {
-    match group {
-        "apiextensions.k8s.io" => "k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go:55",
-        "apiregistration.k8s.io" => "k8s.io/kube-aggregator/pkg/apiserver/scheme/scheme.go:28",
-        _ => "pkg/api/legacyscheme/scheme.go:30",
-    }
-}
-
 /// What a body says it is; where it says nothing, it is what was expected.
 struct Given<'a> {
     api_version: &'a str,
@@ -348,31 +340,22 @@ impl<'a> Given<'a> {
             let error = FieldError::invalid(&Path::root("kind"), self.kind, why);
             return Err(Status::invalid(&kind, self.name, vec![error]));
         }
-        let known = corten_api::schema().types().any(|t| {
-            t.gvk.as_ref().is_some_and(|(group, version, kind)| {
-                group == self.group() && version == self.version() && kind == self.kind
-            })
-        });
         let group = expected.api_version.split_once('/').map_or("", |(group, _)| group);
-        if expected.custom.is_some() || (known && is_kind && group == self.group()) {
+        let scheme = scheme::of(group);
+        let package = scheme.package_of(self.api_version, self.kind);
+        let is_other_version = package.is_some() && is_kind && scheme::package(group) == scheme::package(self.group());
+        if expected.custom.is_some() || is_other_version {
             return Err(Status::bad_request(format!(
                 "the API version in the data ({}) does not match the expected API version ({})",
                 self.api_version, expected.api_version
             )));
         }
-        if !known {
-            let (kind, version) = (self.kind, self.api_version);
-            let scheme = scheme(group);
-            return Err(refuse(&format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}"
-            )));
-        }
-        let package = if group.is_empty() { "core" } else { group.split('.').next().unwrap_or_default() };
-        Err(refuse(&format!(
-            "converting ({}.{}) to ({package}.{}): unknown conversion",
-            self.version(),
-            self.kind,
-            expected.kind
-        )))
+        Err(refuse(&match package {
+            None => scheme.unknown(self.api_version, self.kind),
+            Some(package) => {
+                let (kind, own) = (self.kind, scheme::package(group));
+                format!("converting ({package}.{kind}) to ({own}.{}): unknown conversion", expected.kind)
+            }
+        }))
     }
 }

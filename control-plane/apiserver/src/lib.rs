@@ -40,6 +40,7 @@ mod registry;
 mod request;
 mod resource_metrics;
 mod response;
+mod scheme;
 mod serve;
 mod server;
 mod stall;

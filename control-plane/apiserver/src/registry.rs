@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_api::{Kind, Storage};
-use corten_meta::{GroupKind, GroupResource, Object, Status, Value};
+use corten_meta::{GroupKind, GroupResource, Object, Status, Value, names};
 use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision, Store};
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +45,24 @@ pub struct Stored {
     /// The kind as it is stored.
     pub hub: Arc<Kind>,
     pub cache: Arc<ResourceCache>,
+}
+
+impl Stored {
+    /// The key of an object.
+    pub fn path(&self, namespace: &str, name: &str) -> String {
+        format!("{}/{}", self.prefix, self.cache.key(namespace, name))
+    }
+
+    /// Refuses a namespace that would lead elsewhere as a part of a key. Of all namespaces none is named.
+    pub fn check_namespace(&self, namespace: &str, name: &str) -> Result<(), Status> {
+        if !matches!(namespace, "." | "..") {
+            return Ok(());
+        }
+        let prefix = self.prefix.trim_start_matches("/registry");
+        let end = if name.is_empty() { String::new() } else { format!("/{name}") };
+        let message = format!("invalid key: \"{prefix}/{namespace}{end}\"");
+        Err(Status { code: 500, message, ..Status::default() })
+    }
 }
 
 impl Resource {
@@ -175,13 +193,29 @@ impl Registry {
         Ok(format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)))
     }
 
+    /// What is wrong with where an object would be: with the namespace or the name of a path.
+    fn check_place(stored: &Stored, namespace: &str, name: &str) -> Result<(), Status> {
+        if stored.hub.namespaced && namespace.is_empty() {
+            return Err(Status::bad_request("Namespace parameter required."));
+        }
+        if name.is_empty() {
+            return Err(Status::bad_request("Name parameter required."));
+        }
+        let wrong = names::path_segment_name(name);
+        if !wrong.is_empty() {
+            return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", wrong.join(", "))));
+        }
+        stored.check_namespace(namespace, name)
+    }
+
     fn key(stored: &Stored, namespace: &str, name: &str) -> Bytes {
-        format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)).into()
+        stored.path(namespace, name).into()
     }
 
     /// The object as the store has it now, in its stored version.
     pub async fn read(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status> {
         let stored = resource.storage()?;
+        Self::check_place(stored, namespace, name)?;
         // Once the caches have reached the store's revision, they show what the store would, already decoded.
         if self.caches.is_fresh() {
             return Ok(stored.cache.get(namespace, name));

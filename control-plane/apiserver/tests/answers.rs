@@ -46,9 +46,21 @@ async fn paths_and_methods() {
         ("POST", "/api/v1", 405, not_allowed),
         ("GET", "/api/v1/namespaces/default/configmaps/x", 404, "configmaps \"x\" not found"),
         ("GET", "/api/v1/namespaces/default/pods/x//log", 404, not_found),
+        ("GET", "/api/v1/namespaces/default/bindings/x", 404, not_found),
+        ("PUT", "/apis/authentication.k8s.io/v1/tokenreviews/x", 404, not_found),
         ("GET", "/api/v1/namespaces//configmaps/x", 400, "Namespace parameter required."),
         ("DELETE", "/api/v1/namespaces//configmaps/x", 400, "Namespace parameter required."),
         ("DELETE", "/api/v1/namespaces//configmaps", 400, "Namespace parameter required."),
+        ("PUT", "/api/v1/namespaces//configmaps", 405, not_allowed),
+        ("DELETE", "/api/v1/namespaces//pods/x/status", 405, not_allowed),
+        ("GET", "/api/v1/namespaces/default/pods/../x", 404, not_found),
+        ("GET", "/api/v1/namespaces/default/pods//status", 400, "name must be provided"),
+        ("DELETE", "/api/v1/namespaces/default/pods//proxy/x", 400, "name must be provided"),
+        ("PUT", "/api/v1/namespaces//finalize", 400, "name must be provided"),
+        ("GET", "/api/v1/namespaces/../pods", 500, "invalid key: \"/pods/..\""),
+        ("GET", "/api/v1/namespaces/../pods?watch=1", 500, "invalid key: \"/pods/..\""),
+        ("DELETE", "/apis/apps/v1/namespaces/%2e/deployments", 500, "invalid key: \"/deployments/.\""),
+        ("GET", "/api/v1/namespaces/../services/x", 500, "invalid key: \"/services/specs/../x\""),
         ("GET", "/api/v1/namespaces/.", 400, "Name parameter invalid: \".\": may not be '.'"),
         ("GET", "/api/v1/namespaces/a/configmaps/%2e%2e", 400, "Name parameter invalid: \"..\": may not be '..'"),
     ] {
@@ -67,6 +79,28 @@ async fn paths_and_methods() {
         let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
         let text = format!("Internal Server Error: \"{escaped}\": {why}, {escaped}\n");
         assert_eq!((answer.code, answer.body.as_str()), (500, Some(text.as_str())), "{path}");
+    }
+    let map = r#"{"metadata":{"name":"x","namespace":"default"}}"#;
+    for (path, code, message) in [
+        ("/api/v1/namespaces//configmaps", 422, "ConfigMap \"x\" is invalid: metadata.namespace: Required value"),
+        (
+            "/api/v1/namespaces/../configmaps",
+            400,
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
+    ] {
+        let answer = raw(&s, "POST", path, map).await;
+        assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "POST {path}");
+    }
+    let answer = raw(&s, "POST", "/api/v1/namespaces/../configmaps", r#"{"metadata":{"name":"x"}}"#).await;
+    let message = "Internal error occurred: invalid resource name \"..\": [may not be '..']";
+    assert_eq!((answer.code, answer.body["message"].as_str()), (500, Some(message)));
+    for path in ["/healthz/", "/livez/ping/", "/metrics/", "/openapi/v2/", "/apis//", "/apis/example.com/v1/things"] {
+        let answer = raw(&s, "GET", path, "").await;
+        assert_eq!((answer.code, answer.body.as_str()), (404, Some("404 page not found\n")), "{path}");
+    }
+    for path in ["/version/", "/api/", "/apis/", "/api/v1/", "/openid/v1/jwks/", "/index.html"] {
+        assert_eq!(raw(&s, "GET", path, "").await.code, 200, "{path}");
     }
     for path in ["/", "/apis", "/apis/apps", "/healthz"] {
         assert_eq!(raw(&s, "POST", path, "").await.code, 200, "{path} does not look at the method");
@@ -344,6 +378,7 @@ async fn forms_that_are_not_spoken() {
         ("/index.html", "*/*", 200),
         ("/openid/v1/jwks", "application/json", 406),
         (&format!("{MAPS}/none?includeObject=Foo"), table, 404),
+        ("/apis/apiregistration.k8s.io", "application/*", 406),
         (&format!("{MAPS}?watch=1"), "application/yaml;as=Table;v=v1;g=meta.k8s.io", 406),
         (MAPS, table, 200),
         (&foo, table, 400),
@@ -482,61 +517,6 @@ async fn deletions() {
     account.expect(201);
     let gone = s.delete("/api/v1/namespaces/default/serviceaccounts/x", None).await.expect(200);
     assert_eq!(gone["kind"], "ServiceAccount", "some kinds answer with what is gone");
-}
-
-#[tokio::test]
-async fn collections_are_asked_for_before_their_deletion_is() {
-    let s = TestServer::start().await;
-    s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
-    let broken = "couldn't get version/kind; json parse error: unexpected end of JSON input";
-    let list = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
-    for (query, code, message) in [
-        ("resourceVersionMatch=Exact", 422, list),
-        ("limit=x", 400, "strconv.ParseInt: parsing \"x\": invalid syntax"),
-        ("resourceVersion=abc", 400, broken),
-        ("continue=abc", 400, broken),
-    ] {
-        let answer = raw(&s, "DELETE", &format!("{MAPS}?{query}"), "{").await;
-        assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{query}");
-    }
-    let revision = s.get(MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
-    s.compact(revision).await.unwrap();
-    let gone = s.delete(&format!("{MAPS}?resourceVersion=1"), Some(json!({}))).await;
-    assert_eq!(gone.message(410), "The resourceVersion for the provided list is too old.");
-}
-
-#[tokio::test]
-async fn daemon_sets_count_their_templates_in_numbers() {
-    let s = TestServer::start().await;
-    let sets = "/apis/apps/v1/namespaces/default/daemonsets";
-    let set = |name: &str, count: &str| {
-        json!({ "apiVersion": "apps/v1", "kind": "DaemonSet",
-            "metadata": { "name": name, "annotations": { "deprecated.daemonset.template.generation": count } },
-            "spec": { "selector": { "matchLabels": { "a": "b" } }, "template": {
-                "metadata": { "labels": { "a": "b" } }, "spec": { "containers": [{ "name": "c", "image": "i" }] } } } })
-    };
-    let why = |count: &str, what: &str| format!("strconv.ParseInt: parsing {count:?}: {what}");
-    let of_body = "DaemonSet in version \"v1\" cannot be handled as a DaemonSet: ";
-    for (count, what) in
-        [("x", "invalid syntax"), (" 5", "invalid syntax"), ("99999999999999999999", "value out of range")]
-    {
-        let refused = s.post(sets, set("d", count)).await.message(400);
-        assert_eq!(refused, format!("{of_body}{}", why(count, what)));
-    }
-    assert_eq!(
-        s.post(sets, set("d", "+007")).await.expect(201)["metadata"]["annotations"],
-        json!({ "deprecated.daemonset.template.generation": "7" })
-    );
-    let path = format!("{sets}/d");
-    let syntax = why("x", "invalid syntax");
-    let patch = json!({ "metadata": { "annotations": { "deprecated.daemonset.template.generation": "x" } } });
-    assert_eq!(s.put(&path, set("d", "x")).await.message(400), format!("{of_body}{syntax}"));
-    assert!(s.patch(&path, "merge", patch.clone()).await.message(422).ends_with(&syntax));
-    assert_eq!(s.patch(&format!("{path}/status"), "strategic", patch).await.message(500), syntax);
-    let applied =
-        s.patch(&format!("{path}?fieldManager=m&force=1"), "application/apply-patch+yaml", set("d", "x")).await;
-    let about = "failed to convert to unversioned (/d; apps/v1, Kind=DaemonSet): ";
-    assert_eq!(applied.message(500), format!("{about}{syntax}"));
 }
 
 #[tokio::test]

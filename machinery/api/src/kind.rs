@@ -66,12 +66,18 @@ pub struct Rules {
     pub has_status: bool,
     /// A write of status leaves the metadata alone too.
     pub status_keeps_metadata: bool,
+    /// Of the metadata that a write of status leaves alone, uid and the start of the name are not taken back but judged.
+    pub status_takes_identity: bool,
     /// A write of status leaves the labels alone.
     pub status_keeps_labels: bool,
     /// A write of status leaves alone who owns the object and when it goes.
     pub status_keeps_owners: bool,
     /// What a status lacks is filled in by what the spec says.
     pub status_needs_spec: bool,
+    /// The labels that an object lacks are those of its template, also when a write of its status takes them away.
+    pub labels_from_template: bool,
+    /// An apply to the status of an absent object creates it.
+    pub status_apply_creates: bool,
     /// A create may bring its status along (nodes register with theirs).
     pub status_on_create: bool,
     /// The spec is the server's to write, and nobody owns its fields.
@@ -298,8 +304,11 @@ impl Kind {
             rules: Rules {
                 has_status: false,
                 status_keeps_metadata: false,
+                status_takes_identity: false,
                 status_keeps_labels: false,
                 status_needs_spec: false,
+                labels_from_template: false,
+                status_apply_creates: false,
                 status_keeps_owners: false,
                 is_spec_reset: false,
                 status_on_create: false,
@@ -362,6 +371,11 @@ impl Kind {
         self.behaviour.default(object);
         crate::schema::fill_zeros(&self.schema, object);
         lost
+    }
+
+    /// Writes the zeros that are always written, into an object that comes from another version.
+    pub fn write_zeros(&self, object: &mut Value) {
+        crate::schema::fill_zeros(&self.schema, object);
     }
 
     /// An object as its author gave it: with the empty lists and maps that vanished, outside of `spared`.
@@ -582,10 +596,28 @@ impl Kind {
         self
     }
 
+    #[must_use]
+    pub fn status_takes_identity(mut self) -> Kind {
+        self.rules.status_takes_identity = true;
+        self.status_keeps_metadata()
+    }
+
     /// The spec is completed by the server and never changes, so that nobody owns its fields.
     #[must_use]
     pub fn spec_is_reset(mut self) -> Kind {
         self.rules.is_spec_reset = true;
+        self
+    }
+
+    #[must_use]
+    pub fn labels_from_template(mut self) -> Kind {
+        self.rules.labels_from_template = true;
+        self
+    }
+
+    #[must_use]
+    pub fn status_apply_creates(mut self) -> Kind {
+        self.rules.status_apply_creates = true;
         self
     }
 

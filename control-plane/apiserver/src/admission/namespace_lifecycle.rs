@@ -36,6 +36,10 @@ async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
     if a.operation != Operation::Create || namespace.is_empty() || is_review {
         return Ok(());
     }
+    let wrong = corten_meta::names::path_segment_name(namespace);
+    if !wrong.is_empty() {
+        return Err(Status::internal(format!("invalid resource name {namespace:?}: [{}]", wrong.join(" "))));
+    }
     let server = a.target.server;
     // Read from the store and not from the cache: nothing may slip into a namespace that was just deleted.
     let missing = || {

@@ -135,7 +135,7 @@ impl Apply {
     }
 
     /// The object to create when there is none.
-    fn create(&self, target: &Target<'_>) -> Result<Value, Status> {
+    pub fn create(&self, target: &Target<'_>) -> Result<Value, Status> {
         if !self.is_named {
             return Err(super::update::unnamed(target));
         }

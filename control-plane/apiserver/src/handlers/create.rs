@@ -49,7 +49,11 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             begin(target, &mut attributes.object);
         }
         owners::drop_repeated_by_admission(target, &mut attributes.object);
+        let unlabelled = lacks_labels(target, &attributes.object);
         finish(target, &mut attributes.object, true);
+        if unlabelled {
+            drop_labels(&mut attributes.object);
+        }
         let more = target.server.admission.errors(&attributes);
         let kind = &target.resource.kind;
         let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
@@ -63,6 +67,9 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         target.server.admission.validate(&attributes).await?;
         target.server.admission.charge(&mut attributes).await?;
         let (mut candidate, companions) = attributes.into_parts();
+        if unlabelled {
+            target.resource.kind.default(&mut candidate);
+        }
         target.resource.kind.settle(&mut candidate);
         if dry_run {
             return dry_create(target, &candidate, version).await;
@@ -140,7 +147,8 @@ pub fn check_namespace(target: &Target<'_>, object: &mut Value) -> Result<(), St
 /// Refuses an object that says another namespace than the path.
 pub fn check_given_namespace(target: &Target<'_>, object: &Value) -> Result<(), Status> {
     let given = corten_meta::namespace(object);
-    if target.resource.kind.namespaced && !given.is_empty() && given != target.namespace {
+    let is_other = !given.is_empty() && given != target.namespace && !target.namespace.is_empty();
+    if target.resource.kind.namespaced && is_other {
         return Err(Status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
@@ -210,6 +218,17 @@ fn drop_status(target: &Target<'_>, object: &mut Value) {
 fn begin(target: &Target<'_>, object: &mut Value) {
     drop_status(target, object);
     target.resource.kind.behaviour.prepare_create(object);
+}
+
+/// Whether an object is yet to take its labels from its template, which are judged as the template's alone.
+fn lacks_labels(target: &Target<'_>, object: &Value) -> bool {
+    target.resource.kind.rules.labels_from_template && object.pointer("/metadata/labels").is_none()
+}
+
+fn drop_labels(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("labels");
+    }
 }
 
 /// Empty maps and lists of metadata are not written, as upstream does not write them.

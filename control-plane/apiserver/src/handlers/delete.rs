@@ -176,6 +176,10 @@ pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Res
     let asked = list::Asked::read(target)?;
     let options = DeleteOptions::read(target, bytes)?;
     let page = list::page(target, asked).await?;
+    // A path through a namespace without a name lists them all, and deletes from none.
+    if target.resource.kind.namespaced && target.namespace.is_empty() && !page.objects.is_empty() {
+        return Err(Status::bad_request("Namespace parameter required."));
+    }
     warn(target, &options);
     let one = |object: Arc<Object>| {
         let options = &options;

@@ -104,6 +104,7 @@ pub async fn list(target: &Target<'_>) -> Result<Reply, Status> {
 
 /// The page that the query asks for, in the served version.
 pub async fn page(target: &Target<'_>, Asked { limit, filter }: Asked) -> Result<Page, Status> {
+    target.resource.storage()?.check_namespace(target.namespace, "")?;
     let query = &target.context.info.query;
     let caches = &target.server.registry.caches;
     if let Some(token) = query.get("continue") {

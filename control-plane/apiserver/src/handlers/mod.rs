@@ -19,8 +19,8 @@ mod zpages;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use corten_api::Kind;
-use corten_meta::{Status, names};
+use corten_api::{Kind, Role, Subresource};
+use corten_meta::Status;
 
 use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
@@ -36,7 +36,7 @@ pub struct Target<'a> {
     pub server: &'a Server,
     pub context: &'a Context,
     pub resource: &'a Arc<Resource>,
-    /// Empty for cluster-scoped resources and for requests across namespaces.
+    /// Empty for cluster-scoped resources, for requests across namespaces, and where a path names none.
     pub namespace: &'a str,
     pub name: &'a str,
 }
@@ -56,7 +56,8 @@ impl Target<'_> {
     }
 }
 
-/// Finds the resource and hands the request to the verb's handler; what its answer holds is looked at last.
+/// Finds the resource and hands the request to the verb's handler: first whether there is such a path, then whether it
+/// takes the method, then whether the two sides speak the same media types. What its answer holds is looked at last.
 pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
     let reply = hand_over(server, context, body).await?;
     if reply.status().is_success() {
@@ -70,34 +71,18 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     let Some(resource) = &context.resource else {
         return unknown_resource(server, context);
     };
-    check_timeout(info)?;
     let kind = &resource.kind;
     if kind.is_custom() && is_misplaced(info, kind.namespaced) {
         return Ok(crate::response::page_not_found());
     }
-    let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
-    if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
-        return Err(Status::path_not_found());
-    }
-    if info.subresource.is_empty() && !info.remainder.is_empty() {
-        return Err(Status::path_not_found());
-    }
-    check_namespace(info)?;
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
     let target = Target { server, context, resource, namespace, name: &info.name };
-    if !info.subresource.is_empty() {
-        if info.verb == "watch" {
-            return Err(Status::path_not_found());
-        }
-        // A custom resource knows no other parts than those it was given.
-        let missing = || if kind.is_custom() { target.not_found() } else { Status::path_not_found() };
-        let subresource = kind.subresource(&info.subresource).ok_or_else(missing)?;
-        check_name(info)?;
+    let subresource = route(&target)?;
+    check_media_types(&target, subresource)?;
+    check_timeout(info)?;
+    if let Some(subresource) = subresource {
         return subresources::dispatch(&target, subresource, body).await;
     }
-    check_verb(&target)?;
-    check_accept(&target)?;
-    check_name(info)?;
     warn_of_deprecation(server, context, kind);
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {
@@ -126,6 +111,66 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     }
 }
 
+/// Finds the part of the resource that the path leads to, if it leads to one, and whether it takes the method.
+fn route<'a>(target: &Target<'a>) -> Result<Option<&'a Subresource>, Status> {
+    let (info, kind) = (&target.context.info, &target.resource.kind);
+    if kind.is_custom() {
+        return route_custom(target);
+    }
+    let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
+    if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
+        return Err(Status::path_not_found());
+    }
+    if info.subresource.is_empty() {
+        return match info.remainder.is_empty() {
+            true => check_verb(target).map(|()| None),
+            false => Err(Status::path_not_found()),
+        };
+    }
+    if info.verb == "watch" {
+        return Err(Status::path_not_found());
+    }
+    let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
+    subresources::check_verb(target, subresource)?;
+    Ok(Some(subresource))
+}
+
+/// The same for a custom resource, whose paths nobody has laid: the verb alone decides, whatever the method and whatever
+/// follows in the path.
+fn route_custom<'a>(target: &Target<'a>) -> Result<Option<&'a Subresource>, Status> {
+    let (info, kind) = (&target.context.info, &target.resource.kind);
+    // It knows no other parts than those it was given.
+    let part = || kind.subresource(&info.subresource).ok_or_else(|| target.not_found());
+    let subresource = if info.subresource.is_empty() { None } else { Some(part()?) };
+    let verb = info.verb.as_str();
+    let is_taken = match subresource {
+        Some(subresource) => subresource.verbs.contains(&verb),
+        None => kind.verbs.contains(&verb),
+    };
+    if !is_taken {
+        let mut status = Status::method_not_allowed();
+        let resource = target.resource.group_resource();
+        status.message = format!("{verb} is not supported on resources of kind \"{resource}\"");
+        let details = status.details.get_or_insert_default();
+        (details.group, details.kind) = (resource.group, resource.resource);
+        return Err(status);
+    }
+    if matches!(verb, "update" | "patch") && info.name.is_empty() {
+        return Err(Status::bad_request("name must be provided"));
+    }
+    Ok(subresource)
+}
+
+/// Whether the body of a patch is of a form that is taken, and whether the answer can be in one that the client takes.
+fn check_media_types(target: &Target<'_>, subresource: Option<&Subresource>) -> Result<(), Status> {
+    let context = target.context;
+    let is_proxied = subresource.is_some_and(|subresource| subresource.role == Role::Proxy);
+    if context.info.verb == "patch" && !is_proxied {
+        patch::check_media_type(target)?;
+    }
+    check_accept(target)
+}
+
 /// Whether a custom resource has nothing at this path: it is in no namespace, or in one that the path does not name.
 fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
     if !namespaced {
@@ -134,29 +179,8 @@ fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
     info.namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch")
 }
 
-/// An object has a namespace where the path goes through one. Collections are read across namespaces by a path without
-/// one, and never written.
-fn check_namespace(info: &RequestInfo) -> Result<(), Status> {
-    let reads_all = matches!(info.verb.as_str(), "list" | "watch");
-    if !reads_all && info.is_in_namespace && info.namespace.is_empty() {
-        return Err(Status::bad_request("Namespace parameter required."));
-    }
-    Ok(())
-}
-
-/// An object has a name that can stand in a path.
-fn check_name(info: &RequestInfo) -> Result<(), Status> {
-    match names::path_segment_name(&info.name) {
-        wrong if wrong.is_empty() || matches!(info.verb.as_str(), "create" | "list" | "watch") => Ok(()),
-        wrong => {
-            let why = wrong.join(", ");
-            Err(Status::bad_request(format!("Name parameter invalid: {:?}: {why}", info.name)))
-        }
-    }
-}
-
 /// A form of the answer that the client takes is looked for when path and method are known.
-pub fn check_accept(target: &Target<'_>) -> Result<(), Status> {
+fn check_accept(target: &Target<'_>) -> Result<(), Status> {
     let (context, kind) = (target.context, &target.resource.kind);
     if let Some(status) = &context.not_acceptable {
         // A media type that is spoken at all leads as far as the resource.
@@ -210,7 +234,7 @@ fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status>
 /// Whether the path is one of the resource, and the method one of the path.
 fn check_verb(target: &Target<'_>) -> Result<(), Status> {
     let (info, kind) = (&target.context.info, &target.resource.kind);
-    let across = kind.namespaced && target.namespace.is_empty();
+    let across = kind.namespaced && !info.is_in_namespace;
     let reads_all = matches!(info.verb.as_str(), "list" | "watch");
     let is_named = !reads_all && !info.name.is_empty();
     // Of what is only ever created there are no objects to name.

@@ -28,6 +28,12 @@ const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
     let path = context.info.path.trim_end_matches('/');
+    if context.info.path.len() > 1 && context.info.path.ends_with('/') && !takes_slashes(&context.info.path, path) {
+        return Ok(match path.starts_with("/openapi/v3") {
+            true => no_document(),
+            false => response::page_not_found(),
+        });
+    }
     if let Some(reply) = Health::serve(server, context) {
         return Ok(reply);
     }
@@ -72,6 +78,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
             let page = |text: String| response::full(StatusCode::OK, "text/plain; charset=utf-8", text.into());
             Ok(dump.map_or_else(response::page_not_found, page))
         }
+        _ if path.starts_with("/openapi/v3/") => Ok(no_document()),
         _ if is_in_api(server, path) => Err(Status::path_not_found()),
         _ => Ok(response::page_not_found()),
     }
@@ -80,6 +87,11 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
 fn kept(mut reply: Reply) -> Reply {
     reply.headers_mut().insert(header::CACHE_CONTROL, KEPT);
     reply
+}
+
+/// The answer where a group version without a document is asked for.
+fn no_document() -> Reply {
+    response::full(StatusCode::NOT_FOUND, "text/plain", bytes::Bytes::new())
 }
 
 /// Whether the path is below a served group, which answers in its own form what it does not have.
@@ -94,13 +106,22 @@ fn is_in_api(server: &Server, path: &str) -> bool {
     }
 }
 
+/// Whether a path may end with slashes: those of the API and of facts may. The list of groups may with one, and all
+/// others are what they are.
+fn takes_slashes(given: &str, path: &str) -> bool {
+    (path.starts_with("/api") && given != "/apis//") || is_fact(path)
+}
+
+fn is_fact(path: &str) -> bool {
+    matches!(path, "/version" | "/.well-known/openid-configuration" | "/openid/v1/jwks")
+}
+
 /// Versions and facts about the server are read by GET and nothing else; lists of groups, health and schemas do not
 /// look at the method.
 fn takes_only_get(server: &Server, path: &str) -> bool {
     let is_version =
         path.starts_with("/api") && path != "/apis" && !(path.starts_with("/apis/") && path.matches('/').count() == 2);
-    let is_fact = matches!(path, "/version" | "/.well-known/openid-configuration" | "/openid/v1/jwks");
-    is_fact || (is_version && server.discovery.load().paths().any(|known| known == path))
+    is_fact(path) || (is_version && server.discovery.load().paths().any(|known| known == path))
 }
 
 fn index(server: &Server) -> serde_json::Value {

@@ -191,10 +191,12 @@ impl<'a> Change<'a> {
             return Ok(((self.transform)(old)?, None));
         }
         let apart = Apart::take(old);
+        let labels = |new: &Value| new.pointer("/metadata/labels")?.as_object().map(serde_json::Map::len);
+        let is_labelled = |new: &Value| labels(new).is_some_and(|labels| labels > 0);
         match (self.transform)(old) {
-            Ok(new) => Ok((new, Some(apart))),
-            // An error may show the whole object.
-            Err(_) => {
+            Ok(new) if !kind.rules.labels_from_template || is_labelled(&new) => Ok((new, Some(apart))),
+            // An error may show the whole object, and labels may have to be taken from it.
+            _ => {
                 apart.put_into(old);
                 Ok(((self.transform)(old)?, None))
             }
@@ -230,7 +232,9 @@ impl<'a> Change<'a> {
         let created = match self.create {
             Create::Update(object) if target.resource.kind.rules.allow_create_on_update => {
                 if !corten_meta::uid(object).is_empty() {
-                    return Err(target.not_found());
+                    let uid = corten_meta::uid(object);
+                    let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
+                    return Err(not_the_same(target, &why)?);
                 }
                 let make = || {
                     let mut object = object.clone();
@@ -446,12 +450,17 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
             metadata.insert("managedFields".to_owned(), json!([{}]));
         }
     }
+    // What a write of the status says of the rest may be what its labels or its status are completed by.
+    let rules = &kind.rules;
+    let as_given = part == Part::Status && apart.is_none() && (rules.status_needs_spec || rules.labels_from_template);
+    let mut lost = as_given && kind.default(new);
     let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
         Part::Status => {
             if kind.is_custom() || kind.rules.status_keeps_metadata {
-                restore_metadata(new_fields, old_fields);
+                let taken: &[&str] = if kind.rules.status_takes_identity { &["uid", "generateName"] } else { &[] };
+                restore_metadata(new_fields, old_fields, taken);
             }
             if kind.rules.status_keeps_labels
                 && let (Some(new), Some(old)) = (new_fields.get_mut("metadata"), old_fields.get("metadata"))
@@ -467,7 +476,9 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         }
         _ => {}
     }
-    let lost = kind.default(new);
+    if !as_given {
+        lost = kind.default(new);
+    }
     kind.behaviour.default_times(new, target.context.now);
     if apart.is_some() {
         // What defaulting made of the absent rest.
@@ -487,6 +498,10 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         apart.clone().put_into(new);
         apart.put_into(old);
     }
+    if as_given {
+        // It is read again with the rest as it stands, by nobody's doing.
+        kind.default(new);
+    }
     match part {
         Part::Main => kind.behaviour.prepare_update(new, old),
         Part::Status => kind.behaviour.prepare_status_update(new, old, target.context.now),
@@ -495,16 +510,16 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     lost
 }
 
-/// The status of a custom resource comes without its metadata.
-fn restore_metadata(new: &mut serde_json::Map<String, Value>, old: &serde_json::Map<String, Value>) {
-    let version = new.get("metadata").and_then(|m| m.get("resourceVersion")).cloned();
-    let managers = new.get("metadata").and_then(|m| m.get("managedFields")).cloned();
+/// The status of a custom resource comes without its metadata, but for what says who wrote which version of it. Some
+/// kinds take a little more.
+fn restore_metadata(new: &mut serde_json::Map<String, Value>, old: &serde_json::Map<String, Value>, taken: &[&str]) {
+    let given = new.get("metadata").cloned().unwrap_or_default();
     restore(new, old, "metadata");
     let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    for (field, value) in [("resourceVersion", version), ("managedFields", managers)] {
-        match value {
-            Some(value) => metadata.insert(field.to_owned(), value),
-            None => metadata.remove(field),
+    for field in ["resourceVersion", "managedFields"].iter().chain(taken) {
+        match given.get(*field) {
+            Some(value) => metadata.insert((*field).to_owned(), value.clone()),
+            None => metadata.remove(*field),
         };
     }
 }

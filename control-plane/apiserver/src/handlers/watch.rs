@@ -53,6 +53,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
         Some(revision) => revision,
         None => caches.fresh().await?,
     };
+    stored.check_namespace(target.namespace, "")?;
     target.resource.check_readable()?;
     let (after, initial) = if initial_events.unwrap_or(matches!(asked, None | Some(0))) {
         let (revision, objects) = list::everything(target, &filter, reached).await?;

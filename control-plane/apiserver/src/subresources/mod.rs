@@ -20,23 +20,42 @@ use crate::handlers::options::{Write, check_options};
 use crate::handlers::ownership::{Ownership, managers_of, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
 use crate::handlers::update::{Change, Part, Transform, check_name, reply};
+use crate::request::RequestInfo;
 use crate::{handlers, proxy};
+
+/// Whether the path is one of the subresource, and the method one of the path.
+pub fn check_verb(target: &Target<'_>, subresource: &Subresource) -> Result<(), Status> {
+    let (info, method) = (&target.context.info, &target.context.method);
+    let is_proxy = subresource.role == Role::Proxy;
+    let is_deeper = !is_proxy && !info.remainder.is_empty();
+    if is_deeper || (target.resource.kind.namespaced && !info.is_in_namespace) {
+        return Err(Status::path_not_found());
+    }
+    // What is proxied understands a method that is no verb of the API.
+    let foreign = is_proxy && *method == http::Method::OPTIONS;
+    let is_head = !is_proxy && *method == http::Method::HEAD;
+    if is_head || (!foreign && !subresource.verbs.contains(&verb(info))) {
+        return Err(Status::method_not_allowed());
+    }
+    Ok(())
+}
+
+/// The verb of a request for a subresource. A path without a name looks like one of a collection.
+fn verb(info: &RequestInfo) -> &str {
+    match (info.verb.as_str(), info.name.is_empty()) {
+        ("list", true) => "get",
+        ("deletecollection", true) => "delete",
+        (verb, _) => verb,
+    }
+}
 
 /// Hands the request to the handler of the subresource's role.
 pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: RequestBody) -> Result<Reply, Status> {
-    let verb = target.context.info.verb.as_str();
-    // What is proxied understands a method that is no verb of the API.
-    let foreign = subresource.role == Role::Proxy && target.context.method == http::Method::OPTIONS;
-    let is_proxy = subresource.role == Role::Proxy;
-    let is_deeper = !is_proxy && !target.context.info.remainder.is_empty();
-    if is_deeper || (target.resource.kind.namespaced && target.namespace.is_empty()) {
-        return Err(Status::path_not_found());
+    let info = &target.context.info;
+    let verb = verb(info);
+    if info.name.is_empty() {
+        return Err(Status::bad_request("name must be provided"));
     }
-    let is_head = !is_proxy && target.context.method == http::Method::HEAD;
-    if is_head || (!foreign && !subresource.verbs.contains(&verb)) {
-        return Err(Status::method_not_allowed());
-    }
-    handlers::check_accept(target)?;
     check_stream(target, subresource.role).await?;
     if matches!(subresource.role, Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy) {
         return proxy::connect(target, subresource.role, body).await;
@@ -102,7 +121,10 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
             check_namespace(target, &mut body)?;
             check_name(target, &body)?;
             let transform: &Transform<'_> = &|old| first(body.clone(), old);
-            let change = Change::new(part, transform).narrowed(then).sparing_rest(true);
+            let mut change = Change::new(part, transform).narrowed(then).sparing_rest(true);
+            if part == Part::Status {
+                change = change.or_create(&body);
+            }
             Ok(reply(target, &change.carry_out(target).await?))
         }
         _ if is_apply(target) => {
@@ -115,7 +137,11 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
                 set_managers(&mut object, managers);
                 Ok(object)
             };
-            let change = Change::new(part, transform).owning(Ownership::Given);
+            let create = || apply.as_ref().map_err(Status::clone)?.create(target);
+            let mut change = Change::new(part, transform).owning(Ownership::Given);
+            if part == Part::Status && (kind.rules.allow_create_on_update || kind.rules.status_apply_creates) {
+                change = change.or_apply(&create);
+            }
             Ok(reply(target, &change.carry_out(target).await?))
         }
         _ => {

@@ -33,6 +33,9 @@ pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
 /// Answers a POST to a virtual resource.
 pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status> {
     check_options(target.context, Write::Create)?;
+    if target.resource.kind.namespaced && target.namespace.is_empty() {
+        return Err(Status::bad_request("Namespace parameter required."));
+    }
     let plural = target.resource.kind.plural.as_str();
     if plural == "bindings" {
         let mut binding = target.decode(bytes)?;

@@ -18,7 +18,7 @@ pub fn kind() -> Kind {
         .category("api-extensions")
         .status()
         .status_without_rows()
-        .status_keeps_metadata()
+        .status_takes_identity()
         .conditional_update()
         .name_rule(NameRule::Own)
         .stored_at("/registry/apiregistration.k8s.io/apiservices")

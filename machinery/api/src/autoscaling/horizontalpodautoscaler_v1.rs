@@ -32,9 +32,35 @@ pub fn kind() -> Kind {
         .short(&["hpa"])
         .category("all")
         .status()
+        .status_needs_spec()
         .stored_as("/registry/horizontalpodautoscalers", "autoscaling", "v2")
         .table(TABLE)
         .behaviour(HorizontalPodAutoscaler)
+}
+
+/// Gives annotations back the values that they had.
+fn restore_annotations(new: &mut Value, old: &Value, annotations: &[&str]) {
+    for annotation in annotations {
+        let pointer = format!("/metadata/annotations/{annotation}");
+        match old.pointer(&pointer).cloned() {
+            Some(value) => {
+                default_at(new, "/metadata/annotations", json!({}));
+                put(new, &pointer, value);
+            }
+            None => {
+                remove(new, &pointer);
+            }
+        }
+    }
+    drop_no_annotations(new);
+}
+
+/// An empty map is none.
+fn drop_no_annotations(object: &mut Value) {
+    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
+    if annotations.is_some_and(serde_json::Map::is_empty) {
+        remove(object, "/metadata/annotations");
+    }
 }
 
 impl Behaviour for HorizontalPodAutoscaler {
@@ -44,15 +70,26 @@ impl Behaviour for HorizontalPodAutoscaler {
         if absent(object, &format!("/metadata/annotations/{}", ANNOTATED[0])) {
             default_at(object, "/spec/targetCPUUtilizationPercentage", DEFAULT_UTILIZATION);
         }
-        // What upstream reads passes through the other version: a load that is told comes back in both places.
-        let told = object.pointer("/status/currentCPUUtilizationPercentage").filter(|percent| !percent.is_null());
-        let annotation = format!("/metadata/annotations/{}", ANNOTATED[2]);
-        if let Some(percent) = told.filter(|_| absent(object, &annotation)).cloned() {
-            let current = json!({"averageUtilization": percent, "averageValue": "0"});
-            let metric = json!({"type": "Resource", "resource": {"name": "cpu", "current": current}});
-            default_at(object, "/metadata/annotations", json!({}));
-            put(object, &annotation, encode_metrics(&[metric], "current"));
-        }
+        // What upstream reads passes through the other version: what cannot be read there is gone, and a load that is
+        // told comes back in both places.
+        self.to_stored(object);
+        self.from_stored(object);
+        drop_no_annotations(object);
+    }
+
+    /// A status that is annotated does not come with a new object either.
+    fn prepare_create(&self, object: &mut Value) {
+        restore_annotations(object, &Value::Null, &ANNOTATED[2..]);
+    }
+
+    /// What is annotated of the status is the status's.
+    fn prepare_update(&self, new: &mut Value, old: &Value) {
+        restore_annotations(new, old, &ANNOTATED[2..]);
+    }
+
+    /// What is annotated of the spec is the spec's.
+    fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
+        restore_annotations(new, old, &ANNOTATED[..2]);
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

@@ -19,6 +19,7 @@ pub fn kind() -> Kind {
     Kind::new("batch", "v1", "Job", "jobs")
         .category("all")
         .status()
+        .labels_from_template()
         .generation()
         .orphan_by_default()
         .warn_on_delete("child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning")

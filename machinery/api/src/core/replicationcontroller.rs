@@ -17,6 +17,7 @@ pub fn kind() -> Kind {
         .category("all")
         .scale()
         .status()
+        .labels_from_template()
         .generation()
         .orphan_by_default()
         .name_rule(NameRule::SubdomainInBytes)

@@ -15,7 +15,7 @@ pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs")
         .cluster()
         .status()
-        .status_keeps_metadata()
+        .status_takes_identity()
         .table("Name, CIDRs, Age")
         .behaviour(ServiceCidr)
 }

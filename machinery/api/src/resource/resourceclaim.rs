@@ -16,7 +16,7 @@ struct ResourceClaim;
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
         .status()
-        .status_keeps_metadata()
+        .status_takes_identity()
         .status_without_rows()
         .table("Name, State, Age")
         .returns_deleted()

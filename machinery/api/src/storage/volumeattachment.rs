@@ -15,7 +15,7 @@ pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments")
         .cluster()
         .status()
-        .status_keeps_metadata()
+        .status_takes_identity()
         .conditional_update()
         .table("Name, Attacher:string/name, PV, Node, Attached:boolean, Age")
         .returns_deleted()

@@ -14,9 +14,10 @@ use super::update::{Change, Part, reply, unnamed};
 use crate::body::Reply;
 use crate::decode::{
     Expected, FieldValidation, Untyped, check_says_type, check_type, checked, field_validation,
-    field_validation_complaints, no_kind, scheme,
+    field_validation_complaints, no_kind,
 };
 use crate::negotiation::media_type;
+use crate::scheme;
 
 const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -61,26 +62,29 @@ pub fn is_apply(target: &Target<'_>) -> bool {
     media_type(&target.context.headers) == apply::MEDIA_TYPE
 }
 
+/// Refuses a body of a form that no patch has.
+pub fn check_media_type(target: &Target<'_>) -> Result<(), Status> {
+    let kind = media_type(&target.context.headers);
+    // Only built-in types have the marks that a strategic merge goes by.
+    let accepted: &[&str] = match target.resource.kind.is_custom() {
+        true => &[JSON, MERGE, apply::MEDIA_TYPE],
+        false => &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE],
+    };
+    let refusal = Status::unsupported_media_type(accepted);
+    match (accepted.contains(&kind), target.resource.kind.is_custom()) {
+        (true, _) => Ok(()),
+        (false, true) => Err(refusal),
+        (false, false) => {
+            let message = "415: Unsupported Media Type".to_owned();
+            Err(Status { message, details: Some(Box::default()), ..refusal })
+        }
+    }
+}
+
 impl Patch {
     /// Reads the patch by its Content-Type.
     pub fn decode(target: &Target<'_>, bytes: &[u8]) -> Result<Patch, Status> {
         let kind = media_type(&target.context.headers);
-        // Only built-in types have the marks that a strategic merge goes by.
-        let accepted: &[&str] = if target.resource.kind.schema.is_empty() {
-            &[JSON, MERGE, apply::MEDIA_TYPE]
-        } else {
-            &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE]
-        };
-        if !accepted.contains(&kind) && target.resource.kind.is_custom() {
-            return Err(Status::unsupported_media_type(accepted));
-        }
-        if !accepted.contains(&kind) {
-            return Err(Status {
-                message: "415: Unsupported Media Type".to_owned(),
-                details: Some(Box::default()),
-                ..Status::unsupported_media_type(accepted)
-            });
-        }
         check_options(target.context, Write::Patch)?;
         let form = match kind {
             JSON => Form::Json,
@@ -164,8 +168,8 @@ impl Patch {
             let kind = object["kind"].as_str().filter(|kind| !kind.is_empty() && *kind != expected.kind);
             if let Some(kind) = kind {
                 let group = expected.api_version.split_once('/').map_or("", |(group, _)| group);
-                let (of, scheme) = (format!("the internal version of group {group:?}"), scheme(group));
-                return Err(refuse(&object, &format!("no kind {kind:?} is registered for {of} in scheme {scheme:?}")));
+                let internal = format!("{group}/__internal");
+                return Err(refuse(&object, &scheme::of(group).unknown(&internal, kind)));
             }
             // Without a version it is read as something that has none of these fields.
             let fields = object.as_object().into_iter().flatten().map(|(name, _)| name.clone());

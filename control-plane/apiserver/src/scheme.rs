@@ -1,0 +1,147 @@
+//! Which kinds upstream's schemes know, for what is said of a body that is of another kind than expected. Pure.
+
+/// A set of kinds that upstream has registered together.
+pub struct Scheme {
+    /// Where it is made, by which errors name it.
+    place: &'static str,
+    /// The group that is alone in it; `None` is all the groups that share one.
+    group: Option<&'static str>,
+}
+
+/// The kinds that every version of every group has in every scheme.
+const UNVERSIONED: [&str; 5] = ["Status", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList"];
+/// The kinds that every registered version has.
+const EVERYWHERE: [&str; 7] =
+    ["WatchEvent", "ListOptions", "GetOptions", "DeleteOptions", "CreateOptions", "UpdateOptions", "PatchOptions"];
+/// Kinds of the core group that nobody can ask for.
+const CORE: [&str; 7] = [
+    "List",
+    "PodLogOptions",
+    "PodExecOptions",
+    "PodAttachOptions",
+    "PodPortForwardOptions",
+    "PodProxyOptions",
+    "NodeProxyOptions",
+];
+/// The kinds of `meta.k8s.io/v1` beside those.
+const OF_META: [&str; 3] = ["Table", "PartialObjectMetadata", "PartialObjectMetadataList"];
+
+const META_GROUP: &str = "meta.k8s.io";
+const INTERNAL: &str = "__internal";
+
+/// The scheme of options.
+pub const META: Scheme = Scheme {
+    place: "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27",
+    group: Some(META_GROUP),
+};
+
+/// The scheme of a group.
+pub fn of(group: &str) -> Scheme {
+    match group {
+        "apiextensions.k8s.io" => Scheme {
+            place: "k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go:55",
+            group: Some("apiextensions.k8s.io"),
+        },
+        "apiregistration.k8s.io" => Scheme {
+            place: "k8s.io/kube-aggregator/pkg/apiserver/scheme/scheme.go:28",
+            group: Some("apiregistration.k8s.io"),
+        },
+        _ => Scheme { place: "pkg/api/legacyscheme/scheme.go:30", group: None },
+    }
+}
+
+/// The Go package of a group's own types.
+pub fn package(group: &str) -> &str {
+    match group {
+        // Both kinds of events are one inside.
+        "" | "events.k8s.io" => "core",
+        group => group.split('.').next().unwrap_or_default(),
+    }
+}
+
+impl Scheme {
+    /// The Go package of a kind, if the scheme has it in this version.
+    pub fn package_of(&self, api_version: &str, kind: &str) -> Option<String> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        if UNVERSIONED.contains(&kind) || (self.is_meta() && self.is_option(kind)) {
+            return Some("v1".to_owned());
+        }
+        if self.is_meta() {
+            let has = match version {
+                "v1" => EVERYWHERE.contains(&kind) || OF_META.contains(&kind),
+                "v1beta1" => OF_META.contains(&kind),
+                _ => false,
+            };
+            return (has && group == META_GROUP).then(|| version.to_owned());
+        }
+        let types = || corten_api::schema().types().filter_map(|of| of.gvk.as_ref());
+        let is_here = self.group.is_none_or(|own| own == group);
+        if version == INTERNAL {
+            let is_core = self.group.is_none() && group.is_empty() && CORE.contains(&kind);
+            let has = is_core || (is_here && types().any(|of| of.0 == group && of.2 == kind));
+            return (has && !EVERYWHERE.contains(&kind)).then(|| package(group).to_owned());
+        }
+        let has_version = match self.group {
+            Some(own) => api_version == "v1" || group == own,
+            None => types().any(|of| of.0 == group && of.1 == version),
+        };
+        if has_version && EVERYWHERE.contains(&kind) {
+            return Some("v1".to_owned());
+        }
+        let is_core = self.group.is_none() && api_version == "v1" && CORE.contains(&kind);
+        let has = is_core || (is_here && types().any(|of| of.0 == group && of.1 == version && of.2 == kind));
+        has.then(|| version.to_owned())
+    }
+
+    fn is_meta(&self) -> bool {
+        self.group == Some(META_GROUP)
+    }
+
+    /// Whether options of a write are meant, which this scheme has in every version.
+    fn is_option(&self, kind: &str) -> bool {
+        matches!(kind, "CreateOptions" | "UpdateOptions" | "DeleteOptions")
+    }
+
+    /// The complaint about a kind that the scheme does not have in this version.
+    pub fn unknown(&self, api_version: &str, kind: &str) -> String {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let of = match version {
+            INTERNAL => format!("the internal version of group {group:?}"),
+            _ => format!("version {api_version:?}"),
+        };
+        format!("no kind {kind:?} is registered for {of} in scheme {:?}", self.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_known_where_upstream_registers_them() {
+        for (scheme, version, kind, package) in [
+            (META, "foo/v1", "Status", Some("v1")),
+            (META, "v1", "CreateOptions", Some("v1")),
+            (META, "v1", "ListOptions", None),
+            (META, "meta.k8s.io/v1", "ListOptions", Some("v1")),
+            (META, "meta.k8s.io/v1beta1", "Table", Some("v1beta1")),
+            (META, "v1", "Pod", None),
+            (of(""), "foo/v1", "Status", Some("v1")),
+            (of("apps"), "apps/v1", "PatchOptions", Some("v1")),
+            (of("apps"), "foo/v1", "PatchOptions", None),
+            (of("apps"), "v1", "List", Some("v1")),
+            (of("apps"), "v1", "Pod", Some("v1")),
+            (of("apps"), "apps/__internal", "Deployment", Some("apps")),
+            (of("apps"), "__internal", "Pod", Some("core")),
+            (of("apps"), "apps/__internal", "Pod", None),
+            (of("apiregistration.k8s.io"), "v1", "Pod", None),
+            (of("apiregistration.k8s.io"), "v1", "DeleteOptions", Some("v1")),
+            (of("apiregistration.k8s.io"), "apps/v1", "DeleteOptions", None),
+            (of("apiregistration.k8s.io"), "apiregistration.k8s.io/v1", "APIService", Some("v1")),
+        ] {
+            assert_eq!(scheme.package_of(version, kind).as_deref(), package, "{version} {kind} in {}", scheme.place);
+        }
+        let unknown = META.unknown("apps/__internal", "Foo");
+        assert!(unknown.starts_with("no kind \"Foo\" is registered for the internal version of group \"apps\""));
+    }
+}
