@@ -94,13 +94,14 @@ fn no_document() -> Reply {
     response::full(StatusCode::NOT_FOUND, "text/plain", bytes::Bytes::new())
 }
 
-/// Whether the path is below a served group, which answers in its own form what it does not have.
+/// Whether the path is below a built-in group, which answers in its own form what it does not have.
 fn is_in_api(server: &Server, path: &str) -> bool {
     let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
     match (parts.next(), parts.next(), parts.next()) {
         (Some("api"), Some(_), _) => true,
         (Some("apis"), Some(group), Some(_)) => {
-            !group.is_empty() && server.registry.resources().ordered.iter().any(|r| r.kind.group == group)
+            !group.is_empty()
+                && server.registry.resources().ordered.iter().any(|r| r.kind.group == group && !r.kind.is_custom())
         }
         _ => false,
     }
