@@ -76,6 +76,42 @@ async fn mutations_follow_each_other_and_are_seen_again() {
     assert_eq!(owned, json!({ ".": {}, "f:a": {} }));
 }
 
+/// A name is made, and an object gets what it is known by, once nobody changes it any more.
+#[tokio::test]
+async fn mutations_come_before_what_the_server_says_of_an_object() {
+    let server = TestServer::start().await;
+    let hook = Hook::start(|path, request| match path {
+        "/mutating" => {
+            let label = json!([{ "op": "add", "path": "/metadata/labels", "value": { "seen": "yes" } },
+                               { "op": "add", "path": "/metadata/uid", "value": "mine" }]);
+            patch(request, label)
+        }
+        _ => allow(request),
+    })
+    .await;
+    let rules = json!([rule(&["CREATE"], "batch", "v1", "jobs")]);
+    let mutating = webhook("mutating.hook.test", hook.client("/mutating"), rules.clone());
+    register(&server, "Mutating", "m", vec![mutating]).await;
+    register(&server, "Validating", "v", vec![webhook("validating.hook.test", hook.client("/validating"), rules)])
+        .await;
+    let template = json!({ "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] } });
+    let job = json!({ "metadata": { "generateName": "job-" }, "spec": { "template": template } });
+    let made = server.post("/apis/batch/v1/namespaces/default/jobs", job).await.expect(201);
+    let calls = hook.calls();
+    let [mutating, validating] = [0, 1].map(|call| &calls[call].1["request"]);
+    for field in ["name", "uid", "creationTimestamp", "generation"] {
+        assert_eq!(mutating["object"]["metadata"][field], Value::Null, "{field}");
+        assert_eq!(validating["object"]["metadata"][field], made["metadata"][field], "{field}");
+        assert_ne!(made["metadata"][field], Value::Null, "{field}");
+    }
+    // A request that names nothing is for no name, also when one was made meanwhile.
+    assert!([mutating, validating].iter().all(|request| request.get("name").is_none_or(|name| name == "")));
+    assert_eq!(mutating["object"]["spec"]["selector"], Value::Null);
+    let uid = &made["metadata"]["uid"];
+    assert_eq!(&made["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"], uid);
+    assert_eq!((&made["metadata"]["labels"]["seen"], uid == "mine"), (&json!("yes"), false));
+}
+
 #[tokio::test]
 async fn validation_refuses_warns_and_sees_every_operation() {
     let server = TestServer::start().await;

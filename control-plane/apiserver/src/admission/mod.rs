@@ -88,6 +88,8 @@ pub struct Attributes<'a> {
     pub dry_run: bool,
     /// The object with the empty lists and maps that its author gave, when there were some.
     pub given: Option<Value>,
+    /// The name that the request is for; a creation may leave it to be made.
+    name: String,
     /// What a deletion was asked with; of other operations the query says it.
     delete_options: Option<Value>,
     pub reinvocation: Reinvocation,
@@ -100,9 +102,11 @@ impl<'a> Attributes<'a> {
         object: Value,
         old: Option<Cow<'a, Value>>,
     ) -> Attributes<'a> {
+        let name = if target.name.is_empty() { corten_meta::name(&object) } else { target.name };
         Attributes {
             target,
             operation,
+            name: name.to_owned(),
             object: Touched::new(object),
             old,
             companions: Vec::new(),
@@ -144,12 +148,9 @@ impl<'a> Attributes<'a> {
         self.given.as_ref().unwrap_or(&self.object)
     }
 
-    /// The name of the object, which a creation may leave to be made.
+    /// The name that the request is for; empty if a creation leaves it to be made.
     pub fn name(&self) -> &str {
-        match self.target.name {
-            "" => corten_meta::name(&self.object),
-            name => name,
-        }
+        &self.name
     }
 
     /// The namespace of the request; a Namespace is in itself.
@@ -330,19 +331,29 @@ impl Chain {
         metrics::render(out, &self.steps, self.plugins.iter().map(|counted| (counted.name, &counted.durations)));
     }
 
-    /// Lets the plugins change the object, a second time if one of them wants it, and then allocate for it.
+    /// Lets the plugins change the object, and then allocate for it.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+        self.change(attributes).await?;
+        self.allocate(attributes).await
+    }
+
+    /// Lets the plugins change the object, a second time if one of them wants it.
+    pub async fn change(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         let began = Instant::now();
-        let admitted = self.change(attributes, began).await;
-        self.steps.observe(attributes.operation, Step::Admit, admitted.is_err(), began);
-        admitted?;
+        let changed = self.change_in_turn(attributes, began).await;
+        self.steps.observe(attributes.operation, Step::Admit, changed.is_err(), began);
+        changed
+    }
+
+    /// Gives the object what it holds elsewhere.
+    pub async fn allocate(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         for Counted { plugin, .. } in &self.plugins {
             plugin.allocate(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
         }
         Ok(())
     }
 
-    async fn change(&self, attributes: &mut Attributes<'_>, mut began: Instant) -> Result<(), Status> {
+    async fn change_in_turn(&self, attributes: &mut Attributes<'_>, mut began: Instant) -> Result<(), Status> {
         loop {
             for counted in &self.plugins {
                 let answer = counted.plugin.admit(attributes).await;

@@ -20,6 +20,11 @@ impl Touched {
         self.touched
     }
 
+    /// For the server itself, which knows whether what it writes needs defaults.
+    pub fn complete(&mut self) -> &mut Value {
+        &mut self.value
+    }
+
     pub fn into_inner(self) -> Value {
         self.value
     }

@@ -39,15 +39,15 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         let version = given_version(&candidate);
         check_new(version, dry_run)?;
         owners::drop_repeated(target, &mut candidate);
-        let generated = generate_name(&mut candidate);
         let lost = prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
-        target.server.admission.admit(&mut attributes).await?;
+        target.server.admission.change(&mut attributes).await?;
         if attributes.object.is_touched() {
             // A webhook may have written anything; where the object goes is not its to say.
             check_namespace(target, &mut attributes.object)?;
-            begin(target, &mut attributes.object);
         }
+        let generated = begin(target, attributes.object.complete());
+        target.server.admission.allocate(&mut attributes).await?;
         owners::drop_repeated_by_admission(target, &mut attributes.object);
         let unlabelled = lacks_labels(target, &attributes.object);
         finish(target, &mut attributes.object, true);
@@ -179,17 +179,13 @@ pub fn wipe(object: &mut Value) {
     }
 }
 
-/// What the server says about a new object, whatever the client said. Says whether an empty list or map vanished.
+/// A new object as admission sees it: without what only the server says of it, completed with its defaults, and with its
+/// creator as its manager. Says whether an empty list or map vanished.
 fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> bool {
     let kind = &target.resource.kind;
     wipe(object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("resourceVersion");
-        metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
-        metadata.insert("creationTimestamp".to_owned(), corten_meta::time::rfc3339(target.context.now).into());
-        if kind.rules.generation {
-            metadata.insert("generation".to_owned(), 1.into());
-        }
         drop_empty(metadata);
     }
     drop_status(target, object);
@@ -199,7 +195,6 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> boo
         track_create(target, object);
     }
     kind.drop_gated(object);
-    kind.behaviour.prepare_create(object);
     lost
 }
 
@@ -213,11 +208,22 @@ fn drop_status(target: &Target<'_>, object: &mut Value) {
     }
 }
 
-/// What an object begins with follows from what admission made of it (a pod's class of service from its containers'
-/// defaults), and a status that a webhook wrote is nobody's.
-fn begin(target: &Target<'_>, object: &mut Value) {
+/// What the server says about a new object, whatever client and webhooks said: its name if it asks for one, what it is
+/// known by, and what it begins with, which follows from what admission made of it (a pod's class of service from its
+/// containers' defaults). A status that a webhook wrote is nobody's. Says whether the name was made here.
+fn begin(target: &Target<'_>, object: &mut Value) -> bool {
+    let kind = &target.resource.kind;
+    let generated = generate_name(object);
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
+        metadata.insert("creationTimestamp".to_owned(), corten_meta::time::rfc3339(target.context.now).into());
+        if kind.rules.generation {
+            metadata.insert("generation".to_owned(), 1.into());
+        }
+    }
     drop_status(target, object);
-    target.resource.kind.behaviour.prepare_create(object);
+    kind.behaviour.prepare_create(object);
+    generated
 }
 
 /// Whether an object is yet to take its labels from its template, which are judged as the template's alone.
