@@ -8,17 +8,11 @@
 mod server;
 
 use serde_json::{Value, json};
-use server::{Answer, TestServer, send};
+use server::{TestServer, send};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
-
-/// Sends text as it is.
-async fn raw(s: &TestServer, method: &str, path: &str, body: &str) -> Answer {
-    let admin = s.user("admin", &["system:masters"]);
-    send(&admin, method, path, body.to_owned().into(), &[("content-type", "application/json")]).await
-}
 
 #[tokio::test]
 async fn paths_and_methods() {
@@ -64,17 +58,17 @@ async fn paths_and_methods() {
         ("GET", "/api/v1/namespaces/.", 400, "Name parameter invalid: \".\": may not be '.'"),
         ("GET", "/api/v1/namespaces/a/configmaps/%2e%2e", 400, "Name parameter invalid: \"..\": may not be '..'"),
     ] {
-        let answer = raw(&s, method, path, "").await;
+        let answer = s.raw(method, path, "").await;
         assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{method} {path}");
     }
     let nowhere = ["/foo", "/apis/nope", "/apis/nope/v1", "/apis/nope/v1/things", "/livez/nope", "//api/v1/pods"];
     for path in nowhere.into_iter().chain(["/apis//apps/v1/deployments"]) {
-        let answer = raw(&s, "GET", path, "").await;
+        let answer = s.raw("GET", path, "").await;
         assert_eq!((answer.code, answer.body.as_str()), (404, Some("404 page not found\n")), "{path}");
         assert_eq!(answer.headers["x-content-type-options"], "nosniff");
     }
     for path in ["/api/v1/watch?a=b&c", "/apis/apps/v1/proxy"] {
-        let answer = raw(&s, "GET", path, "").await;
+        let answer = s.raw("GET", path, "").await;
         let escaped = path.replace('&', "&amp;");
         let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
         let text = format!("Internal Server Error: \"{escaped}\": {why}, {escaped}\n");
@@ -89,21 +83,21 @@ async fn paths_and_methods() {
             "the namespace of the provided object does not match the namespace sent on the request",
         ),
     ] {
-        let answer = raw(&s, "POST", path, map).await;
+        let answer = s.raw("POST", path, map).await;
         assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "POST {path}");
     }
-    let answer = raw(&s, "POST", "/api/v1/namespaces/../configmaps", r#"{"metadata":{"name":"x"}}"#).await;
+    let answer = s.raw("POST", "/api/v1/namespaces/../configmaps", r#"{"metadata":{"name":"x"}}"#).await;
     let message = "Internal error occurred: invalid resource name \"..\": [may not be '..']";
     assert_eq!((answer.code, answer.body["message"].as_str()), (500, Some(message)));
     for path in ["/healthz/", "/livez/ping/", "/metrics/", "/openapi/v2/", "/apis//", "/apis/example.com/v1/things"] {
-        let answer = raw(&s, "GET", path, "").await;
+        let answer = s.raw("GET", path, "").await;
         assert_eq!((answer.code, answer.body.as_str()), (404, Some("404 page not found\n")), "{path}");
     }
     for path in ["/version/", "/api/", "/apis/", "/api/v1/", "/openid/v1/jwks/", "/index.html"] {
-        assert_eq!(raw(&s, "GET", path, "").await.code, 200, "{path}");
+        assert_eq!(s.raw("GET", path, "").await.code, 200, "{path}");
     }
     for path in ["/", "/apis", "/apis/apps", "/healthz"] {
-        assert_eq!(raw(&s, "POST", path, "").await.code, 200, "{path} does not look at the method");
+        assert_eq!(s.raw("POST", path, "").await.code, 200, "{path} does not look at the method");
     }
 }
 
@@ -126,7 +120,7 @@ async fn forms_of_subresources_and_of_what_is_made_for_the_answer() {
     let deployment = format!(
         r#"{{"metadata":{{"name":"d"}},"spec":{{"selector":{{"matchLabels":{{"a":"b"}}}},"template":{template}}}}}"#
     );
-    assert_eq!(raw(&s, "POST", DEPLOYMENTS, &deployment).await.code, 201);
+    assert_eq!(s.raw("POST", DEPLOYMENTS, &deployment).await.code, 201);
     let (pod, scale) = (format!("{PODS}/x"), format!("{DEPLOYMENTS}/d/scale"));
     let (claim, api) =
         ("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "/apis/apiregistration.k8s.io/v1");
@@ -173,10 +167,10 @@ async fn forms_of_subresources_and_of_what_is_made_for_the_answer() {
 #[tokio::test]
 async fn rows_say_what_is_over() {
     let s = TestServer::start().await;
-    let account = raw(&s, "POST", "/api/v1/namespaces/default/serviceaccounts", r#"{"metadata":{"name":"default"}}"#);
+    let account = s.raw("POST", "/api/v1/namespaces/default/serviceaccounts", r#"{"metadata":{"name":"default"}}"#);
     assert_eq!(account.await.code, 201);
     let pod = r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"a","image":"b"}]}}"#;
-    assert_eq!(raw(&s, "POST", PODS, pod).await.code, 201);
+    assert_eq!(s.raw("POST", PODS, pod).await.code, 201);
     let admin = s.user("admin", &["system:masters"]);
     let headers =
         [("content-type", "application/merge-patch+json"), ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
@@ -216,7 +210,7 @@ async fn bodies_that_are_no_objects() {
             r#"unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","kind":" ...)"#,
         ),
     ] {
-        let answer = raw(&s, "POST", MAPS, body).await;
+        let answer = s.raw("POST", MAPS, body).await;
         assert_eq!(answer.code, code, "{body}");
         assert_eq!(answer.body["message"], format!("{unrecognized}{message}"), "{body}");
     }
@@ -234,9 +228,9 @@ async fn bodies_that_are_no_objects() {
             r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: parsing time "zz" as "2006-01-02T15:04:05Z07:00": cannot parse "zz" as "2006""#,
         ),
     ] {
-        assert_eq!(raw(&s, "POST", MAPS, body).await.message(400), message, "{body}");
+        assert_eq!(s.raw("POST", MAPS, body).await.message(400), message, "{body}");
     }
-    let null = raw(&s, "POST", MAPS, "null").await.message(422);
+    let null = s.raw("POST", MAPS, "null").await.message(422);
     assert!(null.contains("metadata.name: Required value: name or generateName is required"), "{null}");
 }
 
@@ -245,15 +239,15 @@ async fn strict_complaints_come_in_the_order_of_the_document() {
     let s = TestServer::start().await;
     let body = r#"{"metadata":{"name":"d"},"spec":{"template":{"spec":{"containers":[{"name":"a","name":"b","foo":1}]}},
                    "bar":1,"replicas":1,"replicas":2}}"#;
-    let strict = raw(&s, "POST", &format!("{DEPLOYMENTS}?fieldValidation=Strict"), body).await.message(400);
+    let strict = s.raw("POST", &format!("{DEPLOYMENTS}?fieldValidation=Strict"), body).await.message(400);
     assert_eq!(
         strict,
         r#"Deployment in version "v1" cannot be handled as a Deployment: strict decoding error: duplicate field "spec.template.spec.containers[0].name", unknown field "spec.template.spec.containers[0].foo", unknown field "spec.bar", duplicate field "spec.replicas""#
     );
     // The object is invalid, and its author is warned all the same.
-    let refused = raw(&s, "POST", DEPLOYMENTS, body).await;
+    let refused = s.raw("POST", DEPLOYMENTS, body).await;
     assert_eq!((refused.code, refused.warnings().len()), (422, 4));
-    let options = raw(&s, "POST", &format!("{MAPS}?fieldValidation=Foo&dryRun=Bar"), "{").await.message(422);
+    let options = s.raw("POST", &format!("{MAPS}?fieldValidation=Foo&dryRun=Bar"), "{").await.message(422);
     assert_eq!(
         options,
         "CreateOptions.meta.k8s.io \"\" is invalid: [dryRun: Unsupported value: [\"Bar\"]: supported values: \"All\", fieldValidation: Unsupported value: \"Foo\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"]"

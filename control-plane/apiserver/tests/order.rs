@@ -8,17 +8,11 @@
 mod server;
 
 use serde_json::{Value, json};
-use server::{Answer, TestServer, send};
+use server::{TestServer, send};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
-
-/// Sends text as it is.
-async fn raw(s: &TestServer, method: &str, path: &str, body: &str) -> Answer {
-    let admin = s.user("admin", &["system:masters"]);
-    send(&admin, method, path, body.to_owned().into(), &[("content-type", "application/json")]).await
-}
 
 #[tokio::test]
 async fn paths_come_before_methods_and_methods_before_forms() {
@@ -145,7 +139,7 @@ async fn collections_are_asked_for_before_their_deletion_is() {
         ("resourceVersion=abc", 400, broken),
         ("continue=abc", 400, broken),
     ] {
-        let answer = raw(&s, "DELETE", &format!("{MAPS}?{query}"), "{").await;
+        let answer = s.raw("DELETE", &format!("{MAPS}?{query}"), "{").await;
         assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{query}");
     }
     let revision = s.get(MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();

@@ -213,6 +213,10 @@ fn is_proxyable(host: &str) -> bool {
     })
 }
 
+fn check_address(host: &str) -> Result<(), Status> {
+    if is_proxyable(host) { Ok(()) } else { Err(Status::bad_request("address not allowed")) }
+}
+
 /// The kubelet, unless another port of the node is asked for.
 async fn node_backend(
     target: &Target<'_>,
@@ -225,9 +229,7 @@ async fn node_backend(
     if port.is_empty() || port == kubelet.port.to_string() {
         return Ok(kubelet);
     }
-    if !is_proxyable(&kubelet.host) {
-        return Err(Status::bad_request("address not allowed"));
-    }
+    check_address(&kubelet.host)?;
     Ok(Backend { port: port_number(port)?, via, ..kubelet })
 }
 
@@ -240,9 +242,7 @@ async fn pod_backend(
 ) -> Result<Backend, Status> {
     let pod = led_through(target, "pods", target.namespace, name).await?;
     let host = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
-    if !is_proxyable(host) {
-        return Err(Status::bad_request("address not allowed"));
-    }
+    check_address(host)?;
     let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
     let first = containers.filter_map(|c| c.pointer("/ports/0/containerPort")?.as_u64()).next();
     let port = match (port, first) {

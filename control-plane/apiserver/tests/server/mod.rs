@@ -154,6 +154,12 @@ impl TestServer {
     }
 
     /// The events of a watch as they come.
+    /// Sends text as it is.
+    pub async fn raw(&self, method: &str, path: &str, body: &str) -> Answer {
+        let admin = self.user("admin", &["system:masters"]);
+        send(&admin, method, path, body.to_owned().into(), &[("content-type", "application/json")]).await
+    }
+
     pub async fn watch(&self, path: &str) -> futures::stream::BoxStream<'static, WatchEvent> {
         self.try_watch(path).await.expect("the history is there")
     }
