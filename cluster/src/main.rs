@@ -26,9 +26,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The number of the allocator's option that says how long memory that was freed is kept for who allocates next.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-/// In milliseconds: long enough for the next request, and a hundredth of what the allocator would take, so that a burst of
-/// writes leaves nothing behind.
-const PURGE_AFTER: std::ffi::c_long = 10;
+/// In milliseconds, instead of a second: long enough for the next piece of a list to take the place of the one before, and
+/// little enough that a burst of writes leaves nothing behind.
+const PURGE_AFTER: std::ffi::c_long = 3;
 
 fn main() -> std::process::ExitCode {
     // Shims and container processes are re-executions of this binary: they must be served before any thread exists.

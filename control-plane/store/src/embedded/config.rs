@@ -56,7 +56,7 @@ pub struct Retain {
 
 impl Default for Retain {
     fn default() -> Retain {
-        Retain { revisions: 100_000, least_bytes: 4 << 20, most_bytes: 32 << 20, time: Duration::from_secs(300) }
+        Retain { revisions: 100_000, least_bytes: 2 << 20, most_bytes: 32 << 20, time: Duration::from_secs(300) }
     }
 }
 
