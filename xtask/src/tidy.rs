@@ -33,6 +33,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// Who writes texts that clients see. They are quoted as upstream quotes them, which `{:?}` does not do.
+const SPEAKERS: &[&str] = &["machinery/meta/src", "machinery/api/src", "control-plane/apiserver/src"];
+
 pub fn run(root: &Path) -> Result<()> {
     let mut problems = Vec::new();
     for file in rust_files(root)? {
@@ -56,6 +59,12 @@ fn file_problems(root: &Path, file: &Path) -> Result<Vec<String>> {
     let lines = text.lines().count();
     if lines > MOST_LINES {
         problems.push(format!("{name}: {lines} lines; more than {MOST_LINES} want a folder with named steps"));
+    }
+    let speaks = SPEAKERS.iter().any(|folder| name.starts_with(folder)) && !name.ends_with("tests.rs");
+    let own = text.lines().take_while(|line| speaks && line.trim() != "#[cfg(test)]").enumerate();
+    // The codes of gRPC are words, which need no quotes.
+    for (index, _) in own.filter(|(_, line)| line.contains(":?}") && !line.contains(".code()")) {
+        problems.push(format!("{name}:{}: quote texts by `corten_meta::quote`, not by `{{:?}}`", index + 1));
     }
     for (index, line) in text.lines().enumerate() {
         for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimplemented", "!(")] {

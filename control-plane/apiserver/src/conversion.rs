@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corten_api::Kind;
+use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use serde_json::json;
 
@@ -92,7 +93,7 @@ fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String
     }
     let given = text(response, "uid");
     if version == "v1" && given != uid {
-        return Err(format!("expected response.uid={uid:?}, got {given:?}"));
+        return Err(format!("expected response.uid={}, got {}", quote(uid), quote(&given)));
     }
     let (status, message) = (text(&response["result"], "status"), text(&response["result"], "message"));
     if status != "Success" {

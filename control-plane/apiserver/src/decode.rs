@@ -3,6 +3,7 @@
 //! Pure but for the warnings it leaves on the context. It never changes what a known field says.
 
 use corten_api::{Behaviour, Kind};
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 
 use crate::custom_resources::{coerce, unknown_fields};
@@ -67,7 +68,7 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
     }
     let complaints = |unknown: Vec<String>| match (is_json, unknown.is_empty()) {
         (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
-        _ => unknown.iter().map(|path| format!("unknown field {path:?}")).chain(duplicates).collect(),
+        _ => unknown.iter().map(|path| format!("unknown field {}", quote(path))).chain(duplicates).collect(),
     };
     checked(context, value, expected, complaints, &|value, why| {
         Given::of(value, expected).cannot_be_handled(expected, why)
@@ -116,7 +117,7 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
 fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>, bool), Status> {
     let decoded = match body_format(&context.headers)? {
         BodyFormat::Json => {
-            let duplicate = |path: String| format!("duplicate field {path:?}");
+            let duplicate = |path: String| format!("duplicate field {}", quote(&path));
             let read = |d: corten_meta::Decoded| (d.value, d.duplicates.into_iter().map(duplicate).collect(), true);
             corten_meta::decode_json(bytes, true).map(read).map_err(|e| {
                 let why = corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string());
@@ -324,7 +325,11 @@ impl<'a> Given<'a> {
 
     fn cannot_be_handled(&self, expected: &Expected<'_>, why: &str) -> Status {
         let (kind, version) = (self.kind, self.version());
-        Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {}: {why}", expected.kind))
+        Status::bad_request(format!(
+            "{kind} in version {version} cannot be handled as a {}: {why}",
+            expected.kind,
+            version = quote(version)
+        ))
     }
 
     /// Whether the body is what was expected.

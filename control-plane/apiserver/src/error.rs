@@ -13,7 +13,7 @@ pub enum Error {
     Store(#[from] corten_store::Error),
     #[error("stored object {key}: {reason}")]
     Object { key: String, reason: String },
-    #[error("unable to transform key {key:?}: {reason}")]
+    #[error("unable to transform key {}: {reason}", corten_meta::quote::quote(key))]
     Sealed { key: String, reason: String },
     #[error("bootstrap: {0}")]
     Bootstrap(String),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use corten_meta::quote::quote;
 use http::StatusCode;
 
 use crate::body::Reply;
@@ -157,7 +158,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     }
     if !excluded.is_empty() {
         excluded.sort_unstable();
-        let quoted: Vec<String> = excluded.iter().map(|name| format!("{name:?}")).collect();
+        let quoted: Vec<String> = excluded.iter().map(quote).collect();
         let unknown = quoted.join(",");
         lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {unknown}\n"));
     }

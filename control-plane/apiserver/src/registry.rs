@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_api::{Kind, Storage};
+use corten_meta::quote::quote;
 use corten_meta::{GroupKind, GroupResource, Object, Status, Value, names};
 use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision, Store};
 use tokio_util::sync::CancellationToken;
@@ -203,7 +204,11 @@ impl Registry {
         }
         let wrong = names::path_segment_name(name);
         if !wrong.is_empty() {
-            return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", wrong.join(", "))));
+            return Err(Status::bad_request(format!(
+                "Name parameter invalid: {name}: {}",
+                wrong.join(", "),
+                name = quote(name)
+            )));
         }
         stored.check_namespace(namespace, name)
     }

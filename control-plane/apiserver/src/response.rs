@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use corten_api::{Kind, Storage};
+use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -109,7 +110,7 @@ pub fn cut_short(context: &Context) -> Reply {
     let (path, query) = (&context.raw_path, &context.raw_query);
     let url = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
     let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
-    let text = format!("Internal Server Error: {url:?}: {why}, {url}\n");
+    let text = format!("Internal Server Error: {}: {why}, {url}\n", quote(&url));
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     self::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }

@@ -1,5 +1,7 @@
 //! Which kinds upstream's schemes know, for what is said of a body that is of another kind than expected. Pure.
 
+use corten_meta::quote::quote;
+
 /// A set of kinds that upstream has registered together.
 pub struct Scheme {
     /// Where it is made, by which errors name it.
@@ -106,10 +108,10 @@ impl Scheme {
     pub fn unknown(&self, api_version: &str, kind: &str) -> String {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let of = match version {
-            INTERNAL => format!("the internal version of group {group:?}"),
-            _ => format!("version {api_version:?}"),
+            INTERNAL => format!("the internal version of group {}", quote(group)),
+            _ => format!("version {}", quote(api_version)),
         };
-        format!("no kind {kind:?} is registered for {of} in scheme {:?}", self.place)
+        format!("no kind {kind} is registered for {of} in scheme {}", quote(&self.place), kind = quote(kind))
     }
 }
 

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use corten_meta::names::address::{masked, parse_cidr, parse_sloppy};
+use corten_meta::quote::quote;
 
 use crate::check::At;
 
@@ -15,9 +16,12 @@ pub(crate) fn ip(at: &At<'_>, out: &mut Vec<String>) {
     let read = text.parse::<IpAddr>();
     if read.is_err() || is_mapped(&address) {
         let plain = address.to_canonical();
-        out.push(format!("{path}: non-standard IP address {text:?} is invalid: use \"{plain}\""));
+        out.push(format!("{path}: non-standard IP address {} is invalid: use \"{plain}\"", quote(text)));
     } else if address.is_ipv6() && address.to_string() != text {
-        out.push(format!("{path}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{address}\")"));
+        out.push(format!(
+            "{path}: IPv6 address {} should be in RFC 5952 canonical format (\"{address}\")",
+            quote(text)
+        ));
     }
 }
 
@@ -30,16 +34,19 @@ pub(crate) fn cidr(at: &At<'_>, out: &mut Vec<String>) {
     if network != address {
         let width = if address.is_ipv4() { 32 } else { 128 };
         let either = format!("should be \"{network}/{bits}\" or \"{address}/{width}\"?");
-        out.push(format!("{path}: CIDR value {text:?} is ambiguous in this context ({either})"));
+        out.push(format!("{path}: CIDR value {} is ambiguous in this context ({either})", quote(text)));
     }
     let (host, prefix) = text.split_once('/').unwrap_or((text, ""));
     let is_read = host.parse::<IpAddr>().is_ok() && !(prefix.len() > 1 && prefix.starts_with('0'));
     if !is_read || is_mapped(&address) {
-        out.push(format!("{path}: non-standard CIDR value {text:?} is invalid: use \"{network}/{bits}\""));
+        out.push(format!("{path}: non-standard CIDR value {} is invalid: use \"{network}/{bits}\"", quote(text)));
     }
     let canonical = format!("{address}/{bits}");
     if out.len() == before && address.is_ipv6() && canonical != text {
-        out.push(format!("{path}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format (\"{canonical}\")"));
+        out.push(format!(
+            "{path}: IPv6 CIDR value {} should be in RFC 5952 canonical format (\"{canonical}\")",
+            quote(text)
+        ));
     }
 }
 

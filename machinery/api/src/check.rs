@@ -195,6 +195,13 @@ impl At<'_> {
         }
     }
 
+    /// The same where upstream holds a plain text, which messages quote in another way.
+    pub fn one_of_texts(&self, errors: &mut Errors, words: &[&str]) {
+        if self.is_set() && !words.contains(&self.text()) {
+            errors.push(self.not_supported(words).as_text());
+        }
+    }
+
     /// It is one of a few words; nothing is an error of its own.
     pub fn must_be_one_of(&self, errors: &mut Errors, words: &[&str]) {
         if self.must(errors) {

@@ -12,7 +12,7 @@ pub enum Error {
         reason: String,
     },
     /// No such type in the schema table.
-    #[error("unknown type {0:?}")]
+    #[error("unknown type {0}")]
     UnknownType(String),
     /// A strategic merge patch that cannot be applied; the text is shown to the client.
     #[error("{0}")]

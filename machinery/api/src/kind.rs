@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
+use corten_meta::quote::quote;
 use jiff::Timestamp;
 
 /// The verbs of a resource that is stored and served in full, as discovery lists them.
@@ -358,9 +359,10 @@ impl Kind {
             // Kinds without namespace that spell their fields out leave it out.
             "metadata.namespace" if self.namespaced || !has_own => None,
             _ if has_own => Some(self.behaviour.unsupported_field(field)),
-            _ => {
-                Some(format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""))
-            }
+            _ => Some(format!(
+                "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+                quote(field)
+            )),
         }
     }
 

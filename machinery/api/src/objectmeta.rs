@@ -1,6 +1,7 @@
 //! The rules of `metadata` that every kind shares: names, labels, annotations, owners, finalizers.
 
 use corten_meta::field::{FieldError, Path};
+use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
 use crate::cells::{list, number, text, truth};
@@ -264,7 +265,7 @@ fn no_new_finalizers(new: &Value, old: &Value, path: &Path) -> Option<FieldError
     let mut extra: Vec<&str> =
         list(new, "/metadata/finalizers").iter().filter(|f| !before.contains(f)).filter_map(Value::as_str).collect();
     extra.sort_unstable();
-    let quoted = extra.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ");
+    let quoted = extra.iter().map(quote).collect::<Vec<_>>().join(", ");
     let detail = format!(
         "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{quoted}}}"
     );

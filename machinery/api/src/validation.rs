@@ -1,6 +1,7 @@
 //! Checks that many kinds share, with upstream's paths and messages.
 
 use corten_meta::field::{FieldError, Path};
+use corten_meta::quote::quote;
 use corten_meta::{Quantity, Value, names};
 
 use crate::check::{At, Errors, TextRule};
@@ -91,7 +92,10 @@ pub(crate) fn uuid(at: &At<'_>, errors: &mut Errors) {
 /// A number or a percentage that, when it is given, is not negative.
 pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
     match value {
-        Value::String(text) => invalid_each(path, text, names::percent(text)),
+        Value::String(text) => names::percent(text)
+            .into_iter()
+            .map(|why| FieldError::invalid(path, text.as_str(), why).as_json())
+            .collect(),
         other => nonnegative(other, path).into_iter().collect(),
     }
 }
@@ -140,7 +144,7 @@ pub(crate) fn label_requirement(requirement: &At<'_>, any_operator: bool) -> Vec
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
         _ if any_operator => {}
-        other => errors.push(FieldError::invalid(&operator.path, other, "not a valid selector operator")),
+        other => errors.push(FieldError::invalid(&operator.path, other, "not a valid selector operator").as_json()),
     }
     requirement.get("key").follows_also_empty(&mut errors, names::qualified_name);
     values.each(&mut errors, |value, errors| value.follows_also_empty(errors, names::label_value));
@@ -192,7 +196,7 @@ pub(crate) fn domain_prefixed_path(at: &At<'_>, errors: &mut Errors) {
 fn signer_name_part(at: &At<'_>, part: &str, rule: TextRule, errors: &mut Errors) {
     let wrong = part.split('.').map(|label| (label, rule(label))).find(|(_, messages)| !messages.is_empty());
     let Some((label, messages)) = wrong else { return };
-    let error = |message| FieldError::invalid(&at.path, part, format!("validating label {label:?}: {message}"));
+    let error = |message| FieldError::invalid(&at.path, part, format!("validating label {}: {message}", quote(label)));
     errors.extend(messages.into_iter().map(error));
 }
 

@@ -5,6 +5,7 @@
 //! fields: unknown fields are the schema's business, duplicate ones are reported here.
 
 use crate::Error;
+use crate::quote::quote;
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -184,7 +185,7 @@ pub fn decode_yaml_leniently(bytes: &[u8]) -> Result<Decoded, Error> {
         };
     };
     let duplicate =
-        format!("line {}: key {:?} already set in map", location.line(), key.as_deref().unwrap_or_default());
+        format!("line {}: key {} already set in map", location.line(), quote(key.as_deref().unwrap_or_default()));
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
@@ -242,7 +243,7 @@ impl Strictness<'_> {
     fn report(&mut self, field: &str) {
         let path = if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
         if self.duplicates.len() < MAX_DUPLICATES && !self.duplicates.contains(&path) {
-            self.complaints.push(format!("duplicate field {path:?}"));
+            self.complaints.push(format!("duplicate field {}", quote(&path)));
             self.duplicates.push(path);
         }
     }
@@ -250,7 +251,7 @@ impl Strictness<'_> {
     /// Called where the path of a field is known.
     fn enter(&mut self) {
         if self.unknown.remove(self.path.as_str()) {
-            self.complaints.push(format!("unknown field {:?}", self.path));
+            self.complaints.push(format!("unknown field {}", quote(&self.path)));
         }
     }
 }

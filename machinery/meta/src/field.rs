@@ -142,7 +142,7 @@ impl FieldError {
     }
 
     pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> FieldError {
-        let quoted: Vec<String> = supported.iter().map(|v| quote(v)).collect();
+        let quoted: Vec<String> = supported.iter().map(quote).collect();
         let detail = if quoted.is_empty() { String::new() } else { format!("supported values: {}", quoted.join(", ")) };
         FieldError::new(ErrorKind::NotSupported, path, value, detail)
     }
@@ -156,6 +156,16 @@ impl FieldError {
     }
     pub fn too_many(path: &Path, actual: usize, max: usize) -> FieldError {
         FieldError::new(ErrorKind::TooMany, path, actual, format!("must have at most {}", counted(max, "item")))
+    }
+
+    /// The same of a text for which upstream has a type of its own: the message shows it as JSON.
+    pub fn as_json(self) -> FieldError {
+        FieldError { printed: Some(shown(&self.value)), ..self }
+    }
+
+    /// The same of a value that upstream holds as a plain text where most have a type of their own.
+    pub fn as_text(self) -> FieldError {
+        FieldError { printed: self.value.as_str().map(quote), ..self }
     }
 
     /// Whether the message repeats the value.
@@ -257,6 +267,11 @@ mod tests {
             ),
             (FieldError::invalid(&p, "<a>", "bad"), r#"spec.x: Invalid value: "<a>": bad"#),
             (FieldError::invalid(&p, json!(["<&>"]), "bad"), r#"spec.x: Invalid value: ["\u003c\u0026\u003e"]: bad"#),
+            (
+                FieldError::invalid(&p, "<\u{1}>", "bad").as_json(),
+                r#"spec.x: Invalid value: "\u003c\u0001\u003e": bad"#,
+            ),
+            (FieldError::not_supported(&p, "<\u{1}>", &[]).as_text(), r#"spec.x: Unsupported value: "<\x01>""#),
             (FieldError::not_supported(&p, "<a>", &[]), r#"spec.x: Unsupported value: "\u003ca\u003e""#),
             (FieldError::invalid_omitted(&p, "bad"), "spec.x: Invalid value: bad"),
             (FieldError::duplicate(&p, "a"), r#"spec.x: Duplicate value: "a""#),

@@ -5,6 +5,7 @@
 //! it is spliced in when the object goes on the wire. Nothing here decodes more than metadata unless asked to.
 
 use crate::interned::{self, Labels};
+use crate::quote::quote;
 use crate::{Error, codec};
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -160,7 +161,7 @@ pub fn parse_wire(bytes: &[u8]) -> Result<Object, Error> {
     let revision = if text.is_empty() {
         0
     } else {
-        text.parse().map_err(|_| Error::Metadata(format!("resource version {text:?} is not a number")))?
+        text.parse().map_err(|_| Error::Metadata(format!("resource version {} is not a number", quote(text))))?
     };
     Object::from_value(&value, revision)
 }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 /// `text` in double quotes, with Go's escapes.
-pub fn quote(text: &str) -> String {
+pub fn quote<T: AsRef<str> + ?Sized>(text: &T) -> String {
+    let text = text.as_ref();
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
@@ -33,16 +34,21 @@ pub fn quote(text: &str) -> String {
     out
 }
 
-/// Go prints letters, marks, numbers, punctuation, symbols and the ASCII space as they are.
+/// A list of texts in the same way: `["a" "b"]`.
+pub fn quote_list<T: AsRef<str>>(texts: &[T]) -> String {
+    let texts: Vec<String> = texts.iter().map(quote).collect();
+    format!("[{}]", texts.join(" "))
+}
+
+/// Go prints letters, marks, numbers, punctuation, symbols and the ASCII space as they are, and so does the standard
+/// library, but for marks that open a text: these have nothing to stand on.
 fn is_printable(c: char) -> bool {
-    !(c.is_control()
-        || (c.is_whitespace() && c != ' ')
-        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}'))
+    c == ' ' || c.is_ascii_graphic() || (!c.is_ascii() && !format!("a{c}").escape_debug().any(|shown| shown == '\\'))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::quote;
+    use super::*;
 
     #[test]
     fn quotes_as_go_does() {
@@ -53,8 +59,14 @@ mod tests {
             ("\u{1}\u{7f}", r#""\x01\x7f""#),
             ("é日", "\"é日\""),
             ("\u{a0}\u{feff}", r#""\u00a0\ufeff""#),
+            ("\0\u{85}\u{2028}\u{e000}", r#""\x00\u0085\u2028\ue000""#),
+            ("\u{301}e\u{301}\u{200d}", "\"\u{301}e\u{301}\\u200d\""),
+            ("\u{378}\u{fffe}\u{e0001}\u{10ffff}", r#""\u0378\ufffe\U000e0001\U0010ffff""#),
+            ("😀'`", "\"😀'`\""),
         ] {
             assert_eq!(quote(text), expected, "{text:?}");
         }
+        assert_eq!(quote_list::<&str>(&[]), "[]");
+        assert_eq!(quote_list(&["a", "b\n"]), r#"["a" "b\n"]"#);
     }
 }

@@ -1,6 +1,7 @@
 //! NamespaceLifecycle: nothing is created where no namespace is, or in one that is going; and the namespaces
 //! that the cluster stands on are not deleted.
 
+use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Status};
 use futures::future::BoxFuture;
 
@@ -38,7 +39,11 @@ async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
     }
     let wrong = corten_meta::names::path_segment_name(namespace);
     if !wrong.is_empty() {
-        return Err(Status::internal(format!("invalid resource name {namespace:?}: [{}]", wrong.join(" "))));
+        return Err(Status::internal(format!(
+            "invalid resource name {namespace}: [{}]",
+            wrong.join(" "),
+            namespace = quote(namespace)
+        )));
     }
     let server = a.target.server;
     // Read from the store and not from the cache: nothing may slip into a namespace that was just deleted.

@@ -3,6 +3,7 @@
 //! What a node may read hangs on its pods and on its Node (see the Node authorizer): so a node must not be able to make
 //! pods that refer to anything, nor labels by which it would be given other pods. Reasons are in upstream's words.
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
@@ -26,9 +27,10 @@ impl Plugin for NodeRestriction {
                 ("", "pods", "") => check_pod(a, node),
                 ("", "pods", "status") => check_pod_status(a, node),
                 ("", "pods", "eviction") => return check_eviction(a, node).await,
-                ("", "pods", other) => {
-                    Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
-                }
+                ("", "pods", other) => Err(format!(
+                    "unexpected pod subresource {}, only 'status' and 'eviction' are allowed",
+                    quote(other)
+                )),
                 ("", "persistentvolumeclaims", "status") => check_claim_status(a, node),
                 ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
                 ("", "serviceaccounts", "token") => return check_token(a, node).await,
@@ -77,14 +79,14 @@ fn is_empty(value: &Value) -> bool {
 
 fn check_node(a: &Attributes<'_>, node: &str) -> Checked {
     let name = name_of(a);
-    only(name == node, || format!("node {node:?} is not allowed to modify node {name:?}"))?;
+    only(name == node, || format!("node {} is not allowed to modify node {}", quote(node), quote(name)))?;
     if a.operation == Operation::Delete {
         return Ok(());
     }
     let empty = Value::Null;
     let old = a.old.as_deref().unwrap_or(&empty);
     if a.operation == Operation::Update {
-        let why = |what: &str| format!("node {node:?} is not allowed to modify {what}");
+        let why = |what: &str| format!("node {} is not allowed to modify {what}", quote(node));
         only(same(old, &a.object, "/spec/taints"), || why("taints"))?;
         only(same(old, &a.object, "/metadata/ownerReferences"), || why("ownerReferences"))?;
     }
@@ -95,7 +97,11 @@ fn check_node(a: &Attributes<'_>, node: &str) -> Checked {
     forbidden.sort_unstable();
     only(forbidden.is_empty(), || match a.operation {
         Operation::Create => {
-            format!("node {node:?} is not allowed to set the following labels: {}", forbidden.join(", "))
+            format!(
+                "node {node} is not allowed to set the following labels: {}",
+                forbidden.join(", "),
+                node = quote(node)
+            )
         }
         _ => format!("is not allowed to modify labels: {}", forbidden.join(", ")),
     })
@@ -127,12 +133,13 @@ fn check_pod(a: &Attributes<'_>, node: &str) -> Checked {
         Operation::Create => check_mirror(a, node),
         Operation::Delete => {
             let pod = a.old.as_deref().unwrap_or(&a.object);
-            let why = || format!("node {node:?} can only delete pods with spec.nodeName set to itself");
+            let why = || format!("node {} can only delete pods with spec.nodeName set to itself", quote(node));
             only(text(pod, "/spec/nodeName") == node, why)
         }
         other => Err(format!(
-            "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
-            other.word()
+            "unexpected operation {}, node {node} can only create and delete mirror pods",
+            quote(other.word()),
+            node = quote(node)
         )),
     }
 }
@@ -141,9 +148,9 @@ fn check_pod(a: &Attributes<'_>, node: &str) -> Checked {
 fn check_mirror(a: &Attributes<'_>, node: &str) -> Checked {
     let pod = &a.object;
     only(corten_meta::annotations(pod).contains_key(MIRROR), || {
-        format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods")
+        format!("pod does not have {} annotation, node {} can only create mirror pods", quote(MIRROR), quote(node))
     })?;
-    let create = |what: &str| format!("node {node:?} can only create pods with {what} set to itself");
+    let create = |what: &str| format!("node {} can only create pods with {what} set to itself", quote(node));
     only(text(pod, "/spec/nodeName") == node, || create("spec.nodeName"))?;
     let owners = pod.pointer("/metadata/ownerReferences").and_then(Value::as_array).cloned().unwrap_or_default();
     only(owners.len() <= 1, || create("a single owner reference"))?;
@@ -152,13 +159,13 @@ fn check_mirror(a: &Attributes<'_>, node: &str) -> Checked {
     only(is_node, || create("an owner reference"))?;
     only(owner["controller"] == true, || create("a controller owner reference"))?;
     let blocks = owner["blockOwnerDeletion"] == true;
-    only(!blocks, || format!("node {node:?} must not set blockOwnerDeletion on an owner reference"))?;
+    only(!blocks, || format!("node {} must not set blockOwnerDeletion on an owner reference", quote(node)))?;
     let known = a.target.server.cached("", "v1", "nodes", "", node);
     let uid = known.as_ref().map(|known| known.header.uid.as_str()).unwrap_or_default();
     let given = owner["uid"].as_str().unwrap_or_default();
     only(uid == given, || format!("node {node} UID mismatch: expected {given} got {uid}"))?;
     match reference(&pod["spec"]) {
-        Some(resource) => Err(format!("node {node:?} can not create pods that reference {resource}")),
+        Some(resource) => Err(format!("node {} can not create pods that reference {resource}", quote(node))),
         None => Ok(()),
     }
 }
@@ -214,14 +221,14 @@ fn reference(spec: &Value) -> Option<&'static str> {
 }
 
 fn check_pod_status(a: &Attributes<'_>, node: &str) -> Checked {
-    let Some(old) = a.old.as_deref() else { return Err(format!("unexpected operation {:?}", a.operation.word())) };
+    let Some(old) = a.old.as_deref() else { return Err(format!("unexpected operation {}", quote(a.operation.word()))) };
     only(text(old, "/spec/nodeName") == node, || {
-        format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself")
+        format!("node {} can only update pod status for pods with spec.nodeName set to itself", quote(node))
     })?;
     let labels = corten_meta::labels(old) == corten_meta::labels(&a.object);
-    only(labels, || format!("node {node:?} cannot update labels through pod status"))?;
+    only(labels, || format!("node {} cannot update labels through pod status", quote(node)))?;
     let claims = same(old, &a.object, "/status/resourceClaimStatuses");
-    only(claims, || format!("node {node:?} cannot update resource claim statues"))
+    only(claims, || format!("node {} cannot update resource claim statues", quote(node)))
 }
 
 /// The body of an eviction does not say where its pod runs.
@@ -249,7 +256,7 @@ fn check_claim_status(a: &Attributes<'_>, node: &str) -> Checked {
     };
     let unchanged = a.old.as_deref().is_some_and(|old| stripped(old) == stripped(&a.object));
     only(unchanged, || {
-        format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions")
+        format!("node {} is not allowed to update fields other than status.quantity and status.conditions", quote(node))
     })
 }
 
@@ -300,7 +307,9 @@ async fn check_audience(a: &Attributes<'_>, node: &str, pod: &Value) -> Result<(
         return Ok(());
     }
     Err(a.forbidden(format!(
-        "audience {asked:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
+        "audience {} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this \
+         audience",
+        quote(asked)
     )))
 }
 

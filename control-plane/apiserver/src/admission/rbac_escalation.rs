@@ -1,5 +1,6 @@
 //! RBAC escalation: nobody grants what they do not have, unless they may `escalate` or `bind`.
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
@@ -89,10 +90,10 @@ fn check_covered(a: &Attributes<'_>, wanted: &[Rule]) -> Result<(), Status> {
     if missing.is_empty() {
         return Ok(());
     }
-    let groups: Vec<String> = user.groups.iter().map(|g| format!("{g:?}")).collect();
+    let groups: Vec<String> = user.groups.iter().map(quote).collect();
     Err(a.forbidden(format!(
-        "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
-        user.name,
+        "user {} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
+        quote(&user.name),
         groups.join(" "),
         missing.join("\n")
     )))

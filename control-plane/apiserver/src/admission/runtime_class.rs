@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use corten_meta::quote::quote;
 use corten_meta::{Object, Quantity, Status, Value};
 use futures::future::BoxFuture;
 use serde_json::json;
@@ -49,7 +50,7 @@ async fn class_of(a: &Attributes<'_>) -> Result<Option<Arc<Object>>, Status> {
         // Upstream's client refuses to ask for such a name, and that has no reason.
         let message = match name {
             "" => "resource name may not be empty".to_owned(),
-            _ => format!("invalid resource name {name:?}: [{}]", problems.join(" ")),
+            _ => format!("invalid resource name {name}: [{}]", problems.join(" "), name = quote(name)),
         };
         return Err(Status { code: 500, message, ..Status::default() });
     }
@@ -60,7 +61,7 @@ async fn class_of(a: &Attributes<'_>) -> Result<Option<Arc<Object>>, Status> {
     let resource = server.resource(GROUP, "v1", "runtimeclasses")?;
     match server.registry.read(&resource, "", name).await? {
         Some(class) => Ok(Some(class)),
-        None => Err(a.forbidden(format!("pod rejected: RuntimeClass {name:?} not found"))),
+        None => Err(a.forbidden(format!("pod rejected: RuntimeClass {} not found", quote(name)))),
     }
 }
 

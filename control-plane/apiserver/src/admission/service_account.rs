@@ -1,5 +1,6 @@
 //! ServiceAccount: every pod runs as one, and gets its token, the cluster's CA and its namespace as a volume.
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 use serde_json::json;
@@ -56,14 +57,15 @@ async fn find_account(a: &Attributes<'_>, name: &str) -> Result<Value, Status> {
     }
     let wrong = corten_meta::names::path_segment_name(name);
     if !wrong.is_empty() {
-        let why = format!("invalid resource name {name:?}: [{}]", wrong.join(" "));
+        let why = format!("invalid resource name {name}: [{}]", wrong.join(" "), name = quote(name));
         return Err(a.forbidden(format!("error looking up service account {namespace}/{name}: {why}")));
     }
     let resource = server.resource("", "v1", "serviceaccounts")?;
     match server.registry.read(&resource, namespace, name).await? {
         Some(account) => Ok(account.value()),
         None => Err(a.forbidden(format!(
-            "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
+            "error looking up service account {namespace}/{name}: serviceaccount {} not found",
+            quote(name)
         ))),
     }
 }

@@ -1,6 +1,7 @@
 //! Whether an APIService is available, and how that is written down.
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::Remote;
@@ -54,25 +55,32 @@ impl Condition {
 pub async fn check(server: &Server, remote: &Remote) -> Condition {
     let (namespace, name) = (&remote.namespace, &remote.service);
     let Some(service) = server.cached("", "v1", "services", namespace, name) else {
-        return Condition::no("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
+        return Condition::no("ServiceNotFound", format!("service/{name} in {} is not present", quote(namespace)));
     };
     let service = service.value();
     if service.pointer("/spec/type").and_then(Value::as_str) == Some("ClusterIP") {
         let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
         let Some(port) = ports.iter().find(|p| p["port"] == u64::from(remote.port)) else {
-            let message = format!("service/{name} in {namespace:?} is not listening on port {}", remote.port);
+            let message = format!(
+                "service/{name} in {namespace} is not listening on port {}",
+                remote.port,
+                namespace = quote(namespace)
+            );
             return Condition::no("ServicePortError", message);
         };
         let slices = server.cached_list("discovery.k8s.io", "v1", "endpointslices", namespace);
         let label = "kubernetes.io/service-name";
         if !slices.iter().any(|slice| slice.header.labels.get(label) == Some(name)) {
-            let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
+            let message = format!("cannot find endpointslices for service/{name} in {}", quote(namespace));
             return Condition::no("EndpointsNotFound", message);
         }
         if server.registry.outbound.resolve(namespace, name, remote.port).is_err() {
             let port = port["name"].as_str().unwrap_or_default();
-            let message =
-                format!("endpointslices for service/{name} in {namespace:?} have no addresses with port name {port:?}");
+            let message = format!(
+                "endpointslices for service/{name} in {} have no addresses with port name {}",
+                quote(namespace),
+                quote(port)
+            );
             return Condition::no("MissingEndpoints", message);
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use bytes::Bytes;
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -117,7 +118,7 @@ impl Remote {
             let (mut sender, host) = self.connect(server).await.map_err(|status| status.message)?;
             let url = format!("https://{host}{path}");
             let failing =
-                |e: &dyn std::fmt::Display| format!("failing or missing response from {url}: Get {url:?}: {e}");
+                |e: &dyn std::fmt::Display| format!("failing or missing response from {url}: Get {}: {e}", quote(&url));
             let nothing = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
             let mut request = Request::get(path).header(header::HOST, &host).header(header::ACCEPT, "application/json");
             if let Some(headers) = request.headers_mut() {

@@ -1,6 +1,7 @@
 //! The audit policy: how much is written of which request. Pure.
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 
 use crate::authentication::User;
 use crate::request::RequestInfo;
@@ -22,7 +23,7 @@ impl Level {
             "Metadata" => Ok(Level::Metadata),
             "Request" => Ok(Level::Request),
             "RequestResponse" => Ok(Level::RequestResponse),
-            other => Err(format!("{other:?} is no level (None, Metadata, Request, RequestResponse)")),
+            other => Err(format!("{} is no level (None, Metadata, Request, RequestResponse)", quote(other))),
         }
     }
 
@@ -73,7 +74,9 @@ fn words(value: &Value, key: &str) -> Vec<String> {
 fn stages(value: &Value) -> Result<Vec<String>, String> {
     let stages = words(value, "omitStages");
     match stages.iter().find(|stage| !STAGES.contains(&stage.as_str())) {
-        Some(unknown) => Err(format!("omitStages: {unknown:?} is no stage ({})", STAGES.join(", "))),
+        Some(unknown) => {
+            Err(format!("omitStages: {unknown} is no stage ({})", STAGES.join(", "), unknown = quote(unknown)))
+        }
         None => Ok(stages),
     }
 }

@@ -1,6 +1,7 @@
 //! Acting as somebody else: the `Impersonate-*` headers, each part of which must be allowed.
 
 use corten_meta::Status;
+use corten_meta::quote::quote;
 use http::HeaderMap;
 
 use super::User;
@@ -68,17 +69,18 @@ fn add_groups(target: &mut User) {
 fn without_name(uid: &str, groups: &[String], extra: &[(String, Vec<String>)]) -> String {
     let list = |values: &[String]| match values {
         [] => "[]string(nil)".to_owned(),
-        values => format!("[]string{{{}}}", values.iter().map(|v| format!("{v:?}")).collect::<Vec<_>>().join(", ")),
+        values => format!("[]string{{{}}}", values.iter().map(quote).collect::<Vec<_>>().join(", ")),
     };
     let map = match extra {
         [] => "map[string][]string(nil)".to_owned(),
         extra => {
-            let entries: Vec<String> = extra.iter().map(|(key, values)| format!("{key:?}:{}", list(values))).collect();
+            let entries: Vec<String> =
+                extra.iter().map(|(key, values)| format!("{key}:{}", list(values), key = quote(key))).collect();
             format!("map[string][]string{{{}}}", entries.join(", "))
         }
     };
     let groups = list(groups);
-    let user = format!("&user.DefaultInfo{{Name:\"\", UID:{uid:?}, Groups:{groups}, Extra:{map}}}");
+    let user = format!("&user.DefaultInfo{{Name:\"\", UID:{}, Groups:{groups}, Extra:{map}}}", quote(uid));
     format!("requested {user} without impersonating a user name")
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use corten_meta::Value;
+use corten_meta::quote::{quote, quote_list};
 use serde_json::json;
 
 use super::keys::Key;
@@ -113,7 +114,7 @@ impl Tokens {
             let own = audiences.iter().filter(|audience| server.config.audiences.contains(audience));
             let accepted: Vec<String> = own.cloned().collect();
             if accepted.is_empty() {
-                let (own, asked) = (quoted(&server.config.audiences), quoted(audiences));
+                let (own, asked) = (quote_list(&server.config.audiences), quote_list(audiences));
                 return Err(format!("token audiences {own} is invalid for the target audiences {asked}"));
             }
             let user = legacy_token::authenticate(server, token, &claims).await?;
@@ -170,7 +171,7 @@ impl Tokens {
         let claims = json(payload)?;
         let issuer = claims["iss"].as_str().unwrap_or_default();
         if issuer != self.issuer && issuer != legacy_token::ISSUER {
-            return Err(format!("token issuer {issuer:?} is invalid"));
+            return Err(format!("token issuer {} is invalid", quote(issuer)));
         }
         Ok(claims)
     }
@@ -203,12 +204,6 @@ fn check_times(claims: &Value, now: i64) -> Result<(), String> {
     Ok(())
 }
 
-/// A list of texts as Go prints it.
-fn quoted<T: AsRef<str>>(texts: &[T]) -> String {
-    let texts: Vec<String> = texts.iter().map(|text| format!("{:?}", text.as_ref())).collect();
-    format!("[{}]", texts.join(" "))
-}
-
 fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, String> {
     let carried: Vec<&str> = match &claims["aud"] {
         Value::String(one) => vec![one],
@@ -218,7 +213,7 @@ fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, Str
     let accepted: Vec<String> = wanted.iter().filter(|a| carried.contains(&a.as_str())).cloned().collect();
     match accepted.is_empty() {
         true => {
-            let (carried, wanted) = (quoted(&carried), quoted(wanted));
+            let (carried, wanted) = (quote_list(&carried), quote_list(wanted));
             Err(format!("token audiences {carried} is invalid for the target audiences {wanted}"))
         }
         false => Ok(accepted),
@@ -269,7 +264,7 @@ pub(super) async fn check_alive(
     let is_account = plural == "serviceaccounts";
     let invalidated = || "service account token has been invalidated".to_owned();
     let missing = || match is_account {
-        true => format!("{} {name:?} not found", resource.group_resource()),
+        true => format!("{} {name} not found", resource.group_resource(), name = quote(name)),
         false => invalidated(),
     };
     let object = object.ok_or_else(missing)?;

@@ -11,6 +11,7 @@ mod webhook;
 
 use std::sync::{Arc, Weak};
 
+use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Status};
 use tokio_util::sync::CancellationToken;
 
@@ -249,14 +250,20 @@ pub fn forbidden(attributes: &Attributes<'_>, reason: &str) -> Status {
 fn forbidden_message(a: &Attributes<'_>) -> String {
     let user = &a.user.name;
     if !a.is_resource {
-        return format!("User {user:?} cannot {} path {:?}", a.verb, a.path);
+        return format!("User {user} cannot {} path {}", a.verb, quote(&a.path), user = quote(user));
     }
     let resource =
         if a.subresource.is_empty() { a.resource.to_owned() } else { format!("{}/{}", a.resource, a.subresource) };
     let scope = if a.namespace.is_empty() {
         "at the cluster scope".to_owned()
     } else {
-        format!("in the namespace {:?}", a.namespace)
+        format!("in the namespace {}", quote(&a.namespace))
     };
-    format!("User {user:?} cannot {} resource {resource:?} in API group {:?} {scope}", a.verb, a.group)
+    format!(
+        "User {user} cannot {} resource {resource} in API group {} {scope}",
+        a.verb,
+        quote(&a.group),
+        user = quote(user),
+        resource = quote(&resource)
+    )
 }

@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use corten_meta::quote::quote;
 use corten_meta::{Object, Value};
 use imbl::{HashMap, OrdMap};
 
@@ -153,8 +154,8 @@ impl Subject {
 
     fn describe(&self) -> String {
         match self.kind.as_str() {
-            "ServiceAccount" => format!("ServiceAccount {:?}", format!("{}/{}", self.name, self.namespace)),
-            kind => format!("{kind} {:?}", self.name),
+            "ServiceAccount" => format!("ServiceAccount {}", quote(&format!("{}/{}", self.name, self.namespace))),
+            kind => format!("{kind} {}", quote(&self.name)),
         }
     }
 }
@@ -199,7 +200,13 @@ impl Binding {
         } else {
             ("RoleBinding", format!("{}/{}", self.name, self.namespace))
         };
-        format!("RBAC: allowed by {kind} {name:?} of {} {:?} to {}", self.role_kind, self.role_name, subject.describe())
+        format!(
+            "RBAC: allowed by {kind} {name} of {} {} to {}",
+            self.role_kind,
+            quote(&self.role_name),
+            subject.describe(),
+            name = quote(&name)
+        )
     }
 }
 
@@ -271,7 +278,8 @@ impl Policy {
                     let Some(subject) = binding.subjects.iter().find(|s| s.key(scope) == key) else { continue };
                     let Some(rules) = self.role(&binding.role_kind, &binding.namespace, &binding.role_name) else {
                         let kind = binding.role_kind.to_lowercase();
-                        errors.push(format!("{kind}.rbac.authorization.k8s.io {:?} not found", binding.role_name));
+                        errors
+                            .push(format!("{kind}.rbac.authorization.k8s.io {} not found", quote(&binding.role_name)));
                         continue;
                     };
                     if !rules.iter().all(|rule| each(binding, subject, rule)) {

@@ -4,6 +4,7 @@
 //! program as long as their annotation says that they do.
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::Wanted;
@@ -115,8 +116,10 @@ fn schema(name: &str, level: &str, precedence: i64, distinguisher: Option<&str>,
     if let Some(by) = distinguisher {
         spec["distinguisherMethod"] = json!({ "type": by });
     }
-    let message =
-        format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists");
+    let message = format!(
+        "This FlowSchema references the PriorityLevelConfiguration object named {} and it exists",
+        quote(level)
+    );
     let condition = json!({ "type": "Dangling", "status": "False", "reason": "Found", "message": message,
                             "lastTransitionTime": corten_meta::time::rfc3339(jiff::Timestamp::now()) });
     let status = json!({ "conditions": [condition] });

@@ -3,6 +3,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -38,7 +39,7 @@ pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
 
 pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
     let ranges = AddressRange::parse_list(&config.service_cidr)
-        .ok_or_else(|| Status::internal(format!("{:?} is not a CIDR", config.service_cidr)))?;
+        .ok_or_else(|| Status::internal(format!("{} is not a CIDR", quote(&config.service_cidr))))?;
     let range = ranges[0];
     let ip = range.first().to_string();
     let family = if range.is_v4() { "IPv4" } else { "IPv6" };

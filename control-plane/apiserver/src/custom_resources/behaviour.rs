@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use corten_api::{Behaviour, Column, ScalePaths};
+use corten_meta::quote::quote;
 use corten_meta::{ErrorKind, FieldError, Path, Value};
 use jiff::Timestamp;
 
@@ -203,10 +204,10 @@ impl Behaviour for CustomResource {
         let mut warnings = Vec::new();
         for name in added {
             let wrong = corten_meta::names::qualified_name(name);
-            warnings.extend(wrong.into_iter().map(|why| format!("metadata.finalizers: {name:?}: {why}")));
+            warnings.extend(wrong.into_iter().map(|why| format!("metadata.finalizers: {}: {why}", quote(name))));
             if !name.contains('/') && !OWN.contains(&name) {
                 let path = if name.contains('.') { " including a path (/)" } else { "" };
-                warnings.push(format!("metadata.finalizers: {name:?}: {PREFER}{path} {AVOID}"));
+                warnings.push(format!("metadata.finalizers: {}: {PREFER}{path} {AVOID}", quote(name)));
             }
         }
         warnings

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use corten_api::{Column, Kind, NameRule, ScalePaths};
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::behaviour::{CustomResource, PrinterColumn};
@@ -97,7 +98,13 @@ pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Opti
             set_condition(&mut new, ("Established", true), "InitialNamesAccepted", message, now);
         }
         Some((reason, name)) => {
-            set_condition(&mut new, ("NamesAccepted", false), reason, &format!("{name:?} is already in use"), now);
+            set_condition(
+                &mut new,
+                ("NamesAccepted", false),
+                reason,
+                &format!("{} is already in use", quote(&name)),
+                now,
+            );
             // What is established stays so, under the names that it has.
             if !is_established(definition) {
                 let message = "not all names are accepted";

@@ -61,7 +61,7 @@ fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
 fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
     let kind = text(schema, "type");
     if !kind.is_empty() && !TYPES.contains(&kind) {
-        errors.push(FieldError::not_supported(&path.child("type"), kind, TYPES));
+        errors.push(FieldError::not_supported(&path.child("type"), kind, TYPES).as_text());
     }
     if let Some(why) = place.no_default.as_ref().filter(|_| schema.get("default").is_some()) {
         errors.push(FieldError::forbidden(&path.child("default"), format!("must not be set {why}")));
@@ -169,7 +169,7 @@ fn marked(schema: &Value, (mark, of, words): (&str, &str, &[&str]), path: &Path,
         kind => errors.push(FieldError::invalid(&path.child("type"), kind, detail)),
     }
     if !words.contains(&value) {
-        errors.push(FieldError::not_supported(&path.child(mark), value, words));
+        errors.push(FieldError::not_supported(&path.child(mark), value, words).as_text());
     }
 }
 

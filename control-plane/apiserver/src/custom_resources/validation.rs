@@ -4,6 +4,7 @@
 //! as upstream does it.
 
 use corten_cel::library::regex::compile;
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, Path, Value};
 
 use super::formats;
@@ -90,7 +91,7 @@ impl Check<'_> {
         match mismatch(&types, format, value).filter(|_| !(value.is_null() && schema["nullable"] == true)) {
             None => 2,
             Some((wanted, found)) => {
-                let detail = format!("{} in body must be of type {wanted}: {found:?}", self.name);
+                let detail = format!("{} in body must be of type {wanted}: {found}", self.name, found = quote(found));
                 self.errors.push(FieldError::type_invalid(&self.path(""), found, detail));
                 1
             }
@@ -109,7 +110,7 @@ impl Check<'_> {
             self.invalid(text, &format!("should match '{pattern}'"));
         }
         if let Some(format) = schema["format"].as_str().filter(|format| !formats::has(format, text)) {
-            let detail = format!("{} in body must be of type {format}: {text:?}", self.name);
+            let detail = format!("{} in body must be of type {format}: {text}", self.name, text = quote(text));
             self.errors.push(FieldError::type_invalid(&self.path(""), text, detail));
         }
     }
@@ -222,7 +223,7 @@ impl Check<'_> {
         };
         let any = branches("anyOf");
         if !any.is_empty() && !any.iter().any(|(errors, _)| errors.is_empty()) {
-            self.general(format!("{name:?} must validate at least one schema (anyOf)"));
+            self.general(format!("{} must validate at least one schema (anyOf)", quote(&name)));
             best(self, any);
         }
         let one = branches("oneOf");
@@ -230,11 +231,15 @@ impl Check<'_> {
             1 => {}
             _ if one.is_empty() => {}
             0 => {
-                self.general(format!("{name:?} must validate one and only one schema (oneOf). Found none valid"));
+                self.general(format!(
+                    "{} must validate one and only one schema (oneOf). Found none valid",
+                    quote(&name)
+                ));
                 best(self, one);
             }
             many => self.general(format!(
-                "{name:?} must validate one and only one schema (oneOf). Found {many} valid alternatives"
+                "{} must validate one and only one schema (oneOf). Found {many} valid alternatives",
+                quote(&name)
             )),
         }
         let all = branches("allOf");
@@ -242,10 +247,10 @@ impl Check<'_> {
         self.errors.extend(all.into_iter().flat_map(|(errors, _)| errors));
         if failed > 0 {
             let none = if failed == count { ". None validated" } else { "" };
-            self.general(format!("{name:?} must validate all the schemas (allOf){none}"));
+            self.general(format!("{} must validate all the schemas (allOf){none}", quote(&name)));
         }
         if schema["not"].is_object() && judged(&schema["not"]).0.is_empty() {
-            self.general(format!("{name:?} must not validate the schema (not)"));
+            self.general(format!("{} must not validate the schema (not)", quote(&name)));
         }
         total
     }

@@ -10,6 +10,7 @@ use aes_gcm::aes::cipher::{Block, BlockDecrypt, BlockEncrypt, BlockSizeUser};
 use aes_gcm::aes::{Aes128, Aes192, Aes256};
 use aes_gcm::{AesGcm, Nonce};
 use bytes::Bytes;
+use corten_meta::quote::quote;
 use crypto_secretbox::XSalsa20Poly1305;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -80,7 +81,7 @@ pub struct Keys {
 impl Keys {
     pub fn new(algorithm: Algorithm, keys: Vec<(String, Vec<u8>)>) -> Result<Keys, String> {
         let cipher = |(name, key): (String, Vec<u8>)| {
-            let cipher = algorithm.cipher(&key).ok_or_else(|| format!("key {name:?} has a wrong length"))?;
+            let cipher = algorithm.cipher(&key).ok_or_else(|| format!("key {} has a wrong length", quote(&name)))?;
             Ok((format!("{name}:"), cipher))
         };
         let keys = keys.into_iter().map(cipher).collect::<Result<Vec<_>, String>>()?;

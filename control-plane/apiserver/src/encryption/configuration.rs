@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, Path, Value};
 
 use super::ciphers::Algorithm;
@@ -203,7 +204,7 @@ impl Reader {
         let wrong = if endpoint.is_empty() {
             "endpoint is a mandatory field for a kms".to_owned()
         } else if scheme != "unix" {
-            format!("unsupported scheme {scheme:?} for KMS provider, only unix is supported")
+            format!("unsupported scheme {} for KMS provider, only unix is supported", quote(scheme))
         } else if !socket.starts_with('/') || socket.starts_with("/@") {
             "invalid endpoint for kms provider, error: it must be the absolute path of a socket".to_owned()
         } else {
@@ -280,7 +281,7 @@ fn masked(rules: &[Rule], root: &Path) -> Vec<FieldError> {
             let mut earlier = rules[..at].iter().flat_map(|earlier| &earlier.resources);
             let masks = |(group, resource): &&(String, String)| resource == "*" && (group == "*" || *group == own.0);
             if let Some(by) = earlier.find(masks) {
-                let why = format!("resource {:?} is masked by earlier rule {:?}", shown(own), shown(by));
+                let why = format!("resource {} is masked by earlier rule {}", quote(&shown(own)), quote(&shown(by)));
                 let path = root.index(at).child("resources").index(index);
                 errors.push(FieldError::invalid(&path, shown(own), why));
             }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use corten_meta::quote::quote;
 use prost::Message;
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
 
@@ -62,7 +63,8 @@ impl EncryptedObject {
         for key in self.annotations.keys() {
             if !key.contains('.') || !corten_meta::names::dns1123_subdomain(key).is_empty() {
                 return Err(format!(
-                    "annotations: Invalid value: {key:?}: should be a domain with at least two segments"
+                    "annotations: Invalid value: {}: should be a domain with at least two segments",
+                    quote(key)
                 ));
             }
         }

@@ -1,5 +1,6 @@
 //! Conflicts of an apply, in upstream's words.
 
+use corten_meta::quote::quote;
 use corten_meta::{Cause, Status};
 
 use super::managers::{Identity, Operation};
@@ -40,9 +41,9 @@ fn message(conflicts: &[Conflict]) -> String {
 }
 
 fn show_manager(identity: &Identity) -> String {
-    let mut text = format!("{:?}", identity.manager);
+    let mut text = quote(&identity.manager);
     if !identity.subresource.is_empty() {
-        text = format!("{text} with subresource {:?}", identity.subresource);
+        text = format!("{text} with subresource {}", quote(&identity.subresource));
     }
     match identity.operation {
         Operation::Update => format!("{text} using {}", identity.api_version),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use corten_api::schema::FieldType;
 use corten_meta::Value;
+use corten_meta::quote::quote;
 
 use super::set::{Element, Set, show};
 use super::types::{ListKind, Shape, Type, item_element};
@@ -67,7 +68,7 @@ fn as_source(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
             let fields: Vec<String> =
-                fields.iter().map(|(name, inner)| format!("{name:?}:{}", as_source(inner))).collect();
+                fields.iter().map(|(name, inner)| format!("{name}:{}", as_source(inner), name = quote(name))).collect();
             format!("map[string]interface {{}}{{{}}}", fields.join(", "))
         }
         Value::Array(items) => {

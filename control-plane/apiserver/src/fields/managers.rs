@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use serde_json::{Map, json};
 
 use super::set::{Encoded, Set};
@@ -44,7 +45,7 @@ impl Entry {
         if !subresource.is_empty() {
             fields.push(("subresource", subresource));
         }
-        let text = |(name, value): &(&str, &str)| format!("{name:?}:{}", Value::from(*value));
+        let text = |(name, value): &(&str, &str)| format!("{name}:{}", Value::from(*value), name = quote(name));
         format!("{{{}}}", fields.iter().map(text).collect::<Vec<_>>().join(","))
     }
 }
@@ -216,7 +217,9 @@ fn decode_identity(entry: &Value, index: usize) -> Result<(Identity, Option<Stri
     match text("fieldsType") {
         "FieldsV1" => {}
         "" => return Err(format!("missing fieldsType in managed fields entry {index}")),
-        other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {index}")),
+        other => {
+            return Err(format!("invalid fieldsType {} in managed fields entry {index}", quote(other)));
+        }
     }
     let (manager, subresource) = (text("manager").to_owned(), text("subresource").to_owned());
     let identity = Identity { manager, operation, api_version: api_version.to_owned(), subresource };

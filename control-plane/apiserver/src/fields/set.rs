@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use serde_json::Map;
 
 /// One step of a path.
@@ -27,26 +28,26 @@ impl Element {
         keys.sort_by_key(|(name, _)| *name);
         let fields: Vec<String> =
             keys.into_iter().map(|(name, value)| format!("{}:{value}", Value::from(name))).collect();
-        Element::Key(format!("{{{}}}", fields.join(",")))
+        Element::Key(escaped(format!("{{{}}}", fields.join(","))))
     }
 
     /// The item of a set.
     pub fn value(value: &Value) -> Element {
-        Element::Value(value.to_string())
+        Element::Value(escaped(value.to_string()))
     }
 
     fn decode(text: &str) -> Result<Element, String> {
-        let (prefix, rest) = text.split_once(':').ok_or_else(|| format!("missing colon: {text:?}"))?;
-        let json = || serde_json::from_str::<Value>(rest).map_err(|e| format!("parsing {text:?}: {e}"));
+        let (prefix, rest) = text.split_once(':').ok_or_else(|| format!("missing colon: {}", quote(text)))?;
+        let json = || serde_json::from_str::<Value>(rest).map_err(|e| format!("parsing {}: {e}", quote(text)));
         match prefix {
             "f" => Ok(Element::Field(rest.to_owned())),
             "k" => match json()? {
                 Value::Object(keys) => Ok(Element::key(keys.iter().map(|(k, v)| (k.as_str(), v)).collect())),
-                _ => Err(format!("not an object: {text:?}")),
+                _ => Err(format!("not an object: {}", quote(text))),
             },
             "v" => Ok(Element::value(&json()?)),
-            "i" => rest.parse().map(Element::Index).map_err(|e| format!("parsing {text:?}: {e}")),
-            _ => Err(format!("unknown path element: {text:?}")),
+            "i" => rest.parse().map(Element::Index).map_err(|e| format!("parsing {}: {e}", quote(text))),
+            _ => Err(format!("unknown path element: {}", quote(text))),
         }
     }
 
@@ -60,6 +61,27 @@ impl Element {
     }
 }
 
+/// JSON with the escapes that upstream's writer of names has.
+fn escaped(json: String) -> String {
+    if !json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) && !json.contains("\\b") && !json.contains("\\f") {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    let mut chars = json.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            '\\' => match chars.next() {
+                Some('b') => out.push_str("\\u0008"),
+                Some('f') => out.push_str("\\u000c"),
+                escape => out.extend(['\\'].into_iter().chain(escape)),
+            },
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// As messages show it: `.field`, `[key="value"]`, `[="value"]`, `[0]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,7 +93,10 @@ impl fmt::Display for Element {
                     keys.iter().map(|(name, value)| format!("{name}={}", key_text(value))).collect();
                 write!(f, "[{}]", pairs.join(","))
             }
-            Element::Value(value) => write!(f, "[={value}]"),
+            Element::Value(value) => match serde_json::from_str::<Value>(value) {
+                Ok(value) => write!(f, "[={}]", key_text(&value)),
+                Err(_) => write!(f, "[={value}]"),
+            },
             Element::Index(index) => write!(f, "[{index}]"),
         }
     }
@@ -82,6 +107,7 @@ fn key_text(value: &Value) -> String {
     match value {
         Value::Object(map) => map.iter().map(|(name, inner)| format!("{name}={}", key_text(inner))).collect(),
         Value::Array(items) => format!("[{}]", items.iter().map(key_text).collect::<Vec<_>>().join(",")),
+        Value::String(text) => quote(text),
         other => other.to_string(),
     }
 }

@@ -274,6 +274,10 @@ fn fields_v1_is_read_and_written() {
         "f:spec": { "f:ports": { ".": {}, "k:{\"port\":80,\"protocol\":\"TCP\"}": { ".": {}, "f:name": {} } },
                     "f:list": { "i:0": { "f:a": {} } } } });
     assert_eq!(Set::decode(&fields).unwrap().encode(), fields);
+    // What could be HTML, and what has no short escape upstream, is escaped; messages quote it.
+    let element = Element::value(&json!("<\u{8}>"));
+    assert_eq!(element, Element::Value(r#""\u003c\u0008\u003e""#.to_owned()));
+    assert_eq!(element.to_string(), r#"[="<\b>"]"#);
     // Keys are the same in any order of their fields.
     let unsorted = json!({ "k:{\"protocol\":\"TCP\", \"port\":80}": {} });
     assert_eq!(Set::decode(&unsorted).unwrap().encode(), json!({ "k:{\"port\":80,\"protocol\":\"TCP\"}": {} }));

@@ -6,6 +6,7 @@
 use corten_api::Kind;
 use corten_api::schema::{Field, FieldType, ListType, Type as TableType, schema};
 use corten_meta::Value;
+use corten_meta::quote::quote_list;
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const RAW_EXTENSION: &str = "io.k8s.apimachinery.pkg.runtime.RawExtension";
@@ -282,7 +283,9 @@ pub fn item_element(items: Type<'_>, kind: ListKind<'_>, item: &Value) -> Result
                 .collect();
             if found.is_empty() {
                 return Err(format!(
-                    "associative list with keys has an element that omits all key fields {names:?} (and doesn't have default values for any key fields)"
+                    "associative list with keys has an element that omits all key fields {} (and doesn't have default \
+                     values for any key fields)",
+                    quote_list(&names)
                 ));
             }
             Ok(super::Element::key(found))

@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use corten_meta::quote::quote;
 use corten_meta::{Object, Value};
 use serde_json::json;
 
@@ -193,7 +194,8 @@ impl PathRule {
 pub fn dangling(schema: &Value, level: &str, exists: bool, now: jiff::Timestamp) -> Option<Value> {
     let (status, reason, rest) =
         if exists { ("False", "Found", "and it exists") } else { ("True", "NotFound", "but there is no such object") };
-    let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {rest}");
+    let message =
+        format!("This FlowSchema references the PriorityLevelConfiguration object named {} {rest}", quote(level));
     let conditions = schema.pointer("/status/conditions").and_then(Value::as_array);
     let present = conditions.into_iter().flatten().find(|c| c["type"] == "Dangling");
     if present.is_some_and(|c| c["status"] == status && c["reason"] == reason && c["message"] == message) {

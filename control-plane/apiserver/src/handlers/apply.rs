@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
 use super::Target;
@@ -69,7 +70,7 @@ impl Apply {
         let decoded = if is_json { corten_meta::decode_json(bytes, true).ok() } else { None };
         let (config, duplicates) = match decoded {
             Some(decoded) => {
-                let duplicate = |path: String| format!("duplicate field {path:?}");
+                let duplicate = |path: String| format!("duplicate field {}", quote(&path));
                 (decoded.value, decoded.duplicates.into_iter().map(duplicate).collect())
             }
             None => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use corten_meta::quote::quote;
 use corten_meta::{FieldSelector, Object, Selector, Status};
 use serde_json::{Value, json};
 
@@ -282,5 +283,5 @@ pub fn revision(query: &Query) -> Result<Option<u64>, corten_meta::FieldError> {
 fn number_error(function: &str, text: &str, digits: &str) -> String {
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     let why = if is_number { "value out of range" } else { "invalid syntax" };
-    format!("strconv.{function}: parsing {text:?}: {why}")
+    format!("strconv.{function}: parsing {}: {why}", quote(text))
 }

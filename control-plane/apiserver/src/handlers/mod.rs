@@ -21,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use corten_api::{Kind, Role, Subresource};
 use corten_meta::Status;
+use corten_meta::quote::quote;
 
 use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
@@ -210,8 +211,9 @@ fn check_view(context: &Context) -> Result<(), Status> {
     let include = context.info.query.get("includeObject").unwrap_or_default();
     match context.accept.view {
         View::Table if !matches!(include, "" | "None" | "Metadata" | "Object") => Err(Status::bad_request(format!(
-            "Unable to convert to Table as requested: includeObject: Invalid value: {include:?}: must be 'Metadata', \
-             'Object', 'None', or empty"
+            "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', \
+             'Object', 'None', or empty",
+            quote(include)
         ))),
         _ => Ok(()),
     }

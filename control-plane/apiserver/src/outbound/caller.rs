@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use corten_meta::quote::quote;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::handshake;
@@ -81,14 +82,15 @@ impl Caller {
 
     async fn try_post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, Failed> {
         let posted = tokio::time::timeout(timeout, self.exchange(Method::POST, body)).await;
-        posted.unwrap_or_else(|_| Err(format!("Post {:?}: context deadline exceeded", self.uri.to_string()).into()))
+        posted
+            .unwrap_or_else(|_| Err(format!("Post {}: context deadline exceeded", quote(&self.uri.to_string())).into()))
     }
 
     /// The body of a successful answer to a GET.
     pub async fn get(&self, timeout: Duration) -> Result<Bytes, String> {
         let got = tokio::time::timeout(timeout, self.exchange(Method::GET, Bytes::new())).await;
         let got = got.map(|got| got.map_err(|failed| failed.why));
-        got.unwrap_or_else(|_| Err(format!("Get {:?}: context deadline exceeded", self.uri.to_string())))
+        got.unwrap_or_else(|_| Err(format!("Get {}: context deadline exceeded", quote(&self.uri.to_string()))))
     }
 
     async fn exchange(&self, method: Method, body: Bytes) -> Result<Bytes, Failed> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use corten_api::{Kind, Storage};
+use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Status};
 use http::{Request, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -85,8 +86,8 @@ impl Outbound {
         let called = tokio::time::timeout(timeout, self.exchange(to, &url, body, limit)).await;
         match called {
             Ok(Ok(answer)) => answer,
-            Ok(Err(e)) => Err(format!("Post {url:?}: {e}")),
-            Err(_) => Err(format!("Post {url:?}: context deadline exceeded")),
+            Ok(Err(e)) => Err(format!("Post {}: {e}", quote(&url))),
+            Err(_) => Err(format!("Post {}: context deadline exceeded", quote(&url))),
         }
     }
 

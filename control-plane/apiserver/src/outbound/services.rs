@@ -1,5 +1,6 @@
 //! From a Service and a port to the address of one ready endpoint.
 
+use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Object, Status, Value};
 
 use super::Outbound;
@@ -15,19 +16,18 @@ impl Outbound {
         let service = self.services.get(namespace, name).ok_or_else(|| Status::not_found(&resource, name))?.value();
         let kind = service.pointer("/spec/type").and_then(Value::as_str).unwrap_or("ClusterIP");
         if kind == "ExternalName" {
-            return Err(Status::internal(format!("unsupported service type {kind:?}")));
+            return Err(Status::internal(format!("unsupported service type {}", quote(kind))));
         }
         let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        let port = ports
-            .iter()
-            .find(|p| p["port"] == u64::from(port))
-            .ok_or_else(|| Status::service_unavailable(format!("no service port {port} found for service {name:?}")))?;
+        let port = ports.iter().find(|p| p["port"] == u64::from(port)).ok_or_else(|| {
+            Status::service_unavailable(format!("no service port {port} found for service {}", quote(name)))
+        })?;
         let port_name = port["name"].as_str().unwrap_or_default();
         let slices = self.endpoint_slices.list(namespace);
         let of_service = slices.iter().filter(|slice| is_of(slice, name));
         let candidates: Vec<(String, u16)> = of_service.flat_map(|slice| ready(&slice.value(), port_name)).collect();
         let chosen = crate::allocation::random() as usize % candidates.len().max(1);
-        let unavailable = || Status::service_unavailable(format!("no endpoints available for service {name:?}"));
+        let unavailable = || Status::service_unavailable(format!("no endpoints available for service {}", quote(name)));
         candidates.into_iter().nth(chosen).ok_or_else(unavailable)
     }
 }

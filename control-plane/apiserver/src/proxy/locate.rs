@@ -1,6 +1,7 @@
 //! Where a connecting subresource leads: which host and port, by TLS or not, and under which path.
 
 use corten_api::Role;
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
 use crate::handlers::Target;
@@ -173,7 +174,7 @@ pub async fn proxied(target: &Target<'_>) -> Result<Backend, Status> {
     let raw = target.context.raw_query.as_str();
     let path_and_query = if raw.is_empty() { path } else { format!("{path}?{raw}") };
     let kind = &target.resource.kind;
-    let invalid = || Status::bad_request(format!("invalid {} request {:?}", kind.singular, target.name));
+    let invalid = || Status::bad_request(format!("invalid {} request {}", kind.singular, quote(&target.name)));
     let (via, name, port) = split_name(target.name).ok_or_else(invalid)?;
     match kind.plural.as_str() {
         "nodes" => node_backend(target, name, port, via, path_and_query).await,
@@ -266,12 +267,13 @@ async fn service_backend(
     if let Ok(number) = port.parse::<i64>() {
         let service = led_through(target, "services", target.namespace, name).await?;
         let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        let missing = || Status::service_unavailable(format!("no service port {number} found for service {name:?}"));
+        let missing =
+            || Status::service_unavailable(format!("no service port {number} found for service {}", quote(name)));
         let found = ports.iter().find(|p| p["port"] == number).ok_or_else(missing)?;
         port_name = found["name"].as_str().unwrap_or_default().to_owned();
     }
     let endpoints = led_through(target, "endpoints", target.namespace, name).await?;
-    let none = |of: &str| Status::service_unavailable(format!("no endpoints available for service {of:?}"));
+    let none = |of: &str| Status::service_unavailable(format!("no endpoints available for service {}", quote(of)));
     let list = |value: &Value, field: &str| value[field].as_array().cloned().unwrap_or_default();
     let subsets = list(&endpoints, "subsets");
     if subsets.is_empty() {

@@ -2,6 +2,7 @@
 //! admission sees them, as an object: PodExecOptions and its kin.
 
 use corten_api::Role;
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 use serde_json::json;
 
@@ -60,7 +61,7 @@ fn number_error<N: std::str::FromStr>(parser: &str, text: &str) -> Result<N, Str
     let digits = text.strip_prefix(['-', '+']).filter(|_| parser == "ParseInt").unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let why = if is_number { "value out of range" } else { "invalid syntax" };
-    text.parse().ok().filter(|_| is_number).ok_or_else(|| format!("strconv.{parser}: parsing {text:?}: {why}"))
+    text.parse().ok().filter(|_| is_number).ok_or_else(|| format!("strconv.{parser}: parsing {}: {why}", quote(text)))
 }
 
 /// The object that the query of a request stands for.

@@ -1,5 +1,6 @@
 //! `approval` of a signing request: the Approved and Denied conditions, for those who may approve its signer.
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
@@ -56,7 +57,7 @@ pub async fn check_signer(target: &Target<'_>, verb: &str, signer: &str) -> Resu
             return Ok(());
         }
     }
-    let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
+    let why = format!("user not permitted to {verb} requests with signerName {}", quote(signer));
     Err(Status::forbidden(&target.resource.group_resource(), target.name, &why))
 }
 

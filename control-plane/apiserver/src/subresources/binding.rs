@@ -1,5 +1,6 @@
 //! `binding`: the scheduler's decision, written into the pod in one step.
 
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupResource, Path, Status, Value};
 use http::StatusCode;
 use serde_json::json;
@@ -58,7 +59,7 @@ fn bind(target: &Target<'_>, pod: &mut Value, binding: &Value) -> Result<(), Sta
     }
     let bound = text(pod, "/spec/nodeName");
     if !bound.is_empty() {
-        return conflict(format!("pod {} is already assigned to node {bound:?}", target.name));
+        return conflict(format!("pod {} is already assigned to node {bound}", target.name, bound = quote(&bound)));
     }
     if pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty()) {
         return conflict(format!("pod {} has non-empty .spec.schedulingGates", target.name));

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use corten_api::ScalePaths;
+use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use http::StatusCode;
 use serde_json::json;
@@ -64,7 +65,10 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     let value = parent.value();
     // A built-in kind has its replicas by default; a custom one may not have said them.
     if target.resource.kind.is_custom() && value.pointer(&pointer(&paths.spec_replicas)).is_none_or(Value::is_null) {
-        return Err(Status::internal(format!("the spec replicas field {:?} does not exist", paths.spec_replicas)));
+        return Err(Status::internal(format!(
+            "the spec replicas field {} does not exist",
+            quote(&paths.spec_replicas)
+        )));
     }
     let scale = Object::from_value(&scale_of(&paths, &value), parent.revision);
     let scale = scale.map(Arc::new).map_err(|e| Status::internal(e.to_string()))?;

@@ -1,5 +1,6 @@
 //! `token` of a ServiceAccount: a TokenRequest, answered with a signed token.
 
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, GroupResource, Path, Status, Value};
 use http::StatusCode;
 use serde_json::json;
@@ -149,7 +150,7 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
         return Err(Status::bad_request("Name parameter required."));
     }
     if !problems.is_empty() {
-        let why = format!("Name parameter invalid: {:?}: {}", text("name"), problems.join(";"));
+        let why = format!("Name parameter invalid: {}: {}", quote(text("name")), problems.join(";"));
         return Err(Status::bad_request(why));
     }
     let object = server.registry.get(&resource, namespace, text("name")).await?;
@@ -168,8 +169,8 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
         let account = value.pointer("/spec/serviceAccountName").and_then(Value::as_str).unwrap_or_default();
         if account != target.name {
             let why = format!(
-                "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
-                target.name
+                "cannot bind token for serviceaccount {} to pod running with different serviceaccount name.",
+                quote(&target.name)
             );
             return Err(Status::bad_request(why));
         }

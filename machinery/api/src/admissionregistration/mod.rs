@@ -1,6 +1,7 @@
 //! The group `admissionregistration.k8s.io`, one file a kind.
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 
 use crate::kind::Kind;
 
@@ -31,6 +32,6 @@ pub(crate) fn kinds() -> Vec<Kind> {
 fn reserved_name(object: &Value) -> Vec<String> {
     const SUFFIX: &str = ".static.k8s.io";
     let reserved = "are reserved for static manifest-based configurations and cannot be managed via the API";
-    let warning = || format!("metadata.name: names ending with {SUFFIX:?} {reserved}");
+    let warning = || format!("metadata.name: names ending with {} {reserved}", quote(SUFFIX));
     corten_meta::name(object).ends_with(SUFFIX).then(warning).into_iter().collect()
 }

@@ -1,6 +1,8 @@
 //! A URL as Go's `net/url` reads it, with its words for what it cannot read: the address of a webhook is judged by them.
 //! It is only taken apart here; what a part may hold is for the rules to say.
 
+use corten_meta::quote::quote;
+
 /// The parts that rules ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Url<'a> {
@@ -14,7 +16,7 @@ pub(super) struct Url<'a> {
 /// Takes a text apart, or says why it cannot be.
 pub(super) fn parse(text: &str) -> Result<Url<'_>, String> {
     let (whole, fragment) = text.split_once('#').unwrap_or((text, ""));
-    let told = |shown: &str, why: String| format!("parse {}: {why}", corten_meta::Value::from(shown));
+    let told = |shown: &str, why: String| format!("parse {}: {why}", quote(shown));
     let mut url = parts(whole).map_err(|why| told(whole, why))?;
     check_escapes(fragment).map_err(|why| told(text, why))?;
     url.fragment = fragment;
@@ -99,7 +101,7 @@ fn check_escapes(text: &str) -> Result<(), String> {
         let digits = text.as_bytes().get(at + 1..at + 3);
         if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
             let shown: String = text[at..].chars().take(3).collect();
-            return Err(format!("invalid URL escape {}", corten_meta::Value::from(shown)));
+            return Err(format!("invalid URL escape {}", quote(&shown)));
         }
     }
     Ok(())
@@ -120,6 +122,7 @@ mod tests {
             ("https://a b/", "parse \"https://a b/\": invalid character \" \" in host name"),
             ("https://a/%zz", "parse \"https://a/%zz\": invalid URL escape \"%zz\""),
             ("https://u d@a/", "parse \"https://u d@a/\": net/url: invalid userinfo"),
+            ("\u{1}<", "parse \"\\x01<\": net/url: invalid control character in URL"),
             ("a\nb", "parse \"a\\nb\": net/url: invalid control character in URL"),
         ] {
             assert_eq!(why(text), wanted);

@@ -2,6 +2,7 @@
 
 use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
+use corten_meta::quote::quote;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -143,7 +144,7 @@ impl Behaviour for CustomResourceDefinition {
         let before = old.map(schemas::unknown_formats).unwrap_or_default();
         let mut found = schemas::unknown_formats(new);
         found.retain(|format| !before.contains(format));
-        found.into_iter().map(|format| format!("unrecognized format {format:?}")).collect()
+        found.into_iter().map(|format| format!("unrecognized format {}", quote(&format))).collect()
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {

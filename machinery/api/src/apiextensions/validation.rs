@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use corten_meta::field::{FieldError, Path};
+use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
 use crate::admissionregistration::webhook::validate_client;
@@ -27,7 +28,10 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     } else if !group.text().contains('.') {
         errors.push(group.invalid("should be a domain with at least one dot"));
     }
-    spec.get("scope").must_be_one_of(&mut errors, &["Cluster", "Namespaced"]);
+    let scope = spec.get("scope");
+    if scope.must(&mut errors) {
+        scope.one_of_texts(&mut errors, &["Cluster", "Namespaced"]);
+    }
     validate_versions(&spec, &mut errors);
     validate_names(&spec.get("names"), &mut errors);
     for (field, rule) in PARTS {
@@ -177,7 +181,7 @@ fn validate_deprecation(version: &At<'_>, errors: &mut Errors) {
         return;
     }
     if !version.get("deprecated").is_true() {
-        errors.push(warning.invalid("can only be set for deprecated versions"));
+        errors.push(warning.invalid("can only be set for deprecated versions").as_json());
         return;
     }
     if warning.text().len() > 256 {
@@ -328,7 +332,8 @@ fn validate_approval(object: &Value, old: Option<&Value>) -> Errors {
         return vec![FieldError::required(&path, detail)];
     }
     let detail = format!(
-        "protected groups must have approval annotation {ANNOTATION:?} with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111"
+        "protected groups must have approval annotation {} with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111",
+        quote(ANNOTATION)
     );
     vec![FieldError::invalid(&path, now, detail)]
 }

@@ -1,6 +1,7 @@
 //! APIService.
 
 use corten_meta::field::{FieldError, Path};
+use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 
@@ -48,7 +49,7 @@ impl Behaviour for ApiService {
         let name = text(object, "/metadata/name");
         let wanted = format!("{}.{}", text(object, "/spec/version"), text(object, "/spec/group"));
         if name != wanted && !name.is_empty() && names::path_segment_name(name).is_empty() {
-            let detail = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
+            let detail = format!("must be `spec.version+\".\"+spec.group`: {}", quote(&wanted));
             errors.push(FieldError::invalid(&Path::root("metadata").child("name"), name, detail));
         }
         let spec = At::object(object).get("spec");

@@ -2,6 +2,7 @@
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
+use corten_meta::quote::quote;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -40,7 +41,7 @@ impl Behaviour for DaemonSet {
         let digits = given.strip_prefix(['+', '-']).unwrap_or(given);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         let why = if is_number { "value out of range" } else { "invalid syntax" };
-        given.parse::<i64>().err().map(|_| format!("strconv.ParseInt: parsing {given:?}: {why}"))
+        given.parse::<i64>().err().map(|_| format!("strconv.ParseInt: parsing {}: {why}", quote(given)))
     }
 
     fn default(&self, object: &mut Value) {

@@ -185,7 +185,7 @@ pub(super) fn validate_stateful_set(object: &Value, is_new: bool) -> Errors {
     let mut errors = Errors::new();
     let policy = spec.get("podManagementPolicy");
     if policy.must(&mut errors) && !["OrderedReady", "Parallel"].contains(&policy.text()) {
-        errors.push(policy.invalid("must be 'OrderedReady' or 'Parallel'"));
+        errors.push(policy.invalid("must be 'OrderedReady' or 'Parallel'").as_json());
     }
     validate_stateful_set_strategy(&spec.get("updateStrategy"), &mut errors);
     let retention = spec.get("persistentVolumeClaimRetentionPolicy");

@@ -139,7 +139,7 @@ fn validate_target_value(target: &At<'_>, errors: &mut Errors) {
     kind.must_say(errors, "must specify a metric target type");
     if !["Utilization", "Value", "AverageValue"].contains(&kind.text()) {
         let detail = "must be either Utilization, Value, or AverageValue";
-        errors.push(FieldError::invalid(&kind.path, kind.text(), detail));
+        errors.push(FieldError::invalid(&kind.path, kind.text(), detail).as_json());
     }
     for value in ["value", "averageValue"].map(|field| target.get(field)) {
         if value.quantity().is_some_and(|q| q.sign() < 1) {

@@ -61,7 +61,7 @@ fn validate_time_zone(zone: &At<'_>, errors: &mut Errors) {
         let letters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b));
         letters && (1..=14).contains(&part.len()) && part != "." && part != ".." && !part.starts_with('-')
     };
-    let unknown = || FieldError::invalid(&zone.path, name, format!("unknown time zone {name}"));
+    let unknown = || FieldError::invalid(&zone.path, name, format!("unknown time zone {name}")).as_json();
     if !name.split('/').all(part) {
         errors.push(unknown());
         return;

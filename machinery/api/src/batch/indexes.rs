@@ -1,5 +1,7 @@
 //! Lists of indexes as a Job's status and success policy write them: `1,3-5,7`, in rising order.
 
+use corten_meta::quote::quote;
+
 /// The intervals of a list, each with its ends.
 fn intervals(text: &str, completions: i64) -> impl Iterator<Item = Result<(i64, i64), String>> {
     text.split(',').filter(move |_| !text.is_empty()).map(move |part| interval(part, completions))
@@ -8,8 +10,8 @@ fn intervals(text: &str, completions: i64) -> impl Iterator<Item = Result<(i64, 
 fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
     let index = |text: &str| {
         let number = text.parse::<i64>();
-        let number = number.map_err(|_| format!("cannot convert string to integer for index: {text:?}"))?;
-        if number >= completions { Err(format!("too large index: {text:?}")) } else { Ok(number) }
+        let number = number.map_err(|_| format!("cannot convert string to integer for index: {}", quote(text)))?;
+        if number >= completions { Err(format!("too large index: {}", quote(text))) } else { Ok(number) }
     };
     let ends: Vec<&str> = part.split('-').collect();
     match ends.as_slice() {
@@ -19,7 +21,8 @@ fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
             ends => Ok(ends),
         },
         _ => Err(format!(
-            "the fragment {part:?} violates the requirement that an index interval can have at most two parts separated by '-'"
+            "the fragment {} violates the requirement that an index interval can have at most two parts separated by '-'",
+            quote(part)
         )),
     }
 }

@@ -2,6 +2,7 @@
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
+use corten_meta::quote::quote;
 use corten_meta::time::human_duration;
 use jiff::Timestamp;
 use serde_json::json;
@@ -77,7 +78,7 @@ impl Behaviour for Job {
     }
 
     fn unsupported_field(&self, field: &str) -> String {
-        format!("field label {field:?} not supported for Job")
+        format!("field label {} not supported for Job", quote(field))
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {

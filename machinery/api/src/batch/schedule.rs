@@ -1,5 +1,7 @@
 //! Whether a text is a cron schedule: five fields, or a well-known name. It computes no times; controllers do.
 
+use corten_meta::quote::quote;
+
 /// The error text of a schedule that cannot be parsed.
 pub(super) fn schedule_error(schedule: &str) -> Option<String> {
     if let Some(name) = schedule.strip_prefix('@') {
@@ -29,7 +31,8 @@ fn range_error(part: &str, (low, high, names): (u32, u32, &[&str])) -> Option<St
             Ok(_) => {}
             Err(_) => {
                 return Some(format!(
-                    "failed to parse int from {step}: strconv.Atoi: parsing {step:?}: invalid syntax"
+                    "failed to parse int from {step}: strconv.Atoi: parsing {}: invalid syntax",
+                    quote(step)
                 ));
             }
         }
@@ -42,8 +45,9 @@ fn range_error(part: &str, (low, high, names): (u32, u32, &[&str])) -> Option<St
         if let Some(at) = names.iter().position(|n| n.eq_ignore_ascii_case(text)) {
             return Ok(at as u32 + base);
         }
-        text.parse()
-            .map_err(|_| format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax"))
+        text.parse().map_err(|_| {
+            format!("failed to parse int from {text}: strconv.Atoi: parsing {}: invalid syntax", quote(text))
+        })
     };
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let (first, last) = match (value(first), value(last)) {

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use corten_meta::Value;
 use corten_meta::field::FieldError;
+use corten_meta::quote::quote;
 
 use crate::check::{At, Errors};
 use crate::validation::signer_name;
@@ -91,7 +92,7 @@ fn certificate_error(encoded: &str) -> Option<String> {
     }
     for (kind, rest) in blocks {
         if kind != "CERTIFICATE" {
-            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {kind:?}"));
+            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {}", quote(kind)));
         }
         if rest.lines().take_while(|line| !line.starts_with("-----END")).any(|line| line.contains(':')) {
             return Some("no PEM block headers are permitted".to_string());
@@ -148,7 +149,7 @@ pub(super) fn validate_request_update(new: &Value, old: &Value, may: May) -> Err
             _ => continue,
         };
         let end = if verb == "modify" { "\n" } else { "" };
-        errors.push(conditions.forbidden(format!("updates may not {verb} a condition of type {kind:?}{end}")));
+        errors.push(conditions.forbidden(format!("updates may not {verb} a condition of type {}{end}", quote(kind))));
     }
     if certificate.text() != issued.text() {
         if may != May::Issue {

@@ -119,7 +119,7 @@ pub(super) fn validate_field_reference(at: &At<'_>, allowed: &[&str], errors: &m
         let messages = names::qualified_name(&key).into_iter();
         errors.extend(messages.map(|m| FieldError::invalid(&at.path, key.as_str(), m)));
     } else if !allowed.contains(&path) {
-        errors.push(FieldError::not_supported(&field.path, path, allowed));
+        errors.push(FieldError::not_supported(&field.path, path, allowed).as_text());
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn validate_resource_reference(at: &At<'_>, in_volume: bool, errors: 
     if in_volume && container.is_empty() {
         container.must(errors);
     } else if resource.must(errors) && !huge {
-        resource.one_of(errors, RESOURCES);
+        resource.one_of_texts(errors, RESOURCES);
     }
     validate_divisor(at, resource.text(), errors);
 }

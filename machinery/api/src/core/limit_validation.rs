@@ -25,10 +25,10 @@ pub(super) fn validate_limit_range(object: &Value) -> Errors {
 }
 
 fn validate_type(kind: &At<'_>, errors: &mut Errors) {
-    let before = errors.len();
-    kind.follows_also_empty(errors, names::qualified_name);
+    let messages = names::qualified_name(kind.text());
     let standard = ["Pod", "Container", "PersistentVolumeClaim"].contains(&kind.text());
-    if errors.len() == before && !kind.text().contains('/') && !standard {
+    errors.extend(messages.iter().map(|why| FieldError::invalid(&kind.path, kind.text(), why.as_str()).as_json()));
+    if messages.is_empty() && !kind.text().contains('/') && !standard {
         errors.push(kind.invalid("must be a standard limit type or fully qualified"));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use corten_meta::field::{FieldError, Path};
+use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 
@@ -181,12 +182,14 @@ fn validate_features(features: &At<'_>, errors: &mut Errors) {
         }
         let name = feature.value.as_str().unwrap_or_default();
         if name.len() > 253 {
-            errors.push(feature.invalid(format!("invalid feature name {name:?}: must be no more than 253 characters")));
+            errors.push(
+                feature.invalid(format!("invalid feature name {}: must be no more than 253 characters", quote(name))),
+            );
         } else if !name.starts_with(|c: char| c.is_ascii_uppercase()) || !name.split('/').all(is_name) {
             errors.push(feature.invalid(format!(
-                "invalid feature name {name:?}: must start with an UpperCamelCase segment, with subsequent segments \
-                 separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters \
-                 and slashes"
+                "invalid feature name {}: must start with an UpperCamelCase segment, with subsequent segments separated \
+                 by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes",
+                quote(name)
             )));
         }
         before = feature.value.as_str();

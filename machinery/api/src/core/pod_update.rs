@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::names::address::parse_sloppy;
+use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
 use super::pod_status;
@@ -392,10 +393,10 @@ pub(super) fn validate_ephemeral_update(new: &Value, old: &Value) -> Errors {
     for before in list(old, "/spec/ephemeralContainers") {
         let name = text(before, "/name");
         let detail = match list(new, "/spec/ephemeralContainers").iter().find(|c| text(c, "/name") == name) {
-            None => format!("existing ephemeral containers {name:?} may not be removed\n"),
+            None => format!("existing ephemeral containers {} may not be removed\n", quote(name)),
             Some(now) if !equal(now, before) => {
                 let changes = difference("io.k8s.api.core.v1.EphemeralContainer", before, now, None);
-                format!("existing ephemeral containers {name:?} may not be changed\n{changes}")
+                format!("existing ephemeral containers {} may not be changed\n{changes}", quote(name))
             }
             Some(_) => continue,
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use corten_meta::Value;
 use corten_meta::field::Path;
+use corten_meta::quote::quote;
 
 use super::volume_warnings::overlapping_files;
 use crate::address_warnings;
@@ -213,7 +214,7 @@ fn duplicates(list: &At<'_>, field: &str, out: &mut Vec<String>) {
     let mut seen = Vec::new();
     for at in list.items().map(|item| item.get(field)) {
         if seen.contains(&at.text()) {
-            out.push(format!("{}: duplicate {field} {:?}", at.path, at.text()));
+            out.push(format!("{}: duplicate {field} {}", at.path, quote(at.text())));
         } else {
             seen.push(at.text());
         }
@@ -253,7 +254,7 @@ fn hidden_variables(env: &At<'_>, out: &mut Vec<String>) {
         let (value, reference) = (variable.get("value").text(), format!("$({name})"));
         if variable.get("valueFrom").is_set() || value == reference || !value.contains(&reference) {
             let why = "which may be dropped when using apply";
-            out.push(format!("{}: hides previous definition of {name:?}, {why}", variable.path));
+            out.push(format!("{}: hides previous definition of {name}, {why}", variable.path, name = quote(name)));
         }
     }
 }
@@ -282,8 +283,10 @@ fn ports(spec: &At<'_>, out: &mut Vec<String>) {
         match names.get(name) {
             _ if name.is_empty() => {}
             Some(other) => of_names.push(format!(
-                "{}: duplicate port name {name:?} with {other}, services and probes that select ports by name will use {other}",
-                port.path
+                "{}: duplicate port name {name} with {other}, services and probes that select ports by name will use \
+                 {other}",
+                port.path,
+                name = quote(name)
             )),
             None => {
                 names.insert(name, port.path.clone());

@@ -113,7 +113,7 @@ fn validate_scope_selector(spec: &At<'_>, errors: &mut Errors) {
         let (scope, operator, values) =
             (expression.get("scopeName"), expression.get("operator"), expression.get("values"));
         if !SCOPES.contains(&scope.text()) {
-            errors.push(scope.invalid("unsupported scope"));
+            errors.push(scope.invalid("unsupported scope").as_json());
         }
         for _ in resources(spec).into_iter().filter(|resource| !fits(scope.text(), resource)) {
             errors.push(selector.with(expressions.path.clone()).invalid("unsupported scope applied to resource"));
@@ -121,7 +121,7 @@ fn validate_scope_selector(spec: &At<'_>, errors: &mut Errors) {
         let valued = ["PriorityClass", "VolumeAttributesClass"].contains(&scope.text());
         if SCOPES.contains(&scope.text()) && !valued && operator.text() != "Exists" {
             let detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
-            errors.push(operator.invalid(detail));
+            errors.push(operator.invalid(detail).as_json());
         }
         match operator.text() {
             "In" | "NotIn" => {
@@ -133,7 +133,7 @@ fn validate_scope_selector(spec: &At<'_>, errors: &mut Errors) {
                 errors.push(values.invalid(detail));
             }
             "Exists" | "DoesNotExist" => {}
-            _ => errors.push(operator.invalid("not a valid selector operator")),
+            _ => errors.push(operator.invalid("not a valid selector operator").as_json()),
         }
         seen.insert(scope.text());
     }

@@ -113,7 +113,7 @@ pub(super) fn validate_name_of(of: Of, resource: &str, at: &At<'_>, errors: &mut
             let standard = ["cpu", "memory", "ephemeral-storage"].contains(&resource) || is_huge_page(resource);
             if !resource.contains('/') && !standard {
                 let detail = "must be a standard resource for containers";
-                errors.push(FieldError::invalid(&at.path, resource, detail));
+                errors.push(FieldError::invalid(&at.path, resource, detail).as_json());
             } else if !is_native(resource) && !is_extended(resource) {
                 let detail = "doesn't follow extended resource name standard";
                 errors.push(FieldError::invalid(&at.path, resource, detail));

@@ -18,11 +18,11 @@ pub(crate) fn validate_tolerations(tolerations: &At<'_>, errors: &mut Errors) {
         key.follows(errors, names::qualified_name);
         if key.is_empty() && operator.text() != "Exists" {
             let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.push(FieldError::invalid(&operator.path, operator.text(), detail));
+            errors.push(FieldError::invalid(&operator.path, operator.text(), detail).as_json());
         }
         if toleration.get("tolerationSeconds").is_set() && effect.text() != "NoExecute" {
             let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(FieldError::invalid(&effect.path, effect.text(), detail));
+            errors.push(FieldError::invalid(&effect.path, effect.text(), detail).as_json());
         }
         match operator.text() {
             "" | "Equal" => {
@@ -97,7 +97,7 @@ fn validate_node_requirement(at: &At<'_>, check_values: bool, errors: &mut Error
             errors.push(values.required("must be specified single value when `operator` is 'Lt' or 'Gt'"));
         }
         "Gt" | "Lt" => {}
-        other => errors.push(FieldError::invalid(&operator.path, other, NOT_AN_OPERATOR)),
+        other => errors.push(FieldError::invalid(&operator.path, other, NOT_AN_OPERATOR).as_json()),
     }
     at.get("key").follows_also_empty(errors, names::qualified_name);
     if check_values {
@@ -113,7 +113,7 @@ fn validate_node_field_requirement(at: &At<'_>, errors: &mut Errors) {
             errors.push(values.required(detail));
         }
         "In" | "NotIn" => {}
-        other => errors.push(FieldError::invalid(&operator.path, other, NOT_AN_OPERATOR)),
+        other => errors.push(FieldError::invalid(&operator.path, other, NOT_AN_OPERATOR).as_json()),
     }
     let key = at.get("key");
     if key.text() == "metadata.name" {

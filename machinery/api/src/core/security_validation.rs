@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use corten_meta::field::{FieldError, Path};
+use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
 use crate::check::{At, Errors, local_descending};
@@ -328,6 +329,6 @@ fn validate_apparmor_annotation(container: &str, profile: &str, path: &Path, spe
     }
     let known = ["", "runtime/default", "unconfined"].contains(&profile) || profile.starts_with("localhost/");
     if !known {
-        errors.push(FieldError::invalid(path, profile, format!("invalid AppArmor profile name: {profile:?}")));
+        errors.push(FieldError::invalid(path, profile, format!("invalid AppArmor profile name: {}", quote(profile))));
     }
 }

@@ -242,7 +242,7 @@ fn validate_policies(spec: &At<'_>, errors: &mut Errors) {
     if reachable {
         external.must_be_one_of(errors, POLICIES);
     } else if !external.is_empty() {
-        errors.push(external.invalid("may only be set for externally-accessible services"));
+        errors.push(external.invalid("may only be set for externally-accessible services").as_json());
     }
     let health = spec.get("healthCheckNodePort");
     let checked = needs_health_check(spec);
@@ -260,7 +260,7 @@ fn validate_policies(spec: &At<'_>, errors: &mut Errors) {
     }
     internal.one_of(errors, POLICIES);
     let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
-    spec.get("trafficDistribution").one_of(errors, &distributions);
+    spec.get("trafficDistribution").one_of_texts(errors, &distributions);
 }
 
 fn needs_health_check(spec: &At<'_>) -> bool {

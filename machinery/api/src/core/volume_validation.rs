@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use corten_meta::field::FieldError;
+use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
 use super::volume_source::{Holder, validate_source};
@@ -51,7 +52,8 @@ fn validate_volume(volume: &At<'_>, holder: Holder, pod: &str, errors: &mut Erro
     if source == Some("ephemeral") && !pod.is_empty() && !name.is_empty() {
         let claim = format!("{pod}-{}", name.text());
         let messages = names::dns1123_subdomain(&claim).into_iter();
-        errors
-            .extend(messages.map(|m| FieldError::invalid(&name.path, name.text(), format!("PVC name {claim:?}: {m}"))));
+        errors.extend(
+            messages.map(|m| FieldError::invalid(&name.path, name.text(), format!("PVC name {}: {m}", quote(&claim)))),
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! Warnings about the files of a pod's volumes: two that would stand in the same place, and sources that give none.
 
+use corten_meta::quote::quote;
+
 use crate::check::At;
 
 /// A file that a volume shows, and what it comes from where a volume has several sources.
@@ -10,7 +12,7 @@ struct File {
 
 impl File {
     fn shown(&self) -> String {
-        if self.source.is_empty() { format!("{:?}", self.path) } else { format!("{:?} ({})", self.path, self.source) }
+        if self.source.is_empty() { quote(&self.path) } else { format!("{} ({})", quote(&self.path), self.source) }
     }
 
     /// Whether the two are one, or one stands in a directory that the other would be.
@@ -32,7 +34,7 @@ pub(super) fn overlapping_files(volumes: &At<'_>, out: &mut Vec<String>) {
         let mut all = Vec::new();
         for source in volume.get("projected").get("sources").items() {
             if source.is_empty() {
-                out.push(format!("volume {name:?} (Projected) has no sources provided"));
+                out.push(format!("volume {} (Projected) has no sources provided", quote(name)));
             }
             all.extend(projected_files(&source));
         }
@@ -42,8 +44,8 @@ pub(super) fn overlapping_files(volumes: &At<'_>, out: &mut Vec<String>) {
 
 fn described(field: &str, name: &str) -> String {
     match field {
-        "configMap" => format!("ConfigMap {name:?}"),
-        "secret" => format!("Secret {name:?}"),
+        "configMap" => format!("ConfigMap {}", quote(name)),
+        "secret" => format!("Secret {}", quote(name)),
         _ => "DownwardAPI".to_string(),
     }
 }
@@ -71,7 +73,7 @@ fn overlaps(volume: &str, described: &str, files: Vec<File>, out: &mut Vec<Strin
     for (at, file) in files.iter().enumerate() {
         for other in files[..at].iter().filter(|other| file.overlaps(other)) {
             let (one, two) = (file.shown(), other.shown());
-            out.push(format!("volume {volume:?} ({described}): overlapping paths: {one} with {two}"));
+            out.push(format!("volume {} ({described}): overlapping paths: {one} with {two}", quote(volume)));
         }
     }
 }

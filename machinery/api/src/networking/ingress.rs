@@ -2,6 +2,7 @@
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
+use corten_meta::quote::quote;
 use jiff::Timestamp;
 
 use super::validation;
@@ -38,7 +39,7 @@ impl Behaviour for Ingress {
         const CLASS: &str = "kubernetes.io/ingress.class";
         let is_told = ingress.pointer("/metadata/annotations").is_some_and(|given| given.get(CLASS).is_some());
         let is_old = old.is_none() && is_told && crate::defaulting::absent(ingress, "/spec/ingressClassName");
-        let why = format!("annotation {CLASS:?} is deprecated, please use 'spec.ingressClassName' instead");
+        let why = format!("annotation {} is deprecated, please use 'spec.ingressClassName' instead", quote(CLASS));
         is_old.then_some(why).into_iter().collect()
     }
 

@@ -35,7 +35,10 @@ impl Behaviour for IngressClass {
         spec.get("parameters").when_object(&mut errors, |parameters, e| {
             validate_reference(parameters, e);
             let (scope, namespace) = (parameters.get("scope"), parameters.get("namespace"));
-            scope.must_be_set_to_one_of(e, &["Cluster", "Namespace"]);
+            if !scope.is_set() {
+                e.push(scope.required(""));
+            }
+            scope.one_of_texts(e, &["Cluster", "Namespace"]);
             match (scope.text(), namespace.is_set()) {
                 ("Namespace", false) => e.push(namespace.required("`parameters.scope` is set to 'Namespace'")),
                 ("Namespace", true) => namespace.follows_also_empty(e, names::dns1123_label),

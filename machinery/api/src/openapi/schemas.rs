@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use serde_json::{Map, json};
 
 use super::Describe;
@@ -109,7 +110,7 @@ fn field_schema(field: &Field, description: Option<&str>) -> Value {
         // Of a list or a map, it is the items that have these values.
         let is_single = !matches!(field.kind, FieldType::List(_) | FieldType::Map(_));
         let values = field.values.iter().filter(|_| is_single);
-        let values: String = values.map(|value| format!("\n - `{value:?}`")).collect();
+        let values: String = values.map(|value| format!("\n - `{}`", quote(value))).collect();
         let listed = if values.is_empty() { values } else { format!("\n\nPossible enum values:{values}") };
         out["description"] = format!("{text}{listed}").into();
     }

@@ -65,10 +65,10 @@ pub(super) fn validate_binding(object: &Value, kinds: &[&str]) -> Vec<FieldError
     let (group, kind, name) =
         (text(object, "/roleRef/apiGroup"), text(object, "/roleRef/kind"), text(object, "/roleRef/name"));
     if group != GROUP {
-        errors.push(FieldError::not_supported(&role.child("apiGroup"), group, &[GROUP]));
+        errors.push(FieldError::not_supported(&role.child("apiGroup"), group, &[GROUP]).as_text());
     }
     if !kinds.contains(&kind) {
-        errors.push(FieldError::not_supported(&role.child("kind"), kind, kinds));
+        errors.push(FieldError::not_supported(&role.child("kind"), kind, kinds).as_text());
     }
     if name.is_empty() {
         errors.push(FieldError::required(&role.child("name"), ""));
@@ -94,7 +94,7 @@ fn validate_subject(subject: &Value, namespaced: bool, path: &Path) -> Vec<Field
                 errors.extend(invalid_each(&path.child("name"), name, names::dns1123_subdomain(name)));
             }
             if !group.is_empty() {
-                errors.push(FieldError::not_supported(&path.child("apiGroup"), group, &[""]));
+                errors.push(FieldError::not_supported(&path.child("apiGroup"), group, &[""]).as_text());
             }
             if !namespaced && text(subject, "/namespace").is_empty() {
                 errors.push(FieldError::required(&path.child("namespace"), ""));
@@ -102,12 +102,12 @@ fn validate_subject(subject: &Value, namespaced: bool, path: &Path) -> Vec<Field
         }
         "User" | "Group" => {
             if group != GROUP {
-                errors.push(FieldError::not_supported(&path.child("apiGroup"), group, &[GROUP]));
+                errors.push(FieldError::not_supported(&path.child("apiGroup"), group, &[GROUP]).as_text());
             }
         }
         other => {
             let kinds = ["ServiceAccount", "User", "Group"];
-            errors.push(FieldError::not_supported(&path.child("kind"), other, &kinds));
+            errors.push(FieldError::not_supported(&path.child("kind"), other, &kinds).as_text());
         }
     }
     errors

@@ -2,6 +2,7 @@
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
+use corten_meta::quote::quote;
 use jiff::Timestamp;
 
 use super::slice_validation::validate_slice;
@@ -35,7 +36,8 @@ impl Behaviour for ResourceSlice {
 
     fn warnings(&self, slice: &Value, _old: Option<&Value>) -> Vec<String> {
         let driver = crate::cells::text(slice, "/spec/driver");
-        let why = format!("spec.driver: driver names should be lowercase; {driver:?} contains uppercase characters");
+        let why =
+            format!("spec.driver: driver names should be lowercase; {} contains uppercase characters", quote(driver));
         (driver != driver.to_lowercase()).then_some(why).into_iter().collect()
     }
 

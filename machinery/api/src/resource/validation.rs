@@ -192,7 +192,7 @@ fn validate_raw(raw: &At<'_>, max: usize, errors: &mut Errors) {
 fn validate_fully_qualified(at: &At<'_>, errors: &mut Errors) {
     validate_qualified(at.text(), at, errors);
     if !at.text().contains('/') {
-        errors.push(at.invalid("a fully qualified name must be a domain and a name separated by a slash"));
+        errors.push(at.invalid("a fully qualified name must be a domain and a name separated by a slash").as_json());
     }
 }
 

@@ -3,6 +3,7 @@
 //! Type errors are worded as upstream's decoder words them, because people search for these texts.
 //! Unlike upstream's decoder this one never stops at the first error; the caller decides what to show.
 
+use corten_meta::quote::quote;
 use corten_meta::{Quantity, Value};
 
 use super::{FieldType, Type, schema};
@@ -35,7 +36,7 @@ impl FieldReport {
         }
         let texts = ordered(told.iter().map(|(place, _)| field_of(place).to_owned()).collect());
         let first = |told: &[(&'_ str, &'_ str)]| {
-            let is_at = |text: &str, place: &str| text.ends_with(&format!("{:?}", field_of(place)));
+            let is_at = |text: &str, place: &str| text.ends_with(&quote(field_of(place)));
             texts.iter().find_map(|text| told.iter().position(|(place, _)| is_at(text, place)))
         };
         let (place, error) = told[first(&told).unwrap_or(0)];

@@ -1,6 +1,7 @@
 //! Where a merge is: the type of the map whose entries are being merged, in the words of upstream's structs.
 
 use corten_meta::Value;
+use corten_meta::quote::quote;
 
 use super::error;
 use crate::Error;
@@ -74,7 +75,7 @@ impl<'a> Place<'a> {
         let folded = || t.declared().find(|field| field.name.eq_ignore_ascii_case(key));
         t.field(key).or_else(folded).ok_or_else(|| {
             let name = t.short_name();
-            error(format!("unable to find api field in struct {name} for the json field {key:?}"))
+            error(format!("unable to find api field in struct {name} for the json field {}", quote(key)))
         })
     }
 

@@ -319,3 +319,36 @@ fn causes_stand_in_upstreams_order_and_number() {
         ],
     )]);
 }
+
+/// A text that has a type of its own upstream is shown as JSON, which escapes what could be HTML; a plain one is quoted.
+#[test]
+fn texts_are_shown_by_their_type() {
+    let service = json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"port": 80}]}});
+    Subject::new("", "services", service).creates(&[
+        (
+            "/spec/externalTrafficPolicy",
+            json!(">"),
+            &[r#"spec.externalTrafficPolicy: Invalid value: "\u003e": may only be set for externally-accessible services"#],
+        ),
+        (
+            "/spec/trafficDistribution",
+            json!(">"),
+            &[
+                r#"spec.trafficDistribution: Unsupported value: ">": supported values: "PreferClose", "PreferSameZone", "PreferSameNode""#,
+            ],
+        ),
+    ]);
+    let volume = json!({"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/v"}}});
+    let affinity = |operator| {
+        let expression = json!({"key": "k", "operator": operator, "values": ["1"]});
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}})
+    };
+    Subject::new("", "persistentvolumes", volume).creates(&[(
+        "/spec/nodeAffinity",
+        affinity(">"),
+        &[
+            r#"spec.nodeAffinity.required.nodeSelectorTerms[0].matchExpressions[0].operator: Invalid value: "\u003e": not a valid selector operator"#,
+        ],
+    )]);
+}

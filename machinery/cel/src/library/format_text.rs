@@ -1,5 +1,7 @@
 //! `string.format`: a text with places for values, as `printf` has them.
 
+use corten_meta::quote::quote;
+
 use super::go_text::format_double;
 use super::time::{format_duration, format_timestamp};
 use super::{no_overload, text};
@@ -106,7 +108,7 @@ fn place(
             };
             out.push_str(&if verb == 'X' { text.to_uppercase() } else { text });
         }
-        (verb, _) => return Err(wrong(&format!("unrecognized formatting clause {:?}", verb.to_string()))),
+        (verb, _) => return Err(wrong(&format!("unrecognized formatting clause {}", quote(&verb.to_string())))),
     }
     meter.work(1 + out.len() as u64 / 64)
 }

@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use corten_meta::names;
+use corten_meta::quote::quote;
 
 use super::url::Url;
 use super::{own, text};
@@ -107,7 +108,7 @@ impl Format {
             "labelValue" => names::label_value(text),
             "uri" => match Url::parse(text) {
                 Ok(_) => Vec::new(),
-                Err(why) => vec![format!("parse {text:?}: {why}")],
+                Err(why) => vec![format!("parse {}: {why}", quote(text))],
             },
             "uuid" => unless(is_uuid(text), "does not match the UUID format"),
             "byte" => unless(crate::value::base64(text).is_some(), "invalid base64"),

@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::net::IpAddr;
 
+use corten_meta::quote::quote;
+
 use super::{no_overload, own, text};
 use crate::declare::Line;
 use crate::error::Error;
@@ -138,14 +140,15 @@ fn parse_ip(text: &str) -> Result<IpAddr, Error> {
     let (address, zone) = text.split_once('%').map_or((text, false), |(address, _)| (address, true));
     let Ok(ip) = address.parse::<IpAddr>() else {
         return Err(Error::failed(format!(
-            "IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"
+            "IP Address {text} parse error during conversion from string: ParseAddr({text}): unable to parse IP",
+            text = quote(text)
         )));
     };
     if zone {
-        return Err(Error::failed(format!("IP address {text:?} with zone value is not allowed")));
+        return Err(Error::failed(format!("IP address {} with zone value is not allowed", quote(text))));
     }
     if is_mapped(ip) {
-        return Err(Error::failed(format!("IPv4-mapped IPv6 address {text:?} is not allowed")));
+        return Err(Error::failed(format!("IPv4-mapped IPv6 address {} is not allowed", quote(text))));
     }
     Ok(ip)
 }
@@ -161,7 +164,7 @@ fn cidr_of(text: &str) -> Result<Cidr, Error> {
 
 fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let wrong = |why: &str| {
-        format!("network address parse error during conversion from string: netip.ParsePrefix({text:?}): {why}")
+        format!("network address parse error during conversion from string: netip.ParsePrefix({}): {why}", quote(text))
     };
     let (address, bits) = text.rsplit_once('/').ok_or_else(|| wrong("no '/'"))?;
     let ip: IpAddr = address.parse().map_err(|_| wrong("ParseAddr: unable to parse IP"))?;
@@ -170,7 +173,7 @@ fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let bits: u8 =
         bits.parse().ok().filter(|bits| *bits <= most && !leading_zero).ok_or_else(|| wrong("bad bits after slash"))?;
     if is_mapped(ip) {
-        return Err(format!("IPv4-mapped IPv6 address {text:?} is not allowed"));
+        return Err(format!("IPv4-mapped IPv6 address {} is not allowed", quote(text)));
     }
     Ok(Cidr { address: ip, bits })
 }

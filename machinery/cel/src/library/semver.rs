@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::cmp::Ordering;
 
+use corten_meta::quote::quote;
+
 use super::{no_overload, own, text};
 use crate::declare::Line;
 use crate::error::Error;
@@ -74,7 +76,7 @@ impl Semver {
         let has_pre = rest.contains('-');
         let pre = if has_pre { pre.split('.').map(part).collect::<Result<_, _>>()? } else { Vec::new() };
         if text.contains('+') && build.split('.').any(|part| !is_word(part)) {
-            return Err(format!("Invalid character(s) found in build meta data {build:?}"));
+            return Err(format!("Invalid character(s) found in build meta data {}", quote(build)));
         }
         Ok(Semver { numbers, pre, build: build.to_owned() })
     }
@@ -86,12 +88,12 @@ fn is_word(text: &str) -> bool {
 
 fn number(text: &str, name: &str) -> Result<u64, String> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("Invalid character(s) found in {} number {text:?}", name.to_lowercase()));
+        return Err(format!("Invalid character(s) found in {} number {text}", name.to_lowercase(), text = quote(text)));
     }
     if text.len() > 1 && text.starts_with('0') {
-        return Err(format!("{name} number must not contain leading zeroes {text:?}"));
+        return Err(format!("{name} number must not contain leading zeroes {}", quote(text)));
     }
-    text.parse().map_err(|_| format!("strconv.ParseUint: parsing {text:?}: value out of range"))
+    text.parse().map_err(|_| format!("strconv.ParseUint: parsing {}: value out of range", quote(text)))
 }
 
 fn part(text: &str) -> Result<Part, String> {
@@ -100,14 +102,14 @@ fn part(text: &str) -> Result<Part, String> {
     }
     if text.bytes().all(|b| b.is_ascii_digit()) {
         if text.len() > 1 && text.starts_with('0') {
-            return Err(format!("Numeric PreRelease version must not contain leading zeroes {text:?}"));
+            return Err(format!("Numeric PreRelease version must not contain leading zeroes {}", quote(text)));
         }
         return text.parse().map(Part::Number).map_err(|error| error.to_string());
     }
     if is_word(text) {
         Ok(Part::Word(text.to_owned()))
     } else {
-        Err(format!("Invalid character(s) found in prerelease {text:?}"))
+        Err(format!("Invalid character(s) found in prerelease {}", quote(text)))
     }
 }
 

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use corten_meta::quote::quote;
+
 use super::{own, text};
 use crate::declare::Line;
 use crate::error::Error;
@@ -13,10 +15,7 @@ pub const TABLE: &[Line] = &[
     ("string_to_url", "url(string) -> URL", |_, a| {
         let text = text(a, 0)?;
         let url = Url::parse(text).map_err(|why| {
-            Error::failed(format!(
-                "URL parse error during conversion from string: parse {text:?}: {why}",
-                text = &**text
-            ))
+            Error::failed(format!("URL parse error during conversion from string: parse {}: {why}", quote(&**text)))
         })?;
         Ok(Value::opaque(url))
     }),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use corten_meta::quote::quote;
 use corten_meta::time;
 use serde_json::Value as Json;
 
@@ -71,18 +72,19 @@ fn formatted<'a>(text: &'a str, shape: &Shape) -> Result<Value<'a>, Error> {
     match shape {
         Shape::Duration => parse_duration(text)
             .map(Value::Duration)
-            .ok_or_else(|| Error::failed(format!("Invalid duration {text}: time: invalid duration {text:?}"))),
+            .ok_or_else(|| Error::failed(format!("Invalid duration {text}: time: invalid duration {}", quote(text)))),
         Shape::Date => {
             let day = text
                 .parse::<jiff::civil::Date>()
                 .ok()
                 .and_then(|day| day.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp()));
-            day.map(Value::Timestamp)
-                .ok_or_else(|| Error::failed(format!("Invalid date formatted string {text}: cannot parse {text:?}")))
+            day.map(Value::Timestamp).ok_or_else(|| {
+                Error::failed(format!("Invalid date formatted string {text}: cannot parse {}", quote(text)))
+            })
         }
-        Shape::Timestamp => time::parse(text)
-            .map(Value::Timestamp)
-            .map_err(|_| Error::failed(format!("Invalid date-time formatted string {text}: cannot parse {text:?}"))),
+        Shape::Timestamp => time::parse(text).map(Value::Timestamp).map_err(|_| {
+            Error::failed(format!("Invalid date-time formatted string {text}: cannot parse {}", quote(text)))
+        }),
         _ => base64(text)
             .map(|bytes| Value::Bytes(bytes.into()))
             .ok_or_else(|| Error::failed(format!("Invalid byte formatted string {text}: illegal base64 data"))),

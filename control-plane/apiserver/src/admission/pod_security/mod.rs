@@ -10,6 +10,7 @@ mod restricted;
 
 use std::collections::{BTreeMap, HashSet};
 
+use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use futures::future::BoxFuture;
 
@@ -193,7 +194,8 @@ fn warnings(namespace: &str, asked: LevelVersion, pods: Vec<std::sync::Arc<Objec
     }
     if !broken.is_empty() {
         said.push(format!(
-            "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{asked}\""
+            "existing pods in namespace {} violate the new PodSecurity enforce level \"{asked}\"",
+            quote(namespace)
         ));
     }
     let mut each: Vec<String> = broken
@@ -248,7 +250,7 @@ pub fn violation(bad: bool, reason: &str, detail: impl FnOnce() -> String) -> Op
 
 /// `"a", "b"`.
 pub fn quoted<T: AsRef<str>>(words: &[T]) -> String {
-    words.iter().map(|word| format!("{:?}", word.as_ref())).collect::<Vec<_>>().join(", ")
+    words.iter().map(quote).collect::<Vec<_>>().join(", ")
 }
 
 /// `container "a"` or `containers "a", "b"`.

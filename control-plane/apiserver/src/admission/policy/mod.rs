@@ -22,6 +22,7 @@ pub use status::run as follow_policies;
 pub use validating::ValidatingAdmissionPolicy;
 
 use corten_cel::{MATCH_CONDITIONS_BUDGET, Value as Cel};
+use corten_meta::quote::quote;
 
 use self::definition::Policy;
 use self::scope::Scope;
@@ -45,7 +46,7 @@ fn conditions_hold(policy: &Policy, scope: &Scope<'_>) -> Result<bool, String> {
             Ok(Cel::Bool(true)) => {}
             // One that does not hold decides, whatever went wrong with others.
             Ok(_) => return Ok(false),
-            Err(error) => failed = failed.or(Some(format!("matchCondition {name:?}: {error}"))),
+            Err(error) => failed = failed.or(Some(format!("matchCondition {}: {error}", quote(name)))),
         }
     }
     failed.map_or(Ok(true), Err)

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use corten_cel::value::Fields;
 use corten_cel::{Activation, Env, Error, Program, Type, Value as Cel};
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::definition::compile;
@@ -126,11 +127,11 @@ impl<'a> Fields<'a> for Scope<'a> {
             Ok(program) => {
                 let outcome = evaluating(|| program.eval(self));
                 inner.cost.set(inner.cost.get().saturating_add(outcome.cost));
-                outcome
-                    .value
-                    .map_err(|error| Error::failed(format!("composited variable {name:?} fails to evaluate: {error}")))
+                outcome.value.map_err(|error| {
+                    Error::failed(format!("composited variable {} fails to evaluate: {error}", quote(name)))
+                })
             }
-            Err(error) => Err(Error::failed(format!("composited variable {name:?} fails to compile: {error}"))),
+            Err(error) => Err(Error::failed(format!("composited variable {} fails to compile: {error}", quote(name)))),
         };
         inner.found.borrow_mut().insert(name.to_owned(), value.clone());
         value.map(Some)

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use corten_cel::{RUNTIME_BUDGET, Value as Cel};
 use corten_meta::Status;
+use corten_meta::quote::quote;
 use corten_meta::status::Cause;
 use futures::future::BoxFuture;
 use serde_json::json;
@@ -237,7 +238,7 @@ fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Ju
                 judgement.annotations.push((key.clone(), shortened(value.trim())));
             }
             Ok(_) => {}
-            Err(error) => fail(&mut judgement, 0, format!("audit annotation {key:?}: {error}")),
+            Err(error) => fail(&mut judgement, 0, format!("audit annotation {}: {error}", quote(key))),
         }
     }
     judgement

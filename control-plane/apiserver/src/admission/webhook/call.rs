@@ -1,5 +1,6 @@
 //! One call of one webhook: show it the write, send the review, read the answer.
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
@@ -28,7 +29,7 @@ const MAX_ANSWER: usize = 8 * 1024 * 1024;
 pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: bool) -> Result<Response, Failure> {
     let hook = invocation.hook;
     if a.dry_run && !hook.dry_run {
-        let message = format!("admission webhook {:?} does not support dry run", hook.name);
+        let message = format!("admission webhook {} does not support dry run", quote(&hook.name));
         return Err(Failure::Refused(Status::bad_request(message)));
     }
     let Some(version) = hook.review_version else {

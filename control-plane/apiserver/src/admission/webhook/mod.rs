@@ -15,6 +15,7 @@ mod review;
 
 use std::time::Instant;
 
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, Status, Value};
 use futures::future::{BoxFuture, join_all};
 
@@ -120,8 +121,8 @@ async fn ask(a: &Attributes<'_>, invocation: &Invocation<'_>) -> Result<Option<V
                 return Ok(None);
             }
             Err(Failure::Refused(Status::internal(format!(
-                "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
-                invocation.hook.name
+                "admission webhook {} attempted to modify the object, which is not supported for this operation",
+                quote(&invocation.hook.name)
             ))))
         }
         patch => Ok(patch),
@@ -215,5 +216,5 @@ fn count(a: &Attributes<'_>, hook: &Webhook, step: &str, began: Instant, failure
 }
 
 fn failed(hook: &Webhook, why: &str) -> Status {
-    Status::internal(format!("failed calling webhook {:?}: {why}", hook.name))
+    Status::internal(format!("failed calling webhook {}: {why}", quote(&hook.name)))
 }

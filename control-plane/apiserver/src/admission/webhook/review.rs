@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::Engine;
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
@@ -64,7 +65,7 @@ pub fn response(bytes: &[u8], version: &str, uid: &str, mutating: bool) -> Resul
     if version == "v1" {
         let given = text(response, "uid");
         if given != uid {
-            return Err(format!("expected response.uid={uid:?}, got {given:?}"));
+            return Err(format!("expected response.uid={}, got {}", quote(uid), quote(&given)));
         }
         let (api_version, kind) = (text(&review, "apiVersion"), text(&review, "kind"));
         if api_version != "admission.k8s.io/v1" || kind != "AdmissionReview" {
@@ -103,7 +104,7 @@ fn patch(response: &Value, patch_type: Option<&str>) -> Result<Value, String> {
     let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|e| undecodable(&e))?;
     match patch_type {
         None | Some("JSONPatch") => {}
-        Some(other) => return Err(format!("unsupported patch type {other:?}")),
+        Some(other) => return Err(format!("unsupported patch type {}", quote(other))),
     }
     let patch: Value = serde_json::from_slice(&bytes).map_err(|e| undecodable(&e))?;
     if patch.is_array() { Ok(patch) } else { Err(undecodable(&"it is no list of operations")) }
@@ -111,7 +112,7 @@ fn patch(response: &Value, patch_type: Option<&str>) -> Result<Value, String> {
 
 /// The answer to a client whose write a webhook refused.
 pub fn denied(webhook: &str, result: &Value) -> Status {
-    let by = format!("admission webhook {webhook:?} denied the request");
+    let by = format!("admission webhook {} denied the request", quote(webhook));
     let text = |key: &str| result[key].as_str().unwrap_or_default();
     let message = match (text("message"), text("reason")) {
         ("", "") => format!("{by} without explanation"),

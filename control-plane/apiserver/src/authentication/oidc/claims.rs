@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use corten_cel::value::to_json;
 use corten_cel::{Env, Program, Type, Value as Cel};
 use corten_meta::Value;
+use corten_meta::quote::{quote, quote_list};
 
 use super::configuration::{Issuer, Mapping, Rule};
 use crate::authentication::User;
@@ -83,7 +84,8 @@ fn check_audience(issuer: &Issuer, claims: &Value) -> Result<(), String> {
     if issuer.audiences.iter().any(|audience| carried.contains(&audience.as_str())) {
         return Ok(());
     }
-    Err(format!("oidc: expected audience in {:?} got {carried:?}", issuer.audiences))
+    let (wanted, carried) = (quote_list(&issuer.audiences), quote_list(&carried));
+    Err(format!("oidc: expected audience in {wanted} got {carried}"))
 }
 
 fn check_required(issuer: &Issuer, claims: &Value) -> Result<(), String> {
@@ -132,14 +134,15 @@ fn username(mapping: &Mapping, claims: &Value) -> Result<String, String> {
             return Ok(name.to_owned());
         }
     };
-    let name =
-        claims[claim].as_str().ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
+    let name = claims[claim]
+        .as_str()
+        .ok_or_else(|| format!("oidc: parse username claims {}: claim not present", quote(claim)))?;
     // An address that its owner never confirmed is anybody's.
     if claim == "email" && claims.get("email_verified").is_some_and(|verified| *verified != true) {
         return Err("oidc: email not verified".to_owned());
     }
     if name.is_empty() {
-        return Err(format!("oidc: parse username claims {claim:?}: claim is empty"));
+        return Err(format!("oidc: parse username claims {}: claim is empty", quote(claim)));
     }
     Ok(format!("{prefix}{name}"))
 }
@@ -150,9 +153,9 @@ fn groups(mapping: &Mapping, claims: &Value) -> Result<Vec<String>, String> {
             let names = match &claims[claim.as_str()] {
                 Value::Null => Vec::new(),
                 value @ (Value::String(_) | Value::Array(_)) => {
-                    texts(value).map_err(|e| format!("oidc: parse groups claim {claim:?}: {e}"))?
+                    texts(value).map_err(|e| format!("oidc: parse groups claim {}: {e}", quote(claim)))?
                 }
-                _ => return Err(format!("oidc: parse groups claim {claim:?}: unsupported type")),
+                _ => return Err(format!("oidc: parse groups claim {}: unsupported type", quote(claim))),
             };
             Ok(names.into_iter().map(|name| format!("{prefix}{name}")).collect())
         }
@@ -167,7 +170,7 @@ fn uid(mapping: &Mapping, claims: &Value) -> Result<String, String> {
     match mapping {
         Mapping::Claim { claim, .. } => {
             let uid = claims[claim.as_str()].as_str();
-            Ok(uid.ok_or_else(|| format!("oidc: parse uid claim {claim:?}: it is no text"))?.to_owned())
+            Ok(uid.ok_or_else(|| format!("oidc: parse uid claim {}: it is no text", quote(claim)))?.to_owned())
         }
         Mapping::Expression(program) => {
             let failed = |e: &str| format!("oidc: error evaluating uid claim expression: {e}");

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use corten_meta::Value;
+use corten_meta::quote::quote;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -143,8 +144,9 @@ impl Known {
         let said = document["issuer"].as_str().unwrap_or_default();
         if said != self.issuer.url {
             return Err(format!(
-                "oidc: issuer did not match the issuer returned by provider, expected {:?} got {said:?}",
-                self.issuer.url
+                "oidc: issuer did not match the issuer returned by provider, expected {} got {said}",
+                quote(&self.issuer.url),
+                said = quote(said)
             ));
         }
         let at = document["jwks_uri"].as_str().ok_or("the discovery document has no jwks_uri")?;

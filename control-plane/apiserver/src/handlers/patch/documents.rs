@@ -1,5 +1,6 @@
 //! Reads the document of a patch, in the words of upstream for each form of patch. Pure.
 
+use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
 use super::Form;
@@ -18,7 +19,7 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<(Value, 
         (Form::Merge, false) => Status::bad_request("Invalid JSON Patch"),
     };
     let decoded = decoded.map_err(refuse)?;
-    let duplicates = decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+    let duplicates = decoded.duplicates.iter().map(|path| format!("duplicate field {}", quote(path)));
     let mut value = decoded.value;
     if form == Form::Json {
         // An operation that is null has nothing in it.

@@ -5,6 +5,7 @@ mod documents;
 pub use documents::kind_of;
 
 use corten_meta::go::printed;
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, GroupResource, Path, Status, Value};
 
 use super::Target;
@@ -154,7 +155,7 @@ impl Patch {
             None => refuse(&corten_api::schema::written(expected.schema, object, &self.touched()), why),
         };
         let complaints = |paths: Vec<String>| {
-            let mut unknown: Vec<String> = paths.iter().map(|path| format!("unknown field {path:?}")).collect();
+            let mut unknown: Vec<String> = paths.iter().map(|path| format!("unknown field {}", quote(path))).collect();
             if self.form == Form::Strategic {
                 unknown.sort_unstable();
             }
