@@ -1,5 +1,6 @@
 //! Field paths and field errors: what validation says about one field, in upstream's words.
 
+use crate::go::float;
 use crate::quote::quote;
 use serde_json::Value;
 use std::fmt;
@@ -181,6 +182,9 @@ impl FieldError {
             match (&self.printed, &self.value) {
                 (Some(printed), _) => text.push_str(printed),
                 (None, Value::String(value)) if self.kind != ErrorKind::NotSupported => text.push_str(&quote(value)),
+                (None, Value::Number(n)) if n.as_i64().is_none() => {
+                    text.push_str(&float(n.as_f64().unwrap_or_default()));
+                }
                 (None, other) => text.push_str(&shown(other)),
             }
         }
@@ -259,6 +263,9 @@ mod tests {
             (FieldError::required(&p, "must be set"), "spec.x: Required value: must be set"),
             (FieldError::invalid(&p, "a\"b", "bad"), r#"spec.x: Invalid value: "a\"b": bad"#),
             (FieldError::invalid(&p, 1.0, "bad"), "spec.x: Invalid value: 1: bad"),
+            (FieldError::invalid(&p, 1e10, "bad"), "spec.x: Invalid value: 1e+10: bad"),
+            (FieldError::invalid(&p, 0.00001, "bad"), "spec.x: Invalid value: 1e-05: bad"),
+            (FieldError::invalid(&p, u64::MAX, "bad"), "spec.x: Invalid value: 1.8446744073709552e+19: bad"),
             (FieldError::invalid(&p, json!({"a": [1]}), "bad"), r#"spec.x: Invalid value: {"a":[1]}: bad"#),
             (FieldError::invalid(&p, Value::Null, "bad"), "spec.x: Invalid value: null: bad"),
             (

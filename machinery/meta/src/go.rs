@@ -296,6 +296,25 @@ fn quote_time(text: &str) -> String {
     out + "\""
 }
 
+/// A float in the fewest digits that read back the same, with an exponent where it is far from one: `1.5`, `1e+06`.
+pub fn float(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    // When no precision is asked for, Go chooses between the two forms as if six digits had been.
+    if (-4..6).contains(&exponent) {
+        return format!("{number}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
 /// A number without sign, or the error of `strconv.ParseUint`.
 pub fn parse_uint(text: &str) -> Result<u64, String> {
     let failed = |why: &str| Err(format!("strconv.ParseUint: parsing {}: {why}", quote(text)));
@@ -355,6 +374,25 @@ pub fn printed(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn floats_are_written_as_upstream_writes_them() {
+        for (number, wanted) in [
+            (0.0, "0"),
+            (3.0, "3"),
+            (-0.5, "-0.5"),
+            (100_000.5, "100000.5"),
+            (123_456.0, "123456"),
+            (1e6, "1e+06"),
+            (123_456_789.5, "1.234567895e+08"),
+            (1e21, "1e+21"),
+            (1e-4, "0.0001"),
+            (1e-5, "1e-05"),
+            (1e300, "1e+300"),
+        ] {
+            assert_eq!(float(number), wanted);
+        }
+    }
 
     #[test]
     fn numbers_without_sign() {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::json_path::JsonPath;
 use super::rules::Rules;
-use super::{embedded, lists, numbers, scale, schema, validation};
+use super::{embedded, lists, scale, schema, validation};
 
 /// The time that stands for none.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
@@ -82,7 +82,7 @@ fn printed(value: &Value) -> String {
     match value {
         Value::Null => "<no value>".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Number(n) if n.as_i64().is_none() => numbers::float(n.as_f64().unwrap_or_default()),
+        Value::Number(n) if n.as_i64().is_none() => corten_meta::go::float(n.as_f64().unwrap_or_default()),
         // Inside a text, JSON is written so that it can stand in a web page.
         other => other.to_string().replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e"),
     }

@@ -1,8 +1,8 @@
 //! `string.format`: a text with places for values, as `printf` has them.
 
+use corten_meta::go::float;
 use corten_meta::quote::quote;
 
-use super::go_text::format_double;
 use super::time::{format_duration, format_timestamp};
 use super::{no_overload, text};
 use crate::declare::Line;
@@ -162,7 +162,7 @@ fn show(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Er
         Value::Null => out.push_str("null"),
         Value::Int(n) => out.push_str(&n.to_string()),
         Value::Uint(n) => out.push_str(&n.to_string()),
-        Value::Double(n) if n.is_finite() => out.push_str(&format_double(*n)),
+        Value::Double(n) if n.is_finite() => out.push_str(&float(*n)),
         Value::Double(n) => out.push_str(&not_finite(*n)),
         Value::Bytes(bytes) => out.push_str(&String::from_utf8_lossy(bytes)),
         Value::Timestamp(at) => out.push_str(&format_timestamp(*at)),

@@ -4,7 +4,6 @@
 pub mod authorizer;
 mod format_text;
 pub mod formats;
-pub mod go_text;
 mod ip;
 mod json_patch;
 mod lists;

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use super::go_text::format_double;
+use corten_meta::go::float;
+
 use super::time::{format_duration, format_timestamp, parse_duration};
 use super::{no_overload, regex, text};
 use crate::declare::Line;
@@ -457,7 +458,7 @@ fn to_string<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
         Value::Bool(b) => Ok(Value::text(b.to_string())),
         Value::Int(n) => Ok(Value::text(n.to_string())),
         Value::Uint(n) => Ok(Value::text(n.to_string())),
-        Value::Double(n) => Ok(Value::text(format_double(*n))),
+        Value::Double(n) => Ok(Value::text(float(*n))),
         Value::Bytes(bytes) => std::str::from_utf8(bytes)
             .map(Value::text)
             .map_err(|_| Error::failed("invalid UTF-8 in bytes, cannot convert to string")),
