@@ -133,6 +133,8 @@ impl Checker<'_> {
         // These are names of conversions, not of types.
         let is_type = !matches!(name, "timestamp" | "duration" | "dyn");
         let Some(found) = Type::by_name(name).filter(|_| is_type) else { return false };
+        // The type of types is a type of nothing in particular.
+        let found = if name == "type" { Type::Opaque(name.into(), Vec::new()) } else { found };
         self.set(expr, Type::Type(Arc::new(found)));
         self.notes.type_names.insert(expr.id, name.into());
         true
@@ -286,7 +288,7 @@ impl Checker<'_> {
         for arg in args {
             let found = self.get(arg);
             if !self.types.is_assignable(&found, &Type::Bool) {
-                self.report(arg, format!("expected type 'bool' but found '{}'", self.types.resolve(&found, true)));
+                self.report(arg, format!("expected type 'bool' but found '{found}'"));
                 good = false;
             }
         }

@@ -100,8 +100,13 @@ impl Lexer {
         if c.is_ascii_digit() || (c == '.' && self.peek(1).is_ascii_digit()) {
             return self.number();
         }
-        if let Some(token) = self.quoted()? {
-            return Ok(token);
+        let start = self.at;
+        match self.quoted() {
+            Ok(Some(token)) => return Ok(token),
+            Ok(None) => {}
+            // The letters before quotes that do not end are a name.
+            Err(issue) if c.is_ascii_alphabetic() && issue.message.contains("token recognition") => self.at = start,
+            Err(issue) => return Err(issue),
         }
         if c.is_ascii_alphabetic() || c == '_' {
             let start = self.at;

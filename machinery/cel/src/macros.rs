@@ -80,7 +80,8 @@ pub fn call(
 fn has(nodes: &mut Nodes, offset: u32, mut args: Vec<Expr>) -> Result<Expr, Issue> {
     let arg = args.remove(0);
     match arg.kind {
-        ExprKind::Select { operand, field, test: false } => {
+        // What has been asked for may be asked for again.
+        ExprKind::Select { operand, field, .. } => {
             Ok(nodes.make(offset, ExprKind::Select { operand, field, test: true }))
         }
         _ => Err(Issue { offset: Some(arg.offset), message: "invalid argument to has() macro".to_owned() }),

@@ -85,6 +85,7 @@ fn objects_are_seen_as_their_schema_says() {
         "self.name == 'web' && self.count == 3 && self.ratio == 2.0 && type(self.ratio) == double",
         "self.metadata.name == 'thing' && self.kind == 'Thing'",
         "has(self.name) && !has(self.metadata.generateName) && has(self.labels.app) && !has(self.labels.none)",
+        "has(has(self.name))",
         "self.a__dot__b__dash__c == 'escaped' && self.__namespace__ == 'ns'",
         "type(self.port) == string && self.port == 'http'",
         "self.at.getFullYear() == 2026 && self.at.getMonth() == 0 && self.at.getDate() == 2 && self.at.getHours('+01:00') == 4",
@@ -241,6 +242,14 @@ fn what_does_not_compile_says_where() {
             "self.count && true",
             "ERROR: <input>:1:5: expected type 'bool' but found 'int'\n | self.count && true\n | ....^",
         ),
+        // A type that was not found out is told by its number.
+        (
+            "[] || {}",
+            "ERROR: <input>:1:1: expected type 'bool' but found 'list(_var0)'\n | [] || {}\n | ^\nERROR: <input>:1:7: expected type 'bool' but found 'map(_var1, _var2)'\n | [] || {}\n | ......^",
+        ),
+        // What has no end begins at the quote; the letters before it are a name.
+        ("b'ab", "ERROR: <input>:1:2: Syntax error: token recognition error at: ''ab'\n | b'ab\n | .^"),
+        ("type && true", "ERROR: <input>:1:1: expected type 'bool' but found 'type(type)'\n | type && true\n | ^"),
         (
             "self.count.all(x, x)",
             "ERROR: <input>:1:5: expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)\n | self.count.all(x, x)\n | ....^",

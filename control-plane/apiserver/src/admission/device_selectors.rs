@@ -69,7 +69,9 @@ fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) 
 fn error(env: &Env, path: &Path, text: &str) -> Option<FieldError> {
     let detail = match corten_cel::device::compile(env, text).err()? {
         CompileError::Issues(issues) => format!("compilation failed: {issues}"),
-        CompileError::Instantiation(error) => format!("program instantiation failed: {error}"),
+        CompileError::Instantiation(error) => {
+            return Some(FieldError::internal(path, format!("program instantiation failed: {error}")));
+        }
         CompileError::Output(wanted, found) => format!("{wanted} or the unknown type, not {found}"),
     };
     Some(FieldError::invalid(path, text, detail))

@@ -119,7 +119,7 @@ impl Policy {
             message_env.add_field(VARIABLES, name, of);
         }
         let conditions = list(spec, "matchConditions").iter().map(|condition| {
-            let compiled = compile(&conditions_env, text(condition, "expression"), &[Type::Bool]);
+            let compiled = compile(&conditions_env, text(condition, "expression").trim(), &[Type::Bool]);
             (text(condition, "name").to_owned(), compiled)
         });
         let validations = list(spec, "validations").iter().map(|validation| {
@@ -134,7 +134,7 @@ impl Policy {
         });
         let annotations = list(spec, "auditAnnotations").iter().map(|annotation| {
             let wanted = [Type::String, Type::Null];
-            (text(annotation, "key").to_owned(), compile(&env, text(annotation, "valueExpression"), &wanted))
+            (text(annotation, "key").to_owned(), compile(&env, text(annotation, "valueExpression").trim(), &wanted))
         });
         Policy {
             name: name.to_owned(),
@@ -164,7 +164,7 @@ fn compile_mutation(env: &Env, mutation: &Value) -> Mutation {
         "JSONPatch" => (Form::JsonPatch, &mutation["jsonPatch"], Type::list(Type::named("JSONPatch"))),
         _ => (Form::ApplyConfiguration, &mutation["applyConfiguration"], Type::named("Object")),
     };
-    Mutation { form, compiled: compile(&env, text(expression, "expression"), &[wanted]) }
+    Mutation { form, compiled: compile(&env, text(expression, "expression").trim(), &[wanted]) }
 }
 
 impl Binding {

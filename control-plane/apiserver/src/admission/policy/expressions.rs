@@ -37,12 +37,14 @@ fn policy_errors(policy: &Value) -> Vec<FieldError> {
         let path = spec.child(list).index(index);
         let path = field.split('.').fold(path, |path, step| path.child(step));
         let pointer = format!("/spec/{list}/{index}/{}", field.replace('.', "/"));
-        let value = policy.pointer(&pointer).cloned().unwrap_or_default();
-        if value.as_str().is_none_or(|text| text.trim().is_empty()) {
+        let text = policy.pointer(&pointer).and_then(Value::as_str).unwrap_or_default();
+        if text.trim().is_empty() {
             // It is missing, which the kind's own rules say.
             return;
         }
-        errors.push(FieldError::invalid(&path, value, problem.clone()));
+        // Of some, upstream shows only what it compiles, which has no blanks around it.
+        let shown = if ["matchConditions", "mutations"].contains(&list) { text.trim() } else { text };
+        errors.push(FieldError::invalid(&path, shown, problem.clone()));
     };
     for (index, (_, variable)) in compiled.variables.iter().enumerate() {
         add("variables", index, "expression", variable.as_ref().err());

@@ -83,6 +83,7 @@ pub fn errors(a: &Attributes<'_>) -> Vec<FieldError> {
             if before.contains(expression) || expression.trim().is_empty() {
                 continue;
             }
+            let expression = expression.trim();
             if let Err(e) = compile(&ENV, expression) {
                 let path = Path::root("webhooks").index(at).child("matchConditions").index(index).child("expression");
                 errors.push(FieldError::invalid(&path, expression, e));
