@@ -8,12 +8,8 @@ use super::{Run, objects};
 
 pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     let path = run.namespace.config_maps();
-    let load = run
-        .load(run.flags.connections.into(), async |connection, number| {
-            let body = objects::config_map(&format!("create-{number}"));
-            connection.call(Method::POST, &path, body).await.map(drop)
-        })
-        .await?;
+    let call = move |number| (Method::POST, path.clone(), objects::config_map(&format!("create-{number}")));
+    let load = run.load(run.flags.connections.into(), call).await?;
     let made = load.latencies.count() as u64;
     report.requests("create", load.latencies, &load.cost, &run.processes);
     report.memory("create", &run.processes);

@@ -12,12 +12,9 @@ const OBJECTS: u64 = 1000;
 
 pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     run.namespace.fill("get", OBJECTS).await?;
-    let load = run
-        .load(run.flags.connections.into(), async |connection, number| {
-            let path = run.namespace.config_map(&format!("get-{}", number % OBJECTS));
-            connection.call(Method::GET, &path, Bytes::new()).await.map(drop)
-        })
-        .await?;
+    let path = run.namespace.config_map("get-");
+    let call = move |number| (Method::GET, format!("{path}{}", number % OBJECTS), Bytes::new());
+    let load = run.load(run.flags.connections.into(), call).await?;
     report.requests("get", load.latencies, &load.cost, &run.processes);
     run.namespace.empty("get", OBJECTS).await
 }

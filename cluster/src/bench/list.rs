@@ -1,7 +1,5 @@
 //! Lists: the whole collection at once, consistent (without a resourceVersion) and from the server's cache (with 0).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use anyhow::Result;
 use bytes::Bytes;
 use http::Method;
@@ -17,19 +15,14 @@ pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     run.namespace.fill("list", objects).await?;
     report.memory("objects to list", &run.processes);
     report.stored("objects to list", run.stored().await?, &run.processes);
-    let size = AtomicUsize::new(0);
+    let mut size = 0;
     for (name, query) in [("list", ""), ("list, resourceVersion=0", "?resourceVersion=0")] {
         let path = format!("{}{query}", run.namespace.config_maps());
-        let load = run
-            .load(CONNECTIONS, async |connection, _| {
-                let read = connection.call(Method::GET, &path, Bytes::new()).await?;
-                size.store(read, Ordering::Relaxed);
-                Ok(())
-            })
-            .await?;
+        let load = run.load(CONNECTIONS, move |_| (Method::GET, path.clone(), Bytes::new())).await?;
+        size = size.max(load.bytes);
         report.requests(name, load.latencies, &load.cost, &run.processes);
     }
-    report.add("list, size", size.load(Ordering::Relaxed) as f64 / 1e6, "MB");
+    report.add("list, size", size as f64 / 1e6, "MB");
     report.memory("list", &run.processes);
     run.namespace.empty("list", objects).await
 }

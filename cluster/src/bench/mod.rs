@@ -12,10 +12,14 @@ mod objects;
 mod target;
 mod watch;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use bytes::Bytes;
+use http::Method;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::cli::{BenchApi, BenchOutput, Scenario};
 use measure::{Cost, Latencies, Processes, Report, Span};
@@ -24,7 +28,7 @@ use target::{Connection, Target};
 
 /// One run: where to, how much, and what it found.
 struct Run<'t> {
-    target: &'t Target,
+    target: &'t Arc<Target>,
     namespace: &'t Namespace<'t>,
     flags: &'t BenchApi,
     processes: Processes,
@@ -33,7 +37,7 @@ struct Run<'t> {
 /// Runs the scenarios and prints their figures.
 pub async fn run(flags: &BenchApi) -> Result<()> {
     let processes = Processes::new(&flags.server_pid)?;
-    let target = Target::new(flags).await?;
+    let target = Arc::new(Target::new(flags).await?);
     let namespace = Namespace::create(&target).await?;
     let run = Run { target: &target, namespace: &namespace, flags, processes };
     let mut report = Report::default();
@@ -73,44 +77,68 @@ impl Run<'_> {
         Ok(sizes.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).filter(|size| *size > 0.0).sum())
     }
 
-    /// Repeats a request on `connections` until the time or the number of requests is over; `request` gets the
-    /// number of the request.
-    async fn load(
-        &self,
-        connections: usize,
-        request: impl AsyncFn(&mut Connection<'_>, u64) -> Result<()>,
-    ) -> Result<Load> {
+    /// Repeats a request on `connections` until the time or the number of requests is over; `call` makes the request of
+    /// a number.
+    async fn load(&self, connections: usize, call: impl Fn(u64) -> Call + Send + Sync + 'static) -> Result<Load> {
         let connections = self.target.connections(connections).await?;
         let most = self.flags.requests.unwrap_or(u64::MAX);
         let next = AtomicU64::new(0);
         let span = Span::begin(&self.processes);
         let until = Instant::now() + Duration::from_secs(self.flags.duration.into());
-        let workers = connections.into_iter().map(async |mut connection| {
-            let mut latencies = Latencies::default();
-            loop {
-                let began = Instant::now();
-                if began >= until {
-                    return Ok::<_, anyhow::Error>(latencies);
-                }
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= most {
-                    return Ok(latencies);
-                }
-                request(&mut connection, number).await?;
-                latencies.add(began.elapsed());
-            }
+        let numbers = Arc::new(move || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < most));
+        let call = Arc::new(call);
+        // Each is a task of its own, so that its answers are read where they arrive.
+        let workers = connections.into_iter().map(|connection| {
+            let (numbers, call) = (Arc::clone(&numbers), Arc::clone(&call));
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                repeat(connection, until, numbers.as_ref(), call.as_ref()).await
+            }))
         });
-        let all = futures::future::try_join_all(workers).await?;
-        let cost = span.end(&self.processes);
-        let mut latencies = Latencies::default();
-        all.into_iter().for_each(|one| latencies.extend(one));
-        Ok(Load { latencies, cost })
+        let workers: Vec<_> = workers.collect();
+        let mut all = Worked::default();
+        for worker in workers {
+            let worked = worker.await??;
+            all.latencies.extend(worked.latencies);
+            all.bytes = all.bytes.max(worked.bytes);
+        }
+        Ok(Load { latencies: all.latencies, bytes: all.bytes, cost: span.end(&self.processes) })
+    }
+}
+
+/// A request.
+type Call = (Method, String, Bytes);
+
+/// What one connection did.
+#[derive(Default)]
+struct Worked {
+    latencies: Latencies,
+    /// The size of the biggest answer.
+    bytes: usize,
+}
+
+/// Sends one request after the other.
+async fn repeat(
+    mut connection: Connection,
+    until: Instant,
+    numbers: &(dyn Fn() -> Option<u64> + Send + Sync),
+    call: &(dyn Fn(u64) -> Call + Send + Sync),
+) -> Result<Worked> {
+    let mut worked = Worked::default();
+    loop {
+        let began = Instant::now();
+        let Some(number) = numbers().filter(|_| began < until) else { return Ok(worked) };
+        let (method, path, body) = call(number);
+        let read = connection.call(method, &path, body).await?;
+        worked.latencies.add(began.elapsed());
+        worked.bytes = worked.bytes.max(read);
     }
 }
 
 /// What a closed loop of requests took.
 struct Load {
     latencies: Latencies,
+    /// The size of the biggest answer.
+    bytes: usize,
     cost: Cost,
 }
 

@@ -1,5 +1,6 @@
 //! The objects of a run: ConfigMaps in a namespace of the run's own, made and removed by it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,12 +21,12 @@ const NAMESPACE_POLL: Duration = Duration::from_millis(100);
 
 /// A namespace of the run's own.
 pub struct Namespace<'t> {
-    target: &'t Target,
+    target: &'t Arc<Target>,
     name: String,
 }
 
 impl<'t> Namespace<'t> {
-    pub async fn create(target: &'t Target) -> Result<Namespace<'t>> {
+    pub async fn create(target: &'t Arc<Target>) -> Result<Namespace<'t>> {
         let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "generateName": "corten-bench-" } });
         let (status, made) = target.connect().await?.json(Method::POST, "/api/v1/namespaces", &body).await?;
         ensure!(status.is_success(), "no namespace can be made: {status}: {}", made["message"]);
@@ -61,7 +62,7 @@ impl<'t> Namespace<'t> {
         .await
     }
 
-    async fn each(&self, count: u64, act: impl AsyncFn(&mut Connection<'_>, u64) -> Result<()>) -> Result<()> {
+    async fn each(&self, count: u64, act: impl AsyncFn(&mut Connection, u64) -> Result<()>) -> Result<()> {
         let next = AtomicU64::new(0);
         let workers = self.target.connections(SETUP_CONNECTIONS).await?.into_iter().map(async |mut connection| {
             loop {

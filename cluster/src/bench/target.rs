@@ -16,6 +16,7 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls_pki_types::ServerName;
 use serde_json::Value;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -24,6 +25,9 @@ use crate::cli::{BenchApi, HttpVersion};
 /// What one stream and one connection of HTTP/2 may have in flight towards us; a client must not be the brake.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// What is read from a connection at once.
+const READ_BUFFER: usize = 16 << 10;
 
 /// Where to send requests, and as whom.
 pub struct Target {
@@ -58,10 +62,12 @@ impl Target {
         })
     }
 
-    pub async fn connect(&self) -> Result<Connection<'_>> {
+    pub async fn connect(self: &Arc<Self>) -> Result<Connection> {
         let failed = || format!("cannot connect to {}", self.address);
         let stream = TcpStream::connect(&self.address).await.with_context(failed)?;
         stream.set_nodelay(true)?;
+        // TLS asks for 4 KiB at a time; the system is asked for all that came.
+        let stream = BufReader::with_capacity(READ_BUFFER, stream);
         let stream = self.tls.connect(self.server_name.clone(), stream).await.with_context(failed)?;
         let sender = match self.version {
             HttpVersion::Http1 => {
@@ -78,11 +84,11 @@ impl Target {
                 Sender::Http2(sender)
             }
         };
-        Ok(Connection { target: self, sender })
+        Ok(Connection { target: Arc::clone(self), sender })
     }
 
     /// Connections for `count` workers.
-    pub async fn connections(&self, count: usize) -> Result<Vec<Connection<'_>>> {
+    pub async fn connections(self: &Arc<Self>, count: usize) -> Result<Vec<Connection>> {
         futures::future::try_join_all((0..count).map(|_| self.connect())).await
     }
 
@@ -135,12 +141,12 @@ enum Sender {
 }
 
 /// One connection, for one request at a time (HTTP/2 streams that stay open, such as watches, do not count).
-pub struct Connection<'t> {
-    target: &'t Target,
+pub struct Connection {
+    target: Arc<Target>,
     sender: Sender,
 }
 
-impl Connection<'_> {
+impl Connection {
     /// Sends a request; the answer's body is still to be read.
     pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>> {
         let request = self.target.request(method, path, body)?;

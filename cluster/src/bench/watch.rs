@@ -4,7 +4,6 @@
 //! comes too few or too many; of some watches every event is read to find its delay. The objects are small: a
 //! thousand copies of each write have to pass through one machine that also receives them.
 
-use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +11,9 @@ use bytes::{Bytes, BytesMut};
 use http::Method;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::sync::{Barrier, watch};
+use memchr::{memchr, memchr_iter, memmem};
+use tokio::sync::Barrier;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Run;
 use super::measure::{Latencies, Report, Span};
@@ -39,24 +40,19 @@ pub async fn measure(run: &Run<'_>, report: &mut Report) -> Result<()> {
     let streams = open(run).await?;
     report.memory("watches open", &run.processes);
     let span = Span::begin(&run.processes);
-    let (finish, finished) = watch::channel(false);
     let watchers = streams.into_iter().enumerate().map(|(number, body)| {
         let reader = Reader { body, origin, sampled: (number as u32).is_multiple_of(SAMPLE), expected: writes };
-        tokio::spawn(reader.run(finished.clone()))
+        AbortOnDropHandle::new(tokio::spawn(reader.run()))
     });
     let watchers: Vec<_> = watchers.collect();
     let written = write(run, origin, writes).await;
     // Whoever has not seen everything by then has missed something.
-    let timer = tokio::spawn(async move {
-        tokio::time::sleep(PATIENCE).await;
-        finish.send_replace(true);
-    });
+    let last = tokio::time::Instant::now() + PATIENCE;
     let mut delays = Latencies::default();
     for watcher in watchers {
-        let delay = watcher.await?;
-        delays.extend(delay?);
+        let seen = tokio::time::timeout_at(last, watcher).await.context("a watch did not get all events")?;
+        delays.extend(seen??);
     }
-    timer.abort();
     let cost = span.end(&run.processes);
     let wrote = written?;
     let events = writes as f64 * f64::from(run.flags.watchers);
@@ -139,21 +135,18 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut finished: watch::Receiver<bool>) -> Result<Latencies> {
+    async fn run(mut self) -> Result<Latencies> {
         let mut delays = Latencies::default();
         let mut rest = BytesMut::new();
         let mut seen = 0;
         while seen < self.expected {
-            let frame = tokio::select! {
-                frame = self.body.frame() => frame.context("a watch ended early")??,
-                _ = finished.wait_for(|finished| *finished) => break,
-            };
+            let frame = self.body.frame().await.context("a watch ended early")??;
             let Ok(data) = frame.into_data() else { continue };
             seen += lines(&data);
             if self.sampled {
                 rest.extend_from_slice(&data);
                 let now = self.origin.elapsed();
-                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                while let Some(end) = memchr(b'\n', &rest) {
                     delays.add(now.saturating_sub(sent(&rest.split_to(end + 1))?));
                 }
             }
@@ -163,22 +156,14 @@ impl Reader {
     }
 }
 
-/// How many lines end in these bytes. Events are told apart by the C library's search: to look at every byte here would
-/// cost as much as to receive it.
-fn lines(mut data: &[u8]) -> u64 {
-    let mut lines = 0;
-    loop {
-        let all = data;
-        match data.skip_until(b'\n') {
-            Ok(read) if read > 0 => lines += u64::from(all[read - 1] == b'\n'),
-            _ => return lines,
-        }
-    }
+/// How many lines end in these bytes.
+fn lines(data: &[u8]) -> u64 {
+    memchr_iter(b'\n', data).count() as u64
 }
 
 /// When the write of an event was sent.
 fn sent(event: &[u8]) -> Result<Duration> {
-    let at = event.windows(STAMP.len()).position(|window| window == STAMP).context("an event without a stamp")?;
+    let at = memmem::find(event, STAMP).context("an event without a stamp")?;
     let digits = &event[at + STAMP.len()..];
     let length = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
     let micros: u64 = std::str::from_utf8(&digits[..length])?.parse()?;

@@ -16,6 +16,10 @@ impl Plugin for AdminAccess {
         "AdminAccess"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("resource.k8s.io", "resourceclaims"), ("resource.k8s.io", "resourceclaimtemplates")]
+    }
+
     /// The label may have been set a moment ago.
     fn allocate<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async {

@@ -17,6 +17,10 @@ impl Plugin for CertificateSubjectRestriction {
         "CertificateSubjectRestriction"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("certificates.k8s.io", "certificatesigningrequests")]
+    }
+
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let about = a.is("certificates.k8s.io", "certificatesigningrequests", "");

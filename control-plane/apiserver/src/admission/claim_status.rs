@@ -88,6 +88,10 @@ impl Plugin for ClaimStatus {
         "ClaimStatus"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("resource.k8s.io", "resourceclaims")]
+    }
+
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         questions(a).iter().filter_map(|question| question.answer(a).flatten()).collect()
     }

@@ -15,6 +15,10 @@ impl Plugin for DefaultIngressClass {
         "DefaultIngressClass"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("networking.k8s.io", "ingresses")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !a.creates("networking.k8s.io", "ingresses") {

@@ -15,6 +15,10 @@ impl Plugin for DefaultStorageClass {
         "DefaultStorageClass"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "persistentvolumeclaims")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !a.creates("", "persistentvolumeclaims") {

@@ -16,6 +16,10 @@ impl Plugin for DefaultTolerationSeconds {
         "DefaultTolerationSeconds"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "pods")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             // An update may replace the list of tolerations, but not rid the pod of these.

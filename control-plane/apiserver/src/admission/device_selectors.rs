@@ -6,13 +6,19 @@ use corten_meta::{FieldError, Path, Value};
 
 use super::{Attributes, Operation, Plugin};
 
-const KINDS: [&str; 3] = ["deviceclasses", "resourceclaims", "resourceclaimtemplates"];
-
 pub struct DeviceSelectors;
 
 impl Plugin for DeviceSelectors {
     fn name(&self) -> &'static str {
         "DeviceSelectors"
+    }
+
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("resource.k8s.io", "deviceclasses"),
+            ("resource.k8s.io", "resourceclaims"),
+            ("resource.k8s.io", "resourceclaimtemplates"),
+        ]
     }
 
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
@@ -22,7 +28,7 @@ impl Plugin for DeviceSelectors {
             Operation::Update => !a.is("resource.k8s.io", "resourceclaims", ""),
             _ => false,
         };
-        if !writes || !KINDS.iter().any(|plural| a.is("resource.k8s.io", plural, "")) {
+        if !writes || !a.subresource().is_empty() {
             return Vec::new();
         }
         errors(&a.object["spec"], a.old.as_deref().map(|old| &old["spec"]))

@@ -19,6 +19,10 @@ impl Plugin for LimitRanger {
         "LimitRanger"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "pods"), ("", "persistentvolumeclaims")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if sizes_pod(a) && !is_going(a) {

@@ -43,6 +43,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use corten_api::Kind;
 use corten_meta::{FieldError, Status, Value};
 use corten_store::Op;
 use futures::future::BoxFuture;
@@ -217,6 +218,12 @@ impl<'a> Attributes<'a> {
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
+    /// The resources that it is about, by group and plural; about all of them, if it names none. It is not asked about
+    /// others: most plugins have nothing to say about most writes.
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
     /// May change the object or refuse it.
     fn admit<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(Indifferent)
@@ -248,8 +255,7 @@ pub trait Plugin: Send + Sync {
     }
 }
 
-/// The answer of a plugin that has nothing to say. It has no size, so that boxing it takes no memory: most plugins have
-/// nothing to say about most writes.
+/// The answer of a plugin that has nothing to say. It has no size, so that boxing it takes no memory.
 pub struct Indifferent;
 
 impl Future for Indifferent {
@@ -270,6 +276,7 @@ pub struct Chain {
 struct Counted {
     plugin: Box<dyn Plugin>,
     name: &'static str,
+    resources: &'static [(&'static str, &'static str)],
     handles: [&'static [Operation]; 2],
     durations: Durations,
 }
@@ -277,7 +284,21 @@ struct Counted {
 impl Counted {
     fn new(plugin: Box<dyn Plugin>) -> Counted {
         let (name, handles) = handled(plugin.name()).unwrap_or((plugin.name(), [&[], &[]]));
-        Counted { plugin, name, handles, durations: Durations::default() }
+        let resources = plugin.resources();
+        Counted { plugin, name, resources, handles, durations: Durations::default() }
+    }
+
+    /// Whether it has something to say about objects of this kind.
+    fn concerns(&self, kind: &Kind) -> bool {
+        let is_it = |(group, plural): &(&str, &str)| kind.plural == *plural && kind.group == *group;
+        self.resources.is_empty() || self.resources.iter().any(is_it)
+    }
+
+    /// Counts a write that it had nothing to say about, which took no time.
+    fn passed_over(&self, operation: Operation, step: Step) {
+        if self.handles[step as usize].contains(&operation) {
+            self.durations.observe_none(operation, step);
+        }
     }
 
     /// Counts what the plugin answered since `began`, and tells when it did.
@@ -331,6 +352,12 @@ impl Chain {
         metrics::render(out, &self.steps, self.plugins.iter().map(|counted| (counted.name, &counted.durations)));
     }
 
+    /// The plugins that have something to say about the resource of a request.
+    fn concerned<'c>(&'c self, target: &'c Target<'_>) -> impl Iterator<Item = &'c dyn Plugin> {
+        let kind = &target.resource.kind;
+        self.plugins.iter().filter(|counted| counted.concerns(kind)).map(|counted| counted.plugin.as_ref())
+    }
+
     /// Lets the plugins change the object, and then allocate for it.
     pub async fn admit(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         self.change(attributes).await?;
@@ -347,8 +374,8 @@ impl Chain {
 
     /// Gives the object what it holds elsewhere.
     pub async fn allocate(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        for Counted { plugin, .. } in &self.plugins {
-            plugin.allocate(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+        for plugin in self.concerned(attributes.target) {
+            plugin.allocate(attributes).await.inspect_err(|status| log(plugin, status))?;
         }
         Ok(())
     }
@@ -356,6 +383,10 @@ impl Chain {
     async fn change_in_turn(&self, attributes: &mut Attributes<'_>, mut began: Instant) -> Result<(), Status> {
         loop {
             for counted in &self.plugins {
+                if !counted.concerns(&attributes.target.resource.kind) {
+                    counted.passed_over(attributes.operation, Step::Admit);
+                    continue;
+                }
                 let answer = counted.plugin.admit(attributes).await;
                 began = counted.answered(attributes.operation, Step::Admit, &answer, began);
                 answer?;
@@ -376,7 +407,7 @@ impl Chain {
 
     /// Everything that plugins find wrong with the object itself.
     pub fn errors(&self, attributes: &Attributes<'_>) -> Vec<FieldError> {
-        self.plugins.iter().flat_map(|counted| counted.plugin.errors(attributes)).collect()
+        self.concerned(attributes.target).flat_map(|plugin| plugin.errors(attributes)).collect()
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
@@ -388,6 +419,10 @@ impl Chain {
 
     async fn judge(&self, attributes: &Attributes<'_>, mut began: Instant) -> Result<(), Status> {
         for counted in &self.plugins {
+            if !counted.concerns(&attributes.target.resource.kind) {
+                counted.passed_over(attributes.operation, Step::Validate);
+                continue;
+            }
             let answer = counted.plugin.validate(attributes).await;
             began = counted.answered(attributes.operation, Step::Validate, &answer, began);
             answer?;
@@ -396,15 +431,15 @@ impl Chain {
     }
 
     pub async fn charge(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        for Counted { plugin, .. } in &self.plugins {
-            plugin.charge(attributes).await.inspect_err(|status| log(plugin.as_ref(), status))?;
+        for plugin in self.concerned(attributes.target) {
+            plugin.charge(attributes).await.inspect_err(|status| log(plugin, status))?;
         }
         Ok(())
     }
 
     pub async fn released(&self, target: &Target<'_>, object: &Value) -> Result<Vec<Op>, Status> {
         let mut operations = Vec::new();
-        for Counted { plugin, .. } in &self.plugins {
+        for plugin in self.concerned(target) {
             operations.extend(plugin.released(target, object).await?);
         }
         Ok(operations)

@@ -12,6 +12,10 @@ impl Plugin for PersistentVolumeClaimResize {
         "PersistentVolumeClaimResize"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "persistentvolumeclaims")]
+    }
+
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let old = match a.old.as_deref() {

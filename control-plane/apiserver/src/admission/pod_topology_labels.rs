@@ -15,6 +15,10 @@ impl Plugin for PodTopologyLabels {
         "PodTopologyLabels"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "pods")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.operation != Operation::Create {

@@ -21,6 +21,10 @@ impl Plugin for Priority {
         "Priority"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "pods"), (GROUP, "priorityclasses")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             match a.operation {

@@ -17,11 +17,14 @@ impl Plugin for RbacEscalation {
         "RBACEscalation"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[(GROUP, "roles"), (GROUP, "rolebindings"), (GROUP, "clusterroles"), (GROUP, "clusterrolebindings")]
+    }
+
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let kind = &a.target.resource.kind;
-            if kind.group != GROUP || a.operation == Operation::Delete || a.target.context.user.is_in("system:masters")
-            {
+            if a.operation == Operation::Delete || a.target.context.user.is_in("system:masters") {
                 return Ok(());
             }
             match kind.plural.as_str() {

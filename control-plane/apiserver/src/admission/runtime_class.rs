@@ -19,6 +19,10 @@ impl Plugin for RuntimeClass {
         "RuntimeClass"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "pods")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !a.creates("", "pods") {

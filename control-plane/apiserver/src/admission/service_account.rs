@@ -20,6 +20,10 @@ impl Plugin for ServiceAccount {
         "ServiceAccount"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "pods")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let is_mirror = |pod: &Value| pod["metadata"]["annotations"].get(MIRROR).is_some_and(Value::is_string);

@@ -26,6 +26,10 @@ impl Plugin for ServiceAllocation {
         "ServiceAllocation"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "services")]
+    }
+
     fn allocate<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.operation == Operation::Delete || !a.is("", "services", "") || !a.object["spec"].is_object() {

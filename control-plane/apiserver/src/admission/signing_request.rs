@@ -17,6 +17,10 @@ impl Plugin for SigningRequest {
         "CertificateSigning"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[(GROUP, PLURAL)]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.creates(GROUP, PLURAL) {

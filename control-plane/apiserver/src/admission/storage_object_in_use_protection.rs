@@ -14,6 +14,10 @@ impl Plugin for StorageObjectInUseProtection {
         "StorageObjectInUseProtection"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "volumeattributesclasses")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let finalizer = if a.creates("", "persistentvolumeclaims") {

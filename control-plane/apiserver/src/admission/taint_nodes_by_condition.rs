@@ -15,6 +15,10 @@ impl Plugin for TaintNodesByCondition {
         "TaintNodesByCondition"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "nodes")]
+    }
+
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if a.creates("", "nodes") {

@@ -31,6 +31,11 @@ impl Durations {
         now
     }
 
+    /// Counts a step that had nothing to do.
+    pub fn observe_none(&self, operation: Operation, step: Step) {
+        self.0[operation as usize][step as usize][0].observe(0.0, SECONDS);
+    }
+
     fn render(&self, out: &mut Exposition, family: &str, name: Option<&str>) {
         for operation in OPERATIONS {
             for (step, word) in STEPS.iter().enumerate() {

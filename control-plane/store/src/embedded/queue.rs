@@ -1,8 +1,10 @@
 //! The way from the callers to the committer: a bounded queue that is taken whole.
 //!
-//! Whatever has queued up while the committer was waiting for the disk becomes its next group, so
-//! the load itself sets how many commits share a sync. The committer sleeps on a condition variable
-//! with a timeout, which no async channel offers to a thread.
+//! Whatever has queued up becomes the committer's next group, so the load itself sets how many commits
+//! share a sync. Whoever comes first rings for the committer, but lets the tasks run before that are
+//! ready as well: a busy server has dozens of them, and many are about to write, while in an idle one
+//! nobody is waited for. The committer sleeps on a condition variable with a timeout, which no async
+//! channel offers to a thread.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,15 +53,21 @@ pub struct Queue {
 #[derive(Debug, Default)]
 struct Waiting {
     requests: Vec<Request>,
+    /// Whether they may be taken: who came first has rung.
+    rung: bool,
     closed: bool,
 }
 
-impl Waiting {
-    /// Queues a request, and tells whether it is the first: only then can the committer be asleep, and waking it is a
-    /// call to the system also when it is awake.
-    fn add(&mut self, request: Request) -> bool {
-        self.requests.push(request);
-        self.requests.len() == 1
+/// Rings for the committer when it is dropped, also if its owner is no longer interested in an answer.
+struct Bell<'q>(&'q Queue);
+
+impl Drop for Bell<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        // Somebody else may have rung meanwhile.
+        waiting.rung = !waiting.requests.is_empty();
+        drop(waiting);
+        self.0.changed.notify_one();
     }
 }
 
@@ -79,31 +87,34 @@ impl Queue {
     /// Waits for a place, then queues the request.
     pub async fn push(&self, request: Request) -> Result<(), Error> {
         let place = self.places.acquire().await.map_err(|_| Error::Closed)?;
-        let mut waiting = self.lock();
-        if waiting.closed {
-            return Err(Error::Closed);
-        }
-        let was_idle = waiting.add(request);
-        drop(waiting);
+        let bell = self.add(request)?;
         // The place is given back when the request is taken.
         place.forget();
-        if was_idle {
-            self.changed.notify_one();
+        if bell.is_some() {
+            tokio::task::yield_now().await;
         }
         Ok(())
     }
 
-    /// Queues a word from the store's own threads, of which there are few.
-    pub fn notify(&self, request: Request) {
-        let was_idle = self.lock().add(request);
-        if was_idle {
-            self.changed.notify_one();
+    /// Queues a request; whoever comes first has to ring.
+    fn add(&self, request: Request) -> Result<Option<Bell<'_>>, Error> {
+        let mut waiting = self.lock();
+        if waiting.closed {
+            return Err(Error::Closed);
         }
+        waiting.requests.push(request);
+        Ok((waiting.requests.len() == 1).then(|| Bell(self)))
     }
 
-    /// Takes everything there is; waits for something to come, at most for `patience`.
+    /// Queues a word from the store's own threads, of which there are few.
+    pub fn notify(&self, request: Request) {
+        let _bell = Bell(self);
+        self.lock().requests.push(request);
+    }
+
+    /// Takes everything there is once somebody has rung; waits for that, at most for `patience`.
     pub fn take(&self, patience: Option<Duration>) -> Taken {
-        let idle = |waiting: &mut Waiting| waiting.requests.is_empty() && !waiting.closed;
+        let idle = |waiting: &mut Waiting| !waiting.rung && !waiting.closed;
         let waiting = self.lock();
         let mut waiting = match patience {
             None => self.changed.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner),
@@ -111,8 +122,9 @@ impl Queue {
                 self.changed.wait_timeout_while(waiting, time, idle).unwrap_or_else(PoisonError::into_inner).0
             }
         };
-        let requests = std::mem::take(&mut waiting.requests);
         let closed = waiting.closed;
+        let is_ready = std::mem::take(&mut waiting.rung) || closed;
+        let requests = if is_ready { std::mem::take(&mut waiting.requests) } else { Vec::new() };
         drop(waiting);
         let places = requests.iter().filter(|request| !matches!(request, Request::CheckpointEnded)).count();
         self.places.add_permits(places);
@@ -129,5 +141,46 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         // A push or a swap cannot leave the list half done.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn tick() -> Request {
+        Request::Tick { reply: oneshot::channel().0 }
+    }
+
+    /// How many requests can be taken at this moment.
+    fn ready(queue: &Queue) -> Option<usize> {
+        let rung = queue.lock().rung;
+        rung.then(|| queue.take(None).requests.len())
+    }
+
+    #[tokio::test]
+    async fn who_is_ready_too_shares_the_group() {
+        let queue = Queue::new(8);
+        let pushes = (0..3).map(async |_| queue.push(tick()).await.expect("the queue is open"));
+        let waits = async { assert_eq!(ready(&queue), None, "the first still waits for others") };
+        futures::join!(futures::future::join_all(pushes), waits);
+        assert_eq!(ready(&queue), Some(3));
+        assert_eq!(ready(&queue), None);
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_rings_all_the_same() {
+        let queue = Queue::new(8);
+        assert!(queue.push(tick()).now_or_never().is_none());
+        assert_eq!(ready(&queue), Some(1));
+    }
+
+    #[test]
+    fn a_word_of_the_store_itself_rings_at_once() {
+        let queue = Queue::new(1);
+        queue.notify(Request::CheckpointEnded);
+        assert_eq!(ready(&queue), Some(1));
     }
 }

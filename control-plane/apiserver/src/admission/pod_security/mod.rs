@@ -73,6 +73,21 @@ impl Plugin for PodSecurity {
         "PodSecurity"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[
+            ("", "namespaces"),
+            ("", "pods"),
+            ("", "podtemplates"),
+            ("", "replicationcontrollers"),
+            ("apps", "daemonsets"),
+            ("apps", "deployments"),
+            ("apps", "replicasets"),
+            ("apps", "statefulsets"),
+            ("batch", "cronjobs"),
+            ("batch", "jobs"),
+        ]
+    }
+
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             if !matches!(a.operation, Operation::Create | Operation::Update) {
@@ -213,10 +228,7 @@ fn warnings(namespace: &str, asked: LevelVersion, pods: Vec<std::sync::Arc<Objec
 
 /// The pod template of a workload.
 fn template_of<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
-    let kind = &a.target.resource.kind;
-    let workload = matches!(kind.group.as_str(), "apps" | "batch")
-        || (kind.group.is_empty() && matches!(kind.plural.as_str(), "replicationcontrollers" | "podtemplates"));
-    if !workload || !a.subresource().is_empty() {
+    if !a.subresource().is_empty() {
         return None;
     }
     let object = &a.object;

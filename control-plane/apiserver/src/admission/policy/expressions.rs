@@ -14,13 +14,15 @@ impl Plugin for Expressions {
         "Expressions"
     }
 
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[(GROUP, "validatingadmissionpolicies"), (GROUP, "mutatingadmissionpolicies")]
+    }
+
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
-        let kind = &a.target.resource.kind;
         let writes = matches!(a.operation, Operation::Create | Operation::Update);
-        let is_policy = ["validatingadmissionpolicies", "mutatingadmissionpolicies"].contains(&kind.plural.as_str());
         // What is stored stays good when it does not change.
         let is_same = || a.old.as_deref().is_some_and(|old| old["spec"] == a.object["spec"]);
-        if !writes || kind.group != GROUP || !is_policy || !a.subresource().is_empty() || is_same() {
+        if !writes || !a.subresource().is_empty() || is_same() {
             return Vec::new();
         }
         policy_errors(&a.object)
