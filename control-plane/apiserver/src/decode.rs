@@ -107,7 +107,8 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
             None => scheme::META.unknown(version, kind),
         }));
     }
-    match corten_api::check_fields(DELETE_OPTIONS, &value).type_errors.first() {
+    let report = corten_api::check_fields(DELETE_OPTIONS, &value);
+    match report.type_error(|places| corten_meta::codec::strict_complaints(bytes, &places)) {
         Some(error) => Err(Status::bad_request(error)),
         None => Ok(value),
     }
@@ -358,7 +359,7 @@ impl<'a> Given<'a> {
         Err(refuse(&match package {
             None => scheme.unknown(self.api_version, self.kind),
             Some(package) => {
-                let (kind, own) = (self.kind, scheme::package(group));
+                let (kind, own) = (scheme::type_name(self.api_version, self.kind), scheme::package(group));
                 format!("converting ({package}.{kind}) to ({own}.{}): unknown conversion", expected.kind)
             }
         }))

@@ -30,6 +30,8 @@ const OF_META: [&str; 3] = ["Table", "PartialObjectMetadata", "PartialObjectMeta
 
 const META_GROUP: &str = "meta.k8s.io";
 const INTERNAL: &str = "__internal";
+/// What a watch sends.
+const EVENT: &str = "WatchEvent";
 
 /// The scheme of options.
 pub const META: Scheme = Scheme {
@@ -61,6 +63,11 @@ pub fn package(group: &str) -> &str {
     }
 }
 
+/// The Go type of a kind, without its package.
+pub fn type_name<'a>(api_version: &str, kind: &'a str) -> &'a str {
+    if kind == EVENT && api_version.ends_with(INTERNAL) { "InternalEvent" } else { kind }
+}
+
 impl Scheme {
     /// The Go package of a kind, if the scheme has it in this version.
     pub fn package_of(&self, api_version: &str, kind: &str) -> Option<String> {
@@ -78,6 +85,18 @@ impl Scheme {
         }
         let types = || corten_api::schema().types().filter_map(|of| of.gvk.as_ref());
         let is_here = self.group.is_none_or(|own| own == group);
+        if kind == EVENT {
+            let is_known = match (self.group, version) {
+                // This scheme has it in whatever version.
+                (Some("apiextensions.k8s.io"), version) if version != INTERNAL => true,
+                (Some(own), INTERNAL) => group.is_empty() || group == own,
+                (None, INTERNAL) => types().any(|of| of.0 == group),
+                _ => false,
+            };
+            if is_known {
+                return Some("v1".to_owned());
+            }
+        }
         if version == INTERNAL {
             let is_core = self.group.is_none() && group.is_empty() && CORE.contains(&kind);
             let has = is_core || (is_here && types().any(|of| of.0 == group && of.2 == kind));
@@ -140,9 +159,15 @@ mod tests {
             (of("apiregistration.k8s.io"), "v1", "DeleteOptions", Some("v1")),
             (of("apiregistration.k8s.io"), "apps/v1", "DeleteOptions", None),
             (of("apiregistration.k8s.io"), "apiregistration.k8s.io/v1", "APIService", Some("v1")),
+            (of("apiregistration.k8s.io"), "apps/v1", "WatchEvent", None),
+            (of("apiregistration.k8s.io"), "__internal", "WatchEvent", Some("v1")),
+            (of("apiextensions.k8s.io"), "foo/v2", "WatchEvent", Some("v1")),
+            (of("apps"), "foo/v1", "WatchEvent", None),
+            (of("apps"), "apps/__internal", "WatchEvent", Some("v1")),
         ] {
             assert_eq!(scheme.package_of(version, kind).as_deref(), package, "{version} {kind} in {}", scheme.place);
         }
+        assert_eq!(type_name("apps/__internal", "WatchEvent"), "InternalEvent");
         let unknown = META.unknown("apps/__internal", "Foo");
         assert!(unknown.starts_with("no kind \"Foo\" is registered for the internal version of group \"apps\""));
     }

@@ -651,3 +651,50 @@ async fn the_start_of_a_generated_name_may_change() {
     let changed = s.put(&format!("{MAPS}/m"), map).await.expect(200);
     assert_eq!(changed["metadata"]["generateName"], "b-");
 }
+
+/// What cannot be read of a query is told before what does not go together.
+#[tokio::test]
+async fn options_of_lists_in_order() {
+    let s = TestServer::start().await;
+    let label = "found ',', expected: !, identifier, or 'end of string'";
+    let field = "invalid selector: 'x'; can't understand 'x'";
+    for (query, code, message) in [
+        ("timeoutSeconds=a&limit=b&labelSelector=,", 400, "strconv.ParseInt: parsing \"a\": invalid syntax"),
+        ("limit=b&labelSelector=,", 400, "strconv.ParseInt: parsing \"b\": invalid syntax"),
+        ("labelSelector=,&fieldSelector=x&sendInitialEvents=true", 400, label),
+        ("fieldSelector=x&resourceVersionMatch=Exact", 400, field),
+    ] {
+        for watch in ["", "&watch=1"] {
+            let answer = s.get(&format!("{MAPS}?{query}{watch}")).await;
+            assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{query}{watch}");
+        }
+    }
+}
+
+/// Names that are the whole of what they begin with, bytes as numbers, a namespace without a name.
+#[tokio::test]
+async fn odd_objects() {
+    let s = TestServer::start().await;
+    let addresses = "/apis/networking.k8s.io/v1/ipaddresses";
+    let services = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let parent = json!({"resource": "services", "name": "x", "namespace": "default"});
+    let service = json!({"group": "q.io", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1});
+    let wrong = "APIService.apiregistration.k8s.io \"v1.q.io\" is invalid: metadata.generateName: Invalid value: \"a-\": \
+                 must be `spec.version+\".\"+spec.group`: \"v1.q.io\"";
+    let nobody =
+        "pods \"x\" is forbidden: error looking up service account /default: serviceaccount \"default\" not found";
+    let byte = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number 256 into Go \
+                struct field ConfigMap.binaryData of type uint8";
+    for (path, body, code, message) in [
+        (addresses, json!({"metadata": {"generateName": "10.0.0.9"}, "spec": {"parentRef": parent}}), 201, None),
+        (services, json!({"metadata": {"name": "v1.q.io", "generateName": "a-"}, "spec": service}), 422, Some(wrong)),
+        ("/api/v1/namespaces//pods", json!({"metadata": {"name": "x"}}), 403, Some(nobody)),
+        (MAPS, json!({"metadata": {"name": "x"}, "binaryData": {"a": [256]}}), 400, Some(byte)),
+    ] {
+        let answer = s.post(path, body).await;
+        assert_eq!((answer.code, answer.body["message"].as_str()), (code, message), "{path}");
+    }
+    assert_eq!(s.get(&format!("{addresses}/10.0.0.9")).await.code, 200);
+    let made = s.post(MAPS, json!({"metadata": {"name": "x"}, "binaryData": {"a": [1, 2]}})).await.body;
+    assert_eq!(made["binaryData"], json!({"a": "AQI="}));
+}

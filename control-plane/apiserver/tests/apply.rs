@@ -354,3 +354,32 @@ async fn patches_answer_as_upstreams() {
     let moved = json!([{ "op": "copy", "from": "/nothing", "path": "/data/k" }]);
     assert_eq!(s.patch(&path, "json", moved).await.expect(200)["data"]["k"], "");
 }
+
+/// Who says nothing of the metadata that it owned takes all of it away, and with it the name.
+#[tokio::test]
+async fn what_is_said_of_metadata() {
+    let s = TestServer::start().await;
+    let path = format!("{MAPS}/m");
+    let mut config = config_map(json!({ "a": "1" }));
+    config["metadata"]["labels"] = json!({ "l": "1" });
+    apply(&s, &path, "x", config).await.expect(201);
+    let unnamed = "the name of the object (m based on URL) was undeterminable: name must be provided";
+    let untyped = "failed to create typed patch object (/; /v1, Kind=ConfigMap): .metadata: expected map, got &{x}";
+    let missing = "strconv.ParseUint: parsing \"abc\": invalid syntax";
+    for (path, manager, metadata, code, message) in [
+        (&path, "x", Value::Null, 200, None),
+        (&path, "x", json!({}), 200, None),
+        (&path, "x", json!({ "name": "" }), 400, Some(unnamed)),
+        (&path, "y", json!({ "name": "" }), 400, Some(unnamed)),
+        (&path, "x", json!("x"), 500, Some(untyped)),
+        (&format!("{MAPS}/new"), "x", json!({ "name": "new", "resourceVersion": "abc" }), 500, Some(missing)),
+    ] {
+        let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata });
+        let answer = apply(&s, &format!("{path}?dryRun=All"), manager, body).await;
+        assert_eq!((answer.code, answer.body["message"].as_str()), (code, message), "{manager} {metadata}");
+    }
+    let bare = json!({ "apiVersion": "v1", "kind": "ConfigMap" });
+    let answer = apply(&s, &path, "x", bare.clone()).await;
+    assert_eq!((answer.code, answer.body["message"].as_str()), (400, Some(unnamed)));
+    apply(&s, &path, "y", bare).await.expect(200);
+}

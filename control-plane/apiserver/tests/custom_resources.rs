@@ -93,6 +93,9 @@ async fn a_definition_makes_a_resource() {
     assert_eq!(s.patch(&path, "strategic", json!({})).await.code, 415);
     s.patch(&format!("{path}/status"), "merge", json!({ "status": { "size": 3 } })).await.expect(200);
     assert_eq!(s.get(&format!("{path}/scale")).await.expect(200)["status"]["replicas"], 3);
+    // Who names no version means any, and who it was is not asked.
+    let scale = json!({ "metadata": { "name": "w", "uid": "another" }, "spec": { "replicas": 2 } });
+    s.put(&format!("{path}/scale?dryRun=All"), scale).await.expect(200);
     let admin = s.user("a", &["system:masters"]);
     let table =
         send(&admin, "GET", WIDGETS, Default::default(), &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")])

@@ -128,3 +128,54 @@ async fn reviews_lose_what_only_the_server_says() {
         assert_eq!(answer.body["metadata"].get(field), None, "{field}");
     }
 }
+
+/// When an object goes is not for a write to say, though it owns what it said.
+#[tokio::test]
+async fn endings_in_writes() {
+    let s = TestServer::start().await;
+    let claims = "/apis/networking.k8s.io/v1/servicecidrs";
+    ask(&s, "POST", claims, &json!({"metadata": {"name": "c"}, "spec": {"cidrs": ["10.9.0.0/24"]}})).await;
+    let grace = json!({"metadata": {"deletionGracePeriodSeconds": 3}});
+    let answer = ask(&s, "PATCH", &format!("{claims}/c/status"), &grace).await;
+    assert_eq!(answer.code, 422, "{}", answer.body);
+
+    let pods = "/api/v1/namespaces/default/pods";
+    let containers = json!([{"name": "c", "image": "i"}]);
+    ask(&s, "POST", "/api/v1/namespaces/default/serviceaccounts", &json!({"metadata": {"name": "default"}})).await;
+    ask(&s, "POST", pods, &json!({"metadata": {"name": "p"}, "spec": {"containers": containers}})).await;
+    let time = json!({"metadata": {"deletionTimestamp": "2040-01-01T00:00:00Z"}});
+    let answer = ask(&s, "PATCH", &format!("{pods}/p/status"), &time).await;
+    assert_eq!((answer.code, &answer.body["metadata"]["deletionTimestamp"]), (200, &Value::Null));
+
+    ask(&s, "POST", MAPS, &json!({"metadata": {"name": "a", "finalizers": ["x.io/a"]}})).await;
+    let marked = s.delete(&format!("{MAPS}/a"), None).await.body;
+    let answer = ask(&s, "PATCH", &format!("{MAPS}/a"), &time).await.body;
+    assert_eq!(answer["metadata"]["deletionTimestamp"], marked["metadata"]["deletionTimestamp"]);
+    let fields = &answer["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"];
+    assert_eq!(fields["f:deletionTimestamp"], json!({}), "{fields}");
+}
+
+/// A scale is judged as an object of its own.
+#[tokio::test]
+async fn the_metadata_of_a_scale() {
+    let s = TestServer::start().await;
+    let sets = "/apis/apps/v1/namespaces/default/replicasets";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let set =
+        json!({"metadata": {"name": "x"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    ask(&s, "POST", sets, &set).await;
+    let finalizers = "metadata.finalizers[0]: Invalid value: \"bad\": name is neither a standard finalizer name nor is it \
+                      fully qualified";
+    let replicas = "spec.replicas: Invalid value: -1: must be greater than or equal to 0";
+    for (metadata, count, wanted) in [
+        (json!({"name": "x", "finalizers": ["bad"]}), 1, finalizers.to_owned()),
+        (json!({"name": "x"}), -1, replicas.to_owned()),
+        (json!({"name": "x", "finalizers": ["bad"]}), -1, format!("[{finalizers}, {replicas}]")),
+    ] {
+        let answer =
+            ask(&s, "PUT", &format!("{sets}/x/scale"), &json!({"metadata": metadata, "spec": {"replicas": count}}))
+                .await;
+        let wanted = format!("Scale.autoscaling \"x\" is invalid: {wanted}");
+        assert_eq!((answer.code, answer.body["message"].as_str()), (422, Some(wanted.as_str())));
+    }
+}

@@ -99,7 +99,9 @@ pub struct Rules {
     pub returns_deleted: bool,
     /// A delete without propagationPolicy orphans the dependents (a promise of old versions).
     pub orphan_by_default: bool,
-    /// What waits for its end is marked with the time of its deletion and nothing else: no grace period, no generation.
+    /// Nothing ever depends on an object of this kind: a delete asks for nothing to be done about it.
+    pub is_without_dependents: bool,
+    /// The first delete marks the object with the time and nothing else: no grace period, no generation.
     pub is_marked_by_time: bool,
     /// What a delete without propagationPolicy is warned of.
     pub delete_warning: Option<&'static str>,
@@ -229,6 +231,8 @@ pub trait Behaviour: Send + Sync {
     }
     /// What is written into an object when its deletion is first asked for: what holds it, and what says so.
     fn prepare_delete(&self, _object: &mut Value, _now: Timestamp) {}
+    /// What upstream writes into an object that holds nothing, beyond the zeros of its type.
+    fn empty(&self, _object: &mut Value) {}
     /// The row of `kubectl get`, in the order of [`Kind::columns`].
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         crate::cells::name_and_age(object, now)
@@ -321,6 +325,7 @@ impl Kind {
                 graceful_delete: false,
                 returns_deleted: false,
                 orphan_by_default: false,
+                is_without_dependents: false,
                 is_marked_by_time: false,
                 delete_warning: None,
                 name_rule: NameRule::Subdomain,
@@ -392,6 +397,15 @@ impl Kind {
     /// Takes out what belongs to features that are switched off: after it is known who sent it, before it is judged.
     pub fn drop_gated(&self, object: &mut Value) {
         crate::schema::drop_gated(&self.schema, object);
+    }
+
+    /// An object of this kind that holds nothing, as upstream writes it.
+    pub fn empty(&self) -> Value {
+        let mut object = crate::schema::empty(&self.schema);
+        object["apiVersion"] = self.api_version().into();
+        object["kind"] = self.kind.as_str().into();
+        self.behaviour.empty(&mut object);
+        object
     }
 
     /// Writes what is empty as it comes back from upstream's store. The last step before an object is stored or shown.
@@ -664,6 +678,12 @@ impl Kind {
     #[must_use]
     pub fn orphan_by_default(mut self) -> Kind {
         self.rules.orphan_by_default = true;
+        self
+    }
+
+    #[must_use]
+    pub fn without_dependents(mut self) -> Kind {
+        self.rules.is_without_dependents = true;
         self
     }
 

@@ -72,7 +72,10 @@ const ORDERS: [(&str, &[&str]); 9] = [
 /// The same of a write of the status, where it differs.
 const STATUS_ORDERS: [(&str, &[&str]); 2] = [
     ("", &["CronJob"]),
-    ("u", &["Ingress", "Job", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim", "Pod"]),
+    (
+        "u",
+        &["Ingress", "Job", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim", "Pod", "ResourceClaim"],
+    ),
 ];
 
 fn order(kind: &Kind) -> &'static str {
@@ -211,6 +214,9 @@ mod tests {
             let asked = |error: &corten_meta::FieldError| if error.field.ends_with("Name") { "m" } else { "u" };
             assert_eq!(errors.iter().map(asked).collect::<Vec<_>>(), wanted, "{plural}");
         }
+        let claims = crate::lookup("resource.k8s.io", "v1", "resourceclaims").expect("kind");
+        let named = json!({"metadata": {"name": "a", "namespace": "b", "generateName": "A"}});
+        assert_eq!(claims.validate_status_update(&named, &old), Vec::new());
         let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");
         let errors = namespaces.validate_part_update(crate::Role::Finalize, &new, &old);
         assert_eq!(errors.iter().filter(|error| error.field == "metadata.labels").count(), 3);

@@ -65,7 +65,11 @@ async fn find_account(a: &Attributes<'_>, name: &str) -> Result<Value, Status> {
         return Err(a.forbidden(format!("error looking up service account {namespace}/{name}: {why}")));
     }
     let resource = server.resource("", "v1", "serviceaccounts")?;
-    match server.registry.read(&resource, namespace, name).await? {
+    let account = match namespace {
+        "" => None,
+        _ => server.registry.read(&resource, namespace, name).await?,
+    };
+    match account {
         Some(account) => Ok(account.value()),
         None => Err(a.forbidden(format!(
             "error looking up service account {namespace}/{name}: serviceaccount {} not found",

@@ -99,11 +99,7 @@ impl Apply {
             };
             return Err(Status::bad_request(format!("invalid object type: {given}, Kind={kind}")));
         }
-        let mut config = config;
         let is_named = !corten_meta::name(&config).is_empty();
-        if !is_named {
-            corten_meta::set(&mut config, "/metadata/name", target.name.into());
-        }
         // What is no list of managers is left for the schema to refuse.
         let managers = config.pointer("/metadata/managedFields").and_then(Value::as_array);
         if managers.is_some_and(|managers| managers.iter().all(Value::is_object)) {
@@ -119,6 +115,10 @@ impl Apply {
     pub fn transform(&self, target: &Target<'_>, part: Part, live: &Value) -> Result<Value, Status> {
         let versions = ResourceVersions::new(target, part);
         let object = self.apply_to(&versions, live, target.resource.first(), target)?;
+        // Who says nothing of the metadata that it owned takes all of it away.
+        if object["metadata"].is_null() || object["metadata"].is_object() && corten_meta::name(&object).is_empty() {
+            return Err(super::update::unnamed(target));
+        }
         self.checked(target, object)
     }
 
@@ -140,6 +140,7 @@ impl Apply {
         if !self.is_named {
             return Err(super::update::unnamed(target));
         }
+        super::update::read_version(&self.config)?;
         let uid = corten_meta::uid(&self.config);
         if !uid.is_empty() {
             let why =

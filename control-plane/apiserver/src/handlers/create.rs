@@ -91,15 +91,17 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
     Err(server_busy(target))
 }
 
-/// Gives the object a name of its own if it asks for one.
-fn generate_name(object: &mut Value) -> bool {
+/// Gives the object a name of its own if it asks for one. Says whether another would do.
+fn generate_name(target: &Target<'_>, object: &mut Value) -> bool {
     let base = object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default();
     if base.is_empty() || !corten_meta::name(object).is_empty() {
         return false;
     }
-    let name = generated_name(base);
+    // What is called by its address has no other name.
+    let is_whole = target.resource.kind.rules.name_rule == corten_api::NameRule::Ip;
+    let name = if is_whole { base.to_owned() } else { generated_name(base) };
     corten_meta::set(object, "/metadata/name", name.into());
-    true
+    !is_whole
 }
 
 /// The conflict with an object that is there, or is about to go.
@@ -213,7 +215,7 @@ fn drop_status(target: &Target<'_>, object: &mut Value) {
 /// containers' defaults). A status that a webhook wrote is nobody's. Says whether the name was made here.
 fn begin(target: &Target<'_>, object: &mut Value) -> bool {
     let kind = &target.resource.kind;
-    let generated = generate_name(object);
+    let generated = generate_name(target, object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
         metadata.insert("creationTimestamp".to_owned(), corten_meta::time::rfc3339(target.context.now).into());

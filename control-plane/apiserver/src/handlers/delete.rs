@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::list::number;
 use super::options::{dry_run_error, dry_run_words, refuse};
-use super::update::spec_finalizers;
+use super::update::{is_finalized, not_the_same, spec_finalizers};
 use super::{Target, create, list};
 use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
@@ -66,6 +66,11 @@ impl DeleteOptions {
             cascades: orphan == Some(false),
             admitted: false,
         })
+    }
+
+    /// How long the object is to be waited for; less than no time is the shortest there is.
+    fn asked_seconds(&self) -> Option<i64> {
+        self.grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds })
     }
 
     /// As admission shows them.
@@ -128,16 +133,20 @@ fn check(options: &Value) -> Result<(), Status> {
 /// What a deletion does to an object.
 #[derive(Debug, PartialEq)]
 enum Plan {
-    /// Nothing: it is already on its way.
-    Pending,
     /// It is marked, and stays until a kubelet or a finalizer is done.
     Mark(Value),
     /// It goes at once.
-    Erase {
-        object: Value,
-        /// Whether it is shown to the one who asked as it is here, and not as it stands.
-        changed: bool,
-    },
+    Erase { object: Value, shown: Shown },
+}
+
+/// How an object that goes at once is shown to the one who asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Shown {
+    AsItStands,
+    /// With its marks.
+    Marked,
+    /// As it stands once it is gone; before that, which is what a dry run shows, there is nothing to show.
+    Later,
 }
 
 /// The result of a deletion.
@@ -145,6 +154,14 @@ pub struct Deleted {
     pub object: Arc<Object>,
     /// Whether the object is gone, not only marked.
     pub gone: bool,
+    /// Whether a dry run did not get to the end, where it would be said what is gone.
+    pub is_cut_short: bool,
+}
+
+impl Deleted {
+    fn marked(object: Arc<Object>) -> Deleted {
+        Deleted { object, gone: false, is_cut_short: false }
+    }
 }
 
 /// Answers with the object if it lives on for now, with a Status if it is gone.
@@ -153,7 +170,7 @@ pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     warn(target, &options);
     let deleted = delete_object(target, &options).await?;
     let context = target.context;
-    if !deleted.gone || target.resource.kind.rules.returns_deleted {
+    if !deleted.gone || deleted.is_cut_short || target.resource.kind.rules.returns_deleted {
         let kind = &target.resource.kind;
         let code = if !deleted.gone && options.cascades { StatusCode::ACCEPTED } else { StatusCode::OK };
         return Ok(response::object(context.accept, context.include_object(), code, kind, &deleted.object));
@@ -173,7 +190,7 @@ fn warn(target: &Target<'_>, options: &DeleteOptions) {
 
 /// Deletes every object that the query selects, and answers with them as they were.
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let asked = list::Asked::read(target)?;
+    let asked = list::Asked::read(target, false)?;
     let options = DeleteOptions::read(target, bytes)?;
     let page = list::page(target, asked).await?;
     // A path through a namespace without a name lists them all, and deletes from none.
@@ -195,54 +212,78 @@ pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Res
     // Several at a time, so that their writes share a commit of the store's log.
     let all = futures::stream::iter(page.objects.iter().cloned().map(one)).buffered(CONCURRENCY);
     all.try_collect::<Vec<()>>().await?;
-    let meta = ListMeta { remaining: None, ..page.meta };
+    // Only lists of custom resources say how much is left.
+    let remaining = page.meta.remaining.filter(|_| target.resource.kind.is_custom());
+    let meta = ListMeta { remaining, ..page.meta };
     let context = target.context;
     Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &meta))
 }
 
 /// Plans and carries out one deletion.
 pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
+    let mut marked_last: Option<Arc<Object>> = None;
     for _ in 0..ATTEMPTS {
         let registry = &target.server.registry;
         let current = registry.read(target.resource, target.namespace, target.name).await?;
-        let current = current.ok_or_else(|| target.not_found())?;
+        let current = match (current, marked_last.take()) {
+            (Some(current), _) => current,
+            // Who ended it first did what was asked for.
+            (None, Some(object)) => return Ok(Deleted { object, gone: true, is_cut_short: false }),
+            (None, None) => return Err(target.not_found()),
+        };
         let served = target.resource.serve(&current).await?;
         let old = served.value();
         check_preconditions(target, options, &old)?;
+        if is_pending(target, options, &old) {
+            return Ok(Deleted::marked(served));
+        }
         let old = admitted(target, options, old).await?;
         match plan(target, options, old) {
-            Plan::Pending => return Ok(Deleted { object: served, gone: false }),
             Plan::Mark(new) => {
                 let marked = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
                 if marked.bytes == served.bytes {
-                    return Ok(Deleted { object: served, gone: false });
+                    return Ok(Deleted::marked(served));
                 }
                 if options.dry_run {
-                    return Ok(Deleted { object: Arc::new(marked), gone: false });
+                    return Ok(Deleted::marked(Arc::new(marked)));
                 }
                 let expect = Expect::ModRevision(current.revision);
                 let written = registry.write_encoded(target.resource, new, marked, expect, Vec::new());
                 if let Written::Done(object) = written.await? {
-                    return Ok(Deleted { object, gone: false });
+                    return Ok(Deleted::marked(object));
                 }
             }
-            Plan::Erase { object, changed } => {
-                let shown = match changed {
-                    true => Object::from_value(&object, served.revision),
-                    false => Ok(Object::clone(&served)),
+            Plan::Erase { object, shown } => {
+                let answer = match shown {
+                    Shown::Marked => Object::from_value(&object, served.revision),
+                    Shown::Later if options.dry_run => Object::from_value(&target.resource.kind.empty(), 0),
+                    _ => Ok(Object::clone(&served)),
                 };
-                let shown = shown.map_err(|e| Status::internal(e.to_string()))?;
-                let gone = |revision: u64| Deleted { object: Arc::new(Object { revision, ..shown }), gone: true };
+                let answer = answer.map_err(|e| Status::internal(e.to_string()))?;
                 if options.dry_run {
-                    return Ok(gone(served.revision));
+                    let is_cut_short = shown != Shown::AsItStands;
+                    return Ok(Deleted { object: Arc::new(answer), gone: true, is_cut_short });
+                }
+                // Upstream takes the version of what its change left behind, which is none, for what is asked for.
+                if shown == Shown::Later && options.resource_version.is_some() {
+                    let why = "Precondition failed: ResourceVersion in precondition: , ResourceVersion in object meta";
+                    return Err(not_the_same(target, &format!("{why}: {}", current.revision))?);
                 }
                 let companions = target.server.admission.released(target, &object).await?;
-                drop(object);
-                let erased = registry
-                    .erase(target.resource, target.namespace, target.name, current.revision, companions)
-                    .await?;
+                let mut revision = current.revision;
+                if shown == Shown::Marked {
+                    // Who watches is told first that it is marked, and then that it is gone.
+                    let expect = Expect::ModRevision(revision);
+                    let marked = registry.write_encoded(target.resource, object, answer.clone(), expect, Vec::new());
+                    let Written::Done(marked) = marked.await? else { continue };
+                    revision = marked.revision;
+                    marked_last = Some(marked);
+                }
+                let erased =
+                    registry.erase(target.resource, target.namespace, target.name, revision, companions).await?;
                 if let Some(revision) = erased {
-                    return Ok(gone(revision));
+                    let object = Arc::new(Object { revision, ..answer });
+                    return Ok(Deleted { object, gone: true, is_cut_short: false });
                 }
             }
         }
@@ -264,11 +305,22 @@ async fn admitted(target: &Target<'_>, options: &DeleteOptions, old: Value) -> R
 }
 
 fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
+    let (uid, version) = (corten_meta::uid(old), corten_meta::resource_version(old));
+    if target.resource.kind.rules.is_marked_by_time {
+        let asked = [("UID", &options.uid, uid), ("ResourceVersion", &options.resource_version, version)];
+        for (what, wanted, actual) in asked {
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != actual) {
+                let why =
+                    format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {actual}");
+                return Err(Status::conflict(&target.resource.group_resource(), target.name, &why));
+            }
+        }
+        return Ok(());
+    }
     // Upstream names the kind here, where it names the resource elsewhere.
     let kind = target.resource.group_kind();
     let kind = GroupResource { group: kind.group, resource: kind.kind };
     let conflict = |message: String| Err(Status::conflict(&kind, target.name, &message));
-    let (uid, version) = (corten_meta::uid(old), corten_meta::resource_version(old));
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         return conflict(format!(
             "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
@@ -282,91 +334,112 @@ fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value
     Ok(())
 }
 
-/// Decides what the deletion does to the object.
+/// Whether the object is already on its way and nothing is to be changed about that: a grace period is only ever
+/// shortened, and what the spec's finalizers hold is for them to end.
+fn is_pending(target: &Target<'_>, options: &DeleteOptions, object: &Value) -> bool {
+    if corten_meta::deletion_timestamp(object).is_none() {
+        return false;
+    }
+    let left = grace_period(object);
+    let is_waited_for = target.resource.kind.rules.graceful_delete && left > 0;
+    let asked = options.asked_seconds();
+    spec_finalizers(target, object) > 0 || is_waited_for && asked.is_none_or(|asked| asked >= left)
+}
+
+/// Decides what the deletion does to an object that it changes something about.
 fn plan(target: &Target<'_>, options: &DeleteOptions, mut new: Value) -> Plan {
+    let kind = &target.resource.kind;
     let now = target.context.now;
-    let deleting = corten_meta::deletion_timestamp(&new).is_some();
-    let is_marked_by_time = target.resource.kind.rules.is_marked_by_time;
-    let mut graceful = false;
-    if target.resource.kind.rules.graceful_delete {
-        match grace(options, deleting, now, &mut new) {
-            Grace::Pending => return Plan::Pending,
-            Grace::Wait => graceful = true,
-            Grace::Now => {}
+    if kind.rules.is_marked_by_time && corten_meta::deletion_timestamp(&new).is_none() {
+        corten_meta::set(&mut new, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(now).into());
+        kind.behaviour.prepare_delete(&mut new, now);
+        if is_finalized(target) {
+            // Where it is told in the old way that dependents are to go, they go first.
+            let first = options.cascades.then(|| "Foreground".to_owned());
+            let options = DeleteOptions { propagation: first.or(options.propagation.clone()), ..options.clone() };
+            set_dependents_finalizers(target, &options, &mut new);
         }
+        return Plan::Mark(new);
     }
-    if !deleting {
-        target.resource.kind.behaviour.prepare_delete(&mut new, now);
-    }
-    set_dependents_finalizers(target, options, &mut new);
-    let held = !corten_meta::finalizers(&new).is_empty() || spec_finalizers(target, &new) > 0;
-    if !graceful && !held && !target.resource.kind.rules.graceful_delete {
-        return Plan::Erase { object: new, changed: false };
-    }
-    if !graceful {
-        if corten_meta::deletion_timestamp(&new).is_none() {
-            corten_meta::set(&mut new, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(now).into());
+    let waits = if kind.rules.graceful_delete { grace(options, now, &mut new) } else { None };
+    let was_held = !corten_meta::finalizers(&new).is_empty();
+    let is_changed = set_dependents_finalizers(target, options, &mut new);
+    let is_held = !corten_meta::finalizers(&new).is_empty();
+    match waits {
+        Some(seconds) if is_held || seconds > 0 => Plan::Mark(new),
+        Some(_) => Plan::Erase { object: new, shown: Shown::Marked },
+        None if is_held => {
+            mark(&mut new, now);
+            Plan::Mark(new)
         }
-        if !is_marked_by_time {
-            corten_meta::set(&mut new, "/metadata/deletionGracePeriodSeconds", 0.into());
-        }
+        None if was_held || is_changed => Plan::Erase { object: new, shown: Shown::Later },
+        None => Plan::Erase { object: new, shown: Shown::AsItStands },
     }
-    if !deleting && !is_marked_by_time && corten_meta::generation(&new) > 0 {
-        let generation = corten_meta::generation(&new) + 1;
-        corten_meta::set(&mut new, "/metadata/generation", generation.into());
-    }
-    if !graceful && !held {
-        return Plan::Erase { object: new, changed: true };
-    }
-    if spec_finalizers(target, &new) > 0 {
-        corten_meta::set(&mut new, "/status/phase", "Terminating".into());
-    }
-    Plan::Mark(new)
 }
 
-enum Grace {
-    Pending,
-    Wait,
-    Now,
+/// Marks what has no grace period, or none any more.
+fn mark(object: &mut Value, now: jiff::Timestamp) {
+    let ends = ending(object);
+    if ends.is_none() {
+        count(object);
+    }
+    if ends.is_none_or(|ends| ends > now) {
+        corten_meta::set(object, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(now).into());
+    }
+    corten_meta::set(object, "/metadata/deletionGracePeriodSeconds", 0.into());
 }
 
-/// The grace period of the deletion, written into the object if it is to be waited for.
-fn grace(options: &DeleteOptions, deleting: bool, now: jiff::Timestamp, object: &mut Value) -> Grace {
-    let asked = options.grace_period_seconds.map(|s| if s < 0 { 1 } else { s });
-    let running = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
-    let mark = |object: &mut Value, at: jiff::Timestamp, seconds: i64| {
-        corten_meta::set(object, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(at).into());
-        corten_meta::set(object, "/metadata/deletionGracePeriodSeconds", seconds.into());
+/// That it is to go is a change of what is wanted.
+fn count(object: &mut Value) {
+    let generation = corten_meta::generation(object);
+    if generation > 0 {
+        corten_meta::set(object, "/metadata/generation", (generation + 1).into());
+    }
+}
+
+/// When the object is to be gone, if it is.
+fn ending(object: &Value) -> Option<jiff::Timestamp> {
+    corten_meta::deletion_timestamp(object).and_then(|t| corten_meta::time::parse(t).ok())
+}
+
+fn grace_period(object: &Value) -> i64 {
+    let seconds = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    if seconds < 0 { 1 } else { seconds }
+}
+
+/// The grace period of the deletion, written into the object; none when an earlier one is over.
+fn grace(options: &DeleteOptions, now: jiff::Timestamp, object: &mut Value) -> Option<i64> {
+    let asked = options.asked_seconds();
+    let (at, seconds) = match (ending(object), grace_period(object)) {
+        (Some(_), 0) => return None,
+        (Some(ends), left) => {
+            let asked = asked.unwrap_or(left);
+            let shortened = ends + jiff::SignedDuration::from_secs(asked - left);
+            if shortened < now { (now, asked.min(1)) } else { (shortened, asked) }
+        }
+        (None, _) => {
+            let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let default = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+            let never_ran = text("/spec/nodeName").is_empty();
+            let ended = matches!(text("/status/phase"), "Succeeded" | "Failed");
+            let seconds = match asked.unwrap_or(default) {
+                _ if never_ran || ended => 0,
+                wanted if wanted < 0 => 1,
+                wanted => wanted,
+            };
+            count(object);
+            (now + jiff::SignedDuration::from_secs(seconds), seconds)
+        }
     };
-    if deleting {
-        if running == 0 {
-            return Grace::Now;
-        }
-        let Some(asked) = asked.filter(|asked| *asked < running) else { return Grace::Pending };
-        if asked == 0 {
-            return Grace::Now;
-        }
-        let ends = corten_meta::deletion_timestamp(object).and_then(|t| corten_meta::time::parse(t).ok());
-        let shortened = ends.unwrap_or(now) + jiff::SignedDuration::from_secs(asked - running);
-        let (at, seconds) = if shortened < now { (now, 1) } else { (shortened, asked) };
-        mark(object, at, seconds);
-        return Grace::Wait;
-    }
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let default = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
-    let never_ran = text("/spec/nodeName").is_empty();
-    let ended = matches!(text("/status/phase"), "Succeeded" | "Failed");
-    let seconds = if never_ran || ended { 0 } else { asked.unwrap_or(default).max(0) };
-    if seconds == 0 {
-        return Grace::Now;
-    }
-    mark(object, now + jiff::SignedDuration::from_secs(seconds), seconds);
-    Grace::Wait
+    corten_meta::set(object, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(at).into());
+    corten_meta::set(object, "/metadata/deletionGracePeriodSeconds", seconds.into());
+    Some(seconds)
 }
 
-/// The finalizers by which the garbage collector learns what to do with dependents.
-fn set_dependents_finalizers(target: &Target<'_>, options: &DeleteOptions, new: &mut Value) {
-    let default = target.resource.kind.rules.orphan_by_default.then_some("Orphan");
+/// The finalizers by which the garbage collector learns what to do with dependents. Says whether they changed.
+fn set_dependents_finalizers(target: &Target<'_>, options: &DeleteOptions, new: &mut Value) -> bool {
+    let rules = &target.resource.kind.rules;
+    let default = rules.orphan_by_default.then_some("Orphan");
     let before = corten_meta::finalizers(new);
     // What was asked for earlier stands, unless this request asks for something else.
     let earlier = before.iter().find_map(|finalizer| match *finalizer {
@@ -374,17 +447,17 @@ fn set_dependents_finalizers(target: &Target<'_>, options: &DeleteOptions, new: 
         FOREGROUND => Some("Foreground"),
         _ => None,
     });
-    let Some(policy) = options.propagation.as_deref().or(earlier).or(default) else { return };
-    let added = match policy {
-        "Orphan" => Some(ORPHAN),
-        "Foreground" => Some(FOREGROUND),
+    let policy = options.propagation.as_deref().or(earlier).or(default);
+    let added = match policy.filter(|_| !rules.is_without_dependents) {
+        Some("Orphan") => Some(ORPHAN),
+        Some("Foreground") => Some(FOREGROUND),
         _ => None,
     };
     let others = before.iter().copied().filter(|finalizer| ![ORPHAN, FOREGROUND].contains(finalizer));
     let finalizers: Vec<String> = others.chain(added).map(str::to_owned).collect();
-    let is_same = finalizers.len() == before.len() && finalizers.iter().all(|f| before.contains(&f.as_str()));
-    if is_same {
-        return;
+    let is_known = |finalizer: &&str| finalizers.iter().any(|one| one == finalizer);
+    if before.iter().all(is_known) && finalizers.iter().all(|finalizer| before.contains(&finalizer.as_str())) {
+        return false;
     }
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
         if finalizers.is_empty() {
@@ -393,4 +466,5 @@ fn set_dependents_finalizers(target: &Target<'_>, options: &DeleteOptions, new: 
             metadata.insert("finalizers".to_owned(), json!(finalizers));
         }
     }
+    true
 }

@@ -83,28 +83,31 @@ impl Continue {
 /// What the query of a list asks for, as far as it can be judged without looking at the store.
 pub struct Asked {
     limit: usize,
-    filter: Filter,
+    pub timeout: Option<i64>,
+    pub filter: Filter,
 }
 
 impl Asked {
-    pub fn read(target: &Target<'_>) -> Result<Asked, Status> {
+    /// What cannot be read is told first, then what does not go together, then fields that are not selected by.
+    pub fn read(target: &Target<'_>, watch: bool) -> Result<Asked, Status> {
         let query = &target.context.info.query;
+        let timeout = number(query, "timeoutSeconds")?;
         let limit = usize::try_from(number(query, "limit")?.unwrap_or(0)).unwrap_or(0);
-        number(query, "timeoutSeconds")?;
-        check_list_options(query, false)?;
-        Ok(Asked { limit, filter: filter(target.resource, target.namespace, query)? })
+        let (labels, fields) = selectors(query)?;
+        check_list_options(query, watch)?;
+        Ok(Asked { limit, timeout, filter: filter(target.resource, target.namespace, labels, fields)? })
     }
 }
 
 /// Answers with a list.
 pub async fn list(target: &Target<'_>) -> Result<Reply, Status> {
-    let page = page(target, Asked::read(target)?).await?;
+    let page = page(target, Asked::read(target, false)?).await?;
     let context = target.context;
     Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &page.meta))
 }
 
 /// The page that the query asks for, in the served version.
-pub async fn page(target: &Target<'_>, Asked { limit, filter }: Asked) -> Result<Page, Status> {
+pub async fn page(target: &Target<'_>, Asked { limit, filter, .. }: Asked) -> Result<Page, Status> {
     target.resource.storage()?.check_namespace(target.namespace, "")?;
     let query = &target.context.info.query;
     let caches = &target.server.registry.caches;
@@ -248,16 +251,21 @@ async fn fill<'i>(
 }
 
 /// The filter of a list or a watch.
-pub fn filter(resource: &Resource, namespace: &str, query: &Query) -> Result<Filter, Status> {
-    let bad = |e: corten_meta::Error| Status::bad_request(e.to_string());
-    let labels = Selector::parse(query.get("labelSelector").unwrap_or_default()).map_err(bad)?;
-    let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default()).map_err(bad)?;
+pub fn filter(resource: &Resource, namespace: &str, labels: Selector, fields: FieldSelector) -> Result<Filter, Status> {
     for requirement in fields.requirements() {
         if let Some(why) = resource.kind.selection_error(&requirement.field) {
             return Err(Status::bad_request(why));
         }
     }
     Ok(Filter { namespace: namespace.to_owned(), labels, fields })
+}
+
+/// The selectors of labels and fields.
+pub fn selectors(query: &Query) -> Result<(Selector, FieldSelector), Status> {
+    let bad = |e: corten_meta::Error| Status::bad_request(e.to_string());
+    let labels = Selector::parse(query.get("labelSelector").unwrap_or_default()).map_err(bad)?;
+    let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default()).map_err(bad)?;
+    Ok((labels, fields))
 }
 
 /// A whole number of the query; an empty one is none.

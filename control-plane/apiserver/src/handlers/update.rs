@@ -26,6 +26,11 @@ use crate::response;
 /// How often a change is tried against other writers.
 pub(super) const ATTEMPTS: usize = 64;
 
+/// What some kinds take of the metadata that comes with a status, for validation to judge.
+const IDENTITY: &[&str] = &["uid", "generateName", "deletionGracePeriodSeconds"];
+/// What says when an object goes.
+const ENDING: [&str; 2] = ["deletionTimestamp", "deletionGracePeriodSeconds"];
+
 /// Which part of an object a request may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -379,16 +384,18 @@ async fn admitted_as(
     Ok((new, Vec::new()))
 }
 
+/// The version that an object names. Upstream's storage reads it, whose errors have no reason.
+pub fn read_version(object: &Value) -> Result<u64, Status> {
+    match corten_meta::resource_version(object) {
+        "" => Ok(0),
+        text => corten_meta::go::parse_uint(text).map_err(|message| Status { code: 500, message, ..Status::default() }),
+    }
+}
+
 /// resourceVersion and uid of the new object are what its author believes to change.
 fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), Status> {
     let resource = target.resource.group_resource();
-    let version = match corten_meta::resource_version(new) {
-        "" => 0,
-        // Upstream's storage reads it, whose errors have no reason.
-        text => {
-            corten_meta::go::parse_uint(text).map_err(|message| Status { code: 500, message, ..Status::default() })?
-        }
-    };
+    let version = read_version(new)?;
     if version == 0 {
         if !target.resource.kind.rules.allow_unconditional_update {
             let path = corten_meta::Path::root("metadata").child("resourceVersion");
@@ -436,13 +443,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         let before = old.get("metadata").and_then(Value::as_object).unwrap_or(&nothing);
         restore(metadata, before, "creationTimestamp");
         restore(metadata, before, "generation");
-        // Who says when an object goes that is to stay is refused, as is who gives another grace period.
-        if before.contains_key("deletionTimestamp") || metadata.get("deletionTimestamp").is_some_and(Value::is_null) {
-            restore(metadata, before, "deletionTimestamp");
-        }
-        if metadata.get("deletionGracePeriodSeconds").is_none_or(Value::is_null) {
-            restore(metadata, before, "deletionGracePeriodSeconds");
-        }
+        metadata.retain(|field, value| !ENDING.contains(&field.as_str()) || !value.is_null());
         metadata.remove("selfLink");
         create::drop_empty(metadata);
         // An empty list asks for ownership to be forgotten and is about to be dropped; one empty entry asks the same.
@@ -459,7 +460,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
         Part::Status => {
             if kind.is_custom() || kind.rules.status_keeps_metadata {
-                let taken: &[&str] = if kind.rules.status_takes_identity { &["uid", "generateName"] } else { &[] };
+                let taken: &[&str] = if kind.rules.status_takes_identity { IDENTITY } else { &[] };
                 restore_metadata(new_fields, old_fields, taken);
             }
             if kind.rules.status_keeps_labels
@@ -507,7 +508,23 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         Part::Status => kind.behaviour.prepare_status_update(new, old, target.context.now),
         _ => {}
     }
+    restore_ending(new, old);
     lost
+}
+
+/// When an object goes stays as it is, though who said otherwise may own it. Who says it of one that is to stay is
+/// refused, as is who gives another grace period.
+fn restore_ending(new: &mut Value, old: &Value) {
+    let (Some(new), Some(old)) = (new.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata")) else {
+        return;
+    };
+    for field in ENDING {
+        if let Some(value) = old.get(field)
+            && (field == "deletionTimestamp" || !new.contains_key(field))
+        {
+            new.insert(field.to_owned(), value.clone());
+        }
+    }
 }
 
 /// The status of a custom resource comes without its metadata, but for what says who wrote which version of it. Some
@@ -587,9 +604,13 @@ pub fn is_finished(target: &Target<'_>, new: &Value, old: &Value) -> bool {
 
 /// Finalizers in the spec, for kinds that are finalized through a subresource.
 pub fn spec_finalizers(target: &Target<'_>, object: &Value) -> usize {
-    let finalized = target.resource.kind.subresources.iter().any(|s| s.role == corten_api::Role::Finalize);
-    if !finalized {
+    if !is_finalized(target) {
         return 0;
     }
     object.pointer("/spec/finalizers").and_then(Value::as_array).map_or(0, Vec::len)
+}
+
+/// Whether the kind is finalized through a subresource.
+pub fn is_finalized(target: &Target<'_>) -> bool {
+    target.resource.kind.subresources.iter().any(|s| s.role == corten_api::Role::Finalize)
 }

@@ -8,8 +8,8 @@ use futures::stream::StreamExt;
 use http::{HeaderValue, StatusCode, header};
 
 use super::Target;
-use super::list::{self, filter, number, revision};
-use super::options::{check_list_options, initial_events};
+use super::list::{self, Asked, revision};
+use super::options::initial_events;
 use crate::body::{Body, Delivery, Reply, Source, Watch, WatchEvent};
 use crate::cache::{ChangeKind, Filter, Item, Watcher, WatcherOptions, transition};
 use crate::metrics::WATCH_LIST_SECONDS;
@@ -25,10 +25,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let context = target.context;
     let query = &context.info.query;
     let stored = target.resource.storage()?;
-    number(query, "limit")?;
-    let asked_timeout = number(query, "timeoutSeconds")?;
-    check_list_options(query, true)?;
-    let filter = filter(target.resource, target.namespace, query)?;
+    let Asked { timeout: asked_timeout, filter, .. } = Asked::read(target, true)?;
     let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     if context.accept.format == Format::Yaml {
         return Err(Status::not_acceptable(STREAMED));

@@ -50,7 +50,12 @@ pub fn message(out: &mut Vec<u8>, messages: &Messages, name: &str, value: &Value
             element(out, messages, field, value);
             continue;
         }
-        let Some(found) = value.get(&field.name).filter(|found| !found.is_null()) else { continue };
+        let Some(found) = value.get(&field.name).filter(|found| !found.is_null()) else {
+            if field.shape == Shape::Plain {
+                zero(out, messages, field);
+            }
+            continue;
+        };
         match (field.shape, found) {
             (Shape::Repeated, Value::Array(list)) => list.iter().for_each(|one| element(out, messages, field, one)),
             (Shape::Map, Value::Object(map)) => {
@@ -63,6 +68,19 @@ pub fn message(out: &mut Vec<u8>, messages: &Messages, name: &str, value: &Value
             }
             (Shape::Plain | Shape::Optional, one) => element(out, messages, field, one),
             _ => {}
+        }
+    }
+}
+
+/// What upstream holds by value is always written, also when it is nothing.
+fn zero(out: &mut Vec<u8>, messages: &Messages, field: &Field) {
+    let at = field.number;
+    match &field.kind {
+        Type::Bytes => {}
+        Type::String | Type::Time | Type::MicroTime | Type::Json | Type::Strings => bytes(out, at, &[]),
+        Type::Quantity => element(out, messages, field, &Value::from("0")),
+        Type::Int | Type::Bool | Type::Double | Type::IntOrString | Type::Message(_) => {
+            element(out, messages, field, &Value::Null);
         }
     }
 }
@@ -142,6 +160,17 @@ mod tests {
             &json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"},
                      "spec": { "renewTime": "2026-01-02T03:04:05.123456Z", "leaseDurationSeconds": 0 } }),
         );
+    }
+
+    /// As upstream's client would write it: the empty metadata, and what is said of no group, no uid and no time.
+    #[test]
+    fn what_is_held_by_value_is_always_written() {
+        let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "details": { "name": "n", "kind": "pods" }, "code": 404 });
+        let body = super::super::encode(&status, "io.k8s.apimachinery.pkg.apis.meta.v1.Status");
+        let wanted =
+            b"\n\x06\n\0\x12\0\x1a\0\x12\x07Failure\x1a\0\"\0*\x0f\n\x01n\x12\0\x1a\x04pods(\x002\x000\x94\x03";
+        assert!(body.windows(wanted.len()).any(|part| part == wanted), "{:?}", body.escape_ascii().to_string());
     }
 
     /// Upstream's golden objects of every type, where they are at hand.

@@ -68,7 +68,8 @@ pub fn wanted(server: &Server) -> Vec<Wanted> {
 /// Answers a GET of nodes or pods of the group.
 pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
     let (context, kind) = (target.context, &target.resource.kind);
-    let filter = list::filter(target.resource, target.namespace, &context.info.query)?;
+    let (labels, fields) = list::selectors(&context.info.query)?;
+    let filter = list::filter(target.resource, target.namespace, labels, fields)?;
     let one = (context.info.verb == "get").then_some(target.name);
     // What was written before this request counts: a new node's address, a new pod's node.
     target.server.registry.caches.fresh().await?;

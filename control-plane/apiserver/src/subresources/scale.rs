@@ -199,18 +199,20 @@ impl Versions for ScaleVersion {
 /// The parent with the replicas of the scale.
 fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Result<Value, Status> {
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-    // A custom resource judges its replicas itself.
-    if replicas < 0 && !is_custom {
-        let path = corten_meta::Path::root("spec").child("replicas");
-        let error = corten_meta::FieldError::invalid(&path, replicas, "must be greater than or equal to 0");
+    // A custom resource judges its replicas itself, and nobody the rest; that it is another version is the one condition.
+    let errors = if is_custom { Vec::new() } else { corten_api::scale_kind().validate(scale) };
+    if !errors.is_empty() {
         let kind = corten_meta::GroupKind { group: "autoscaling".to_owned(), kind: "Scale".to_owned() };
-        return Err(Status::invalid(&kind, corten_meta::name(old), vec![error]));
+        return Err(Status::invalid(&kind, corten_meta::name(old), errors));
     }
     let mut new = old.clone();
     corten_meta::set(&mut new, &pointer(&paths.spec_replicas), replicas.into());
-    corten_meta::set(&mut new, "/metadata/resourceVersion", corten_meta::resource_version(scale).into());
+    let version = corten_meta::resource_version(scale);
+    if !(version.is_empty() && is_custom) {
+        corten_meta::set(&mut new, "/metadata/resourceVersion", version.into());
+    }
     let uid = corten_meta::uid(scale);
-    if !uid.is_empty() {
+    if !uid.is_empty() && !is_custom {
         corten_meta::set(&mut new, "/metadata/uid", uid.into());
     }
     Ok(new)

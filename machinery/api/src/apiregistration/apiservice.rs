@@ -43,14 +43,16 @@ impl Behaviour for ApiService {
         put(object, "/status", serde_json::json!({"conditions": [local]}));
     }
 
-    /// The name is the version and the group it serves.
+    /// The name is the version and the group it serves, and so is the start of one.
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        let name = text(object, "/metadata/name");
         let wanted = format!("{}.{}", text(object, "/spec/version"), text(object, "/spec/group"));
-        if name != wanted && !name.is_empty() && names::path_segment_name(name).is_empty() {
-            let detail = format!("must be `spec.version+\".\"+spec.group`: {}", quote(&wanted));
-            errors.push(FieldError::invalid(&Path::root("metadata").child("name"), name, detail));
+        for field in ["generateName", "name"] {
+            let name = text(object, &format!("/metadata/{field}"));
+            if name != wanted && !name.is_empty() && names::path_segment_name(name).is_empty() {
+                let detail = format!("must be `spec.version+\".\"+spec.group`: {}", quote(&wanted));
+                errors.push(FieldError::invalid(&Path::root("metadata").child(field), name, detail));
+            }
         }
         let spec = At::object(object).get("spec");
         let (group, version, service) = (spec.get("group"), spec.get("version"), spec.get("service"));

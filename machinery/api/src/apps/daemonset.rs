@@ -105,6 +105,11 @@ impl Behaviour for DaemonSet {
         crate::core::pod_warnings::of_template(new, old, "/spec/template", &path)
     }
 
+    fn empty(&self, object: &mut Value) {
+        put(object, "/metadata/annotations", json!({}));
+        set_template_generation(object, 0);
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let [names, images] = containers(object, "/spec/template/spec");
         vec![

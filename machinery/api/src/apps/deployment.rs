@@ -77,6 +77,10 @@ impl Behaviour for Deployment {
         out
     }
 
+    fn empty(&self, object: &mut Value) {
+        put(object, "/spec/replicas", 0);
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let [names, images] = containers(object, "/spec/template/spec");
         let ready = number(object, "/status/readyReplicas");

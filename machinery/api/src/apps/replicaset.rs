@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::validation;
 use crate::cells::{age, containers, format_selector, name, number};
 use crate::core::pod_spec::default_template;
-use crate::defaulting::default_at;
+use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, ScalePaths};
 
 struct ReplicaSet;
@@ -55,6 +55,10 @@ impl Behaviour for ReplicaSet {
         let mut out = crate::core::pod_warnings::of_names(new, old);
         out.extend(crate::core::pod_warnings::of_template(new, old, "/spec/template", &path));
         out
+    }
+
+    fn empty(&self, object: &mut Value) {
+        put(object, "/spec/replicas", 0);
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

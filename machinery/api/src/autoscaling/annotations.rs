@@ -107,8 +107,14 @@ pub(super) fn decode_metrics(annotation: &str, side: &str) -> Option<Vec<Value>>
         }
         metric
     };
-    let given: Vec<Value> = serde_json::from_str(annotation).ok()?;
-    Some(given.iter().map(metric).collect())
+    Some(decode_rows(annotation)?.iter().map(metric).collect())
+}
+
+/// A list of structs that have a type each.
+pub(super) fn decode_rows(annotation: &str) -> Option<Vec<Value>> {
+    let rows: Vec<Value> = serde_json::from_str(annotation).ok()?;
+    let is_row = |row: &Value| row.is_object() && (row["type"].is_null() || row["type"].is_string());
+    rows.iter().all(|row| row.is_null() || is_row(row)).then_some(rows)
 }
 
 /// Version 1 does not say what kind of target it has: it is told by the values that are there.
@@ -192,6 +198,15 @@ fn ordered(value: &Value, order: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_list_of_structs_is_absent() {
+        for (text, wanted) in
+            [("[]", true), ("[null, {}]", true), ("[{\"type\": 5}]", false), ("{}", false), ("[1]", false)]
+        {
+            assert_eq!(decode_rows(text).is_some(), wanted, "{text}");
+        }
+    }
 
     #[test]
     fn metrics_are_kept_in_the_words_of_version_1() {

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::annotations::{
-    current_cpu, decode_behavior, decode_metrics, encode_behavior, encode_conditions, encode_metrics, take_cpu,
+    current_cpu, decode_behavior, decode_metrics, decode_rows, encode_behavior, encode_conditions, encode_metrics,
+    take_cpu,
 };
 use super::horizontalpodautoscaler_v2::{HorizontalPodAutoscaler as Version2, TABLE};
 use crate::cells::list;
@@ -144,7 +145,7 @@ impl Behaviour for HorizontalPodAutoscaler {
         if let Some(current) = current.and_then(|text| decode_metrics(&text, "current")).or(told) {
             put(object, "/status/currentMetrics", current);
         }
-        if let Some(conditions) = conditions.and_then(|text| serde_json::from_str::<Value>(&text).ok()) {
+        if let Some(conditions) = conditions.and_then(|text| decode_rows(&text)) {
             put(object, "/status/conditions", conditions);
         }
         Version2.default(object);

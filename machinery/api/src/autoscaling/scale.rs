@@ -5,10 +5,12 @@
 use std::sync::OnceLock;
 
 use corten_meta::Value;
+use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
 use crate::cells::{age, name, number};
 use crate::kind::{Behaviour, Column, Kind};
+use crate::validation::nonnegative;
 
 struct Scale;
 
@@ -23,6 +25,10 @@ pub fn scale_kind() -> &'static Kind {
 }
 
 impl Behaviour for Scale {
+    fn validate(&self, scale: &Value) -> Vec<FieldError> {
+        nonnegative(&scale["spec"]["replicas"], &Path::root("spec").child("replicas")).into_iter().collect()
+    }
+
     fn cells(&self, scale: &Value, now: Timestamp) -> Vec<Value> {
         vec![
             name(scale),

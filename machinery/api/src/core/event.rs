@@ -32,6 +32,7 @@ pub fn kind() -> Kind {
     Kind::new("", "v1", "Event", "events")
         .short(&["ev"])
         .create_on_update()
+        .without_dependents()
         .name_rule(NameRule::PathSegment)
         .selectable(&[
             "involvedObject.kind",

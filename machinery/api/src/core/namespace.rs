@@ -60,6 +60,11 @@ impl Behaviour for Namespace {
         }
     }
 
+    fn prepare_delete(&self, object: &mut Value, _now: Timestamp) {
+        default_at(object, "/status", json!({}));
+        put(object, "/status/phase", "Terminating");
+    }
+
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         let path = Path::root("spec").child("finalizers");
         let finalizers = list(object, "/spec/finalizers").iter().filter_map(Value::as_str);

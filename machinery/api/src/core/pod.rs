@@ -79,6 +79,7 @@ impl Behaviour for Pod {
 
     /// Who reports a status without what was settled at the creation, or seen before, does not mean to take it back.
     fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
+        remove(new, "/metadata/deletionTimestamp");
         match old.pointer("/metadata/ownerReferences") {
             Some(owners) => put(new, "/metadata/ownerReferences", owners.clone()),
             None => {

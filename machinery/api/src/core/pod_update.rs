@@ -113,6 +113,12 @@ fn comparable(new: &Value, old: &Value) -> Value {
             }
         }
     }
+    // Upstream makes these lists anew, and so none of an empty one.
+    if let Some(fields) = spec.as_object_mut() {
+        fields.retain(|name, value| {
+            !["containers", "initContainers"].contains(&name.as_str()) || *value != Value::Array(Vec::new())
+        });
+    }
     let mut restore = |field: &str| match (old.get(field), spec.as_object_mut()) {
         (Some(value), Some(object)) => {
             object.insert(field.to_string(), value.clone());
@@ -130,8 +136,15 @@ fn comparable(new: &Value, old: &Value) -> Value {
         restore("terminationGracePeriodSeconds");
     }
     if !list(old, "/schedulingGates").is_empty() {
-        restore("nodeSelector");
-        restore_node_affinity(&mut spec, old);
+        // What does not differ is shown as it came.
+        let selector = |spec: &Value| spec["nodeSelector"].as_object().cloned().unwrap_or_default();
+        if selector(new) != selector(old) {
+            restore("nodeSelector");
+        }
+        let affinity = |spec: &Value| spec["affinity"]["nodeAffinity"].clone();
+        if !equal(&affinity(new), &affinity(old)) {
+            restore_node_affinity(&mut spec, old);
+        }
     }
     spec
 }
@@ -172,7 +185,10 @@ fn validate_gated(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     }
     for (at, (now, then)) in now.iter().zip(then).enumerate() {
         let fields = ["/matchExpressions", "/matchFields"];
-        let starts = fields.iter().all(|field| list(now, field).starts_with(list(then, field)));
+        let starts = fields.iter().all(|field| {
+            let (now, then) = (list(now, field), list(then, field));
+            now.len() >= then.len() && now.iter().zip(then).all(|(now, then)| equal(now, then))
+        });
         let filled = |term: &Value| fields.iter().any(|field| !list(term, field).is_empty());
         if !starts || (!filled(then) && filled(now)) {
             let detail = "only additions are allowed (no mutations or deletions)";
@@ -202,8 +218,11 @@ fn only_added_tolerations(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
 
 fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     let old: Vec<&str> = before.get("schedulingGates").items().map(|g| g.get("name").text()).collect();
-    for name in spec.get("schedulingGates").items().map(|g| g.get("name")) {
-        if !old.contains(&name.text()) {
+    let names: Vec<At<'_>> = spec.get("schedulingGates").items().map(|gate| gate.get("name")).collect();
+    for (at, name) in names.iter().enumerate() {
+        // Of gates of one name, upstream knows the last.
+        let is_last = names[at + 1..].iter().all(|later| later.text() != name.text());
+        if is_last && !old.contains(&name.text()) {
             let detail = format!("only deletion is allowed, but found new scheduling gate '{}'", name.text());
             errors.push(name.forbidden(detail));
         }

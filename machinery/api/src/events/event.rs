@@ -26,6 +26,7 @@ pub fn kind() -> Kind {
     Kind::new("events.k8s.io", "v1", "Event", "events")
         .short(&["ev"])
         .create_on_update()
+        .without_dependents()
         .stored_as("/registry/events", "", "v1")
         .selectable(&[
             "reason",

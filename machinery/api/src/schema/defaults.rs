@@ -6,6 +6,8 @@
 //! (`hostNetwork: false` vanishes), some always are (`rules: null`, `eventTime: null`). A few scalars have real
 //! defaults (`protocol: TCP`). The same walk writes quantities in their canonical form (`0.5` is `500m`).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use corten_meta::{Quantity, Value, time};
 
 use super::{Field, FieldType, Type, schema};
@@ -102,6 +104,26 @@ fn fill_zeros_in(kind: &FieldType, value: &mut Value) {
         }
         _ => {}
     }
+}
+
+/// A value of the named type that holds nothing: the structs that it holds by value, and the zeros that are always
+/// written.
+pub fn empty(type_name: &str) -> Value {
+    schema().type_(type_name).map_or_else(|| Value::Object(serde_json::Map::new()), empty_of)
+}
+
+fn empty_of(t: &Type) -> Value {
+    let written = |field: &Field| match &field.kind {
+        FieldType::Ref(id) if !field.presence.is_pointer && !field.presence.omits_zero => {
+            let inner = schema().get(*id);
+            match inner.scalar.is_none() {
+                true => Some(empty_of(inner)),
+                false => field.presence.is_always_written.then_some(Value::Null),
+            }
+        }
+        _ => written_zero(field),
+    };
+    t.declared().filter_map(|field| Some((field.name.clone(), written(field)?))).collect()
 }
 
 /// Puts back the empty lists and maps that a client gave to an object of the named type and that vanished. To upstream's
@@ -211,11 +233,20 @@ fn zero(kind: &FieldType) -> Value {
     }
 }
 
+/// Bytes that came as numbers, as they are always written; a number that is too big is cut, as Go cuts it.
+pub(super) fn write_bytes(value: &mut Value) {
+    if let Value::Array(items) = value {
+        let bytes: Vec<u8> = items.iter().filter_map(Value::as_i64).map(|number| number as u8).collect();
+        *value = STANDARD.encode(bytes).into();
+    }
+}
+
 fn fill_value(kind: &FieldType, value: &mut Value) -> bool {
     let mut lost = false;
     match kind {
         FieldType::Ref(id) => lost = fill_type(schema().get(*id), value),
         FieldType::Quantity => canonicalize(value),
+        FieldType::Bytes => write_bytes(value),
         FieldType::Time => rewrite_time(value, "2026-01-02T03:04:05Z".len(), time::rfc3339),
         FieldType::MicroTime => rewrite_time(value, "2026-01-02T03:04:05.000000Z".len(), time::rfc3339_micro),
         FieldType::List(items) => {

@@ -253,8 +253,14 @@ impl<'v> Check<'v> {
                     self.refuse(format!("illegal base64 data at input byte {at}"), false);
                 }
             }
-            (FieldType::Bytes, Value::Array(items)) if items.iter().any(|item| !item.is_number()) => {
-                items.iter().filter(|item| !item.is_number()).for_each(|item| self.mismatch(item, "uint8"));
+            // Numbers are bytes too.
+            (FieldType::Bytes, Value::Array(items)) => {
+                for item in items.iter().filter(|item| item.as_u64().is_none_or(|byte| byte > 255)) {
+                    match item {
+                        Value::Number(number) => self.mismatch_named(&format!("number {number}"), "uint8"),
+                        other => self.mismatch(other, "uint8"),
+                    }
+                }
             }
             (FieldType::IntOrString, Value::Number(number)) if !fits("int32", value) => {
                 self.mismatch_named(&format!("number {number}"), "int32");

@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 use corten_meta::Value;
 
-pub use defaults::{fill_defaults, fill_zeros, recall_empty, settle};
+pub use defaults::{empty, fill_defaults, fill_zeros, recall_empty, settle};
 pub use fields::{FieldReport, check_fields, prune};
 pub use gated::drop_gated;
 pub use places::insert_errors;

@@ -87,13 +87,16 @@ fn steps(path: &str) -> Vec<&str> {
 fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
     let mut current = FieldType::Ref(schema().by_name.get(&root.name).copied()?);
     let mut around = current.clone();
+    let mut is_of_map = false;
     for part in steps(path) {
         let (name, indexes) =
             part.split_once('[').map_or((part, 0), |(name, rest)| (name, rest.matches('[').count() + 1));
         let FieldType::Ref(id) = current else { return None };
+        is_of_map = false;
         around = current;
         current = schema().get(id).field(name)?.kind.clone();
         for _ in 0..indexes {
+            is_of_map = matches!(current, FieldType::Map(_));
             current = match current {
                 FieldType::List(inner) | FieldType::Map(inner) => *inner,
                 _ => return None,
@@ -103,6 +106,8 @@ fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
     match (&current, value) {
         (FieldType::Ref(_), Value::Object(_)) | (FieldType::List(_), Value::Array(_)) => Some(current),
         (FieldType::Map(_), _) => None,
+        // What is wrong with one entry may be told by showing the whole map.
+        (_, Value::Object(_)) if is_of_map => None,
         (_, Value::Object(_)) => Some(around),
         _ => None,
     }
@@ -304,6 +309,12 @@ mod tests {
         let mut errors = [FieldError::invalid(&Path::root(path), value, "bad")];
         print_values(type_name, &mut errors);
         assert_eq!(errors[0].to_string(), format!("{path}: Invalid value: {wanted}: bad"));
+    }
+
+    #[test]
+    fn a_map_is_shown_for_one_of_its_entries() {
+        let labels = json!({"b": "2", "a": "1"});
+        check("io.k8s.api.batch.v1.Job", "spec.template.metadata.labels[a]", labels, r#"{"a":"1","b":"2"}"#);
     }
 
     #[test]

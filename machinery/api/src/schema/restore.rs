@@ -52,9 +52,14 @@ fn restore_value(kind: &FieldType, name: Option<&str>, value: &mut Value) -> Res
             Some(at) => Err(format!("error decoding from json: illegal base64 data at input byte {at}")),
             None => Ok(()),
         },
-        (FieldType::Bytes, Value::Array(items)) if items.iter().any(|item| !item.is_number()) => {
-            Err("unrecognized type: uint8".to_owned())
-        }
+        (FieldType::Bytes, Value::Array(items)) => match items.iter().find(|item| !item.is_i64()) {
+            Some(Value::Number(_)) => Err("cannot convert float64 to uint8".to_owned()),
+            Some(_) => Err("unrecognized type: uint8".to_owned()),
+            None => {
+                super::defaults::write_bytes(value);
+                Ok(())
+            }
+        },
         (FieldType::Bytes, other) => Err(format!("cannot restore slice from {}", word(other))),
         (FieldType::Quantity | FieldType::IntOrString | FieldType::Time | FieldType::MicroTime, value) => {
             decode_itself(kind, value)
@@ -163,6 +168,12 @@ mod tests {
         }
         let mut secret = json!({"data": {"a": "a b"}});
         let wanted = "error decoding from json: illegal base64 data at input byte 1";
+        assert_eq!(restore("io.k8s.api.core.v1.Secret", &mut secret), Err(wanted.to_owned()));
+        let mut secret = json!({"data": {"a": [1, 258]}});
+        assert_eq!(restore("io.k8s.api.core.v1.Secret", &mut secret), Ok(()));
+        assert_eq!(secret, json!({"data": {"a": "AQI="}}));
+        let mut secret = json!({"data": {"a": [1.5]}});
+        let wanted = "cannot convert float64 to uint8";
         assert_eq!(restore("io.k8s.api.core.v1.Secret", &mut secret), Err(wanted.to_owned()));
     }
 

@@ -376,6 +376,31 @@ fn a_gated_pod_is_narrowed() {
         ("/spec/schedulingGates", json!([{"name": "h"}]), &[
             "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'h'",
         ]),
+        ("/spec/schedulingGates", json!([{"name": "h"}, {"name": "h"}]), &[
+            "spec.schedulingGates[1]: Duplicate value: \"h\"",
+            "spec.schedulingGates[1].name: Forbidden: only deletion is allowed, but found new scheduling gate 'h'",
+        ]),
+        ("/spec/affinity", json!({"nodeAffinity": {}}), &[]),
+        ("/spec/affinity", json!({}), &[
+            "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n",
+        ]),
+    ]);
+}
+
+/// An empty list is none, also inside of an affinity.
+#[test]
+fn a_gated_pod_keeps_its_terms() {
+    const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let mut subject = pod();
+    let term = json!([{"matchExpressions": [{"key": "k", "operator": "Exists"}]}]);
+    subject.good["spec"]["schedulingGates"] = json!([{"name": "g"}]);
+    subject.good["spec"]["affinity"] =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": term}}});
+    subject.updates(&[
+        (TERMS, json!([{"matchExpressions": [{"key": "k", "operator": "Exists", "values": []}]}]), &[]),
+        (TERMS, json!([{"matchExpressions": [{"key": "k", "operator": "DoesNotExist"}]}]), &[
+            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]: Invalid value: {\"MatchExpressions\":[{\"Key\":\"k\",\"Operator\":\"DoesNotExist\",\"Values\":null}],\"MatchFields\":null}: only additions are allowed (no mutations or deletions)",
+        ]),
     ]);
 }
 
