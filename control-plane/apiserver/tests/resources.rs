@@ -310,6 +310,11 @@ async fn tables_and_partial_metadata_are_views() {
         send(&admin, "GET", "/api/v1/namespaces", Default::default(), &[("accept", accept)]).await.expect(200);
     assert_eq!(partial["kind"], "PartialObjectMetadataList");
     assert_eq!(partial["items"][0].get("spec"), None);
+    let watched = http::Request::get("/api/v1/namespaces?watch=1").header("accept", accept);
+    let watched = admin.call(watched.body(Default::default()).unwrap()).await;
+    assert_eq!(watched.headers()["content-type"], "application/json");
+    let events = http_body_util::BodyExt::collect(watched.into_body().into_http()).await.unwrap().to_bytes();
+    assert!(events.is_empty(), "no event is a list: {events:?}");
     let refused = send(&admin, "GET", "/api/v1/namespaces", Default::default(), &[("accept", "image/png")]).await;
     assert_eq!(refused.code, 406);
 }

@@ -4,6 +4,7 @@
 //! field, `k:{…}` the item of a list with these keys, `v:…` the item of a set with this value, `i:n` an index, and
 //! `.` says that a node with children is itself a member.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -51,6 +52,21 @@ impl Element {
         }
     }
 
+    /// The order in which messages tell of paths: numbers by their size, which is not the order of their texts.
+    fn told(&self, other: &Element) -> Ordering {
+        let keys = |json: &str| serde_json::from_str::<Map<String, Value>>(json).unwrap_or_default();
+        let value = |json: &str| serde_json::from_str::<Value>(json).unwrap_or_default();
+        match (self, other) {
+            (Element::Key(one), Element::Key(other)) => {
+                let (one, other) = (keys(one), keys(other));
+                let pairs = one.iter().zip(&other).map(|(a, b)| a.0.cmp(b.0).then_with(|| compare(a.1, b.1)));
+                pairs.fold(Ordering::Equal, Ordering::then).then(one.len().cmp(&other.len()))
+            }
+            (Element::Value(one), Element::Value(other)) => compare(&value(one), &value(other)),
+            _ => self.cmp(other),
+        }
+    }
+
     fn encode(&self) -> String {
         match self {
             Element::Field(name) => ["f:", name].concat(),
@@ -59,6 +75,19 @@ impl Element {
             Element::Index(index) => format!("i:{index}"),
         }
     }
+}
+
+/// Numbers before texts before everything else.
+fn compare(one: &Value, other: &Value) -> Ordering {
+    let rank = |value: &Value| [value.is_number(), value.is_string()].iter().position(|is| *is).unwrap_or(2);
+    rank(one).cmp(&rank(other)).then_with(|| match (one, other) {
+        (Value::Number(one), Value::Number(other)) => match (one.as_i64(), other.as_i64()) {
+            (Some(one), Some(other)) => one.cmp(&other),
+            _ => one.as_f64().unwrap_or_default().total_cmp(&other.as_f64().unwrap_or_default()),
+        },
+        (Value::String(one), Value::String(other)) => one.cmp(other),
+        _ => one.to_string().cmp(&other.to_string()),
+    })
 }
 
 /// JSON with the escapes that upstream's writer of names has.
@@ -274,10 +303,12 @@ impl Set {
     }
 
     fn collect(&self, prefix: &mut Vec<Element>, paths: &mut Vec<Vec<Element>>) {
-        for (element, _) in self.nodes.iter().filter(|(_, node)| node.member) {
-            paths.push(prefix.iter().cloned().chain([element.clone()]).collect());
+        let mut nodes: Vec<(&Element, &Node)> = self.nodes.iter().collect();
+        nodes.sort_by(|(one, _), (other, _)| one.told(other));
+        for (element, _) in nodes.iter().filter(|(_, node)| node.member) {
+            paths.push(prefix.iter().cloned().chain([(*element).clone()]).collect());
         }
-        for (element, node) in &self.nodes {
+        for (element, node) in nodes {
             prefix.push(element.clone());
             node.below.collect(prefix, paths);
             prefix.pop();

@@ -267,6 +267,24 @@ fn filters_keep_and_drop_whole_branches() {
     assert_eq!(only.paths().iter().map(|p| show(p)).collect::<Vec<_>>(), [".status", ".spec[0].b"]);
 }
 
+#[test]
+fn paths_are_told_with_numbers_by_their_size() {
+    let ports = json!({ "f:ports": {
+        r#"k:{"port":443,"protocol":"TCP"}"#: {}, r#"k:{"port":80,"protocol":"UDP"}"#: {},
+        r#"k:{"port":80,"protocol":"TCP"}"#: {}, "v:10": {}, "v:9": {}, "v:\"a\"": {},
+    } });
+    let told: Vec<String> = Set::decode(&ports).unwrap().paths().iter().map(|path| show(path)).collect();
+    let expected = [
+        r#".ports[port=80,protocol="TCP"]"#,
+        r#".ports[port=80,protocol="UDP"]"#,
+        r#".ports[port=443,protocol="TCP"]"#,
+        ".ports[=9]",
+        ".ports[=10]",
+        r#".ports[="a"]"#,
+    ];
+    assert_eq!(told, expected);
+}
+
 /// Every form that FieldsV1 has is read and written without loss, and what has none of them is refused.
 #[test]
 fn fields_v1_is_read_and_written() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use corten_meta::Status;
 use futures::stream::StreamExt;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, header};
 
 use super::Target;
 use super::list::{self, Asked, revision};
@@ -32,7 +32,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     }
     if context.accept.view == View::PartialMetadataList {
         // No event is a list, so the stream ends before its first.
-        return Ok(response::full(StatusCode::OK, "application/json", bytes::Bytes::new()));
+        return Ok(streamed(context.accept.format, Body::Stream(futures::stream::empty().boxed())));
     }
     let caches = &target.server.registry.caches;
     let began = Instant::now();
@@ -85,13 +85,18 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     };
     let encode = response::event_encoder(context.accept, context.include_object(), resource);
     let cache = Arc::clone(&stored.cache);
-    let mut reply = Reply::new(Body::Watch(Watch { source, encode, cache, under_way: None, audited: None }));
-    let content_type = match context.accept.format {
+    let watch = Watch { source, encode, cache, under_way: None, audited: None };
+    Ok(streamed(context.accept.format, Body::Watch(watch)))
+}
+
+fn streamed(format: Format, body: Body) -> Reply {
+    let mut reply = Reply::new(body);
+    let content_type = match format {
         Format::Protobuf => crate::protobuf::STREAMED,
         _ => "application/json",
     };
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    Ok(reply)
+    reply
 }
 
 fn timeout(asked: Option<i64>) -> Duration {
