@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use corten_api::Kind;
-use corten_api::openapi::{custom_v2, custom_v3, encode_v2, openapi_v2, openapi_v3, root_paths, root_v3};
+use corten_api::openapi::{custom_v2, custom_v3, encode_v2, encode_v3, openapi_v2, openapi_v3, root_paths, root_v3};
 use corten_descriptions::Descriptions;
 use corten_meta::Value;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -24,9 +24,16 @@ use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::response;
 
-/// The version 2 document as protobuf: what client-go asks for, what others may ask for, and what both get.
-const ASKED_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// A document as protobuf: what client-go asks for, and what others may ask for and both get.
+type Protobuf = (&'static str, &'static str);
+const PROTOBUF_V2: Protobuf = (
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+);
+const PROTOBUF_V3: Protobuf = (
+    "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v3.v1.0+protobuf",
+);
 const JSON: &str = "application/json";
 
 /// The definitions that this server has itself, by the beginnings of their names.
@@ -38,6 +45,8 @@ struct Document {
     media_type: &'static str,
     gzip: Bytes,
     hash: String,
+    /// A version 3 document as protobuf, made when somebody asks for it.
+    protobuf: OnceLock<Bytes>,
 }
 
 /// The version 2 document in both forms.
@@ -109,9 +118,9 @@ impl OpenApi {
         self.make(&custom, path == "v2").await;
         if path == "v2" {
             let documents = if custom.is_empty() { self.v2.get()? } else { custom.v2.get()? };
-            return Some(match form(&context.headers) {
-                Some(PROTOBUF) => documents.protobuf.reply(context),
-                Some(_) => documents.json.reply(context),
+            return Some(match form(&context.headers, PROTOBUF_V2) {
+                Some(JSON) => documents.json.reply(context),
+                Some(_) => documents.protobuf.reply(context),
                 None => not_acceptable(),
             });
         }
@@ -135,7 +144,11 @@ impl OpenApi {
             *reply.status_mut() = StatusCode::NOT_FOUND;
             return Some(reply);
         };
-        Some(if form(&context.headers).is_some() { document.reply(context) } else { not_acceptable() })
+        Some(match form(&context.headers, PROTOBUF_V3) {
+            Some(JSON) => document.reply(context),
+            Some(media_type) => document.reply_as(media_type, &document.protobuf().await, context),
+            None => not_acceptable(),
+        })
     }
 
     /// Makes the documents that are asked for, if nobody has yet.
@@ -208,7 +221,7 @@ fn join_v2(built_in: &Version2, more: &Custom) -> Version2 {
     protobuf.extend_from_slice(&encode_v2(&custom));
     let text = gunzip(&built_in.json.gzip);
     let json = join_json(&text, &custom).unwrap_or(text);
-    Version2 { json: Document::new(JSON, &json), protobuf: Document::new(PROTOBUF, &protobuf) }
+    Version2 { json: Document::new(JSON, &json), protobuf: Document::new(PROTOBUF_V2.1, &protobuf) }
 }
 
 fn join_json(document: &[u8], custom: &Value) -> Option<Vec<u8>> {
@@ -232,18 +245,15 @@ fn join_json(document: &[u8], custom: &Value) -> Option<Vec<u8>> {
 }
 
 /// The first form that the client lists and a document may have.
-fn form(headers: &HeaderMap) -> Option<&'static str> {
+fn form(headers: &HeaderMap, (asked, served): Protobuf) -> Option<&'static str> {
     let header = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     if header.trim().is_empty() {
         return Some(JSON);
     }
     let mut clauses = header.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim());
     clauses.find_map(|clause| match clause {
-        ASKED_PROTOBUF | PROTOBUF => Some(PROTOBUF),
         JSON | "application/*" | "*/*" => Some(JSON),
-        // Version 3 has a form of its own in protobuf, which is not spoken here: the answer says that it is JSON.
-        _ if clause.starts_with("application/com.github.proto-openapi.spec.v3") => Some(JSON),
-        _ => None,
+        clause => (clause == asked || clause == served).then_some(served),
     })
 }
 
@@ -257,7 +267,7 @@ fn not_acceptable() -> Reply {
 fn make_v2() -> Version2 {
     let descriptions = Descriptions::load();
     let document = openapi_v2(&|of, field| descriptions.get(of, field));
-    Version2 { json: Document::json(&document), protobuf: Document::new(PROTOBUF, &encode_v2(&document)) }
+    Version2 { json: Document::json(&document), protobuf: Document::new(PROTOBUF_V2.1, &encode_v2(&document)) }
 }
 
 fn make_v3(paths: &BTreeMap<String, String>) -> BTreeMap<String, Document> {
@@ -275,10 +285,28 @@ impl Document {
     }
 
     fn new(media_type: &'static str, bytes: &[u8]) -> Document {
-        Document { media_type, hash: hash(bytes), gzip: gzip(bytes).into() }
+        Document { media_type, hash: hash(bytes), gzip: gzip(bytes).into(), protobuf: OnceLock::new() }
+    }
+
+    /// The same in protobuf, compressed. It has the hash of the document in JSON.
+    async fn protobuf(&self) -> Bytes {
+        if let Some(made) = self.protobuf.get() {
+            return made.clone();
+        }
+        let json = self.gzip.clone();
+        let making = tokio::task::spawn_blocking(move || {
+            let document: Value = serde_json::from_slice(&gunzip(&json)).unwrap_or_default();
+            Bytes::from(gzip(&encode_v3(&document)))
+        });
+        let made = making.await.unwrap_or_default();
+        self.protobuf.get_or_init(|| made).clone()
     }
 
     fn reply(&self, context: &Context) -> Reply {
+        self.reply_as(self.media_type, &self.gzip, context)
+    }
+
+    fn reply_as(&self, media_type: &'static str, gzip: &Bytes, context: &Context) -> Reply {
         let etag = format!("\"{}\"", self.hash);
         let known = context.headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok());
         let mut reply = if known == Some(etag.as_str()) {
@@ -286,11 +314,11 @@ impl Document {
             *reply.status_mut() = StatusCode::NOT_MODIFIED;
             reply
         } else if accepts_gzip(&context.headers) {
-            let mut reply = response::full(StatusCode::OK, self.media_type, self.gzip.clone());
+            let mut reply = response::full(StatusCode::OK, media_type, gzip.clone());
             reply.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             reply
         } else {
-            response::full(StatusCode::OK, self.media_type, gunzip(&self.gzip).into())
+            response::full(StatusCode::OK, media_type, gunzip(gzip).into())
         };
         let headers = reply.headers_mut();
         headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
@@ -310,21 +338,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_of_version_2_is_negotiated() {
+    fn the_form_is_negotiated() {
+        let (asked, served) = PROTOBUF_V2;
         for (accept, expected) in [
             ("", Some(JSON)),
             ("*/*", Some(JSON)),
             ("application/json", Some(JSON)),
-            (ASKED_PROTOBUF, Some(PROTOBUF)),
-            (PROTOBUF, Some(PROTOBUF)),
+            (asked, Some(served)),
+            (served, Some(served)),
             ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", Some(JSON)),
-            ("text/plain, application/com.github.proto-openapi.spec.v2@v1.0+protobuf;q=0.9, */*", Some(PROTOBUF)),
+            ("text/plain, application/com.github.proto-openapi.spec.v2@v1.0+protobuf;q=0.9, */*", Some(served)),
             ("text/html", None),
+            (PROTOBUF_V3.0, None),
             ("application/vnd.kubernetes.protobuf", None),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
-            assert_eq!(form(&headers), expected, "{accept:?}");
+            assert_eq!(form(&headers, PROTOBUF_V2), expected, "{accept:?}");
         }
     }
 }

@@ -345,6 +345,22 @@ async fn yaml_that_cannot_be_read() {
 }
 
 #[tokio::test]
+async fn documents_of_version_three_in_protobuf() {
+    let s = TestServer::start().await;
+    let admin = s.user("admin", &["system:masters"]);
+    let get = async |accept: &str| {
+        send(&admin, "GET", "/openapi/v3/version", bytes::Bytes::new(), &[("accept", accept)]).await
+    };
+    let (json, protobuf) = (
+        get("application/json").await,
+        get("application/com.github.proto-openapi.spec.v3@v1.0+protobuf, application/json").await,
+    );
+    assert_eq!(protobuf.headers["content-type"], "application/com.github.proto-openapi.spec.v3.v1.0+protobuf");
+    assert_eq!(protobuf.headers["etag"], json.headers["etag"]);
+    assert_eq!(get("application/com.github.proto-openapi.spec.v2@v1.0+protobuf").await.code, 406);
+}
+
+#[tokio::test]
 async fn forms_that_are_not_spoken() {
     let s = TestServer::start().await;
     let admin = s.user("admin", &["system:masters"]);

@@ -31,7 +31,8 @@ fn prune(schema: &Value, value: &mut Value, is_resource: bool) {
 fn prune_map(schema: &Value, map: &mut Map<String, Value>, is_resource: bool) {
     let properties = schema["properties"].as_object();
     let additional = &schema["additionalProperties"];
-    let keep_unknown = preserves(schema) || *additional == true;
+    // Where none may be, they are not dropped but refused.
+    let keep_unknown = preserves(schema) || additional.is_boolean();
     map.retain(|name, value| {
         if is_resource && ALWAYS.contains(&name.as_str()) {
             return true;
@@ -71,7 +72,7 @@ fn find_unknown(schema: &Value, value: &Value, is_resource: bool, path: &str, un
                         find_unknown(schema, inner, embedded, &path, unknown);
                     }
                     None if additional.is_object() => find_unknown(additional, inner, false, &path, unknown),
-                    None if preserves(schema) || *additional == true => {}
+                    None if preserves(schema) || additional.is_boolean() => {}
                     None => unknown.push(path),
                 }
             }

@@ -323,7 +323,7 @@ fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(&place, default.clone(), "must not have unknown fields"));
         }
         // The errors speak of the value as if it were an object of its own.
-        let mut found = validation::validate(schema, default, None, Some(&place));
+        let mut found = validation::validate(&without_choices(schema), default, None, Some(&place));
         if found.is_empty() {
             found = held_to_rules(schema, default, &place);
         }
@@ -334,6 +334,18 @@ fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     }
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         defaults(property, &path.child("properties").key(name), errors);
+    }
+}
+
+/// A schema that does not say that a value is a number or a text: upstream does not ask that of defaults.
+fn without_choices(schema: &Value) -> Value {
+    match schema {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(key, value)| *key != "x-kubernetes-int-or-string" || !value.is_boolean());
+            kept.map(|(key, value)| (key.clone(), without_choices(value))).collect()
+        }
+        Value::Array(items) => items.iter().map(without_choices).collect(),
+        other => other.clone(),
     }
 }
 
@@ -378,6 +390,7 @@ mod tests {
                 json!({ "type": "object", "properties": { "a": { "type": "string" } }, "oneOf": [{ "required": ["a"] }] }),
             ),
             field(json!({ "type": "integer", "default": 3 })),
+            field(json!({ "x-kubernetes-int-or-string": true, "default": {} })),
         ] {
             assert_eq!(errors(good.clone()), "", "{good}");
         }

@@ -102,8 +102,13 @@ impl Check<'_> {
     fn text(&mut self, schema: &Value, text: &str) {
         let length = text.chars().count() as u64;
         let pattern = schema["pattern"].as_str();
-        if let Some(max) = schema["maxLength"].as_u64().filter(|max| length > *max) {
-            self.errors.push(FieldError::too_long(&self.path(""), usize::try_from(max).unwrap_or(usize::MAX)));
+        if let Some(max) = schema["maxLength"].as_i64().filter(|max| *max < 0 || length > max.unsigned_abs()) {
+            let told = FieldError::too_long(&self.path(""), usize::try_from(max).unwrap_or_default());
+            self.errors.push(if max < 0 {
+                FieldError { detail: "value is too long".to_owned(), ..told }
+            } else {
+                told
+            });
         } else if let Some(min) = schema["minLength"].as_u64().filter(|min| length < *min) {
             self.invalid(text, &format!("should be at least {min} chars long"));
         } else if let Some(pattern) = pattern.filter(|p| compile(p).is_ok_and(|regex| !regex.is_match(text))) {
@@ -165,8 +170,13 @@ impl Check<'_> {
     }
 
     fn at_most(&mut self, count: usize, max: &Value) {
-        if let Some(max) = max.as_u64().and_then(|max| usize::try_from(max).ok()).filter(|max| count > *max) {
-            self.errors.push(FieldError::too_many(&self.path(""), count, max));
+        if let Some(max) = max.as_i64().filter(|max| *max < 0 || count as u64 > max.unsigned_abs()) {
+            let told = FieldError::too_many(&self.path(""), count, usize::try_from(max).unwrap_or_default());
+            self.errors.push(if max < 0 {
+                FieldError { detail: "has too many items".to_owned(), ..told }
+            } else {
+                told
+            });
         }
     }
 
@@ -189,6 +199,11 @@ impl Check<'_> {
         let (properties, values) = (schema["properties"].as_object(), &schema["additionalProperties"]);
         let mut matched = 0;
         for (name, value) in map.iter().filter(|(name, _)| properties.is_none_or(|known| !known.contains_key(*name))) {
+            if *values == false {
+                let detail = format!("{}.{name} in body is a forbidden property", self.name);
+                self.errors.push(FieldError::invalid(&self.path(""), name.as_str(), detail));
+                continue;
+            }
             matched += self.below(&format!(".{name}"), values, value, before(name));
         }
         for (name, schema) in properties.into_iter().flatten() {
@@ -320,6 +335,25 @@ mod tests {
         assert!(
             check(json!({ "size": 1, "labels": { "l": 1 } })).contains("spec.labels.l in body must be of type string")
         );
+    }
+
+    /// Nothing is short enough for a bound below nothing, and nothing may be where nothing may be.
+    #[test]
+    fn bounds_may_leave_no_room() {
+        for (schema, value, wanted) in [
+            (json!({ "type": "string", "maxLength": -1 }), json!(""), "f: Too long: value is too long"),
+            (json!({ "type": "string", "minLength": -1 }), json!(""), ""),
+            (json!({ "type": "array", "maxItems": -1 }), json!([]), "f: Too many: 0: has too many items"),
+            (
+                json!({ "additionalProperties": false }),
+                json!({ "a": 1 }),
+                "f: Invalid value: \"a\": f.a in body is a forbidden property",
+            ),
+            (json!({ "type": "object", "maxProperties": -1 }), json!({}), "f: Too many: 0: has too many items"),
+        ] {
+            let errors = validate(&json!({ "properties": { "f": schema } }), &json!({ "f": value }), None, None);
+            assert_eq!(errors.iter().map(ToString::to_string).collect::<String>(), wanted, "{schema}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct QueueDump {
 
 /// One level, as it is shown.
 pub struct LevelDump {
+    /// Whether nobody waits for seats.
+    pub exempt: bool,
     /// By schema.
     pub counts: Vec<(String, Counts)>,
     /// The seats of its share, the least and the most it may have, and those it has.

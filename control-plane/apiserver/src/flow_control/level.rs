@@ -164,9 +164,12 @@ impl State {
 
     fn begin(&mut self, id: u64, asked: Asked, queue: Option<usize>) {
         let started = jiff::Timestamp::now();
+        let waits = !self.settings.exempt;
         let counts = self.counts(&asked.schema);
         counts.dispatched += 1;
-        counts.served.observe(asked.arrived, started);
+        if waits {
+            counts.served.observe(asked.arrived, started);
+        }
         self.running.insert(id, Executing { asked, queue, started });
     }
 }
@@ -245,6 +248,16 @@ impl Level {
         state.dispatch();
     }
 
+    /// Lets a request in at once, as an exempt level does.
+    pub fn pass(self: &Arc<Self>, asked: Asked) -> Seat {
+        let (mut state, seats) = (self.state(), asked.seats);
+        state.next_id += 1;
+        let id = state.next_id;
+        state.executing += seats;
+        state.begin(id, asked, None);
+        Seat { level: Arc::clone(self), id, seats, queue: None, started: Instant::now() }
+    }
+
     /// Waits for seats as long as that; `None` if there is not even room to wait, or none came free. A caller that
     /// gives up leaves no trace.
     pub async fn enter(self: &Arc<Self>, flow: u64, asked: Asked, patience: Duration) -> Option<Seat> {
@@ -302,7 +315,8 @@ impl Level {
         let queues = if state.settings.queuing.is_some() { queues.collect() } else { Vec::new() };
         let Demand { nominal, least, most, .. } = state.settings.demand;
         let limits = [nominal, least, most, state.limit];
-        LevelDump { counts: state.counts.clone(), limits, queues, executing: executing.collect() }
+        let exempt = state.settings.exempt;
+        LevelDump { exempt, counts: state.counts.clone(), limits, queues, executing: executing.collect() }
     }
 }
 
@@ -440,6 +454,19 @@ mod tests {
         assert_eq!((demand.nominal, demand.least, demand.most), (100, 50, 100));
         let exempt = Settings::from_value(&json!({ "spec": { "type": "Exempt", "exempt": {} } }));
         assert!(exempt.exempt && exempt.shares == 0);
+    }
+
+    #[test]
+    fn who_is_exempt_is_counted_and_never_waits() {
+        let settings = Settings::from_value(&json!({ "spec": { "type": "Exempt", "exempt": {} } }));
+        let level = Arc::new(Level::new("u", settings));
+        let seats = [level.pass(asked(1)), level.pass(asked(1))];
+        assert_eq!(level.current(), (2, 0));
+        drop(seats);
+        let dump = level.dump();
+        assert!(dump.exempt && dump.executing.is_empty());
+        assert_eq!(dump.counts[0].1.dispatched, 2);
+        assert_eq!(dump.counts[0].1.served.buckets.iter().sum::<u64>(), 0);
     }
 
     #[tokio::test]

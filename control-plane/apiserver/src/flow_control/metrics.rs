@@ -37,6 +37,9 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
     });
     let one = |_: &Asked| 1;
     family("current_inqueue_requests", "gauge", "Requests that wait.", &|level| {
+        if level.exempt {
+            return Vec::new();
+        }
         by_schema(level, level.queues.iter().flat_map(|queue| &queue.waiting), one)
     });
     family("current_executing_requests", "gauge", "Requests that execute.", &|level| {

@@ -97,9 +97,7 @@ impl FlowControl {
         let level_uid = level.map(|level| level.uid()).unwrap_or_default();
         let classified = Classified { flow_schema: uid(&schema.uid), priority_level: uid(&level_uid) };
         let flow = schema.flow(&context.user, info);
-        let exempt = level.is_none_or(|level| level.is_exempt());
-        let asked = if exempt { Asked::default() } else { asked(schema, context) };
-        (classified, Admission { level: level.filter(|_| !exempt).cloned(), flow, asked })
+        (classified, Admission { level: level.cloned(), flow, asked: asked(schema, context) })
     }
 
     /// Each level with what waits and executes in it.
@@ -156,7 +154,6 @@ impl FlowControl {
 
 /// A request that knows where it belongs and has not entered yet.
 pub struct Admission {
-    /// None where nobody waits.
     level: Option<Arc<Level>>,
     flow: u64,
     asked: Asked,
@@ -183,6 +180,9 @@ impl Admission {
     /// Waits for a seat; dropping the seat gives it to the next.
     pub async fn enter(self, server: &Server, context: &Context) -> Result<Option<Seat>, Status> {
         let Some(level) = self.level else { return Ok(None) };
+        if level.is_exempt() {
+            return Ok(Some(level.pass(self.asked)));
+        }
         let asked = Asked { seats: seats(server, context).min(level.widest()), ..self.asked };
         match level.enter(self.flow, asked, MAX_WAIT).await {
             Some(seat) => Ok(Some(seat)),

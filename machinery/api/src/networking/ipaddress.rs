@@ -4,7 +4,7 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 
-use crate::cells::{name, text};
+use crate::cells::{age, name, text};
 use crate::check::{At, Errors};
 use crate::kind::{Behaviour, Kind, NameRule};
 
@@ -43,7 +43,8 @@ impl Behaviour for IpAddress {
         vec![FieldError::invalid(&path, new["spec"]["parentRef"].clone(), "field is immutable")]
     }
 
-    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+    /// The age has no column upstream either.
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let parent = match object.pointer("/spec/parentRef").filter(|p| p.is_object()) {
             Some(p) => {
                 let group = text(p, "/group");
@@ -55,6 +56,6 @@ impl Behaviour for IpAddress {
             }
             None => "<none>".to_string(),
         };
-        vec![name(object), parent.into()]
+        vec![name(object), parent.into(), age(object, now)]
     }
 }

@@ -8,6 +8,7 @@ mod custom;
 mod parameters;
 mod paths;
 mod protobuf;
+mod protobuf_v3;
 mod roots;
 mod schemas;
 mod v2;
@@ -23,6 +24,7 @@ use crate::schema::schema;
 
 pub use custom::{custom_v2, custom_v3, definition_name};
 pub use protobuf::encode_v2;
+pub use protobuf_v3::encode_v3;
 pub use roots::root_paths;
 
 /// The version of Kubernetes whose API this is.

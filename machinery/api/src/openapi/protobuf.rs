@@ -118,7 +118,7 @@ fn schema(of: &Value, out: &mut Vec<u8>) {
 }
 
 /// The keys that begin with `x-`, each a pair of its name and its value.
-fn extensions(number: u32, of: &Value, out: &mut Vec<u8>) {
+pub(super) fn extensions(number: u32, of: &Value, out: &mut Vec<u8>) {
     for (name, value) in of.as_object().into_iter().flatten().filter(|(name, _)| name.starts_with("x-")) {
         nested(number, out, |out| {
             bytes(1, name.as_bytes(), out);
@@ -128,14 +128,14 @@ fn extensions(number: u32, of: &Value, out: &mut Vec<u8>) {
 }
 
 /// A value of any type, as YAML.
-fn any(number: u32, value: Option<&Value>, out: &mut Vec<u8>) {
+pub(super) fn any(number: u32, value: Option<&Value>, out: &mut Vec<u8>) {
     if let Some(value) = value {
         nested(number, out, |out| bytes(2, value.to_string().as_bytes(), out));
     }
 }
 
 /// An object whose keys are names: a repeated pair of name and value.
-fn pairs(number: u32, object: &Value, out: &mut Vec<u8>, mut write: impl FnMut(&Value, &mut Vec<u8>)) {
+pub(super) fn pairs(number: u32, object: &Value, out: &mut Vec<u8>, mut write: impl FnMut(&Value, &mut Vec<u8>)) {
     for (name, value) in object.as_object().into_iter().flatten() {
         nested(number, out, |out| {
             bytes(1, name.as_bytes(), out);
@@ -144,7 +144,7 @@ fn pairs(number: u32, object: &Value, out: &mut Vec<u8>, mut write: impl FnMut(&
     }
 }
 
-fn texts(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
+pub(super) fn texts(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     for (key, number) in fields {
         if let Some(text) = of[*key].as_str() {
             bytes(*number, text.as_bytes(), out);
@@ -152,11 +152,11 @@ fn texts(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     }
 }
 
-fn strings(number: u32, values: &Value, out: &mut Vec<u8>) {
+pub(super) fn strings(number: u32, values: &Value, out: &mut Vec<u8>) {
     list(values).iter().filter_map(Value::as_str).for_each(|text| bytes(number, text.as_bytes(), out));
 }
 
-fn flags(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
+pub(super) fn flags(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     for (key, number) in fields {
         if of[*key] == true {
             flag(*number, true, out);
@@ -164,12 +164,12 @@ fn flags(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     }
 }
 
-fn flag(number: u32, value: bool, out: &mut Vec<u8>) {
+pub(super) fn flag(number: u32, value: bool, out: &mut Vec<u8>) {
     varint(u64::from(number) << 3, out);
     out.push(u8::from(value));
 }
 
-fn integers(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
+pub(super) fn integers(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     for (key, number) in fields {
         if let Some(value) = of[*key].as_u64() {
             varint(u64::from(*number) << 3, out);
@@ -178,7 +178,7 @@ fn integers(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     }
 }
 
-fn numbers(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
+pub(super) fn numbers(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     for (key, number) in fields {
         if let Some(value) = of[*key].as_f64() {
             varint(u64::from(*number) << 3 | 1, out);
@@ -187,18 +187,18 @@ fn numbers(of: &Value, fields: &[(&str, u32)], out: &mut Vec<u8>) {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// A message in a field: its length is known only when it is written.
-fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let mut inner = Vec::new();
     write(&mut inner);
     bytes(number, &inner, out);
 }
 
-fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
+pub(super) fn bytes(number: u32, value: &[u8], out: &mut Vec<u8>) {
     varint(u64::from(number) << 3 | 2, out);
     varint(value.len() as u64, out);
     out.extend(value);
@@ -213,7 +213,7 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     /// The first value at a path of field numbers.
-    fn at(message: &[u8], path: &[u64]) -> Vec<u8> {
+    pub fn at(message: &[u8], path: &[u64]) -> Vec<u8> {
         path.iter().fold(message.to_vec(), |message, number| {
             fields(&message).into_iter().find(|(found, _)| found == number).map(|(_, value)| value).unwrap()
         })
