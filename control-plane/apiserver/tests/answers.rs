@@ -714,3 +714,30 @@ async fn odd_objects() {
     let made = s.post(MAPS, json!({"metadata": {"name": "x"}, "binaryData": {"a": [1, 2]}})).await.body;
     assert_eq!(made["binaryData"], json!({"a": "AQI="}));
 }
+
+/// A page that is full is not the last as long as anything stands behind it, be it selected or not.
+#[tokio::test]
+async fn pages_of_what_is_selected() {
+    let s = TestServer::start().await;
+    for name in ["a", "b", "c"] {
+        s.post(MAPS, json!({"metadata": {"name": name, "labels": {"l": name}}})).await;
+    }
+    for (query, found, has_more, left) in [
+        ("limit=2", 2, true, json!(1)),
+        ("limit=3", 3, false, Value::Null),
+        ("limit=1&labelSelector=l%3Db", 1, true, Value::Null),
+        ("limit=1&labelSelector=l%3Dc", 1, false, Value::Null),
+        ("limit=2&labelSelector=l%3Db", 1, false, Value::Null),
+        ("limit=1&fieldSelector=metadata.name%3Db", 1, false, Value::Null),
+    ] {
+        let path = format!("{MAPS}?{query}");
+        for answer in [s.get(&path).await, s.delete(&format!("{path}&dryRun=All"), None).await] {
+            let (items, meta) = (&answer.body["items"], &answer.body["metadata"]);
+            assert_eq!(items.as_array().map(Vec::len), Some(found), "{query}");
+            assert_eq!(meta["continue"].as_str().is_some_and(|token| !token.is_empty()), has_more, "{query}");
+            assert_eq!(meta["remainingItemCount"], left, "{query}");
+        }
+    }
+    let jobs = s.delete("/apis/batch/v1/namespaces/default/jobs?resourceVersion=x", None).await;
+    assert!(jobs.code == 400 && jobs.headers.contains_key("warning"), "a client is warned also of what is refused");
+}

@@ -12,23 +12,14 @@ use crate::objectmeta;
 /// The questions, in the order in which they are asked: the change of metadata (`u`), the whole metadata (`m`), the
 /// object (`o`), the change of the object (`c`). Before all of them every kind is asked `m` and `u`.
 const USUAL: &str = "uoc";
-const ORDERS: [(&str, &[&str]); 9] = [
+const ORDERS: [(&str, &[&str]); 10] = [
     ("o", &["PodDisruptionBudget"]),
     ("uc", &["CronJob", "HorizontalPodAutoscaler", "ResourceSlice", "ServiceCIDR"]),
     ("uco", &["DaemonSet", "Service"]),
     ("ucmo", &["ConfigMap", "IngressClass", "Secret", "VolumeAttributesClass"]),
     (
         "umoc",
-        &[
-            "APIService",
-            "ControllerRevision",
-            "DeviceClass",
-            "Endpoints",
-            "Ingress",
-            "PersistentVolumeClaim",
-            "Pod",
-            "ServiceAccount",
-        ],
+        &["APIService", "ControllerRevision", "Endpoints", "Ingress", "PersistentVolumeClaim", "Pod", "ServiceAccount"],
     ),
     (
         "moc",
@@ -65,6 +56,7 @@ const ORDERS: [(&str, &[&str]); 9] = [
             "StorageClass",
         ],
     ),
+    ("muoc", &["DeviceClass"]),
     ("mouoc", &["Job"]),
     ("momoc", &["PersistentVolume"]),
 ];
@@ -208,12 +200,18 @@ mod tests {
             ("", "serviceaccounts", ["u", "u", "m"].as_slice()),
             ("rbac.authorization.k8s.io", "roles", &["u", "u"]),
             ("", "namespaces", &["u", "m", "u"]),
+            ("resource.k8s.io", "deviceclasses", &["u", "u"]),
         ] {
             let kind = crate::lookup(group, "v1", plural).expect("kind");
             let errors = super::validate_metadata(kind, &grace, &old);
             let asked = |error: &corten_meta::FieldError| if error.field.ends_with("Name") { "m" } else { "u" };
             assert_eq!(errors.iter().map(asked).collect::<Vec<_>>(), wanted, "{plural}");
         }
+        let held = json!({"metadata": {"name": "a", "finalizers": ["Bad !"]}});
+        let classes = crate::lookup("resource.k8s.io", "v1", "deviceclasses").expect("kind");
+        let errors = super::validate_metadata(classes, &held, &json!({"metadata": {"name": "a"}}));
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.trim_start_matches("metadata.")).collect();
+        assert_eq!(fields, ["finalizers", "finalizers", "finalizers[0]", "finalizers[0]"]);
         let claims = crate::lookup("resource.k8s.io", "v1", "resourceclaims").expect("kind");
         let named = json!({"metadata": {"name": "a", "namespace": "b", "generateName": "A"}});
         assert_eq!(claims.validate_status_update(&named, &old), Vec::new());

@@ -20,7 +20,7 @@ use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
 use crate::registry::Written;
 use crate::request::Query;
-use crate::response::{self, ListMeta};
+use crate::response;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -192,12 +192,12 @@ fn warn(target: &Target<'_>, options: &DeleteOptions) {
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let asked = list::Asked::read(target, false)?;
     let options = DeleteOptions::read(target, bytes)?;
+    warn(target, &options);
     let page = list::page(target, asked).await?;
     // A path through a namespace without a name lists them all, and deletes from none.
     if target.resource.kind.namespaced && target.namespace.is_empty() && !page.objects.is_empty() {
         return Err(Status::bad_request("Namespace parameter required."));
     }
-    warn(target, &options);
     let one = |object: Arc<Object>| {
         let options = &options;
         async move {
@@ -212,11 +212,8 @@ pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Res
     // Several at a time, so that their writes share a commit of the store's log.
     let all = futures::stream::iter(page.objects.iter().cloned().map(one)).buffered(CONCURRENCY);
     all.try_collect::<Vec<()>>().await?;
-    // Only lists of custom resources say how much is left.
-    let remaining = page.meta.remaining.filter(|_| target.resource.kind.is_custom());
-    let meta = ListMeta { remaining, ..page.meta };
     let context = target.context;
-    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &meta))
+    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &page.meta))
 }
 
 /// Plans and carries out one deletion.

@@ -212,7 +212,8 @@ fn too_old(start: Option<String>) -> Status {
     status
 }
 
-/// Takes what the filter selects until the page is full; the state is that of a revision.
+/// Takes what the filter selects until the page is full; the state is that of a revision. There is more as long as there
+/// is anything behind the page, be it selected or not; but what one name selects has no pages.
 async fn fill<'i>(
     target: &Target<'_>,
     filter: &Filter,
@@ -224,24 +225,30 @@ async fn fill<'i>(
     let limit = if limit == 0 { usize::MAX } else { limit };
     let as_served = resource.is_selected_as_served() && !filter.is_everything();
     let first = if as_served { filter.by_name() } else { filter.clone() };
-    let wanted = if as_served { CHUNK } else { limit.saturating_add(1) };
+    let wanted = if as_served { CHUNK } else { limit };
     let mut candidates = items.by_ref().filter(|(_, item)| first.matches(hub, item));
     let mut objects = Vec::new();
     let mut next = None;
-    while next.is_none() {
+    while objects.len() < limit {
         let (keys, chunk): (Vec<_>, Vec<_>) = candidates.by_ref().take(wanted).unzip();
         if chunk.is_empty() {
             break;
         }
         let stored = chunk.iter().map(|item| Arc::clone(&item.object)).collect();
         let served = resource.serve_all(stored).await?;
-        let found = keys.into_iter().zip(&chunk).zip(served);
-        let mut selected =
-            found.filter(|((_, item), object)| !as_served || filter.matches_as(&resource.kind, item, object));
-        objects.extend(selected.by_ref().take(limit - objects.len()).map(|(_, object)| object));
-        next = selected.next().map(|((key, _), _)| key);
+        let mut found = keys.into_iter().zip(&chunk).zip(served);
+        let selected =
+            found.by_ref().filter(|((_, item), object)| !as_served || filter.matches_as(&resource.kind, item, object));
+        objects.extend(selected.take(limit - objects.len()).map(|(_, object)| object));
+        next = found.next().map(|((key, _), _)| key);
     }
     drop(candidates);
+    let is_in_one_place = !resource.kind.namespaced || !filter.namespace.is_empty();
+    if is_in_one_place && filter.fields.requires_exact_match("metadata.name").is_some() {
+        next = None;
+    } else if next.is_none() && objects.len() == limit {
+        next = items.next().map(|(key, _)| key);
+    }
     let mut meta = ListMeta { resource_version: revision, ..ListMeta::default() };
     if let Some(start) = next {
         meta.remaining = filter.is_everything().then(|| 1 + items.count() as u64);
