@@ -37,12 +37,13 @@ const FORMATS: [&str; 26] = [
     "uuid5",
 ];
 
-/// Drops the fields that no schema has, where the table of types does not.
+/// Drops the fields that no schema has, and those that say nothing, where the table of types does not.
 pub(super) fn prune(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     for (name, inner) in fields.iter_mut() {
         if EITHER.contains(&name.as_str()) && inner.is_object() {
             crate::schema::prune(TYPE, inner);
+            crate::schema::fill_defaults(TYPE, inner);
         }
         match (name.as_str(), inner) {
             ("properties" | "patternProperties" | "definitions", Value::Object(inner)) => {
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn schemas_in_the_place_of_something_else_are_pruned_too() {
         let mut schema = json!({"type": "object", "properties": {
-            "l": {"type": "array", "items": {"type": "object", "zzz": 1, "additionalProperties": {"type": "string", "q": 1}}},
+            "l": {"type": "array", "items": {"type": "object", "zzz": 1, "additionalProperties": {"type": "string", "q": 1, "nullable": false}}},
             "any": {"additionalProperties": true}}});
         prune(&mut schema);
         let wanted = json!({"type": "object", "properties": {

@@ -129,6 +129,11 @@ fn struct_at<'a>(root: &'a Type, path: &str) -> Option<&'a Type> {
 }
 
 fn print(kind: &FieldType, value: &Value, out: &mut String) {
+    if let FieldType::Ref(id) = kind
+        && let Some(print) = either(schema().get(*id).short_name())
+    {
+        return print(value, out);
+    }
     match (kind, value) {
         (FieldType::Ref(id), Value::Object(_)) if schema().get(*id).scalar.is_none() => {
             out.push('{');
@@ -154,6 +159,35 @@ fn print(kind: &FieldType, value: &Value, out: &mut String) {
             out.push('}');
         }
         _ => print_plain(value, out),
+    }
+}
+
+/// How a type prints that is a schema or something else, which the table of types does not know.
+fn either(name: &str) -> Option<fn(&Value, &mut String)> {
+    const SCHEMA: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+    fn print_schema(value: &Value, out: &mut String) {
+        out.push_str(&if value.is_object() { print_value(SCHEMA, value) } else { "null".to_owned() });
+    }
+    match name {
+        "JSONSchemaPropsOrBool" => Some(|value, out| {
+            out.push_str(&format!("{{\"Allows\":{},\"Schema\":", *value != Value::Bool(false)));
+            print_schema(value, out);
+            out.push('}');
+        }),
+        "JSONSchemaPropsOrArray" => Some(|value, out| {
+            out.push_str("{\"Schema\":");
+            print_schema(value, out);
+            out.push_str(",\"JSONSchemas\":");
+            match value.as_array() {
+                Some(schemas) => {
+                    let shown: Vec<String> = schemas.iter().map(|schema| print_value(SCHEMA, schema)).collect();
+                    out.push_str(&format!("[{}]", shown.join(",")));
+                }
+                None => out.push_str("null"),
+            }
+            out.push('}');
+        }),
+        _ => None,
     }
 }
 
@@ -315,6 +349,20 @@ mod tests {
     fn a_map_is_shown_for_one_of_its_entries() {
         let labels = json!({"b": "2", "a": "1"});
         check("io.k8s.api.batch.v1.Job", "spec.template.metadata.labels[a]", labels, r#"{"a":"1","b":"2"}"#);
+    }
+
+    #[test]
+    fn a_schema_in_the_place_of_something_else_is_shown_as_one() {
+        let name = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+        for (schema, wanted) in [
+            (json!({"additionalProperties": false}), r#""AdditionalProperties":{"Allows":false,"Schema":null}"#),
+            (json!({"additionalProperties": {}}), r#""AdditionalProperties":{"Allows":true,"Schema":{"ID":"","#),
+            (json!({"items": {}}), r#""Items":{"Schema":{"ID":"","#),
+            (json!({"items": [{}]}), r#""Items":{"Schema":null,"JSONSchemas":[{"ID":"","#),
+        ] {
+            let shown = print_value(name, &schema);
+            assert!(shown.contains(wanted), "{shown}");
+        }
     }
 
     #[test]
