@@ -88,6 +88,17 @@ async fn subresources_have_entries_of_their_own() {
     );
     assert_eq!(entry(&scaled, "me", "Update")["fieldsV1"]["f:spec"].get("f:replicas"), None);
     assert_eq!(scaled["metadata"]["generation"], 2);
+
+    // Replicas that were defaulted below an apply are nobody's, also after they were scaled.
+    let mut unsaid = deployment(None);
+    unsaid["metadata"]["name"] = "unsaid".into();
+    let path = format!("{DEPLOYMENTS}/unsaid");
+    apply(&s, &path, "me", unsaid).await.expect(201);
+    s.patch(&format!("{path}/scale?fieldManager=kubectl"), "merge", json!({ "spec": { "replicas": 3 } }))
+        .await
+        .expect(200);
+    let scaled = s.get(&path).await.expect(200);
+    assert_eq!((&scaled["spec"]["replicas"], entry(&scaled, "kubectl", "Update")), (&json!(3), &Value::Null));
 }
 
 #[tokio::test]

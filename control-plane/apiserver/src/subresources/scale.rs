@@ -102,7 +102,11 @@ fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) 
     let by = Identity { api_version: SCALE.api_version.to_owned(), ..identity(target, Operation::Update) };
     let time = corten_meta::time::rfc3339(target.context.now);
     let (from, to) = (without_zero(&scale), without_zero(&wanted));
-    let managers = fields::update(&ScaleVersion, &from, &to, to_scale(target, paths, &before), &by, &time);
+    let mut managers = to_scale(target, paths, &before);
+    // Replicas that nobody owned, because they were defaulted below an apply, are still nobody's.
+    if !managers.is_empty() {
+        managers = fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
+    }
     let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted)?;
     if !before.is_empty() {
         set_managers(&mut new, to_parent(target, paths, before, managers));
