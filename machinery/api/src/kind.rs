@@ -81,6 +81,8 @@ pub struct Rules {
     pub status_apply_creates: bool,
     /// A create may bring its status along (nodes register with theirs).
     pub status_on_create: bool,
+    /// What of a status a create may bring along otherwise.
+    pub kept_of_new_status: &'static [&'static str],
     /// The spec is the server's to write, and nobody owns its fields.
     pub is_spec_reset: bool,
     /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
@@ -317,6 +319,7 @@ impl Kind {
                 status_keeps_owners: false,
                 is_spec_reset: false,
                 status_on_create: false,
+                kept_of_new_status: &[],
                 generation: false,
                 counts_empty: false,
                 counts_gated: false,
@@ -441,25 +444,24 @@ impl Kind {
 
     /// The same, with the new object as its author gave it.
     pub fn validate_given_status_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = crate::update::validate_metadata_of_status(self, new, old);
         let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
         let mut own = crate::update::as_shown(rule(new), || rule(given));
         if !own.is_empty() && !self.is_custom() {
             let before = self.behaviour.validate_status_update(old, old);
             own.retain(|error| !before.contains(error));
         }
-        errors.extend(own);
-        self.shown(errors)
+        self.shown(crate::update::validate_status(self, new, old, &own))
     }
 
     /// Every error of a write to a subresource that changes one part of the object.
     pub fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = match role {
+        let own = self.behaviour.validate_part_update(role, new, old);
+        let metadata = match role {
+            Role::Approval => return self.shown(crate::update::validate_status(self, new, old, &own)),
             Role::Finalize => crate::update::validate_metadata_once(self, new, old),
             _ => crate::update::validate_metadata(self, new, old),
         };
-        errors.extend(self.behaviour.validate_part_update(role, new, old));
-        self.shown(errors)
+        self.shown([metadata, own].concat())
     }
 }
 
@@ -647,6 +649,12 @@ impl Kind {
     #[must_use]
     pub fn status_on_create(mut self) -> Kind {
         self.rules.status_on_create = true;
+        self
+    }
+
+    /// Fields of its status that a new object may say itself.
+    pub fn keep_of_new_status(mut self, fields: &'static [&'static str]) -> Kind {
+        self.rules.kept_of_new_status = fields;
         self
     }
 

@@ -61,13 +61,14 @@ const ORDERS: [(&str, &[&str]); 10] = [
     ("momoc", &["PersistentVolume"]),
 ];
 
-/// The same of a write of the status, where it differs.
-const STATUS_ORDERS: [(&str, &[&str]); 2] = [
-    ("", &["CronJob"]),
+/// The same of a write of the status, where it differs; otherwise the status is asked last, as the change of the object.
+const STATUS_ORDERS: [(&str, &[&str]); 3] = [
+    ("c", &["CronJob"]),
     (
-        "u",
+        "uc",
         &["Ingress", "Job", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim", "Pod", "ResourceClaim"],
     ),
+    ("mcu", &["CertificateSigningRequest"]),
 ];
 
 fn order(kind: &Kind) -> &'static str {
@@ -126,10 +127,13 @@ pub(crate) fn as_shown(errors: Vec<FieldError>, given: impl FnOnce() -> Vec<Fiel
     if shown.len() == errors.len() { shown } else { errors }
 }
 
-/// The errors of metadata alone when the status is written, which has rules of its own beside them.
-pub(crate) fn validate_metadata_of_status(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
+/// The errors of a write of the status, of which `found` are its own.
+pub(crate) fn validate_status(kind: &Kind, new: &Value, old: &Value, found: &[FieldError]) -> Vec<FieldError> {
     let own = STATUS_ORDERS.iter().find(|(_, kinds)| !kind.is_custom() && kinds.contains(&kind.kind.as_str()));
-    asked(kind, own.map_or_else(|| order(kind), |(order, _)| order), new, old, [&[], &[]])
+    match own {
+        Some((order, _)) => asked(kind, order, new, old, [&[], found]),
+        None => [asked(kind, order(kind), new, old, [&[], &[]]).as_slice(), found].concat(),
+    }
 }
 
 /// The errors of metadata alone, for writes that have rules of their own beside them.
@@ -201,6 +205,7 @@ mod tests {
             ("rbac.authorization.k8s.io", "roles", &["u", "u"]),
             ("", "namespaces", &["u", "m", "u"]),
             ("resource.k8s.io", "deviceclasses", &["u", "u"]),
+            ("", "endpoints", &["u", "u", "m"]),
         ] {
             let kind = crate::lookup(group, "v1", plural).expect("kind");
             let errors = super::validate_metadata(kind, &grace, &old);
@@ -215,6 +220,16 @@ mod tests {
         let claims = crate::lookup("resource.k8s.io", "v1", "resourceclaims").expect("kind");
         let named = json!({"metadata": {"name": "a", "namespace": "b", "generateName": "A"}});
         assert_eq!(claims.validate_status_update(&named, &old), Vec::new());
+        let classes = crate::lookup("resource.k8s.io", "v1", "deviceclasses").expect("kind");
+        let odd = json!({"metadata": {"name": "a", "labels": {"Bad Key!": "v"}, "finalizers": ["x"]}});
+        let errors = super::validate_metadata(classes, &odd, &json!({"metadata": {"name": "a"}}));
+        let fields: Vec<&str> = errors.iter().map(|error| &error.field["metadata.".len()..]).collect();
+        assert_eq!(fields, ["labels", "labels", "labels", "finalizers[0]", "labels", "finalizers[0]"]);
+        let requests = crate::lookup("certificates.k8s.io", "v1", "certificatesigningrequests").expect("kind");
+        let signed = json!({"metadata": {"name": "a", "finalizers": ["x"]}, "status": {"certificate": "YQ=="}});
+        let errors = requests.validate_status_update(&signed, &json!({"metadata": {"name": "a"}}));
+        let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(fields, ["metadata.finalizers[0]", "status.certificate", "metadata.finalizers[0]"]);
         let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");
         let errors = namespaces.validate_part_update(crate::Role::Finalize, &new, &old);
         assert_eq!(errors.iter().filter(|error| error.field == "metadata.labels").count(), 3);

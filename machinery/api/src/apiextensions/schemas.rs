@@ -40,6 +40,7 @@ const FORMATS: [&str; 26] = [
 /// Drops the fields that no schema has, and those that say nothing, where the table of types does not.
 pub(super) fn prune(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
+    fields.retain(|name, inner| name != "items" || inner.is_object() || inner.is_array());
     for (name, inner) in fields.iter_mut() {
         if EITHER.contains(&name.as_str()) && inner.is_object() {
             crate::schema::prune(TYPE, inner);
@@ -66,7 +67,6 @@ pub(super) fn unknown_formats(definition: &Value) -> Vec<String> {
 }
 
 fn collect(schema: &Value, found: &mut Vec<String>) {
-    let Some(fields) = schema.as_object() else { return };
     let format = schema["format"].as_str().unwrap_or_default();
     let known = match schema["type"].as_str().unwrap_or_default() {
         "" | "string" => FORMATS.contains(&format.replace('-', "").as_str()),
@@ -77,18 +77,26 @@ fn collect(schema: &Value, found: &mut Vec<String>) {
     if !format.is_empty() && !known && !found.iter().any(|other| other == format) {
         found.push(format.to_string());
     }
-    for (name, inner) in fields {
+    inside(schema).into_iter().for_each(|schema| collect(schema, found));
+}
+
+/// Whether a schema, or one inside of it, has a default.
+pub(super) fn has_default(schema: &Value) -> bool {
+    !schema["default"].is_null() || inside(schema).into_iter().any(has_default)
+}
+
+/// The schemas right inside of a schema.
+fn inside(schema: &Value) -> Vec<&Value> {
+    let mut found = Vec::new();
+    for (name, inner) in schema.as_object().into_iter().flatten() {
         match (name.as_str(), inner) {
-            ("properties" | "patternProperties" | "definitions", Value::Object(inner)) => {
-                inner.values().for_each(|schema| collect(schema, found));
-            }
-            ("allOf" | "anyOf" | "oneOf" | "items", Value::Array(inner)) => {
-                inner.iter().for_each(|schema| collect(schema, found));
-            }
-            ("not" | "items" | "additionalProperties" | "additionalItems", inner) => collect(inner, found),
+            ("properties" | "patternProperties" | "definitions", Value::Object(inner)) => found.extend(inner.values()),
+            ("allOf" | "anyOf" | "oneOf" | "items", Value::Array(inner)) => found.extend(inner),
+            ("not" | "items" | "additionalProperties" | "additionalItems", Value::Object(_)) => found.push(inner),
             _ => {}
         }
     }
+    found
 }
 
 #[cfg(test)]
@@ -100,13 +108,20 @@ mod tests {
     #[test]
     fn schemas_in_the_place_of_something_else_are_pruned_too() {
         let mut schema = json!({"type": "object", "properties": {
-            "l": {"type": "array", "items": {"type": "object", "zzz": 1, "additionalProperties": {"type": "string", "q": 1, "nullable": false}}},
-            "any": {"additionalProperties": true}}});
+            "l": {"type": "array", "items": {"type": "object", "zzz": 1, "nullable": false, "additionalProperties": {"type": "string", "q": 1, "nullable": false}}},
+            "any": {"additionalProperties": true, "items": true}}});
         prune(&mut schema);
         let wanted = json!({"type": "object", "properties": {
             "l": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
             "any": {"additionalProperties": true}}});
         assert_eq!(schema, wanted);
+    }
+
+    #[test]
+    fn defaults_are_found_wherever_they_are() {
+        let within = |schema: serde_json::Value| has_default(&json!({"properties": {"a": schema}}));
+        assert!(within(json!({"default": 1})) && within(json!({"items": {"not": {"default": false}}})));
+        assert!(!within(json!({"items": {"type": "string"}, "additionalProperties": true})));
     }
 
     #[test]

@@ -48,7 +48,13 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
         let path = spec.path.child("selectableFields");
         errors.push(FieldError::invalid(&path, "", "may only be set when validations.schema is included"));
     }
-    validate_conversion(&spec.get("conversion"), &mut errors);
+    let conversion = spec.get("conversion");
+    let strategy = conversion.get("strategy");
+    if spec.get("preserveUnknownFields").is_true() && conversion.is_object() && strategy.text() != "None" {
+        let detail = "must be None if spec.preserveUnknownFields is true";
+        errors.push(FieldError::invalid(&strategy.path, strategy.text(), detail));
+    }
+    validate_conversion(&conversion, &mut errors);
     errors
 }
 
@@ -164,6 +170,11 @@ fn validate_versions(spec: &At<'_>, errors: &mut Errors) {
             errors.push(schema.required(""));
         }
     }
+    let preserves = spec.get("preserveUnknownFields");
+    let schemas = || versions.items().map(|version| version.get("schema").get("openAPIV3Schema"));
+    if preserves.is_true() && schemas().any(|schema| super::schemas::has_default(schema.value)) {
+        errors.push(preserves.invalid("must be false in order to use defaults in the schema"));
+    }
     for version in versions.items() {
         label(&version.get("name"), errors);
         validate_deprecation(&version, errors);
@@ -274,7 +285,9 @@ fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
     strategy.must_be_one_of(errors, &["None", "Webhook"]);
     if strategy.text() != "Webhook" {
         const DETAIL: &str = "should not be set when strategy is not set to Webhook";
-        for at in [&client, &versions].into_iter().filter(|at| !at.is_empty()) {
+        for (at, _) in
+            [(&client, client.is_object()), (&versions, !versions.is_empty())].iter().filter(|(_, said)| *said)
+        {
             errors.push(at.forbidden(DETAIL));
         }
         return;

@@ -6,8 +6,8 @@ use corten_meta::{Value, names};
 
 use crate::check::{At, Errors};
 use crate::core::claim_validation::validate_claim_spec;
-use crate::core::pod_update::equal;
 use crate::core::pod_validation::{validate_template, validate_template_metadata};
+use crate::schema::equal;
 use crate::validation::{int_or_percent, is_zero, label_selector};
 
 /// The numbers of a spec that may not be negative.
@@ -277,7 +277,7 @@ pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Errors {
         spec.retain(|field, _| !MUTABLE.contains(&field.as_str()));
         Value::from(spec)
     };
-    if equal(&fixed(new), &fixed(old)) {
+    if equal("io.k8s.api.apps.v1.StatefulSetSpec", &fixed(new), &fixed(old)) {
         return Errors::new();
     }
     let detail = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', \

@@ -8,9 +8,9 @@ use corten_meta::{Value, names};
 
 use super::indexes::count_indexes;
 use crate::check::{At, Errors};
-use crate::core::pod_update::equal;
 use crate::core::pod_validation::validate_template;
 use crate::defaulting::{items, put, remove};
+use crate::schema::equal;
 use crate::validation::{domain_prefixed_path, label_selector};
 
 pub(super) fn validate_job(object: &Value) -> Errors {
@@ -277,7 +277,13 @@ pub(super) fn validate_job_update(new: &Value, old: &Value) -> Errors {
     spec.get("selector").unchanged(&mut errors, &before.get("selector"));
     validate_template_update(new, old, &mut errors);
     for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-        spec.get(field).unchanged(&mut errors, &before.get(field));
+        let (now, then) = (spec.get(field), before.get(field));
+        // An empty one is something else than none.
+        if now.is_set() == then.is_set() {
+            now.unchanged(&mut errors, &then);
+        } else {
+            errors.push(now.invalid("field is immutable"));
+        }
     }
     errors
 }
@@ -306,7 +312,7 @@ fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
             }
         }
     }
-    if equal(now, &then) {
+    if equal("io.k8s.api.core.v1.PodTemplateSpec", now, &then) {
         return;
     }
     let (path, value) = match free {

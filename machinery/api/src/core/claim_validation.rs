@@ -3,11 +3,10 @@
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
-use super::pod_update::equal;
 use super::resource_validation::{is_native, validate_amount};
 use crate::cells::text;
 use crate::check::{At, Errors};
-use crate::schema::difference;
+use crate::schema::{difference, equal};
 use crate::validation::{label_selector, labels, quantity};
 
 /// The old place of the storage class's name.
@@ -122,8 +121,9 @@ pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
     let mut errors = Errors::new();
     let class_moved = validate_class_annotation(new, old, &mut errors);
     let (wanted, before) = (comparable(new, old, class_moved), before(new, old));
-    if !equal(&wanted, &before) {
-        let changes = difference("io.k8s.api.core.v1.PersistentVolumeClaimSpec", &before, &wanted, None);
+    const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
+    if !equal(SPEC, &wanted, &before) {
+        let changes = difference(SPEC, &before, &wanted, None);
         let except = "except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden(&path, format!("spec is immutable after creation {except}\n{changes}")));
     }

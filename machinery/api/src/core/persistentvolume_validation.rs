@@ -4,11 +4,10 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
 use super::claim_validation::validate_access_modes;
-use super::pod_update::equal;
 use super::scheduling_validation::validate_node_selector;
-use super::volume_source::{Holder, validate_source};
+use super::volume_source::{Holder, validate_source_and};
 use crate::check::{At, Errors};
-use crate::schema::difference;
+use crate::schema::{difference, equal};
 
 /// Fields of the spec that are not a volume source.
 const NOT_SOURCES: [&str; 9] = [
@@ -88,11 +87,12 @@ fn validate_policy_and_affinity(spec: &At<'_>, inline: bool, errors: &mut Errors
 
 fn validate_volume_source(spec: &At<'_>, name: &str, errors: &mut Errors) {
     let found = errors.len();
-    let source = validate_source(spec, Holder::PersistentVolume, errors);
-    let affinity = spec.get("nodeAffinity").get("required").is_object();
-    if source == Some("local") && !affinity {
-        errors.push(spec.get("nodeAffinity").required("Local volume requires node affinity"));
-    }
+    let affinity = spec.get("nodeAffinity");
+    let source = validate_source_and(spec, Holder::PersistentVolume, errors, |source, errors| {
+        if source == "local" && !affinity.get("required").is_object() {
+            errors.push(affinity.required("Local volume requires node affinity"));
+        }
+    });
     let iscsi = spec.get("iscsi");
     let portal = iscsi.get("targetPortal");
     let is_initiated = source == Some("iscsi") && iscsi.get("initiatorName").is_set();
@@ -153,15 +153,18 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
     {
         csi.remove("controllerExpandSecretRef");
     }
-    if !equal(&now, &then) {
-        let source = Some("PersistentVolumeSource");
-        let changes = difference("io.k8s.api.core.v1.PersistentVolumeSpec", &then, &now, source);
+    const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
+    if !equal(SPEC, &now, &then) {
+        let changes = difference(SPEC, &then, &now, Some("PersistentVolumeSource"));
         let detail = format!("spec.persistentvolumesource is immutable after creation\n{changes}");
         errors.push(FieldError::forbidden(&spec.child("persistentvolumesource"), detail));
     }
+    const AFFINITY: &str = "io.k8s.api.core.v1.VolumeNodeAffinity";
     let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
     new.get("volumeMode").with(Path::root("volumeMode")).unchanged(&mut errors, &old.get("volumeMode"));
-    if old.get("nodeAffinity").is_object() && !equal(new.get("nodeAffinity").value, &renamed_affinity(&old, &new)) {
+    if old.get("nodeAffinity").is_object()
+        && !equal(AFFINITY, new.get("nodeAffinity").value, &renamed_affinity(&old, &new))
+    {
         let detail = "field is immutable, except for updating from beta label to GA";
         errors.push(new.get("nodeAffinity").with(Path::root("nodeAffinity")).invalid(detail));
     }
@@ -238,6 +241,13 @@ mod tests {
             (
                 good(json!({"hostPath": null, "local": {"path": "/x"}})),
                 &["spec.nodeAffinity: Required value: Local volume requires node affinity"],
+            ),
+            (
+                good(json!({"hostPath": null, "local": {"path": "/x"}, "csi": {}})),
+                &[
+                    "spec.nodeAffinity: Required value: Local volume requires node affinity",
+                    "spec.csi: Forbidden: may not specify more than 1 volume type",
+                ],
             ),
             (
                 good(json!({"hostPath": null, "csi": {"driver": "a_b", "volumeHandle": ""}})),

@@ -31,6 +31,7 @@ pub fn kind() -> Kind {
         .sub("resize", Role::Resize, PART, ("", "", "Pod"))
         .status()
         .status_keeps_owners()
+        .keep_of_new_status(&["qosClass"])
         .generation()
         .graceful_delete()
         .selectable(&[
@@ -60,7 +61,11 @@ impl Behaviour for Pod {
 
     fn prepare_create(&self, pod: &mut Value) {
         pod_spec::merge_label_keys(pod);
-        put(pod, "/status", json!({"phase": "Pending", "qosClass": super::pod_qos::qos_class(pod)}));
+        let class = match text(pod, "/status/qosClass") {
+            "" => super::pod_qos::qos_class(pod),
+            said => said,
+        };
+        put(pod, "/status", json!({"phase": "Pending", "qosClass": class}));
         let now = text(pod, "/metadata/creationTimestamp").to_string();
         if !list(pod, "/spec/schedulingGates").is_empty() {
             put(

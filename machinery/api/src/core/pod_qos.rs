@@ -6,7 +6,7 @@ use crate::cells::list;
 
 /// `Guaranteed`, `Burstable` or `BestEffort`.
 pub(super) fn qos_class(pod: &Value) -> &'static str {
-    let pod_level = pod.pointer("/spec/resources").filter(|r| r.as_object().is_some_and(|o| !o.is_empty()));
+    let pod_level = pod.pointer("/spec/resources").filter(|resources| resources.is_object());
     let resources: Vec<Option<&Value>> = match pod_level {
         Some(resources) => vec![Some(resources)],
         None => ["/spec/containers", "/spec/initContainers"]

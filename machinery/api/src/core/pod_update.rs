@@ -48,8 +48,9 @@ pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Errors {
         validate_gated(&spec, &before, &mut errors);
     }
     let wanted = comparable(spec.value, before.value);
-    if !equal(&wanted, before.value) {
-        let changes = difference("io.k8s.api.core.v1.PodSpec", before.value, &wanted, None);
+    const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
+    if !crate::schema::equal(SPEC, &wanted, before.value) {
+        let changes = difference(SPEC, before.value, &wanted, None);
         errors.push(spec.forbidden(format!("pod updates may not change fields other than {UPDATABLE}\n{changes}")));
     }
     errors

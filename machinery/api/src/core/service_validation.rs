@@ -64,7 +64,11 @@ fn validate_type(spec: &At<'_>, errors: &mut Errors) {
         }
         ("ExternalName", _) => {
             let detail = "may not be set for ExternalName services";
-            spec.forbids(errors, &["clusterIPs", "ipFamilies", "ipFamilyPolicy"], detail);
+            spec.forbids(errors, &["clusterIPs", "ipFamilies"], detail);
+            let policy = spec.get("ipFamilyPolicy");
+            if policy.is_set() {
+                errors.push(policy.forbidden(detail));
+            }
             let name = spec.get("externalName");
             let text = name.text().strip_suffix('.').unwrap_or(name.text());
             if text.is_empty() {

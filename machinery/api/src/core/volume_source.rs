@@ -101,6 +101,16 @@ const PERSISTENT: [&str; 22] = [
 
 /// Exactly one source stands at this place, and it is right. Returns its field.
 pub(super) fn validate_source(at: &At<'_>, holder: Holder, errors: &mut Errors) -> Option<&'static str> {
+    validate_source_and(at, holder, errors, |_, _| {})
+}
+
+/// The same, with more to ask of the source that counts before the others are named.
+pub(super) fn validate_source_and(
+    at: &At<'_>,
+    holder: Holder,
+    errors: &mut Errors,
+    more: impl FnOnce(&str, &mut Errors),
+) -> Option<&'static str> {
     let mut given: Vec<&Source> = SOURCES.iter().filter(|source| at.get(source.field).is_object()).collect();
     if holder == Holder::PersistentVolume {
         given.sort_by_key(|source| PERSISTENT.iter().position(|field| *field == source.field));
@@ -114,6 +124,7 @@ pub(super) fn validate_source(at: &At<'_>, holder: Holder, errors: &mut Errors) 
     // Upstream reports the fields of this one under an older name.
     let source = if first.field == "gcePersistentDisk" { source.with(at.path.child("persistentDisk")) } else { source };
     check_source(first, &source, holder, errors);
+    more(first.field, errors);
     for other in given {
         // Upstream spells two of them its own way, and lets a persistent volume have this one beside another.
         let shown = match other.field {

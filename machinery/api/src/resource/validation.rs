@@ -331,12 +331,14 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         validate_pool_name(&device.get("pool"), errors);
         device.get("device").follows_also_empty(errors, names::dns1123_label);
         validate_share(&device, errors);
-        if !allocated.contains(&id(&device)) {
-            let mut error = FieldError::invalid(&device.path, Value::Null, "must be an allocated device in the claim");
+        let shown = |error: FieldError| {
             let [driver, pool, name, share] = id(&device).map(|part| Value::from(part).to_string());
             let shown = format!("{{\"Driver\":{driver},\"Pool\":{pool},\"Device\":{name},\"ShareID\":{share}}}");
-            error.printed = Some(shown);
-            errors.push(error);
+            FieldError { printed: Some(shown), ..error }
+        };
+        if !allocated.contains(&id(&device)) {
+            let detail = "must be an allocated device in the claim";
+            errors.push(shown(FieldError::invalid(&device.path, Value::Null, detail)));
         }
         device.get("conditions").at_most(errors, 8);
         conditions(&device.get("conditions"), errors);
@@ -348,7 +350,7 @@ fn validate_device_statuses(status: &At<'_>, errors: &mut Errors) {
         network.get("hardwareAddress").at_most_bytes(errors, 128);
         limited_set(&network.get("ips"), 16, &validate_interface_address, &Clone::clone, errors);
         if !seen.insert(id(&device)) {
-            errors.push(device.duplicate());
+            errors.push(shown(device.duplicate()));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! The table is text in the package's `schema` folder, parsed once at first use.
 
 mod defaults;
+mod equality;
 mod fields;
 mod gated;
 mod places;
@@ -19,6 +20,7 @@ use std::sync::LazyLock;
 use corten_meta::Value;
 
 pub use defaults::{empty, fill_defaults, fill_zeros, recall_empty, settle};
+pub(crate) use equality::equal;
 pub use fields::{FieldReport, check_fields, prune};
 pub use gated::drop_gated;
 pub use places::insert_errors;

@@ -98,7 +98,11 @@ fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
         for _ in 0..indexes {
             is_of_map = matches!(current, FieldType::Map(_));
             current = match current {
-                FieldType::List(inner) | FieldType::Map(inner) => *inner,
+                FieldType::List(inner) => *inner,
+                FieldType::Map(inner) => {
+                    around = FieldType::Map(inner.clone());
+                    *inner
+                }
                 _ => return None,
             };
         }
@@ -186,6 +190,12 @@ fn either(name: &str) -> Option<fn(&Value, &mut String)> {
                 None => out.push_str("null"),
             }
             out.push('}');
+        }),
+        "JSONSchemaPropsOrStringArray" => Some(|value, out| {
+            out.push_str("{\"Schema\":");
+            print_schema(value, out);
+            let names = if value.is_array() { corten_meta::field::shown(value) } else { "null".to_owned() };
+            out.push_str(&format!(",\"Property\":{names}}}"));
         }),
         _ => None,
     }
@@ -400,6 +410,29 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_stands_beside_what_may_be_in_its_place() {
+        const DEFINITION: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
+        let shown = |schema: Value| {
+            let mut errors =
+                [FieldError::invalid(&Path::root("spec.versions[0].schema.openAPIV3Schema"), schema, "bad")];
+            print_values(DEFINITION, &mut errors);
+            errors[0].to_string()
+        };
+        let parts = [
+            (json!({"items": {"type": "a"}}), r#","Items":{"Schema":{"ID":"#),
+            (json!({"items": {"type": "a"}}), r#"},"JSONSchemas":null},"AllOf""#),
+            (json!({"items": [{}]}), r#""Items":{"Schema":null,"JSONSchemas":[{"ID":"#),
+            (json!({"additionalProperties": false}), r#""AdditionalProperties":{"Allows":false,"Schema":null}"#),
+            (json!({"additionalProperties": {}}), r#""AdditionalProperties":{"Allows":true,"Schema":{"ID":"#),
+            (json!({"dependencies": {"a": ["b"]}}), r#""Dependencies":{"a":{"Schema":null,"Property":["b"]}}"#),
+        ];
+        for (schema, part) in parts {
+            let shown = shown(schema);
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
+
+    #[test]
     fn a_change_is_told_as_the_difference_of_two_structs() {
         let spec = |image: &str| json!({"name": "e", "image": image});
         let told = difference("io.k8s.api.core.v1.EphemeralContainer", &spec("i"), &spec("j"), None);
@@ -429,6 +462,12 @@ mod tests {
                 r#"{"IntValue":1,"BoolValue":false,"StringValue":null,"VersionValue":null,"#,
                 r#""IntValues":null,"BoolValues":null,"StringValues":null,"VersionValues":null}"#,
             ),
+        );
+        check(
+            "io.k8s.api.batch.v1.Job",
+            "spec.template.metadata.labels[job-name]",
+            json!({"job-name": "x", "a": "b"}),
+            r#"{"a":"b","job-name":"x"}"#,
         );
         check("io.k8s.api.core.v1.Service", "metadata.labels", json!({"b": "1", "a": "2"}), r#"{"a":"2","b":"1"}"#);
     }
