@@ -63,10 +63,17 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
     let (value, duplicates, is_json) = parse(context, bytes, expected)?;
     let value = if value.is_null() { serde_json::json!({}) } else { value };
     check_form(&value, bytes, expected)?;
+    if let Some(why) = half_version(&value, expected, || String::from_utf8_lossy(bytes).into_owned()) {
+        return Err(Given::of(&value, expected).cannot_be_handled(expected, &why));
+    }
     if expected.custom.is_some() {
         check_says_type(&value, expected).map_err(|why| why.into_status(expected, bytes, is_json, &value))?;
     }
     let complaints = |unknown: Vec<String>| match (is_json, unknown.is_empty()) {
+        // What a custom resource does not know is found after it has been read, and is told as it is.
+        _ if expected.custom.is_some() => {
+            duplicates.into_iter().chain(unknown.iter().map(|path| format!("unknown field \"{path}\""))).collect()
+        }
         (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
         _ => unknown.iter().map(|path| format!("unknown field {}", quote(path))).chain(duplicates).collect(),
     };
@@ -202,6 +209,18 @@ pub fn no_kind(shown: &str) -> String {
     format!("Object 'Kind' is missing in '{shown}'")
 }
 
+/// The complaint about an object that says which group it is of, which is another than expected, and not in which version.
+pub fn half_version(value: &Value, expected: &Expected<'_>, shown: impl FnOnce() -> String) -> Option<String> {
+    let is_half = is_half(value["apiVersion"].as_str().unwrap_or_default(), expected);
+    is_half.then(|| format!("Object 'apiVersion' is missing in '{}'", shown()))
+}
+
+fn is_half(api_version: &str, expected: &Expected<'_>) -> bool {
+    let group = expected.api_version.split_once('/').map_or("", |(group, _)| group);
+    let given = api_version.strip_suffix('/').filter(|_| expected.custom.is_none());
+    given.is_some_and(|given| !given.is_empty() && given != group)
+}
+
 /// A custom resource must say what it is, unlike a kind that the server has a type of.
 pub fn check_says_type(value: &Value, expected: &Expected<'_>) -> Result<(), Untyped> {
     if value["kind"].as_str().unwrap_or_default().is_empty() {
@@ -312,8 +331,13 @@ impl<'a> Given<'a> {
         let field = |key: &str, default: &'a str| {
             value.get(key).and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or(default)
         };
-        let name = corten_meta::name(value);
-        Given { api_version: field("apiVersion", expected.api_version), kind: field("kind", expected.kind), name }
+        let api_version = match field("apiVersion", expected.api_version) {
+            given if is_half(given, expected) => given,
+            // The half of a version that is not said is the expected one.
+            given if given.ends_with('/') => expected.api_version,
+            given => given.strip_prefix('/').unwrap_or(given),
+        };
+        Given { api_version, kind: field("kind", expected.kind), name: corten_meta::name(value) }
     }
 
     fn version(&self) -> &str {

@@ -25,11 +25,18 @@ pub struct PrinterColumn {
 }
 
 impl PrinterColumn {
-    pub fn new(name: &str, kind: &str, path: &str, priority: i32, format: &str, description: &str) -> PrinterColumn {
+    pub fn new(
+        name: &str,
+        kind: &str,
+        path: JsonPath,
+        priority: i32,
+        format: &str,
+        description: &str,
+    ) -> PrinterColumn {
         PrinterColumn {
             name: name.to_owned(),
             kind: kind.to_owned(),
-            path: JsonPath::read(path),
+            path,
             priority,
             format: format.to_owned(),
             description: description.to_owned(),
@@ -293,7 +300,7 @@ mod tests {
             ),
         ] {
             for (at, wanted) in wanted.as_array().unwrap().iter().enumerate() {
-                let column = PrinterColumn::new("c", kind, &format!(".v[{at}]"), 0, "", "");
+                let column = PrinterColumn::new("c", kind, JsonPath::read(&format!(".v[{at}]")), 0, "", "");
                 assert_eq!(&column.cell(&object, now), wanted, "{kind} of {}", object["v"][at]);
             }
         }

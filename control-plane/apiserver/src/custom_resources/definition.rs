@@ -9,6 +9,7 @@ use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::behaviour::{CustomResource, PrinterColumn};
+use super::json_path::JsonPath;
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
@@ -209,20 +210,22 @@ fn scale_paths(scale: &Value) -> ScalePaths {
     ScalePaths { spec_replicas: path("specReplicasPath"), status_replicas: path("statusReplicasPath"), selector }
 }
 
+/// The columns of a version, up to the first whose path cannot be read.
 fn printer_columns(version: &Value) -> Vec<PrinterColumn> {
     let given = version["additionalPrinterColumns"].as_array().filter(|list| !list.is_empty());
     let Some(given) = given else {
-        return vec![PrinterColumn::new("Age", "date", ".metadata.creationTimestamp", 0, "", "")];
+        return vec![PrinterColumn::new("Age", "date", JsonPath::read(".metadata.creationTimestamp"), 0, "", "")];
     };
     given
         .iter()
-        .map(|c| {
+        .map_while(|c| {
             let word = |key: &str| c[key].as_str().unwrap_or_default();
             let priority = c["priority"].as_i64().unwrap_or(0) as i32;
             let (path, said) = (word("jsonPath"), word("description"));
             let unsaid = format!("Custom resource definition column (in JSONPath format): {path}");
             let description = if said.is_empty() { &unsaid } else { said };
-            PrinterColumn::new(word("name"), word("type"), path, priority, word("format"), description)
+            let path = JsonPath::parse(path)?;
+            Some(PrinterColumn::new(word("name"), word("type"), path, priority, word("format"), description))
         })
         .collect()
 }
@@ -234,6 +237,18 @@ mod tests {
     fn definition(name: &str, plural: &str, kind: &str) -> Value {
         json!({ "metadata": { "name": name }, "spec": { "group": "a.b", "names": {
             "plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List") } } })
+    }
+
+    #[test]
+    fn columns_end_at_a_path_that_is_none() {
+        let column = |path: &str| json!({ "name": path, "type": "string", "jsonPath": path });
+        let columns = |paths: &[&str]| {
+            let given: Vec<Value> = paths.iter().map(|path| column(path)).collect();
+            printer_columns(&json!({ "additionalPrinterColumns": given })).len()
+        };
+        assert_eq!(columns(&[".a", ".b['c']"]), 2);
+        assert_eq!(columns(&[".a", ".b[\"c\"]", ".d"]), 1);
+        assert_eq!(columns(&[]), 1);
     }
 
     #[test]

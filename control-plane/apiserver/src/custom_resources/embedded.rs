@@ -51,10 +51,15 @@ fn holds_any(schema: &Value, value: &Value) -> bool {
 
 /// Reads the metadata of embedded resources as metadata: what it does not know goes, and is named in `unknown`.
 pub fn coerce(schema: &Value, object: &mut Value, unknown: &mut Vec<String>) -> Result<(), FieldError> {
-    if !holds_any(schema, object) {
+    coerce_at(&Path::default(), schema, object, unknown)
+}
+
+/// The same of a value at a place.
+pub fn coerce_at(place: &Path, schema: &Value, value: &mut Value, unknown: &mut Vec<String>) -> Result<(), FieldError> {
+    if !holds_any(schema, value) {
         return Ok(());
     }
-    each(schema, object, &Path::default(), &mut |resource, path| {
+    each(schema, value, place, &mut |resource, path| {
         for field in ["apiVersion", "kind"] {
             if let Some(given) = resource.get(field).filter(|given| !given.is_string()) {
                 return Err(FieldError::invalid(&path.child(field), given.clone(), "must be a string"));
@@ -86,10 +91,15 @@ pub fn coerce(schema: &Value, object: &mut Value, unknown: &mut Vec<String>) -> 
 
 /// What is wrong with embedded resources.
 pub fn validate(schema: &Value, object: &Value, errors: &mut Vec<FieldError>) {
-    if !holds_any(schema, object) {
+    validate_at(&Path::default(), schema, object, errors);
+}
+
+/// The same of a value at a place.
+pub fn validate_at(place: &Path, schema: &Value, value: &Value, errors: &mut Vec<FieldError>) {
+    if !holds_any(schema, value) {
         return;
     }
-    let visited: Result<(), ()> = each(schema, &mut object.clone(), &Path::default(), &mut |resource, path| {
+    let visited: Result<(), ()> = each(schema, &mut value.clone(), place, &mut |resource, path| {
         judge(resource, path, errors);
         Ok(())
     });

@@ -44,9 +44,14 @@ struct Nowhere;
 type Found<'a> = Result<Vec<&'a Value>, Nowhere>;
 
 impl JsonPath {
+    /// Reads a path, if it is one.
+    pub fn parse(text: &str) -> Option<JsonPath> {
+        steps(text).map(JsonPath)
+    }
+
     /// Reads a path; what is none leads nowhere.
     pub fn read(text: &str) -> JsonPath {
-        steps(text).map(JsonPath).unwrap_or_else(|| JsonPath(vec![Step::Union(Vec::new())]))
+        JsonPath::parse(text).unwrap_or_else(|| JsonPath(vec![Step::Union(Vec::new())]))
     }
 
     /// The first value that the path leads to.

@@ -47,6 +47,7 @@ pub fn broken(number: &Value, bound: Bound, limit: f64, native: bool) -> Option<
 
 fn broken_whole(number: i64, bound: Bound, limit: i64) -> Option<String> {
     let failed = match bound {
+        // A factor below one is cut off to none.
         Bound::MultipleOf => limit > 0 && number % limit != 0,
         Bound::Minimum { exclusive } => number < limit || (exclusive && number == limit),
         Bound::Maximum { exclusive } => number > limit || (exclusive && number == limit),

@@ -3,7 +3,6 @@
 //! Pure, on JSON. `metadata`, `apiVersion` and `kind` of the root belong to the API machinery and are left alone.
 
 use corten_meta::Value;
-use serde_json::Map;
 
 /// Fields of the root (and of embedded resources) that every object has.
 pub const ALWAYS: &[&str] = &["apiVersion", "kind", "metadata"];
@@ -14,72 +13,102 @@ fn preserves(schema: &Value) -> bool {
 
 /// Drops fields of an object that its schema does not name.
 pub fn prune_root(schema: &Value, object: &mut Value) {
-    if !schema.is_object() {
-        return;
+    if schema.is_object() {
+        prune(Place::root(schema), object);
     }
-    prune(schema, object, true);
 }
 
-fn prune(schema: &Value, value: &mut Value, is_resource: bool) {
+/// A place in an object as pruning sees it.
+#[derive(Clone, Copy)]
+struct Place<'s> {
+    /// Null where nothing is said of what stands here, which then may hold no fields.
+    schema: &'s Value,
+    is_resource: bool,
+    /// Whether fields stay that nobody names.
+    keeps: bool,
+}
+
+impl<'s> Place<'s> {
+    fn new(schema: &'s Value) -> Place<'s> {
+        Place { schema, is_resource: schema["x-kubernetes-embedded-resource"] == true, keeps: preserves(schema) }
+    }
+
+    fn root(schema: &'s Value) -> Place<'s> {
+        Place { is_resource: true, ..Place::new(schema) }
+    }
+
+    fn field(self, name: &str) -> Field<'s> {
+        let additional = &self.schema["additionalProperties"];
+        match self.schema["properties"].get(name) {
+            _ if self.is_resource && ALWAYS.contains(&name) => Field::Left,
+            Some(schema) => Field::Known(Place::new(schema)),
+            None if additional.is_object() => Field::Known(Place::new(additional)),
+            // A field of any name is there, but nothing is said of what it holds.
+            None if additional.is_boolean() => Field::Known(Place::new(&Value::Null)),
+            None if self.keeps => Field::Left,
+            None => Field::Unknown,
+        }
+    }
+
+    /// The items of a list that keeps everything keep everything too.
+    fn items(self) -> Option<Place<'s>> {
+        let items = Place::new(&self.schema["items"]);
+        (!self.keeps || items.schema.is_object()).then_some(Place { keeps: self.keeps || items.keeps, ..items })
+    }
+}
+
+/// What becomes of a field.
+enum Field<'s> {
+    Left,
+    Known(Place<'s>),
+    Unknown,
+}
+
+fn prune(place: Place<'_>, value: &mut Value) {
     match value {
-        Value::Object(map) => prune_map(schema, map, is_resource),
-        Value::Array(items) => items.iter_mut().for_each(|item| prune(&schema["items"], item, false)),
+        Value::Object(map) => map.retain(|name, value| match place.field(name) {
+            Field::Left => true,
+            Field::Known(inner) => {
+                prune(inner, value);
+                true
+            }
+            Field::Unknown => false,
+        }),
+        Value::Array(items) => {
+            if let Some(inner) = place.items() {
+                items.iter_mut().for_each(|item| prune(inner, item));
+            }
+        }
         _ => {}
     }
 }
 
-fn prune_map(schema: &Value, map: &mut Map<String, Value>, is_resource: bool) {
-    let properties = schema["properties"].as_object();
-    let additional = &schema["additionalProperties"];
-    // Where none may be, they are not dropped but refused.
-    let keep_unknown = preserves(schema) || additional.is_boolean();
-    map.retain(|name, value| {
-        if is_resource && ALWAYS.contains(&name.as_str()) {
-            return true;
-        }
-        match properties.and_then(|p| p.get(name)) {
-            Some(schema) => {
-                prune(schema, value, schema["x-kubernetes-embedded-resource"] == true);
-                true
-            }
-            None if additional.is_object() => {
-                prune(additional, value, false);
-                true
-            }
-            None => keep_unknown,
-        }
-    });
-}
-
-/// The paths of fields that pruning would drop, `metadata` aside.
+/// The paths of fields that pruning would drop, `metadata` aside, in their order as texts.
 pub fn unknown_fields(schema: &Value, object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     if schema.is_object() {
-        find_unknown(schema, object, true, "", &mut unknown);
+        find_unknown(Place::root(schema), object, "", &mut unknown);
     }
+    unknown.sort_unstable();
     unknown
 }
 
-fn find_unknown(schema: &Value, value: &Value, is_resource: bool, path: &str, unknown: &mut Vec<String>) {
+fn find_unknown(place: Place<'_>, value: &Value, path: &str, unknown: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
-            let additional = &schema["additionalProperties"];
-            for (name, inner) in map.iter().filter(|(name, _)| !(is_resource && ALWAYS.contains(&name.as_str()))) {
-                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                match schema["properties"].get(name) {
-                    Some(schema) => {
-                        let embedded = schema["x-kubernetes-embedded-resource"] == true;
-                        find_unknown(schema, inner, embedded, &path, unknown);
-                    }
-                    None if additional.is_object() => find_unknown(additional, inner, false, &path, unknown),
-                    None if preserves(schema) || additional.is_boolean() => {}
-                    None => unknown.push(path),
+            for (name, value) in map {
+                let path = || if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                match place.field(name) {
+                    Field::Left => {}
+                    Field::Known(inner) => find_unknown(inner, value, &path(), unknown),
+                    Field::Unknown => unknown.push(path()),
                 }
             }
         }
         Value::Array(items) => {
+            let Some(inner) = place.items() else { return };
             for (index, item) in items.iter().enumerate() {
-                find_unknown(&schema["items"], item, false, &format!("{path}[{index}]"), unknown);
+                find_unknown(inner, item, &format!("{path}[{index}]"), unknown);
             }
         }
         _ => {}
@@ -172,5 +201,45 @@ mod tests {
             "spec": { "odd": true, "any": { "kept": 1 }, "labels": { "l": "v" } } });
         assert_eq!(unknown_fields(&schema(), &object), ["extra", "spec.odd"]);
         assert!(unknown_fields(&Value::Null, &object).is_empty());
+    }
+
+    #[test]
+    fn what_is_pruned_follows_from_the_schema_of_its_place() {
+        let known = json!({ "type": "object", "properties": { "k": { "type": "string" } } });
+        let keeping = |mut schema: Value| {
+            schema["x-kubernetes-preserve-unknown-fields"] = true.into();
+            schema
+        };
+        let embedded = json!({ "type": "object", "x-kubernetes-embedded-resource": true });
+        let table = [
+            // Fields of any name may be there, but nothing that they would hold.
+            (json!({ "additionalProperties": true }), json!({ "x": 1, "y": { "z": 1 } }), json!({ "x": 1, "y": {} })),
+            (json!({ "additionalProperties": false }), json!({ "x": 1 }), json!({ "x": 1 })),
+            (json!({ "type": "array" }), json!([{ "x": 1 }]), json!([{}])),
+            (keeping(json!({ "type": "array" })), json!([{ "x": 1 }]), json!([{ "x": 1 }])),
+            (keeping(json!({ "items": known })), json!([{ "x": 1, "k": "" }]), json!([{ "x": 1, "k": "" }])),
+            (
+                keeping(json!({ "properties": { "p": known } })),
+                json!({ "x": 1, "p": { "x": 1 } }),
+                json!({ "x": 1, "p": {} }),
+            ),
+            (json!({ "items": embedded }), json!([{ "kind": "K", "x": 1 }]), json!([{ "kind": "K" }])),
+            (
+                json!({ "additionalProperties": embedded }),
+                json!({ "a": { "kind": "K" } }),
+                json!({ "a": { "kind": "K" } }),
+            ),
+        ];
+        for (schema, given, wanted) in table {
+            let root = json!({ "properties": { "spec": schema } });
+            let mut object = json!({ "spec": given });
+            let is_changed = given != wanted;
+            assert_eq!(!unknown_fields(&root, &object).is_empty(), is_changed, "{schema}");
+            prune_root(&root, &mut object);
+            assert_eq!(object["spec"], wanted, "{schema}");
+        }
+        let object = json!({ "spec": { "v": { "unk": 1 }, "unk": 1, "a": 1 } });
+        let root = json!({ "properties": { "spec": { "properties": { "v": {} } } } });
+        assert_eq!(unknown_fields(&root, &object), ["spec.a", "spec.unk", "spec.v.unk"]);
     }
 }

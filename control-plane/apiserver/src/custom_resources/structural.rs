@@ -5,7 +5,7 @@ use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
 
 use super::rules::Rules;
-use super::{marks, schema as structure, validation};
+use super::{embedded, marks, schema as structure, validation};
 
 /// What the root of a schema may say when its status is a part of its own, which would lose the rest.
 const BESIDE_STATUS: &[&str] = &[
@@ -322,12 +322,7 @@ fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
         if pruned["default"] != *default {
             errors.push(FieldError::invalid(&place, default.clone(), "must not have unknown fields"));
         }
-        // The errors speak of the value as if it were an object of its own.
-        let mut found = validation::validate(&without_choices(schema), default, None, Some(&place));
-        if found.is_empty() {
-            found = held_to_rules(schema, default, &place);
-        }
-        errors.append(&mut found);
+        errors.append(&mut default_errors(schema, default, &place));
     }
     if schema["items"].is_object() {
         defaults(&schema["items"], &path.child("items"), errors);
@@ -335,6 +330,20 @@ fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         defaults(property, &path.child("properties").key(name), errors);
     }
+}
+
+/// What is wrong with a default. Of the resources inside it, of its form and of its rules, the first that fails is told.
+fn default_errors(schema: &Value, default: &Value, place: &Path) -> Vec<FieldError> {
+    if let Err(error) = embedded::coerce_at(place, schema, &mut default.clone(), &mut Vec::new()) {
+        return vec![error];
+    }
+    let mut found = Vec::new();
+    embedded::validate_at(place, schema, default, &mut found);
+    if found.is_empty() {
+        // The errors speak of the value as if it were an object of its own.
+        found = validation::validate(&without_choices(schema), default, None, Some(place));
+    }
+    if found.is_empty() { held_to_rules(schema, default, place) } else { found }
 }
 
 /// A schema that does not say that a value is a number or a text: upstream does not ask that of defaults.
@@ -427,6 +436,27 @@ mod tests {
             (
                 field(json!({ "type": "object", "properties": { "a": { "type": "string" } }, "default": { "b": 1 } })),
                 "must not have unknown fields",
+            ),
+            (
+                field(json!({ "type": "object", "additionalProperties": false, "default": { "b": 1 } })),
+                "schema.properties[f].default: Invalid value: \"b\": .b in body is a forbidden property",
+            ),
+            (
+                field(json!({ "type": "string", "maxLength": -1, "default": "" })),
+                "schema.properties[f].default: Too long: value is too long",
+            ),
+            (
+                field(json!({ "type": "array", "items": { "type": "string" }, "maxItems": -1, "default": [] })),
+                "schema.properties[f].default: Too many: 0: has too many items",
+            ),
+            (
+                field(json!({ "type": "number", "multipleOf": 0, "default": 2.5 })),
+                "schema.properties[f].default: Invalid value: 0: factor MultipleOf declared for  must be positive: 0",
+            ),
+            (
+                field(json!({ "type": "object", "x-kubernetes-embedded-resource": true,
+                    "x-kubernetes-preserve-unknown-fields": true, "default": { "apiVersion": "a/b/c", "kind": "K" } })),
+                "schema.properties[f].default.apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c",
             ),
             (
                 json!({ "type": "object", "properties": { "metadata": { "type": "object", "properties": { "labels": { "type": "object" } } } } }),

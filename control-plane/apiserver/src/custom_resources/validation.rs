@@ -100,16 +100,11 @@ impl Check<'_> {
 
     /// Length, pattern and format of a text; the first of the three that fails is told.
     fn text(&mut self, schema: &Value, text: &str) {
-        let length = text.chars().count() as u64;
+        let length = text.chars().count() as i64;
         let pattern = schema["pattern"].as_str();
-        if let Some(max) = schema["maxLength"].as_i64().filter(|max| *max < 0 || length > max.unsigned_abs()) {
-            let told = FieldError::too_long(&self.path(""), usize::try_from(max).unwrap_or_default());
-            self.errors.push(if max < 0 {
-                FieldError { detail: "value is too long".to_owned(), ..told }
-            } else {
-                told
-            });
-        } else if let Some(min) = schema["minLength"].as_u64().filter(|min| length < *min) {
+        if let Some(max) = schema["maxLength"].as_i64().filter(|max| length > *max) {
+            self.errors.push(limited(max, |max| FieldError::too_long(&self.path(""), max), "value is too long"));
+        } else if let Some(min) = schema["minLength"].as_i64().filter(|min| length < *min) {
             self.invalid(text, &format!("should be at least {min} chars long"));
         } else if let Some(pattern) = pattern.filter(|p| compile(p).is_ok_and(|regex| !regex.is_match(text))) {
             self.invalid(text, &format!("should match '{pattern}'"));
@@ -143,6 +138,11 @@ impl Check<'_> {
             if !fits {
                 self.general(complaint(what, &self.name));
             }
+            if key == "multipleOf" && limit <= 0.0 {
+                let why = format!("factor MultipleOf declared for {} must be positive: {limit}", self.name);
+                self.errors.push(FieldError::invalid(&self.path(""), schema[key].clone(), why));
+                continue;
+            }
             let bound = match key {
                 "multipleOf" => Bound::MultipleOf,
                 "minimum" => Bound::Minimum { exclusive: schema["exclusiveMinimum"] == true },
@@ -170,13 +170,9 @@ impl Check<'_> {
     }
 
     fn at_most(&mut self, count: usize, max: &Value) {
-        if let Some(max) = max.as_i64().filter(|max| *max < 0 || count as u64 > max.unsigned_abs()) {
-            let told = FieldError::too_many(&self.path(""), count, usize::try_from(max).unwrap_or_default());
-            self.errors.push(if max < 0 {
-                FieldError { detail: "has too many items".to_owned(), ..told }
-            } else {
-                told
-            });
+        if let Some(max) = max.as_i64().filter(|max| count as i64 > *max) {
+            let error = |max| FieldError::too_many(&self.path(""), count, max);
+            self.errors.push(limited(max, error, "has too many items"));
         }
     }
 
@@ -301,6 +297,14 @@ fn mismatch(types: &[&str], format: &str, value: &Value) -> Option<(String, &'st
         return None;
     }
     (!good).then(|| (types.join(","), found))
+}
+
+/// The error of what is beyond a limit; of one that nothing can keep, upstream does not tell the number.
+fn limited(max: i64, error: impl FnOnce(usize) -> FieldError, unlimited: &str) -> FieldError {
+    match usize::try_from(max) {
+        Ok(max) => error(max),
+        Err(_) => FieldError { detail: unlimited.to_owned(), ..error(0) },
+    }
 }
 
 #[cfg(test)]

@@ -88,7 +88,9 @@ fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
         Type::Custom { schema, .. } => match schema["type"].as_str() {
             Some("integer" | "number") => &FieldType::Number(""),
             Some("boolean") => &FieldType::Boolean,
-            Some("string") => &FieldType::String,
+            // A text of another format may be any scalar.
+            Some("string") if matches!(schema["format"].as_str(), None | Some("" | "byte")) => &FieldType::String,
+            Some("string") => &FieldType::Time,
             _ => return None,
         },
         _ => return None,

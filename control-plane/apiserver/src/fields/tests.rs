@@ -243,6 +243,7 @@ fn custom_schemas_say_how_their_lists_are_owned() {
         "map": { "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
                  "items": { "type": "object", "properties": { "k": { "type": "string", "default": "d" }, "v": { "type": "integer" } } } },
         "whole": { "type": "object", "x-kubernetes-map-type": "atomic", "additionalProperties": { "type": "string" } },
+        "text": { "type": "string" }, "mac": { "type": "string", "format": "mac" },
         "free": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } } });
     let of = Type::CustomResource(&schema);
     let object = json!({ "apiVersion": "a/v1", "kind": "K", "metadata": { "labels": { "l": "1" } },
@@ -255,6 +256,10 @@ fn custom_schemas_say_how_their_lists_are_owned() {
     );
     assert_eq!(check(of, &json!({ "spec": { "odd": 1 } })), [".spec.odd: field not declared in schema"]);
     assert_eq!(check(of, &object), Vec::<String>::new());
+    let odd = check(of, &json!({ "spec": { "text": 1.5, "mac": 1.5 } }));
+    assert_eq!(odd, [".spec.text: expected string, got &value.valueUnstructured{Value:1.5}"]);
+    let odd = check(of, &json!({ "spec": { "mac": {} } }));
+    assert_eq!(odd, [".spec.mac: expected any scalar, got &{map[]}"]);
 }
 
 #[test]
