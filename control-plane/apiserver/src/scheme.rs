@@ -34,22 +34,18 @@ const INTERNAL: &str = "__internal";
 const EVENT: &str = "WatchEvent";
 
 /// The scheme of options.
-pub const META: Scheme = Scheme {
-    place: "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27",
-    group: Some(META_GROUP),
-};
+pub const META: Scheme =
+    Scheme { place: "pkg/apis/meta/internalversion/scheme/register.go:27", group: Some(META_GROUP) };
 
 /// The scheme of a group.
 pub fn of(group: &str) -> Scheme {
     match group {
-        "apiextensions.k8s.io" => Scheme {
-            place: "k8s.io/apiextensions-apiserver/pkg/apiserver/apiserver.go:55",
-            group: Some("apiextensions.k8s.io"),
-        },
-        "apiregistration.k8s.io" => Scheme {
-            place: "k8s.io/kube-aggregator/pkg/apiserver/scheme/scheme.go:28",
-            group: Some("apiregistration.k8s.io"),
-        },
+        "apiextensions.k8s.io" => {
+            Scheme { place: "pkg/apiserver/apiserver.go:55", group: Some("apiextensions.k8s.io") }
+        }
+        "apiregistration.k8s.io" => {
+            Scheme { place: "pkg/apiserver/scheme/scheme.go:28", group: Some("apiregistration.k8s.io") }
+        }
         _ => Scheme { place: "pkg/api/legacyscheme/scheme.go:30", group: None },
     }
 }

@@ -69,6 +69,11 @@ async fn a_pods_class_of_service_follows_from_the_defaults_of_its_namespace() {
     let made = s.post(&format!("{DEFAULT}/pods"), pod("p", json!({}))).await.expect(201);
     assert_eq!(made["spec"]["containers"][0]["resources"], json!({ "limits": both, "requests": both }));
     assert_eq!(made["status"], json!({ "phase": "Pending", "qosClass": "Guaranteed" }));
+    // Who creates a pod may say what it is, and is believed.
+    let mut said = pod("s", json!({}));
+    said["status"]["qosClass"] = "BestEffort".into();
+    let made_as_said = s.post(&format!("{DEFAULT}/pods"), said).await.expect(201);
+    assert_eq!(made_as_said["status"], json!({ "phase": "Pending", "qosClass": "BestEffort" }));
     let said = "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c";
     assert_eq!(made["metadata"]["annotations"], json!({ "kubernetes.io/limit-ranger": said }));
     let far = json!({ "requests": { "cpu": "500m" }, "limits": { "cpu": "1500m", "memory": "1Gi" } });

@@ -35,6 +35,14 @@ async fn what_is_refused() {
     for (method, path, metadata, code, message) in [
         ("PUT", object.clone(), json!({"uid": "x"}), 409, another("/registry/configmaps/default/a")),
         ("PUT", format!("{object}?dryRun=All"), json!({"uid": "x"}), 409, another("/configmaps/default/a")),
+        // Who it is comes before which version of it.
+        (
+            "PUT",
+            format!("{object}?dryRun=All"),
+            json!({"uid": "x", "resourceVersion": "abc"}),
+            409,
+            another("/configmaps/default/a"),
+        ),
         (
             "PATCH",
             object.clone(),
@@ -85,15 +93,84 @@ async fn what_is_refused() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_given_is_shown_by_a_dry_run() {
+async fn what_storage_would_not_keep_is_shown_by_a_dry_run() {
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let s = TestServer::start().await;
-    for (query, given, code, shown) in [("?dryRun=All", "12", 201, Some("12")), ("", "abc", 201, None)] {
-        let body = json!({"metadata": {"name": "a", "resourceVersion": given}});
-        let answer = ask(&s, "POST", &format!("{MAPS}{query}"), &body).await;
-        assert_eq!(answer.code, code, "{given}");
-        let version = answer.body["metadata"]["resourceVersion"].as_str();
-        assert!(shown.is_none_or(|shown| version == Some(shown)), "{version:?}");
+    for (method, path, given, shown) in [
+        ("POST", "?dryRun=All", json!({"resourceVersion": "12", "selfLink": "/x"}), [Some("12"), None]),
+        ("POST", "?dryRun=All", json!({"resourceVersion": "abc"}), [Some("abc"), None]),
+        ("POST", "?dryRun=All", json!({"resourceVersion": "0"}), [Some("0"), None]),
+        ("PUT", "/a?dryRun=All", json!({"resourceVersion": "12", "selfLink": "/x"}), [Some("12"), Some("/x")]),
+        ("PUT", "/a?dryRun=All", json!({}), [None, None]),
+        ("POST", "", json!({"resourceVersion": "abc", "selfLink": "/x"}), [Some("given"), None]),
+        ("PATCH", "/a?dryRun=All", json!({"selfLink": "/x"}), [Some("given"), Some("/x")]),
+        ("PATCH", "/a", json!({"selfLink": "/x"}), [Some("given"), None]),
+    ] {
+        let mut metadata = given.clone();
+        metadata["name"] = "a".into();
+        let answer = ask(&s, method, &format!("{LEASES}{path}"), &json!({"metadata": metadata})).await;
+        assert!(answer.code < 300, "{method} {path} {given}: {}", answer.body);
+        let found = ["resourceVersion", "selfLink"].map(|field| answer.body["metadata"][field].as_str());
+        let is_given = shown[0] == Some("given") && found[0].is_some_and(|version| version.parse::<u64>().is_ok());
+        assert!(found == shown || (is_given && found[1] == shown[1]), "{method} {path} {given}: {found:?}");
     }
+}
+
+#[tokio::test]
+async fn what_an_update_creates_is_taken_at_its_word() {
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let s = TestServer::start().await;
+    let end = json!({"name": "a", "resourceVersion": "12", "deletionTimestamp": "2020-01-01T00:00:00Z",
+                     "deletionGracePeriodSeconds": 5});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": end});
+    for (form, path) in [("application/json", "/a"), ("application/apply-patch+yaml", "/b?fieldManager=m")] {
+        let admin = s.user("admin", &["system:masters"]);
+        let method = if path.starts_with("/a") { "PUT" } else { "PATCH" };
+        let mut lease = lease.clone();
+        lease["metadata"]["name"] = path[1..2].into();
+        let path = format!("{LEASES}{path}");
+        let made = send(&admin, method, &path, lease.to_string().into(), &[("content-type", form)]).await;
+        assert_eq!(made.code, 201, "{}", made.body);
+        let metadata = &made.body["metadata"];
+        assert_eq!(metadata["deletionTimestamp"], "2020-01-01T00:00:00Z", "{method}");
+        assert_eq!(metadata["deletionGracePeriodSeconds"], 5, "{method}");
+        let owned = &metadata["managedFields"][0]["fieldsV1"]["f:metadata"];
+        assert!(owned.get("f:deletionTimestamp").is_some(), "{method}: {metadata}");
+        lease["metadata"]["name"] = "c".into();
+        lease["metadata"]["resourceVersion"] = "abc".into();
+        let path = format!("{LEASES}/c?fieldManager=m");
+        let refused = send(&admin, method, &path, lease.to_string().into(), &[("content-type", form)]).await;
+        assert_eq!(refused.code, 500);
+        assert_eq!(refused.body["message"], "strconv.ParseUint: parsing \"abc\": invalid syntax");
+    }
+    let made = ask(&s, "POST", LEASES, &json!({"metadata": {"name": "d", "deletionGracePeriodSeconds": 5}})).await;
+    assert_eq!(made.body["metadata"].get("deletionGracePeriodSeconds"), None);
+}
+
+#[tokio::test]
+async fn half_a_version_is_completed_or_refused() {
+    let s = TestServer::start().await;
+    for (version, code, why) in [
+        ("/v1", 201, ""),
+        ("/", 201, ""),
+        (
+            "foo/",
+            400,
+            "ConfigMap in version \"\" cannot be handled as a ConfigMap: Object 'apiVersion' is missing in \
+             '{\"apiVersion\":\"foo/\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}'",
+        ),
+    ] {
+        let body = json!({"apiVersion": version, "kind": "ConfigMap", "metadata": {"name": "a"}});
+        let answer = ask(&s, "POST", &format!("{MAPS}?dryRun=All"), &body).await;
+        assert_eq!((answer.code, answer.body["message"].as_str().unwrap_or_default()), (code, why), "{version}");
+    }
+    ask(&s, "POST", MAPS, &json!({"metadata": {"name": "a"}})).await;
+    let refused = ask(&s, "PATCH", &format!("{MAPS}/a"), &json!({"apiVersion": "foo/"})).await;
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(
+        refused.code == 422 && message.contains("\": Object 'apiVersion' is missing in '{\"apiVersion\""),
+        "{message}"
+    );
 }
 
 #[tokio::test]

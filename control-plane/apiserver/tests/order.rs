@@ -42,7 +42,7 @@ async fn paths_come_before_methods_and_methods_before_forms() {
 async fn bodies_of_other_kinds() {
     let s = TestServer::start().await;
     s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
-    let meta = "in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"";
+    let meta = "in scheme \"pkg/apis/meta/internalversion/scheme/register.go:27\"";
     for (version, kind, message) in [
         ("v1", "Status", "converting (v1.Status) to (v1.DeleteOptions): unknown conversion".to_owned()),
         (
@@ -60,7 +60,7 @@ async fn bodies_of_other_kinds() {
         (MAPS, "foo/v1", "Status", "converting (v1.Status) to (core.ConfigMap): unknown conversion"),
         (MAPS, "v1", "List", "converting (v1.List) to (core.ConfigMap): unknown conversion"),
         (DEPLOYMENTS, "apps/__internal", "Foo", "is registered for the internal version of group \"apps\" in scheme"),
-        (apis, "v1", "Pod", "no kind \"Pod\" is registered for version \"v1\" in scheme \"k8s.io/kube-aggregator/"),
+        (apis, "v1", "Pod", "no kind \"Pod\" is registered for version \"v1\" in scheme \"pkg/apiserver/scheme/"),
         (
             DEPLOYMENTS,
             "apps/__internal",

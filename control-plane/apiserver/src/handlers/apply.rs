@@ -140,19 +140,19 @@ impl Apply {
         if !self.is_named {
             return Err(super::update::unnamed(target));
         }
-        super::update::read_version(&self.config)?;
+        let kind = &target.resource.kind;
+        let versions = ResourceVersions::new(target, Part::Main);
+        let nothing = serde_json::json!({ "apiVersion": kind.api_version(), "kind": kind.kind });
+        let object = self.apply_to(&versions, &nothing, &nothing, target)?;
         let uid = corten_meta::uid(&self.config);
         if !uid.is_empty() {
             let why =
                 format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
             return Err(Status::conflict(&target.resource.group_resource(), target.name, &why));
         }
-        let kind = &target.resource.kind;
-        let versions = ResourceVersions::new(target, Part::Main);
-        let nothing = serde_json::json!({ "apiVersion": kind.api_version(), "kind": kind.kind });
-        let mut object = self.apply_to(&versions, &nothing, &nothing, target)?;
-        corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
-        self.checked(target, object)
+        let object = self.checked(target, object)?;
+        super::update::read_version(&object)?;
+        Ok(object)
     }
 
     /// Applies to an object of any type that has versions.

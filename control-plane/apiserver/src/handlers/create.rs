@@ -10,9 +10,11 @@ use serde_json::Map;
 use super::Target;
 use super::options::{Write, check_options};
 use super::owners;
-use super::ownership::{Ownership, track_create};
+use super::ownership::{Ownership, says_unclear, set_managers, track_create};
+use super::update::Part;
 use crate::admission::{Attributes, Operation, Touched};
 use crate::body::Reply;
+use crate::fields::Managers;
 use crate::registry::Written;
 use crate::response;
 
@@ -22,7 +24,14 @@ const ATTEMPTS: usize = 32;
 /// Answers with the object that was created.
 pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     check_options(target.context, Write::Create)?;
-    let object = create_object(target, &|| target.decode(bytes), Ownership::Tracked).await?;
+    let make = || {
+        let mut object = target.decode(bytes)?;
+        check_namespace(target, &mut object)?;
+        check_new(&object, target.context.dry_run())?;
+        wipe(&mut object);
+        Ok(object)
+    };
+    let object = create_object(target, &make, Ownership::Tracked).await?;
     let context = target.context;
     Ok(response::object(context.accept, context.include_object(), StatusCode::CREATED, &target.resource.kind, &object))
 }
@@ -36,8 +45,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
     for attempt in 1.. {
         let mut candidate = make()?;
         check_namespace(target, &mut candidate)?;
-        let version = given_version(&candidate);
-        check_new(version, dry_run)?;
+        let version = corten_meta::resource_version(&candidate).to_owned();
         owners::drop_repeated(target, &mut candidate);
         let lost = prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
@@ -72,7 +80,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         }
         target.resource.kind.settle(&mut candidate);
         if dry_run {
-            return dry_create(target, &candidate, version).await;
+            return dry_create(target, &candidate, &version).await;
         }
         match target.server.registry.write(target.resource, &candidate, Expect::Absent, companions).await? {
             Written::Done(object) => return Ok(object),
@@ -123,13 +131,34 @@ pub(super) fn server_busy(target: &Target<'_>) -> Status {
 }
 
 /// A dry run fails as the write would, and answers what the write would, under the version that was given.
-async fn dry_create(target: &Target<'_>, object: &Value, version: u64) -> Result<Arc<Object>, Status> {
+async fn dry_create(target: &Target<'_>, object: &Value, version: &str) -> Result<Arc<Object>, Status> {
     let name = corten_meta::name(object);
     let present = target.server.registry.read(target.resource, corten_meta::namespace(object), name).await?;
     if let Some(present) = present {
         return Err(exists(target, object, Some(&present)));
     }
-    Object::from_value(object, version).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
+    dry_answer(object, version).map(Arc::new)
+}
+
+/// The object of a dry run, which has not been where others get their version and lose their link.
+pub fn dry_answer(object: &Value, version: &str) -> Result<Object, Status> {
+    const METADATA: &[u8] = b"\"metadata\":{";
+    // A version that storage could have given is one.
+    let revision = version.parse().ok().filter(|revision: &u64| *revision > 0 && revision.to_string() == version);
+    let version = if revision.is_some() { "" } else { version };
+    let internal = |e: corten_meta::Error| Status::internal(e.to_string());
+    let mut answer = Object::from_value(object, revision.unwrap_or(0)).map_err(internal)?;
+    let link = object.pointer("/metadata/selfLink").and_then(Value::as_str).unwrap_or_default();
+    let mut said = Vec::new();
+    for (field, value) in [("resourceVersion", version), ("selfLink", link)].into_iter().filter(|(_, v)| !v.is_empty())
+    {
+        said.extend_from_slice(format!("{}:{},", Value::from(field), Value::from(value)).as_bytes());
+    }
+    let place = answer.bytes.windows(METADATA.len()).position(|window| window == METADATA);
+    if let Some(place) = place.map(|at| at + METADATA.len()).filter(|_| !said.is_empty()) {
+        answer.bytes = [&answer.bytes[..place], &said, &answer.bytes[place..]].concat().into();
+    }
+    Ok(answer)
 }
 
 /// The namespace of the path is the object's; a body that says another is refused. What is in no namespace stays so,
@@ -158,13 +187,10 @@ pub fn check_given_namespace(target: &Target<'_>, object: &Value) -> Result<(), 
     Ok(())
 }
 
-/// The version that a new object says it has. What is no number says nothing.
-fn given_version(object: &Value) -> u64 {
-    corten_meta::resource_version(object).parse().unwrap_or(0)
-}
-
-/// Upstream leaves this to its storage, which a dry run does not reach and whose errors have no reason.
-fn check_new(version: u64, dry_run: bool) -> Result<(), Status> {
+/// A new object has no version. What is no number says nothing. Upstream leaves this to its storage, which a dry run does
+/// not reach and whose errors have no reason.
+fn check_new(object: &Value, dry_run: bool) -> Result<(), Status> {
+    let version: u64 = corten_meta::resource_version(object).parse().unwrap_or(0);
     if dry_run || version == 0 {
         return Ok(());
     }
@@ -172,7 +198,8 @@ fn check_new(version: u64, dry_run: bool) -> Result<(), Status> {
     Err(Status { code: 500, message, ..Status::default() })
 }
 
-/// Takes out what only the server says of an object.
+/// Takes out what only the server says of an object. What an update or an apply creates says it itself: also upstream
+/// takes it at its word.
 pub fn wipe(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["selfLink", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
@@ -185,16 +212,18 @@ pub fn wipe(object: &mut Value) {
 /// creator as its manager. Says whether an empty list or map vanished.
 fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> bool {
     let kind = &target.resource.kind;
-    wipe(object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("resourceVersion");
         drop_empty(metadata);
     }
+    let is_unclear = says_unclear(kind, Part::Main, object, &Value::Null);
     drop_status(target, object);
     let lost = kind.default(object);
     kind.behaviour.default_times(object, target.context.now);
-    if ownership == Ownership::Tracked {
-        track_create(target, object);
+    match ownership {
+        Ownership::Tracked if is_unclear => set_managers(object, Managers::default()),
+        Ownership::Tracked => track_create(target, object),
+        Ownership::Given => {}
     }
     kind.drop_gated(object);
     lost
@@ -205,8 +234,13 @@ fn drop_status(target: &Target<'_>, object: &mut Value) {
     if rules.has_status
         && !rules.status_on_create
         && let Some(object) = object.as_object_mut()
+        && let Some(mut status) = object.remove("status")
+        && let Some(fields) = status.as_object_mut()
     {
-        object.remove("status");
+        fields.retain(|field, _| rules.kept_of_new_status.contains(&field.as_str()));
+        if !fields.is_empty() {
+            object.insert("status".to_owned(), status);
+        }
     }
 }
 
@@ -268,12 +302,14 @@ pub fn refuse_invalid(
     target: &Target<'_>,
     object: &Value,
     mut errors: Vec<FieldError>,
-    more: Vec<FieldError>,
+    mut more: Vec<FieldError>,
 ) -> Result<(), Status> {
     if errors.is_empty() && more.is_empty() {
         return Ok(());
     }
-    corten_api::schema::insert_errors(&target.resource.kind.schema, &mut errors, more);
+    let schema = &target.resource.kind.schema;
+    corten_api::schema::print_values(schema, &mut more);
+    corten_api::schema::insert_errors(schema, &mut errors, more);
     Err(Status::invalid(&target.resource.group_kind(), corten_meta::name(object), errors))
 }
 

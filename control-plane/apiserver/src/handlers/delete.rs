@@ -301,7 +301,8 @@ async fn admitted(target: &Target<'_>, options: &DeleteOptions, old: Value) -> R
     Ok(attributes.old.map(Cow::into_owned).unwrap_or_default())
 }
 
-fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
+/// Who deletes an object may say which one, and in which version.
+pub fn check_preconditions(target: &Target<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
     let (uid, version) = (corten_meta::uid(old), corten_meta::resource_version(old));
     if target.resource.kind.rules.is_marked_by_time {
         let asked = [("UID", &options.uid, uid), ("ResourceVersion", &options.resource_version, version)];

@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 use super::Target;
 use super::options::MAX_MANAGER;
 use super::update::Part;
-use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, apply, is_reset, update, zero};
+use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, apply, check, is_reset, update, zero};
 use crate::pipeline::Context;
 use crate::registry::Resource;
 
@@ -215,6 +215,25 @@ pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Valu
     let time = corten_meta::time::rfc3339(target.context.now);
     let managers = update(&versions, old, new, managers, &identity(target, Operation::Update), &time);
     set_managers(new, managers);
+}
+
+/// Whether a request says something of a part that it does not write which its type cannot tell apart: an item without a
+/// key, or another value than the schema has. Upstream looks at all of it, and then knows no owners any more.
+pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
+    let is_beside = |field: &str| match part {
+        Part::Main => field == "status",
+        Part::Status => !["apiVersion", "kind", "metadata", "status"].contains(&field),
+        Part::Whole => false,
+    };
+    let said = new.as_object().into_iter().flatten();
+    let mut said = said.filter(|(field, value)| is_beside(field) && old.get(*field) != Some(*value)).peekable();
+    if !kind.rules.has_status || said.peek().is_none() {
+        return false;
+    }
+    let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
+    kind.write_zeros(&mut beside);
+    // An item that is there twice is clear enough.
+    check(type_of(kind), &beside).iter().any(|error| !error.contains("duplicate entries"))
 }
 
 /// A write that would change nothing but the times of managers is no write: the times stay.

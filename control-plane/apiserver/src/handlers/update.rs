@@ -16,10 +16,11 @@ use super::apart::Apart;
 use super::create::{self, Make};
 use super::options::{Write, check_options};
 use super::owners;
-use super::ownership::{Ownership, keep_times, managers_of, set_managers, track_update};
+use super::ownership::{Ownership, keep_times, managers_of, says_unclear, set_managers, track_update};
 use crate::admission::{Attributes, Operation};
 use crate::authorization::{self, authorize, forbidden};
 use crate::body::Reply;
+use crate::fields::Managers;
 use crate::registry::Written;
 use crate::response;
 
@@ -241,12 +242,8 @@ impl<'a> Change<'a> {
                     let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
                     return Err(not_the_same(target, &why)?);
                 }
-                let make = || {
-                    let mut object = object.clone();
-                    corten_meta::set(&mut object, "/metadata/resourceVersion", "".into());
-                    Ok(object)
-                };
-                create::create_object(target, &make, Ownership::Tracked).await
+                read_version(object)?;
+                create::create_object(target, &|| Ok(object.clone()), Ownership::Tracked).await
             }
             Create::Apply(make) => {
                 may_create(target).await?;
@@ -291,6 +288,10 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     let (mut new, companions) = admitted(target, change, new, &old, lost).await?;
     target.resource.kind.settle(&mut new);
     keep_times(&mut new, &old);
+    if dry_run {
+        let answer = create::dry_answer(&new, &served.revision.to_string())?;
+        return Ok(Some(Updated::Changed(Arc::new(answer))));
+    }
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
     let registry = &target.server.registry;
     if object.bytes == served.bytes
@@ -298,9 +299,6 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         && !registry.is_sealed_otherwise(target.resource, current).await?
     {
         return Ok(Some(Updated::Changed(served)));
-    }
-    if dry_run {
-        return Ok(Some(Updated::Changed(Arc::new(object))));
     }
     if is_finished(target, &new, &old) {
         let mut companions = companions;
@@ -395,6 +393,11 @@ pub fn read_version(object: &Value) -> Result<u64, Status> {
 /// resourceVersion and uid of the new object are what its author believes to change.
 fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, old: &Value) -> Result<(), Status> {
     let resource = target.resource.group_resource();
+    let (uid, actual) = (corten_meta::uid(new), corten_meta::uid(old));
+    if !uid.is_empty() && uid != actual && !change.would_change_uid(target) {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
+        return Err(not_the_same(target, &why)?);
+    }
     let version = read_version(new)?;
     if version == 0 {
         if !target.resource.kind.rules.allow_unconditional_update {
@@ -410,11 +413,6 @@ fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, ol
             target.name,
             "the object has been modified; please apply your changes to the latest version and try again",
         ));
-    }
-    let (uid, actual) = (corten_meta::uid(new), corten_meta::uid(old));
-    if !uid.is_empty() && uid != actual && !change.would_change_uid(target) {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
-        return Err(not_the_same(target, &why)?);
     }
     Ok(())
 }
@@ -444,7 +442,6 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         restore(metadata, before, "creationTimestamp");
         restore(metadata, before, "generation");
         metadata.retain(|field, value| !ENDING.contains(&field.as_str()) || !value.is_null());
-        metadata.remove("selfLink");
         create::drop_empty(metadata);
         // An empty list asks for ownership to be forgotten and is about to be dropped; one empty entry asks the same.
         if metadata.get("managedFields").is_some_and(|given| *given == json!([])) {
@@ -455,6 +452,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     let rules = &kind.rules;
     let as_given = part == Part::Status && apart.is_none() && (rules.status_needs_spec || rules.labels_from_template);
     let mut lost = as_given && kind.default(new);
+    let is_unclear = says_unclear(kind, part, new, old);
     let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
@@ -486,6 +484,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         drop(Apart::take(new));
     }
     match change.ownership {
+        Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
         Ownership::Tracked => track_update(target, part, new, old),
         Ownership::Given => {}
     }

@@ -1,6 +1,6 @@
 //! `eviction`: a deletion that asks the disruption budgets first.
 
-use corten_meta::{GroupResource, Selector, Status, Value};
+use corten_meta::{FieldError, GroupKind, GroupResource, Path, Selector, Status, Value};
 use http::StatusCode;
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::decode::{Expected, object};
 use crate::handlers::Target;
 use crate::handlers::create::check_namespace;
 use crate::handlers::decide::decide;
-use crate::handlers::delete::{DeleteOptions, delete_object};
+use crate::handlers::delete::{DeleteOptions, check_preconditions, delete_object};
 use crate::response;
 
 const EVICTION: Expected<'static> = Expected {
@@ -34,6 +34,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     if name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
+    check_ignored(target, &eviction["deleteOptions"])?;
     check_dry_run(target, &eviction["deleteOptions"]["dryRun"])?;
     let eviction = target.server.admission.pass(target, Operation::Create, eviction).await?;
     let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&json!({})))?;
@@ -46,15 +47,29 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
         let disrupted = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
                                 "message": "Eviction API: evicting" });
         let disrupt = |pod: &mut Value| {
+            check_preconditions(target, &options, pod)?;
             set_condition(pod, disrupted.clone(), target.context.now);
             Ok(())
         };
         decide(target, &disrupt).await?;
     }
     // The condition raised the resourceVersion, so only a precondition on the uid can still hold.
-    let options = DeleteOptions { resource_version: None, admitted: true, ..options };
+    let version = options.resource_version.clone().filter(|_| options.dry_run);
+    let options = DeleteOptions { resource_version: version, admitted: true, ..options };
     delete_object(target, &options).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
+}
+
+/// An eviction reads the pod, so it cannot be asked to go on when that fails.
+fn check_ignored(target: &Target<'_>, options: &Value) -> Result<(), Status> {
+    const FIELD: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+    if options[FIELD] != true {
+        return Ok(());
+    }
+    let why = "can not be set for pod eviction, try after removing the option";
+    let error = FieldError::invalid(&Path::root("deleteOptions").child(FIELD), true, why);
+    let kind = GroupKind { group: "policy".to_owned(), kind: EVICTION.kind.to_owned() };
+    Err(Status::invalid(&kind, target.name, vec![error]))
 }
 
 /// Query and body may both ask for a dry run, and then in the same words.

@@ -120,6 +120,7 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
             let mut body = target.decode(bytes)?;
             check_namespace(target, &mut body)?;
             check_name(target, &body)?;
+            handlers::owners::drop_repeated(target, &mut body);
             let transform: &Transform<'_> = &|old| first(body.clone(), old);
             let mut change = Change::new(part, transform).narrowed(then).sparing_rest(true);
             if part == Part::Status {

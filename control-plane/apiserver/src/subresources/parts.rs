@@ -3,7 +3,8 @@
 use corten_meta::{Status, Value};
 use serde_json::json;
 
-/// The old object under the new one's resourceVersion, so that preconditions are checked.
+/// The old object under the new one's resourceVersion, so that preconditions are checked, and with what else is not taken
+/// back of its metadata but judged.
 fn base(new: &Value, old: &Value) -> Value {
     let mut object = old.clone();
     let version = corten_meta::resource_version(new);
@@ -11,6 +12,10 @@ fn base(new: &Value, old: &Value) -> Value {
     let uid = corten_meta::uid(new);
     if !uid.is_empty() {
         corten_meta::set(&mut object, "/metadata/uid", uid.into());
+    }
+    take(&mut object["metadata"], &new["metadata"], "generateName");
+    if new["metadata"]["deletionGracePeriodSeconds"].is_number() {
+        take(&mut object["metadata"], &new["metadata"], "deletionGracePeriodSeconds");
     }
     object
 }
@@ -83,6 +88,14 @@ mod tests {
             json!({"metadata": {"name": "p", "labels": {"l": image}}, "spec": {"containers": [
                 {"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}, "resizePolicy": []}]}})
         };
+        let mut named = pod("2", "new");
+        named["metadata"]["generateName"] = "n".into();
+        named["metadata"]["deletionGracePeriodSeconds"] = 5.into();
+        let resized = resize(named, &pod("1", "old")).unwrap();
+        assert_eq!(
+            (&resized["metadata"]["generateName"], &resized["metadata"]["deletionGracePeriodSeconds"]),
+            (&json!("n"), &json!(5))
+        );
         let resized = resize(pod("2", "new"), &pod("1", "old")).unwrap();
         assert_eq!(resized["spec"], pod("2", "old")["spec"]);
         assert_eq!(resized["metadata"]["labels"], json!({"l": "old"}));

@@ -19,7 +19,7 @@ use crate::handlers::create::check_namespace;
 use crate::handlers::options::{Write, check_options};
 use crate::handlers::ownership::{Ownership, identity, managers_of, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
-use crate::handlers::update::{Change, Part, Transform, View, check_name};
+use crate::handlers::update::{Change, Part, Transform, View, check_name, not_the_same};
 use crate::response;
 
 /// Where the scale has its replicas.
@@ -53,7 +53,9 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
         _ => {
             let patch = Patch::decode(target, bytes)?;
             let transform = |old: &Value| {
-                let patched = patch.apply(SCALE.schema, &scale_of(&paths, old))?;
+                let mut scale = scale_of(&paths, old);
+                set_managers(&mut scale, to_scale(target, &paths, &managers_of(old)));
+                let patched = patch.apply(SCALE.schema, &scale)?;
                 let mut wanted = patch.checked(target, patched, &SCALE)?;
                 check_namespace(target, &mut wanted)?;
                 check_name(target, &wanted)?;
@@ -77,21 +79,22 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
 }
 
 async fn write(target: &Target<'_>, paths: &ScalePaths, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
-    let view = AsScale(paths, target.resource.kind.is_custom());
+    let view = AsScale(target, paths);
     let change = Change::new(Part::Main, transform).owning(Ownership::Given).seen_as(&view);
     Ok(change.carry_out(target).await?.object().clone())
 }
 
 /// A parent as its scale: what admission is shown.
-struct AsScale<'a>(&'a ScalePaths, bool);
+struct AsScale<'a, 't>(&'a Target<'t>, &'a ScalePaths);
 
-impl View for AsScale<'_> {
+impl View for AsScale<'_, '_> {
     fn show(&self, object: &Value) -> Value {
-        scale_of(self.0, object)
+        scale_of(self.1, object)
     }
 
     fn take(&self, object: Value, shown: &Value) -> Result<Value, Status> {
-        apply(self.0, self.1, &object, shown)
+        judge(self.0, &object, shown)?;
+        Ok(apply(self.1, self.0.resource.kind.is_custom(), &object, shown))
     }
 }
 
@@ -107,7 +110,8 @@ fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) 
     if !managers.is_empty() {
         managers = fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
     }
-    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted)?;
+    judge(target, old, &wanted)?;
+    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted);
     if !before.is_empty() {
         set_managers(&mut new, to_parent(target, paths, before, managers));
     }
@@ -133,7 +137,8 @@ fn applied(target: &Target<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) 
     let first = json!({ "apiVersion": SCALE.api_version, "kind": SCALE.kind });
     let wanted = checked_result(target, patch.apply_to(&ScaleVersion, &scale, &first, target)?, &SCALE)?;
     check_name(target, &wanted)?;
-    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted)?;
+    judge(target, old, &wanted)?;
+    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted);
     set_managers(&mut new, to_parent(target, paths, before, managers_of(&wanted)));
     Ok(new)
 }
@@ -200,15 +205,35 @@ impl Versions for ScaleVersion {
     }
 }
 
-/// The parent with the replicas of the scale.
-fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Result<Value, Status> {
-    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-    // A custom resource judges its replicas itself, and nobody the rest; that it is another version is the one condition.
-    let errors = if is_custom { Vec::new() } else { corten_api::scale_kind().validate(scale) };
+/// Refuses a scale that is wrong in itself, or is of another parent. A custom resource judges its replicas itself, and
+/// nobody the rest; that it is another version is the one condition.
+fn judge(target: &Target<'_>, old: &Value, scale: &Value) -> Result<(), Status> {
+    if target.resource.kind.is_custom() {
+        return Ok(());
+    }
+    let (uid, actual) = (corten_meta::uid(scale), corten_meta::uid(old));
+    let is_other = !uid.is_empty() && uid != actual;
+    let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
+    // An update is for the parent it names, which storage sees to first.
+    if is_other && target.context.info.verb == "update" {
+        return Err(not_the_same(target, &why)?);
+    }
+    let errors = corten_api::scale_kind().validate(scale);
     if !errors.is_empty() {
         let kind = corten_meta::GroupKind { group: "autoscaling".to_owned(), kind: "Scale".to_owned() };
         return Err(Status::invalid(&kind, corten_meta::name(old), errors));
     }
+    if is_other {
+        let mut resource = target.resource.group_resource();
+        resource.resource.push_str("/scale");
+        return Err(Status::conflict(&resource, corten_meta::name(old), &why));
+    }
+    Ok(())
+}
+
+/// The parent with the replicas of the scale.
+fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Value {
+    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     let mut new = old.clone();
     corten_meta::set(&mut new, &pointer(&paths.spec_replicas), replicas.into());
     let version = corten_meta::resource_version(scale);
@@ -219,7 +244,7 @@ fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Res
     if !uid.is_empty() && !is_custom {
         corten_meta::set(&mut new, "/metadata/uid", uid.into());
     }
-    Ok(new)
+    new
 }
 
 /// The scale of a parent.

@@ -10,7 +10,7 @@ use crate::authentication::token::Claims;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::handlers::Target;
-use crate::handlers::create::check_namespace;
+use crate::handlers::create::{check_namespace, drop_empty};
 use crate::handlers::ownership::own_answer;
 use crate::response;
 
@@ -68,8 +68,20 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     };
     let token = target.server.tokens.issue(&claims).map_err(|e| Status::internal(e.to_string()))?;
     let expires = corten_meta::time::rfc3339(now + jiff::SignedDuration::from_secs(seconds));
-    request["metadata"] = json!({ "name": target.name, "namespace": target.namespace, "uid": account.header.uid,
-                                  "creationTimestamp": corten_meta::time::rfc3339(now) });
+    if !request["metadata"].is_object() {
+        request["metadata"] = json!({});
+    }
+    for (field, value) in [
+        ("name", target.name),
+        ("namespace", target.namespace),
+        ("uid", &account.header.uid),
+        ("creationTimestamp", &corten_meta::time::rfc3339(now)),
+    ] {
+        request["metadata"][field] = value.into();
+    }
+    if let Some(metadata) = request["metadata"].as_object_mut() {
+        drop_empty(metadata);
+    }
     corten_meta::set(&mut request, "/spec/expirationSeconds", seconds.into());
     if let Some(reference) = request.pointer_mut("/spec/boundObjectRef").and_then(Value::as_object_mut) {
         reference.retain(|_, value| *value != "");

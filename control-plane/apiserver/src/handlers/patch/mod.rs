@@ -15,7 +15,7 @@ use super::update::{Change, Part, reply, unnamed};
 use crate::body::Reply;
 use crate::decode::{
     Expected, FieldValidation, Untyped, check_says_type, check_type, checked, field_validation,
-    field_validation_complaints, no_kind,
+    field_validation_complaints, half_version, no_kind,
 };
 use crate::negotiation::media_type;
 use crate::scheme;
@@ -150,10 +150,11 @@ impl Patch {
     /// The result of the patch, with its fields checked. What is wrong is wrong with the patch.
     pub fn checked(&self, target: &Target<'_>, patched: Patched, expected: &Expected<'_>) -> Result<Value, Status> {
         let Patched { object, shown } = patched;
-        let refuse = |object: &Value, why: &str| match &shown {
-            Some(shown) => refuse(&printed(shown), why),
-            None => refuse(&corten_api::schema::written(expected.schema, object, &self.touched()), why),
+        let show = |object: &Value| match &shown {
+            Some(shown) => printed(shown),
+            None => corten_api::schema::written(expected.schema, object, &self.touched()),
         };
+        let refuse = |object: &Value, why: &str| refuse(&show(object), why);
         let complaints = |paths: Vec<String>| {
             let mut unknown: Vec<String> = paths.iter().map(|path| format!("unknown field {}", quote(path))).collect();
             if self.form == Form::Strategic {
@@ -165,7 +166,10 @@ impl Patch {
         if expected.custom.is_some() {
             check_custom_type(&object, expected, &refuse)?;
         }
-        if expected.custom.is_none() && object["apiVersion"].as_str().unwrap_or_default().is_empty() {
+        if let Some(why) = half_version(&object, expected, || show(&object)) {
+            return Err(refuse(&object, &why));
+        }
+        if expected.custom.is_none() && matches!(object["apiVersion"].as_str(), None | Some("" | "/")) {
             let kind = object["kind"].as_str().filter(|kind| !kind.is_empty() && *kind != expected.kind);
             if let Some(kind) = kind {
                 let group = expected.api_version.split_once('/').map_or("", |(group, _)| group);
@@ -174,7 +178,8 @@ impl Patch {
             }
             // Without a version it is read as something that has none of these fields.
             let fields = object.as_object().into_iter().flatten().map(|(name, _)| name.clone());
-            let lost = fields.filter(|name| name != "apiVersion" && name != "kind").collect();
+            let mut lost: Vec<String> = fields.filter(|name| name != "apiVersion" && name != "kind").collect();
+            lost.sort_unstable();
             field_validation_complaints(target.context, complaints(lost), |complaints| {
                 refuse(&object, &format!("strict decoding error: {complaints}"))
             })?;
