@@ -14,6 +14,7 @@ mod default_toleration_seconds;
 mod device_selectors;
 mod expressions;
 mod limit_ranger;
+mod mountable_secrets;
 mod namespace_lifecycle;
 mod node_restriction;
 mod persistent_volume_claim_resize;

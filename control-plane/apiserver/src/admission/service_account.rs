@@ -5,7 +5,7 @@ use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Attributes, Plugin};
+use super::{Attributes, Operation, Plugin, mountable_secrets};
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
@@ -26,12 +26,48 @@ impl Plugin for ServiceAccount {
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let is_mirror = |pod: &Value| pod["metadata"]["annotations"].get(MIRROR).is_some_and(Value::is_string);
-            if !a.creates("", "pods") || is_mirror(&a.object) || !a.object["spec"].is_object() {
+            if !a.creates("", "pods") || !a.object["spec"].is_object() {
                 return Ok(());
             }
-            admit(a).await
+            if !is_mirror(&a.object) {
+                admit(a).await?;
+            }
+            check_references(a).await
         })
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            let is_added = a.operation == Operation::Update && a.is("", "pods", "ephemeralcontainers");
+            match a.creates("", "pods") || is_added {
+                true => check_references(a).await,
+                false => Ok(()),
+            }
+        })
+    }
+}
+
+fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"].get(MIRROR).is_some_and(Value::is_string)
+}
+
+/// What a pod refers to is what its account lets it, also after others changed it.
+async fn check_references(a: &Attributes<'_>) -> Result<(), Status> {
+    let (spec, creates) = (&a.object["spec"], a.operation == Operation::Create);
+    if creates && is_mirror(&a.object) {
+        return mountable_secrets::refused_mirror(spec).map_or(Ok(()), |why| Err(a.forbidden(why)));
+    }
+    let name = spec["serviceAccountName"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        let (namespace, pod) = (a.target.namespace, corten_meta::name(&a.object));
+        return Err(a.forbidden(format!("no service account specified for pod {namespace}/{pod}")));
+    }
+    let account = find_account(a, name).await?;
+    match creates {
+        true => mountable_secrets::refused(&account, spec).map_or(Ok(()), |why| Err(a.forbidden(why))),
+        // Upstream forgets to say that this is forbidden.
+        false => mountable_secrets::refused_later(&account, spec)
+            .map_or(Ok(()), |message| Err(Status { code: 500, message, ..Status::default() })),
     }
 }
 

@@ -237,7 +237,19 @@ fn has_ephemeral_claim(pod: &Value, claim: &str) -> bool {
 
 /// Whether a pod spec names the object anywhere that the API lets it.
 fn refers_to(spec: &Value, resource: &str, name: &str) -> bool {
-    let keys: &[(&str, &str)] = match resource {
+    let places = places_of(resource);
+    walk(spec, &mut |parent, value| places.iter().any(|(key, field)| parent == *key && value[*field] == name))
+}
+
+/// Whether a pod spec names any object of the resource.
+pub fn refers_to_any(spec: &Value, resource: &str) -> bool {
+    let places = places_of(resource);
+    walk(spec, &mut |parent, value| places.iter().any(|(key, field)| parent == *key && value[*field].is_string()))
+}
+
+/// Where a pod spec may name objects of a resource: the key that the reference stands under, and its field.
+fn places_of(resource: &str) -> &'static [(&'static str, &'static str)] {
+    match resource {
         "secrets" => &[
             ("secretKeyRef", "name"),
             ("secretRef", "name"),
@@ -245,12 +257,12 @@ fn refers_to(spec: &Value, resource: &str, name: &str) -> bool {
             ("secret", "name"),
             ("imagePullSecrets", "name"),
             ("nodePublishSecretRef", "name"),
+            ("azureFile", "secretName"),
         ],
         "configmaps" => &[("configMapKeyRef", "name"), ("configMapRef", "name"), ("configMap", "name")],
         "resourceclaims" => &[("resourceClaims", "resourceClaimName")],
         _ => &[("persistentVolumeClaim", "claimName")],
-    };
-    walk(spec, &mut |parent, value| keys.iter().any(|(key, field)| parent == *key && value[*field] == name))
+    }
 }
 
 /// Whether any object below `value` satisfies `found`, which is given the key the object stands under.
