@@ -652,12 +652,6 @@ impl Kind {
         self
     }
 
-    /// Fields of its status that a new object may say itself.
-    pub fn keep_of_new_status(mut self, fields: &'static [&'static str]) -> Kind {
-        self.rules.kept_of_new_status = fields;
-        self
-    }
-
     #[must_use]
     pub fn create_on_update(mut self) -> Kind {
         self.rules.allow_create_on_update = true;

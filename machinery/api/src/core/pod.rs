@@ -17,7 +17,7 @@ struct Pod;
 pub fn kind() -> Kind {
     const CONNECT: &[&str] = &["create", "get"];
     const PART: &[&str] = &["get", "patch", "update"];
-    Kind::new("", "v1", "Pod", "pods")
+    let mut pod = Kind::new("", "v1", "Pod", "pods")
         .short(&["po"])
         .category("all")
         .sub("attach", Role::Attach, CONNECT, ("", "", "PodAttachOptions"))
@@ -31,7 +31,6 @@ pub fn kind() -> Kind {
         .sub("resize", Role::Resize, PART, ("", "", "Pod"))
         .status()
         .status_keeps_owners()
-        .keep_of_new_status(&["qosClass"])
         .generation()
         .graceful_delete()
         .selectable(&[
@@ -47,7 +46,9 @@ pub fn kind() -> Kind {
         ])
         .table("Name, Ready, Status, Restarts, Age; IP, Node, Nominated Node, Readiness Gates")
         .returns_deleted()
-        .behaviour(Pod)
+        .behaviour(Pod);
+    pod.rules.kept_of_new_status = &["qosClass"];
+    pod
 }
 
 impl Behaviour for Pod {
