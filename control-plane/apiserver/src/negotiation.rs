@@ -219,10 +219,11 @@ pub enum BodyFormat {
 
 /// The format of a request's body, by its Content-Type.
 pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
+    let sound = has_sound_parameters(headers);
     match media_type(headers).to_ascii_lowercase().as_str() {
-        "" | "application/json" => Ok(BodyFormat::Json),
-        "application/yaml" => Ok(BodyFormat::Yaml),
-        crate::protobuf::MEDIA_TYPE => Ok(BodyFormat::Protobuf),
+        "" | "application/json" if sound => Ok(BodyFormat::Json),
+        "application/yaml" if sound => Ok(BodyFormat::Yaml),
+        crate::protobuf::MEDIA_TYPE if sound => Ok(BodyFormat::Protobuf),
         _ => {
             Err(Status::unsupported_media_type(&["application/json", "application/yaml", crate::protobuf::MEDIA_TYPE]))
         }
@@ -231,8 +232,40 @@ pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
 
 /// The Content-Type without its parameters.
 pub fn media_type(headers: &HeaderMap) -> &str {
-    let value = headers.get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim()
+    content_type(headers).split(';').next().unwrap_or_default().trim()
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    headers.get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default()
+}
+
+/// Whether each parameter of the Content-Type has a name and a value, and none is there twice.
+fn has_sound_parameters(headers: &HeaderMap) -> bool {
+    let is_token = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte))
+    };
+    let mut rest = content_type(headers).split_once(';').map_or("", |(_, rest)| rest).trim();
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let Some((name, value)) = rest.split_once('=') else { return false };
+        let (name, value) = (name.to_ascii_lowercase(), value.trim_start());
+        let after = match value.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').map(|(_, after)| after),
+            None => {
+                let (value, after) = value.split_at(value.find(';').unwrap_or(value.len()));
+                Some(after).filter(|_| is_token(value.trim_end()))
+            }
+        };
+        let Some(after) = after.map(str::trim_start).filter(|after| after.is_empty() || after.starts_with(';')) else {
+            return false;
+        };
+        if !is_token(name.trim_end()) || names.contains(&name) {
+            return false;
+        }
+        names.push(name);
+        rest = after.strip_prefix(';').unwrap_or_default().trim();
+    }
+    true
 }
 
 #[cfg(test)]
@@ -244,6 +277,29 @@ mod tests {
         headers.insert(http::header::ACCEPT, accept.parse().unwrap());
         let (accept, refused) = Accept::negotiate(&headers, None, offer, routed);
         refused.is_none().then_some((accept.format, accept.view))
+    }
+
+    #[test]
+    fn parameters_of_a_body_are_sound() {
+        for (content_type, sound) in [
+            ("", true),
+            ("application/json", true),
+            ("application/json;", true),
+            ("application/json; charset=utf-8", true),
+            ("application/json; a=\"b; c\" ; d=e;", true),
+            ("application/json; charset", false),
+            ("application/json; =x", false),
+            ("application/json; a=", false),
+            ("application/json; a=\"b", false),
+            ("application/json; a=b; A=c", false),
+            ("application/json; a=b c", false),
+            ("application/json; a=(b)", false),
+            ("application/json;;", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(http::header::CONTENT_TYPE, content_type.parse().unwrap());
+            assert_eq!(body_format(&headers).is_ok(), sound, "{content_type:?}");
+        }
     }
 
     #[test]

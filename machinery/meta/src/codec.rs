@@ -9,6 +9,7 @@ use crate::quote::quote;
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -141,6 +142,7 @@ fn write_number(out: &mut Vec<u8>, number: &Number) {
 /// Decodes one JSON document. The last of duplicate fields wins; with `strict` their paths are reported too.
 /// Nesting is limited to 128 levels.
 pub fn decode_json(bytes: &[u8], strict: bool) -> Result<Decoded, Error> {
+    let bytes = &*mended(bytes);
     if !strict {
         let value = serde_json::from_slice(bytes).map_err(|e| Error::Json(e.to_string()))?;
         return Ok(Decoded { value, duplicates: Vec::new() });
@@ -154,6 +156,41 @@ pub fn decode_json(bytes: &[u8], strict: bool) -> Result<Decoded, Error> {
     }
     let value = decoded.map_err(|e| Error::Json(e.to_string()))?;
     Ok(Decoded { value, duplicates: strictness.duplicates })
+}
+
+/// The text with U+FFFD for what is no character, as Go reads it: bytes that are not UTF-8, and escapes of half a pair.
+fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let has_escape = bytes.contains(&b'\\') && bytes.windows(2).any(|pair| pair == b"\\u");
+    if !has_escape && std::str::from_utf8(bytes).is_ok() {
+        return Cow::Borrowed(bytes);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        out.push_str(before);
+        let length = match (half(escape), escape.get(6..).and_then(half)) {
+            // A pair is one character.
+            (Some(0xd800..0xdc00), Some(0xdc00..)) => 12,
+            (Some(_), _) => 6,
+            (None, _) => 1 + escape[1..].chars().next().map_or(0, char::len_utf8),
+        };
+        out.push_str(if length == 6 { "\\ufffd" } else { &escape[..length] });
+        rest = &escape[length..];
+    }
+    out.push_str(rest);
+    Cow::Owned(out.into_bytes())
+}
+
+/// The number of an escape that is half a pair.
+fn half(escape: &str) -> Option<u32> {
+    let digits = escape.strip_prefix("\\u")?.get(..4)?;
+    u32::from_str_radix(digits, 16).ok().filter(|code| (0xd800..0xe000).contains(code))
 }
 
 /// Decodes one YAML document by the rules of go-yaml v2: `yes` and `on` are booleans, `0644` is octal, `<<` merges.
@@ -216,7 +253,7 @@ pub fn strict_complaints(bytes: &[u8], unknown: &[String]) -> Vec<String> {
     let unknown = unknown.iter().map(String::as_str).collect();
     let mut strictness = Strictness { follows: true, unknown, ..Strictness::default() };
     // It was read before, so it can be read again.
-    let _ = strictness.read(bytes);
+    let _ = strictness.read(&mended(bytes));
     strictness.complaints
 }
 

@@ -89,6 +89,24 @@ fn duplicates_are_reported_and_the_last_wins() {
     assert!(decode_json(&deep, true).is_err() && decode_json(&deep, false).is_err());
 }
 
+/// As Go reads it.
+#[test]
+fn what_is_no_character_is_replaced() {
+    for (text, read) in [
+        (&br#""\ud800""#[..], "\u{fffd}"),
+        (br#""\udc00x\ud83d\ude00\uD83D\u0041""#, "\u{fffd}x\u{1f600}\u{fffd}A"),
+        (br#""\\ud800 \u00e9""#, "\\ud800 \u{e9}"),
+        (b"\"\xff\xe2\x82a\"", "\u{fffd}\u{fffd}\u{fffd}a"),
+    ] {
+        for strict in [true, false] {
+            assert_eq!(decode_json(text, strict).unwrap().value, read, "{}", text.escape_ascii());
+        }
+    }
+    for broken in [&br#""\u12"#[..], b"\"\\", br#""\ud8""#] {
+        assert!(decode_json(broken, true).is_err(), "{}", broken.escape_ascii());
+    }
+}
+
 #[test]
 fn yaml_is_read_as_go_yaml_does() {
     let text = b"mode: 0644\nflag: on\nyes_too: yes\nbig: 1_000\ntext: '0644'\nbase: &b {x: 1}\nmerged: {<<: *b, y: 2}\nempty:\nport: 80\n";

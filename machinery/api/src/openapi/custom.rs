@@ -164,7 +164,16 @@ fn object_schema(kind: &Kind, describe: &Describe) -> Value {
         add_common_fields(&mut schema, describe, false);
     }
     schema[GVK] = gvk(kind, &kind.kind);
+    name_selectable(&mut schema, kind);
     schema
+}
+
+/// Tells by which fields objects can be selected.
+fn name_selectable(schema: &mut Value, kind: &Kind) {
+    let fields: Vec<Value> = kind.selectable_fields.iter().map(|field| json!({"fieldPath": field})).collect();
+    if !fields.is_empty() {
+        schema["x-kubernetes-selectable-fields"] = fields.into();
+    }
 }
 
 /// The same for version 2, which has fewer words. Where unknown fields are kept, clients must not be told of known
@@ -180,6 +189,7 @@ fn object_definition(kind: &Kind, describe: &Describe) -> Value {
         _ => json!({"type": "object"}),
     };
     schema[GVK] = gvk(kind, &kind.kind);
+    name_selectable(&mut schema, kind);
     schema
 }
 
@@ -261,7 +271,7 @@ fn simplified(schema: &Value) -> Value {
 }
 
 fn list_schema(kind: &Kind, describe: &Describe) -> Value {
-    json!({
+    let mut schema = json!({
         "description": format!("{} is a list of {}", kind.list_kind, kind.kind),
         "type": "object",
         "required": ["items"],
@@ -276,7 +286,9 @@ fn list_schema(kind: &Kind, describe: &Describe) -> Value {
             },
         },
         GVK: gvk(kind, &kind.list_kind),
-    })
+    });
+    name_selectable(&mut schema, kind);
+    schema
 }
 
 #[cfg(test)]
@@ -331,6 +343,18 @@ mod tests {
         );
         assert_eq!(old["definitions"].as_object().map(Map::len), Some(2));
         assert!(custom_v3("b.example.com/v1", &[&foo], &undescribed).is_none());
+    }
+
+    #[test]
+    fn fields_that_select_are_told_of_the_kind_and_its_list() {
+        let foo = kind(json!({"type": "object"})).selectable(&["spec.color"]);
+        let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
+        let old = custom_v2(&[&foo], &undescribed);
+        for name in ["com.example.a.v1.Foo", "com.example.a.v1.FooList"] {
+            for schema in [&document["components"]["schemas"][name], &old["definitions"][name]] {
+                assert_eq!(schema["x-kubernetes-selectable-fields"], json!([{"fieldPath": "spec.color"}]), "{name}");
+            }
+        }
     }
 
     #[test]
