@@ -713,6 +713,11 @@ async fn odd_objects() {
     assert_eq!(s.get(&format!("{addresses}/10.0.0.9")).await.code, 200);
     let made = s.post(MAPS, json!({"metadata": {"name": "x"}, "binaryData": {"a": [1, 2]}})).await.body;
     assert_eq!(made["binaryData"], json!({"a": "AQI="}));
+    s.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
+    let pod = json!({"metadata": {"name": "q"}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"qosClass": "Guaranteed", "phase": "Running", "podIP": "10.0.0.1"}});
+    let made = s.post(PODS, pod).await.body;
+    assert_eq!(made["status"], json!({"phase": "Pending", "qosClass": "Guaranteed"}), "a class that is given stands");
 }
 
 /// A page that is full is not the last as long as anything stands behind it, be it selected or not.

@@ -216,11 +216,13 @@ async fn endings_in_writes() {
     let answer = ask(&s, "PATCH", &format!("{claims}/c/status"), &grace).await;
     assert_eq!(answer.code, 422, "{}", answer.body);
 
+    let service = "/apis/apiregistration.k8s.io/v1/apiservices/v1.apps/status";
+    let time = json!({"metadata": {"deletionTimestamp": "2040-01-01T00:00:00Z"}});
+    assert_eq!(ask(&s, "PATCH", service, &time).await.code, 422);
     let pods = "/api/v1/namespaces/default/pods";
     let containers = json!([{"name": "c", "image": "i"}]);
     ask(&s, "POST", "/api/v1/namespaces/default/serviceaccounts", &json!({"metadata": {"name": "default"}})).await;
     ask(&s, "POST", pods, &json!({"metadata": {"name": "p"}, "spec": {"containers": containers}})).await;
-    let time = json!({"metadata": {"deletionTimestamp": "2040-01-01T00:00:00Z"}});
     let answer = ask(&s, "PATCH", &format!("{pods}/p/status"), &time).await;
     assert_eq!((answer.code, &answer.body["metadata"]["deletionTimestamp"]), (200, &Value::Null));
 

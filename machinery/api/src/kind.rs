@@ -67,8 +67,8 @@ pub struct Rules {
     pub has_status: bool,
     /// A write of status leaves the metadata alone too.
     pub status_keeps_metadata: bool,
-    /// Of the metadata that a write of status leaves alone, uid and the start of the name are not taken back but judged.
-    pub status_takes_identity: bool,
+    /// What of the metadata that a write of status leaves alone is not taken back but judged.
+    pub status_takes: &'static [&'static str],
     /// A write of status leaves the labels alone.
     pub status_keeps_labels: bool,
     /// A write of status leaves alone who owns the object and when it goes.
@@ -311,7 +311,7 @@ impl Kind {
             rules: Rules {
                 has_status: false,
                 status_keeps_metadata: false,
-                status_takes_identity: false,
+                status_takes: &[],
                 status_keeps_labels: false,
                 status_needs_spec: false,
                 labels_from_template: false,
@@ -615,8 +615,13 @@ impl Kind {
     }
 
     #[must_use]
-    pub fn status_takes_identity(mut self) -> Kind {
-        self.rules.status_takes_identity = true;
+    pub fn status_takes_identity(self) -> Kind {
+        self.status_takes(&["uid", "generateName", "deletionGracePeriodSeconds"])
+    }
+
+    #[must_use]
+    pub fn status_takes(mut self, fields: &'static [&'static str]) -> Kind {
+        self.rules.status_takes = fields;
         self.status_keeps_metadata()
     }
 

@@ -27,8 +27,6 @@ use crate::response;
 /// How often a change is tried against other writers.
 pub(super) const ATTEMPTS: usize = 64;
 
-/// What some kinds take of the metadata that comes with a status, for validation to judge.
-const IDENTITY: &[&str] = &["uid", "generateName", "deletionGracePeriodSeconds"];
 /// What says when an object goes.
 const ENDING: [&str; 2] = ["deletionTimestamp", "deletionGracePeriodSeconds"];
 
@@ -458,8 +456,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
         Part::Status => {
             if kind.is_custom() || kind.rules.status_keeps_metadata {
-                let taken: &[&str] = if kind.rules.status_takes_identity { IDENTITY } else { &[] };
-                restore_metadata(new_fields, old_fields, taken);
+                restore_metadata(new_fields, old_fields, kind.rules.status_takes);
             }
             if kind.rules.status_keeps_labels
                 && let (Some(new), Some(old)) = (new_fields.get_mut("metadata"), old_fields.get("metadata"))
