@@ -232,8 +232,9 @@ pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     }
     let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
     kind.write_zeros(&mut beside);
-    // An item that is there twice is clear enough.
-    check(type_of(kind), &beside).iter().any(|error| !error.contains("duplicate entries"))
+    // An item that is there twice is clear enough, and a field that nobody knows goes.
+    let is_clear = |error: &str| error.contains("duplicate entries") || error.ends_with("field not declared in schema");
+    check(type_of(kind), &beside).iter().any(|error| !is_clear(error))
 }
 
 /// A write that would change nothing but the times of managers is no write: the times stay.
