@@ -3,8 +3,11 @@
 //! Built-in kinds are declared with the builder below, one file each; a custom resource builds the same
 //! struct at run time. Handlers see only this erased form and must never name a kind.
 
+mod column;
+
 use std::sync::Arc;
 
+pub use column::Column;
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
@@ -165,19 +168,6 @@ pub enum Role {
     Attach,
     PortForward,
     Proxy,
-}
-
-/// One column of `kubectl get`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Column {
-    pub name: String,
-    /// `string`, `integer`, `date`, …
-    pub kind: String,
-    /// `name` for the first column of a built-in kind, else empty.
-    pub format: String,
-    pub description: String,
-    /// 0 is always shown, anything higher only with `-o wide`.
-    pub priority: i32,
 }
 
 /// JSON paths (as in a CRD: `.spec.replicas`) by which the scale subresource reads and writes its parent.
@@ -747,37 +737,6 @@ impl Kind {
     #[must_use]
     pub fn behaviour(mut self, behaviour: impl Behaviour + 'static) -> Kind {
         self.behaviour = Arc::new(behaviour);
-        self
-    }
-}
-
-impl Column {
-    pub fn new(name: &str, kind: &str) -> Column {
-        Column {
-            name: name.to_string(),
-            kind: kind.to_string(),
-            format: String::new(),
-            description: String::new(),
-            priority: 0,
-        }
-    }
-
-    #[must_use]
-    pub fn format(mut self, format: &str) -> Column {
-        self.format = format.to_string();
-        self
-    }
-
-    #[must_use]
-    pub fn describe(mut self, description: &str) -> Column {
-        self.description = description.to_string();
-        self
-    }
-
-    /// Shown only with `-o wide`.
-    #[must_use]
-    pub fn wide(mut self) -> Column {
-        self.priority = 1;
         self
     }
 }

@@ -587,12 +587,10 @@ fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, given: &Value
     }
 }
 
-/// Whether the object was only waiting for the finalizer that this change removes.
+/// Whether the object is to go and nothing holds it after this change: its last finalizer, most often.
 pub fn is_finished(target: &Target<'_>, new: &Value, old: &Value) -> bool {
-    let had = !corten_meta::finalizers(old).is_empty() || spec_finalizers(target, old) > 0;
-    let grace = new.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let grace = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     corten_meta::deletion_timestamp(new).is_some()
-        && had
         && corten_meta::finalizers(new).is_empty()
         && spec_finalizers(target, new) == 0
         && grace == 0

@@ -1,0 +1,45 @@
+//! A column of a Table.
+
+/// One column of `kubectl get`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    pub name: String,
+    /// `string`, `integer`, `date`, …
+    pub kind: String,
+    /// `name` for the first column of a built-in kind, else empty.
+    pub format: String,
+    pub description: String,
+    /// 0 is always shown, anything higher only with `-o wide`.
+    pub priority: i32,
+}
+
+impl Column {
+    pub fn new(name: &str, kind: &str) -> Column {
+        Column {
+            name: name.to_string(),
+            kind: kind.to_string(),
+            format: String::new(),
+            description: String::new(),
+            priority: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn format(mut self, format: &str) -> Column {
+        self.format = format.to_string();
+        self
+    }
+
+    #[must_use]
+    pub fn describe(mut self, description: &str) -> Column {
+        self.description = description.to_string();
+        self
+    }
+
+    /// Shown only with `-o wide`.
+    #[must_use]
+    pub fn wide(mut self) -> Column {
+        self.priority = 1;
+        self
+    }
+}
