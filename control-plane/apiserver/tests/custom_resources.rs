@@ -93,6 +93,15 @@ async fn a_definition_makes_a_resource() {
     assert_eq!(s.patch(&path, "strategic", json!({})).await.code, 415);
     s.patch(&format!("{path}/status"), "merge", json!({ "status": { "size": 3 } })).await.expect(200);
     assert_eq!(s.get(&format!("{path}/scale")).await.expect(200)["status"]["replicas"], 3);
+    // Of what is sent, a null where none may be is nothing; in what is applied, it is wrong.
+    let mut null = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "n" } });
+    null["spec"] = json!({ "size": null });
+    let missing = s.post(WIDGETS, null.clone()).await.message(422);
+    assert!(missing.ends_with("is invalid: spec.size: Required value"), "{missing}");
+    let refused =
+        s.patch(&format!("{WIDGETS}/n?fieldManager=m"), "application/apply-patch+yaml", null).await.message(422);
+    let wrong = "spec.size: Invalid value: \"null\": spec.size in body must be of type integer: \"null\"";
+    assert!(refused.contains(wrong), "{refused}");
     // Who names no version means any, and who it was is not asked.
     let scale = json!({ "metadata": { "name": "w", "uid": "another" }, "spec": { "replicas": 2 } });
     s.put(&format!("{path}/scale?dryRun=All"), scale).await.expect(200);

@@ -187,6 +187,10 @@ pub trait Behaviour: Send + Sync {
     }
     /// Fills absent fields as upstream does when it decodes a request or a stored object.
     fn default(&self, _object: &mut Value) {}
+    /// The same of an object that was applied.
+    fn default_applied(&self, object: &mut Value) {
+        self.default(object);
+    }
     /// Fills absent times with the time of the request, where upstream does so when it decodes a request.
     fn default_times(&self, _object: &mut Value, _now: Timestamp) {}
     /// The last step before validation of a create: metadata is complete (name, uid, generation), status is cleared.
@@ -369,6 +373,14 @@ impl Kind {
     pub fn default(&self, object: &mut Value) -> bool {
         let lost = crate::schema::fill_defaults(&self.schema, object);
         self.behaviour.default(object);
+        crate::schema::fill_zeros(&self.schema, object);
+        lost
+    }
+
+    /// The same of an object that was applied, whose nulls stand for themselves.
+    pub fn default_applied(&self, object: &mut Value) -> bool {
+        let lost = crate::schema::fill_defaults(&self.schema, object);
+        self.behaviour.default_applied(object);
         crate::schema::fill_zeros(&self.schema, object);
         lost
     }

@@ -170,6 +170,11 @@ impl Behaviour for CustomResource {
         schema::default(&self.schema, object);
     }
 
+    fn default_applied(&self, object: &mut Value) {
+        schema::prune_root(&self.schema, object);
+        schema::default(&self.schema, object);
+    }
+
     fn prune(&self, object: &mut Value) {
         schema::prune_root(&self.schema, object);
     }

@@ -58,7 +58,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         target.server.admission.allocate(&mut attributes).await?;
         owners::drop_repeated_by_admission(target, &mut attributes.object);
         let unlabelled = lacks_labels(target, &attributes.object);
-        finish(target, &mut attributes.object, true);
+        finish(target, &mut attributes.object, true, ownership);
         if unlabelled {
             drop_labels(&mut attributes.object);
         }
@@ -218,7 +218,7 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> boo
     }
     let is_unclear = says_unclear(kind, Part::Main, object, &Value::Null);
     drop_status(target, object);
-    let lost = kind.default(object);
+    let lost = ownership.complete(kind, object);
     kind.behaviour.default_times(object, target.context.now);
     match ownership {
         Ownership::Tracked if is_unclear => set_managers(object, Managers::default()),
@@ -290,10 +290,12 @@ pub fn drop_empty(metadata: &mut Map<String, Value>) {
 }
 
 /// Admission may have added what needs defaults of its own, and a kind with a status may have begun one.
-pub fn finish(target: &Target<'_>, object: &mut Touched, has_begun: bool) {
+pub fn finish(target: &Target<'_>, object: &mut Touched, has_begun: bool, ownership: Ownership) {
     let kind = &target.resource.kind;
-    if object.is_touched() || (kind.rules.has_status && has_begun) || kind.is_custom() {
+    if object.is_touched() {
         kind.default(object);
+    } else if (kind.rules.has_status && has_begun) || kind.is_custom() {
+        ownership.complete(kind, object);
     }
 }
 

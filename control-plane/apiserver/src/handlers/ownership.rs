@@ -25,6 +25,16 @@ pub enum Ownership {
     Given,
 }
 
+impl Ownership {
+    /// Completes an object with its defaults. Says whether an empty list or map vanished.
+    pub fn complete(self, kind: &Kind, object: &mut Value) -> bool {
+        match self {
+            Ownership::Tracked => kind.default(object),
+            Ownership::Given => kind.default_applied(object),
+        }
+    }
+}
+
 /// The name of the manager who makes this request: what it says, else the first word of its user agent.
 pub fn manager(context: &Context) -> String {
     let given = context.info.query.get("fieldManager");

@@ -334,7 +334,7 @@ async fn admitted(
     }
     owners::drop_repeated_by_admission(target, &mut attributes.object);
     // A status that is written is complete, as it was completed when the write was prepared.
-    create::finish(target, &mut attributes.object, change.part != Part::Status);
+    create::finish(target, &mut attributes.object, change.part != Part::Status, change.ownership);
     let as_given = if lost { change.as_given(target, &attributes.object, old)? } else { None };
     // What is wanted is the old one, unless somebody could write it.
     if change.part != Part::Status || attributes.object.is_touched() {
@@ -473,7 +473,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         _ => {}
     }
     if !as_given {
-        lost = kind.default(new);
+        lost = change.ownership.complete(kind, new);
     }
     kind.behaviour.default_times(new, target.context.now);
     if apart.is_some() {

@@ -5,6 +5,7 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::validation;
+use crate::check::At;
 use crate::kind::{Behaviour, Kind};
 
 struct CsiStorageCapacity;
@@ -19,7 +20,7 @@ pub fn kind() -> Kind {
 
 impl Behaviour for CsiStorageCapacity {
     fn warnings(&self, capacity: &Value, _old: Option<&Value>) -> Vec<String> {
-        let (topology, mut out) = (crate::check::At::object(capacity).get("nodeTopology"), Vec::new());
+        let (topology, mut out) = (At::object(capacity).get("nodeTopology"), Vec::new());
         crate::core::pod_warnings::of_node_selector_term(&topology, false, &mut out);
         for (label, _) in topology.get("matchLabels").entries() {
             let why = crate::core::pod_warnings::old_label(label);
@@ -33,7 +34,14 @@ impl Behaviour for CsiStorageCapacity {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        validation::validate_fixed(new, old, &["nodeTopology", "storageClassName"])
+        let topology = |object: &Value| object.get("nodeTopology").is_some_and(|topology| !topology.is_null());
+        let mut errors = validation::validate_fixed(new, old, &["nodeTopology"]);
+        // No topology leads nowhere, an empty one everywhere.
+        if topology(new) != topology(old) && errors.is_empty() {
+            errors.push(At::object(new).get("nodeTopology").invalid("field is immutable"));
+        }
+        errors.extend(validation::validate_fixed(new, old, &["storageClassName"]));
+        errors
     }
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {

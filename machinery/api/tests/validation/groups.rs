@@ -82,12 +82,14 @@ fn storage() {
         json!({"a": "c"}),
         &["parameters: Forbidden: updates to parameters are forbidden."],
     )]);
-    Subject::new("storage.k8s.io", "csistoragecapacities", json!({"storageClassName": "c", "capacity": "1Gi"}))
-        .creates(&[(
-            "/capacity",
-            json!("-1"),
-            &["capacity: Invalid value: \"-1\": must be greater than or equal to 0"],
-        )]);
+    let capacity = json!({"storageClassName": "c", "capacity": "1Gi"});
+    let capacity = Subject::new("storage.k8s.io", "csistoragecapacities", capacity);
+    capacity.creates(&[(
+        "/capacity",
+        json!("-1"),
+        &["capacity: Invalid value: \"-1\": must be greater than or equal to 0"],
+    )]);
+    capacity.updates(&[("/nodeTopology", json!({}), &["nodeTopology: Invalid value: {}: field is immutable"])]);
 }
 
 #[test]
