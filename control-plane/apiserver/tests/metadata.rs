@@ -145,8 +145,8 @@ async fn what_an_update_creates_is_taken_at_its_word() {
     }
     let made = ask(&s, "POST", LEASES, &json!({"metadata": {"name": "d", "deletionGracePeriodSeconds": 5}})).await;
     assert_eq!(made.body["metadata"].get("deletionGracePeriodSeconds"), None);
-    let path = format!("{LEASES}/d");
-    let lease = json!({"metadata": {"name": "d", "deletionTimestamp": "2020-01-01T00:00:00Z"}});
+    let path = format!("{LEASES}/e");
+    let lease = json!({"metadata": {"name": "e", "deletionTimestamp": "2020-01-01T00:00:00Z"}});
     s.put(&path, lease).await.expect(201);
     s.patch(&path, "merge", json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
     assert_eq!(s.get(&path).await.code, 404, "nothing holds it");
