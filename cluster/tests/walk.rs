@@ -101,8 +101,11 @@ fn deployment_lives(cluster: &Cluster) {
         cluster.kubectl(&["get", "deployment", "web", "-o", "jsonpath={.spec.template.spec.containers[0].env}"]);
     assert!(!environment.contains("VERSION"), "{environment}");
 
-    let victim = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].metadata.name}"]);
-    cluster.kubectl(&["delete", "pod", &victim, "--wait"]);
+    // The pods of the revision that was left still end: one of those would be gone before its deletion.
+    let names = ["get", "pods", "-l", "app=web", "-o", "name"];
+    let pods = cluster.kubectl_until(&names, |text| text.lines().count() == 3);
+    let victim = pods.lines().next().expect("three pods");
+    cluster.kubectl(&["delete", victim, "--wait"]);
     cluster.kubectl_wait(&["rollout", "status", "deployment/web"]);
     cluster.kubectl_until(&["get", "pods", "-l", "app=web", "--no-headers"], |text| {
         text.lines().count() == 3 && text.lines().all(|line| line.contains("1/1") && line.contains("Running"))
