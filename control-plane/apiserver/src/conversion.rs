@@ -174,6 +174,11 @@ impl Resource {
         self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
     }
 
+    /// Whether what a built-in version says passes through the stored one, where one part of it may tell of another.
+    pub fn tells_through_stored(&self) -> bool {
+        self.is_spoke() && !self.kind.is_custom()
+    }
+
     /// Whether an object is stored as it would be written now: in that version, and as today's schema has it.
     pub fn is_stored_as_now(&self, object: &Object) -> bool {
         let in_version = || self.stored.as_ref().is_some_and(|s| s.hub.api_version() == version_of(object));
@@ -281,6 +286,18 @@ impl Resource {
             hub.settle(&mut value);
         }
         Ok(value)
+    }
+
+    /// An object of this version as it is stored after a write of a part of it: the other part, of which this version may
+    /// tell more than is known, stays as it is.
+    pub async fn stored_beside(&self, value: Value, current: &Object, other: Option<&str>) -> Result<Object, Status> {
+        let mut stored = self.to_stored(value, &self.storage()?.hub).await?;
+        if let Some(other) = other
+            && let Some(kept) = current.value().get_mut(other)
+        {
+            stored[other] = kept.take();
+        }
+        Object::from_value(&stored, 0).map_err(|e| Status::internal(e.to_string()))
     }
 
     /// An object of this version in the form of another version of the same resource.

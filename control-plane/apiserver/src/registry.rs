@@ -368,7 +368,8 @@ impl Registry {
         object_of(&resource.to_stored(value.clone(), &resource.storage()?.hub).await?)
     }
 
-    async fn write_object(
+    /// Writes an object as it is stored.
+    pub async fn write_object(
         &self,
         resource: &Resource,
         mut object: Object,

@@ -394,3 +394,101 @@ async fn what_is_said_of_metadata() {
     assert_eq!((answer.code, answer.body["message"].as_str()), (400, Some(unnamed)));
     apply(&s, &path, "y", bare).await.expect(200);
 }
+
+/// What one version of an autoscaler has in its status, the other tells in annotations. Each manager owns paths of the
+/// version that it wrote in, and what is compared has been written in that version.
+#[tokio::test]
+async fn managers_of_two_versions_share_an_object() {
+    const VERSION_1: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    const VERSION_2: &str = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    const CURRENT: &str = "f:autoscaling.alpha.kubernetes.io/current-metrics";
+    let s = TestServer::start().await;
+    let autoscaler = |version: &str, status: Value| {
+        json!({ "apiVersion": format!("autoscaling/{version}"), "kind": "HorizontalPodAutoscaler",
+                "metadata": { "name": "h" }, "status": status,
+                "spec": { "maxReplicas": 3, "scaleTargetRef": { "kind": "Deployment", "name": "d", "apiVersion": "apps/v1" } } })
+    };
+    // A load that a new object tells does not come with it, but the annotation of it is its creator's.
+    let told = autoscaler("v1", json!({ "currentCPUUtilizationPercentage": 5 }));
+    let created = s.post(&format!("{VERSION_1}?fieldManager=one"), told).await.expect(201);
+    assert_eq!(created["metadata"].get("annotations"), None);
+    let owned = &entry(&created, "one", "Update")["fieldsV1"]["f:metadata"];
+    assert_eq!(*owned, json!({ "f:annotations": { ".": {}, CURRENT: {} } }));
+
+    // Who says in the second version what the first annotates takes the annotation, though the status is not its to write.
+    let told = json!({ "status": { "currentMetrics": [{ "type": "Resource", "resource": {
+        "name": "cpu", "current": { "averageUtilization": 9, "averageValue": "1" } } }] } });
+    let (main, status) =
+        (format!("{VERSION_2}/h?fieldManager=two"), format!("{VERSION_2}/h/status?fieldManager=three"));
+    let updated = s.patch(&main, "merge", told.clone()).await.expect(200);
+    assert_eq!(entry(&updated, "one", "Update")["fieldsV1"].get("f:metadata"), None);
+    assert_eq!(entry(&updated, "two", "Update"), &Value::Null);
+
+    // A load that is told in the first version is all that the second knows.
+    let load = json!({ "status": { "currentCPUUtilizationPercentage": 7 } });
+    s.patch(&format!("{VERSION_1}/h/status?fieldManager=four"), "merge", load).await.expect(200);
+    let shown = s.get(&format!("{VERSION_2}/h")).await.expect(200);
+    assert_eq!(shown["status"]["currentMetrics"][0]["resource"]["current"], json!({ "averageUtilization": 7 }));
+
+    // What was applied and is applied no more stays while a manager of the other version is there to compare with: on
+    // the way through it the empty list is written, so it has not gone.
+    let applied = autoscaler("v2", told["status"].clone());
+    apply(&s, &format!("{status}&force=true"), "five", applied).await.expect(200);
+    let left = apply(&s, &format!("{VERSION_2}/h/status"), "five", autoscaler("v2", json!({}))).await.expect(200);
+    assert_eq!(left["status"]["currentMetrics"], told["status"]["currentMetrics"]);
+}
+
+/// The two forms of an event are of two groups, and who writes in one knows no manager of the other.
+#[tokio::test]
+async fn managers_of_another_group_are_gone() {
+    let s = TestServer::start().await;
+    let event = json!({ "metadata": { "name": "e" }, "involvedObject": { "namespace": "default", "kind": "Pod" }, "reason": "r" });
+    let path = "/api/v1/namespaces/default/events";
+    s.post(&format!("{path}?fieldManager=one"), event).await.expect(201);
+    let label = json!({ "metadata": { "labels": { "a": "b" } } });
+    let path = "/apis/events.k8s.io/v1/namespaces/default/events/e?fieldManager=two";
+    let patched = s.patch(path, "merge", label).await.expect(200);
+    assert_eq!(patched["metadata"]["managedFields"].as_array().map(Vec::len), Some(1));
+    assert_eq!(entry(&patched, "two", "Update")["apiVersion"], "events.k8s.io/v1");
+    let changed = s.patch(path, "merge", json!({ "deprecatedCount": 2 })).await.message(422);
+    assert_eq!(changed, "Event \"e\" is invalid: count: Invalid value: 2: field is immutable");
+}
+
+/// A manager that never changed anything has no time. When it gets one it comes after the others, and that is a write.
+#[tokio::test]
+async fn times_are_written_where_they_change_the_order() {
+    let s = TestServer::start().await;
+    let path = format!("{DEPLOYMENTS}/d");
+    apply(&s, &path, "me", deployment(Some(1))).await.expect(201);
+    let shared = apply(&s, &path, "you", deployment(Some(1))).await.expect(200);
+    assert_eq!(entry(&shared, "you", "Apply").get("time"), None);
+    let mut told = deployment(Some(1));
+    told["status"] = json!({ "replicas": 5 });
+    let timed = apply(&s, &path, "you", told.clone()).await.expect(200);
+    assert!(entry(&timed, "you", "Apply")["time"].is_string());
+    assert_ne!(timed["metadata"]["resourceVersion"], shared["metadata"]["resourceVersion"]);
+    assert_eq!(apply(&s, &path, "you", told).await.expect(200), timed);
+}
+
+/// An updater of the parent is no manager of its scale: what it has of the replicas becomes an entry of its own when the
+/// scale is written, also with the count it has, and of two entries of one manager the later counts.
+#[tokio::test]
+async fn a_scale_splits_the_entries_of_updaters() {
+    let s = TestServer::start().await;
+    let path = format!("{DEPLOYMENTS}/d");
+    s.post(&format!("{DEPLOYMENTS}?fieldManager=me"), deployment(Some(1))).await.expect(201);
+    let scale = json!({ "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": "d" }, "spec": { "replicas": 1 } });
+    s.put(&format!("{path}/scale?fieldManager=other"), scale).await.expect(200);
+    let scaled = s.get(&path).await.expect(200);
+    let entries = scaled["metadata"]["managedFields"].as_array().unwrap();
+    let shown: Vec<_> = entries
+        .iter()
+        .map(|e| (&e["manager"], e["time"].is_string(), e["fieldsV1"]["f:spec"].get("f:replicas")))
+        .collect();
+    assert_eq!(shown, [(&json!("me"), false, Some(&json!({}))), (&json!("me"), true, None)]);
+
+    let label = json!({ "metadata": { "labels": { "a": "b" } } });
+    let labelled = s.patch(&format!("{path}?fieldManager=other"), "merge", label).await.expect(200);
+    assert_eq!(entry(&labelled, "me", "Update")["fieldsV1"]["f:spec"].get("f:replicas"), None);
+    assert_eq!(labelled["metadata"]["managedFields"].as_array().map(Vec::len), Some(2));
+}

@@ -114,6 +114,15 @@ async fn a_definition_makes_a_resource() {
     s.post(WIDGETS, bare).await.expect(201);
     let why = "Internal error occurred: the spec replicas field \".spec.size\" does not exist";
     assert_eq!(s.get(&format!("{WIDGETS}/bare/scale")).await.message(500), why);
+    let unsaid = "the spec replicas field \".spec.size\" cannot be empty";
+    assert_eq!(s.patch(&format!("{WIDGETS}/bare/scale"), "merge", json!({})).await.message(400), unsaid);
+    // Upstream cannot convert a scale that an apply would change.
+    let scale = json!({ "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": "w" }, "spec": { "replicas": 4 } });
+    let scaled =
+        s.patch(&format!("{path}/scale?fieldManager=m&force=true"), "application/apply-patch+yaml", scale).await;
+    let why = "failed to convert new object (/w; autoscaling/v1, Kind=Scale) to proper version: request to convert CR to an \
+               invalid group/version: autoscaling/v1";
+    assert_eq!(scaled.message(500), why);
     assert_eq!(s.get(&format!("{path}/nope")).await.message(404), "widgets.example.com \"w\" not found");
     let elsewhere = s.get("/apis/example.com/v1/widgets/w").await;
     assert_eq!((elsewhere.code, elsewhere.body), (404, json!("404 page not found\n")));

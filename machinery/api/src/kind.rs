@@ -78,6 +78,9 @@ pub struct Rules {
     pub status_keeps_owners: bool,
     /// What a status lacks is filled in by what the spec says.
     pub status_needs_spec: bool,
+    /// What one version has in its spec and status, another tells in annotations: who writes one part of an object
+    /// writes annotations with what it says of the other, though that is not taken.
+    pub tells_in_annotations: bool,
     /// The labels that an object lacks are those of its template, also when a write of its status takes them away.
     pub labels_from_template: bool,
     /// An apply to the status of an absent object creates it.
@@ -308,6 +311,7 @@ impl Kind {
                 status_takes: &[],
                 status_keeps_labels: false,
                 status_needs_spec: false,
+                tells_in_annotations: false,
                 labels_from_template: false,
                 status_apply_creates: false,
                 status_keeps_owners: false,
@@ -383,6 +387,12 @@ impl Kind {
         self.behaviour.default_applied(object);
         crate::schema::fill_zeros(&self.schema, object);
         lost
+    }
+
+    /// An object that comes from another version, as its type writes it: what is as good as absent goes.
+    pub fn rewrite(&self, object: &mut Value) {
+        crate::schema::fill_defaults(&self.schema, object);
+        self.write_zeros(object);
     }
 
     /// Writes the zeros that are always written, into an object that comes from another version.
@@ -644,6 +654,12 @@ impl Kind {
     pub fn status_apply_creates(mut self) -> Kind {
         self.rules.status_apply_creates = true;
         self
+    }
+
+    #[must_use]
+    pub fn tells_in_annotations(mut self) -> Kind {
+        self.rules.tells_in_annotations = true;
+        self.status_needs_spec()
     }
 
     #[must_use]

@@ -164,7 +164,20 @@ impl Managers {
             let fields = entry.get_mut("fieldsV1").filter(|fields| fields.is_object())?.take();
             Some(Entry { identity, time, fields: Fields::Stored(fields) })
         });
-        Managers { entries: entries.collect() }
+        Managers { entries: entries.collect() }.unique()
+    }
+
+    /// Of entries that are the same manager's the last one counts.
+    pub fn unique(mut self) -> Managers {
+        let mut at = 0;
+        while at < self.entries.len() {
+            let (entry, later) = (&self.entries[at].identity, &self.entries[at + 1..]);
+            match later.iter().any(|other| other.identity.is(entry)) {
+                true => drop(self.entries.remove(at)),
+                false => at += 1,
+            }
+        }
+        self
     }
 
     /// Reads `metadata.managedFields` of a client; absent is empty.

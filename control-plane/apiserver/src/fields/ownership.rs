@@ -82,6 +82,7 @@ pub fn update(
     by: &Identity,
     time: &str,
 ) -> Managers {
+    managers.entries.retain(|entry| versions.type_of(&entry.identity.api_version).is_some());
     let mut change = Change::new(versions, live, new);
     let own = change.in_version(&by.api_version, &by.api_version);
     if own.is_some_and(|own| own.is_unclear) {
@@ -157,11 +158,13 @@ pub fn apply(
     let Some(of) = versions.type_of(&by.api_version) else {
         return Ok(Applied { object: None, managers });
     };
+    let time_before = managers.entries.iter().find(|entry| entry.identity.is(by)).and_then(|last| last.time.clone());
+    managers.entries.retain(|entry| versions.type_of(&entry.identity.api_version).is_some());
     let merged = merge(of, live, config);
     let last = managers.take(by);
     let fields = versions.filter().apply(extract(of, config));
     let mut entry = Entry { fields: Fields::Decoded(fields.clone()), ..empty_entry(by) };
-    entry.time = last.as_ref().and_then(|last| last.time.clone());
+    entry.time = time_before;
     managers.entries.push(entry);
     // The name belongs to nobody in the end, but what the configuration says must not be pruned.
     let merged = prune(versions, merged, &managers, by, last.as_ref());

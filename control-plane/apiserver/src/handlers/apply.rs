@@ -227,8 +227,13 @@ impl Apply {
 
     /// What the configuration is about, as errors name it.
     fn object(&self) -> String {
+        format!("{}{}", self.place(), self.type_name())
+    }
+
+    /// Where the object is, as errors name it before its type.
+    pub fn place(&self) -> String {
         let name = if self.is_named { corten_meta::name(&self.config) } else { "" };
-        format!("{}/{name}; {}", corten_meta::namespace(&self.config), self.type_name())
+        format!("{}/{name}; ", corten_meta::namespace(&self.config))
     }
 
     /// Makes the result a value of its type.

@@ -10,7 +10,7 @@ use serde_json::Map;
 use super::Target;
 use super::options::{Write, check_options};
 use super::owners;
-use super::ownership::{Ownership, says_unclear, set_managers, track_create};
+use super::ownership::{Ownership, compared, says_unclear, set_managers, track_create};
 use super::update::Part;
 use crate::admission::{Attributes, Operation, Touched};
 use crate::body::Reply;
@@ -137,17 +137,17 @@ async fn dry_create(target: &Target<'_>, object: &Value, version: &str) -> Resul
     if let Some(present) = present {
         return Err(exists(target, object, Some(&present)));
     }
-    dry_answer(object, version).map(Arc::new)
+    dry_answer(target, object, version).map(Arc::new)
 }
 
 /// The object of a dry run, which has not been where others get their version and lose their link.
-pub fn dry_answer(object: &Value, version: &str) -> Result<Object, Status> {
+pub fn dry_answer(target: &Target<'_>, object: &Value, version: &str) -> Result<Object, Status> {
     const METADATA: &[u8] = b"\"metadata\":{";
     // A version that storage could have given is one.
     let revision = version.parse().ok().filter(|revision: &u64| *revision > 0 && revision.to_string() == version);
     let version = if revision.is_some() { "" } else { version };
     let internal = |e: corten_meta::Error| Status::internal(e.to_string());
-    let mut answer = Object::from_value(object, revision.unwrap_or(0)).map_err(internal)?;
+    let mut answer = Object::from_value(&compared(target, object), revision.unwrap_or(0)).map_err(internal)?;
     let link = object.pointer("/metadata/selfLink").and_then(Value::as_str).unwrap_or_default();
     let mut said = Vec::new();
     for (field, value) in [("resourceVersion", version), ("selfLink", link)].into_iter().filter(|(_, v)| !v.is_empty())
@@ -217,13 +217,20 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> boo
         drop_empty(metadata);
     }
     let is_unclear = says_unclear(kind, Part::Main, object, &Value::Null);
-    drop_status(target, object);
+    let tells_status = kind.rules.tells_in_annotations;
+    if !tells_status {
+        drop_status(target, object);
+    }
     let lost = ownership.complete(kind, object);
     kind.behaviour.default_times(object, target.context.now);
     match ownership {
         Ownership::Tracked if is_unclear => set_managers(object, Managers::default()),
         Ownership::Tracked => track_create(target, object),
         Ownership::Given => {}
+    }
+    if tells_status {
+        drop_status(target, object);
+        kind.behaviour.prepare_create(object);
     }
     kind.drop_gated(object);
     lost

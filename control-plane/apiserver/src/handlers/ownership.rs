@@ -2,6 +2,7 @@
 //!
 //! The rules are in `fields/`; this is where they meet a request and a resource.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ pub fn track_create(target: &Target<'_>, object: &mut Value) {
     let versions = ResourceVersions::new(target, Part::Main);
     let time = corten_meta::time::rfc3339(target.context.now);
     let by = identity(target, Operation::Update);
-    let managers = update(&versions, target.resource.first(), object, managers, &by, &time);
+    let managers = update(&versions, target.resource.first(), &compared(target, object), managers, &by, &time);
     set_managers(object, managers);
 }
 
@@ -223,7 +224,8 @@ pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Valu
     }
     let versions = ResourceVersions::new(target, part);
     let time = corten_meta::time::rfc3339(target.context.now);
-    let managers = update(&versions, old, new, managers, &identity(target, Operation::Update), &time);
+    let by = identity(target, Operation::Update);
+    let managers = update(&versions, old, &compared(target, new), managers, &by, &time);
     set_managers(new, managers);
 }
 
@@ -247,34 +249,25 @@ pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     check(type_of(kind), &beside).iter().any(|error| !is_clear(error))
 }
 
-/// A write that would change nothing but the times of managers is no write: the times stay.
+/// A write that would change nothing but the times of managers, and not even their order, is no write: the times stay.
 pub fn keep_times(new: &mut Value, old: &Value) {
-    let timeless = |object: &Value| -> Option<Vec<Map<String, Value>>> {
-        let entries = managed_fields(object)?.as_array()?;
-        let without_time = |entry: &Value| {
-            let mut entry = entry.as_object()?.clone();
-            entry.remove("time");
-            Some(entry)
-        };
-        entries.iter().map(without_time).collect()
-    };
     if managed_fields(new) == managed_fields(old) || !same_but_managers(new, old) {
         return;
     }
-    if let (Some(mut a), Some(mut b)) = (timeless(new), timeless(old)) {
-        // Entries are sorted by time, among others.
-        let key = |entry: &Map<String, Value>| serde_json::to_string(entry).unwrap_or_default();
-        a.sort_by_cached_key(key);
-        b.sort_by_cached_key(key);
-        if a == b
-            && let Some(before) = managed_fields(old).cloned()
-        {
-            new["metadata"]["managedFields"] = before;
-        }
+    fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
+        entry.as_object().into_iter().flatten().filter(|(name, _)| *name != "time")
+    }
+    let (after, before) = (managed_fields(new), managed_fields(old));
+    if let (Some(after), Some(before)) = (after.and_then(Value::as_array), before.and_then(Value::as_array))
+        && after.len() == before.len()
+        && after.iter().zip(before).all(|(after, before)| timeless(after).eq(timeless(before)))
+    {
+        restore_managers(new, old);
     }
 }
 
-fn same_but_managers(new: &Value, old: &Value) -> bool {
+/// Whether two objects are the same but for their managers and their revision.
+pub fn same_but_managers(new: &Value, old: &Value) -> bool {
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
     fn metadata(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
         let fields = object.get("metadata").and_then(Value::as_object).into_iter().flatten();
@@ -332,7 +325,8 @@ impl<'a> ResourceVersions<'a> {
         }
     }
 
-    /// The resource in this version: one that is stored in the same place.
+    /// The resource in this version: one of its group that is stored in the same place. Upstream knows the types of a
+    /// group alone, so the managers of an Event in one group are gone when it is written in the other.
     fn version(&self, api_version: &str) -> Option<&Resource> {
         if self.resource.kind.api_version() == api_version {
             return Some(self.resource);
@@ -340,7 +334,9 @@ impl<'a> ResourceVersions<'a> {
         let prefix = &self.resource.stored.as_ref()?.prefix;
         let others = self.others.get_or_init(|| {
             let resources = self.server.registry.resources();
-            let beside = |r: &&Arc<Resource>| r.stored.as_ref().is_some_and(|s| s.prefix == *prefix);
+            let group = &self.resource.kind.group;
+            let beside =
+                |r: &&Arc<Resource>| r.kind.group == *group && r.stored.as_ref().is_some_and(|s| s.prefix == *prefix);
             resources.ordered.iter().filter(beside).cloned().collect()
         });
         others.iter().find(|r| r.kind.api_version() == api_version).map(Arc::as_ref)
@@ -355,12 +351,31 @@ pub fn type_of(kind: &Kind) -> Type<'_> {
     }
 }
 
-/// From one version to another, through the stored one.
+/// From one version to another, through the stored one, as the other writes it.
 fn convert(mut object: Value, from: &Kind, to: &Kind) -> Value {
-    from.behaviour.to_stored(&mut object);
-    to.behaviour.from_stored(&mut object);
-    object["apiVersion"] = to.api_version().into();
+    if from.version == to.version {
+        return object;
+    }
+    through_stored(&mut object, from, to);
     object
+}
+
+fn through_stored(object: &mut Value, from: &Kind, to: &Kind) {
+    from.behaviour.to_stored(object);
+    to.behaviour.from_stored(object);
+    object["apiVersion"] = to.api_version().into();
+    to.rewrite(object);
+}
+
+/// A written object as it is compared: of a version that is not the stored one it has been in that.
+pub fn compared<'a>(target: &Target<'_>, object: &'a Value) -> Cow<'a, Value> {
+    if !target.resource.tells_through_stored() {
+        return Cow::Borrowed(object);
+    }
+    let kind = &target.resource.kind;
+    let mut object = object.clone();
+    through_stored(&mut object, kind, kind);
+    Cow::Owned(object)
 }
 
 impl Versions for ResourceVersions<'_> {

@@ -287,12 +287,20 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     target.resource.kind.settle(&mut new);
     keep_times(&mut new, &old);
     if dry_run {
-        let answer = create::dry_answer(&new, &served.revision.to_string())?;
+        let answer = create::dry_answer(target, &new, &served.revision.to_string())?;
         return Ok(Some(Updated::Changed(Arc::new(answer))));
     }
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
     let registry = &target.server.registry;
-    if object.bytes == served.bytes
+    let stored = match target.resource.tells_through_stored() {
+        true => Some(target.resource.stored_beside(new.clone(), current, other_part(target, change.part)).await?),
+        false => None,
+    };
+    let is_same = match &stored {
+        Some(stored) => stored.bytes == current.bytes,
+        None => object.bytes == served.bytes,
+    };
+    if is_same
         && target.resource.is_stored_as_now(current)
         && !registry.is_sealed_otherwise(target.resource, current).await?
     {
@@ -307,9 +315,22 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     }
     let expect = Expect::ModRevision(current.revision);
     drop(old);
-    match registry.write_encoded(target.resource, new, object, expect, companions).await? {
+    let written = match stored {
+        Some(stored) => registry.write_object(target.resource, stored, expect, companions).await?,
+        None => registry.write_encoded(target.resource, new, object, expect, companions).await?,
+    };
+    match written {
         Written::Done(object) => Ok(Some(Updated::Changed(object))),
         Written::Conflict | Written::CompanionConflict => Ok(None),
+    }
+}
+
+/// The part that a request leaves as it is.
+fn other_part(target: &Target<'_>, part: Part) -> Option<&'static str> {
+    match part {
+        Part::Main if target.resource.kind.rules.has_status => Some("status"),
+        Part::Status => Some("spec"),
+        _ => None,
     }
 }
 
@@ -451,6 +472,12 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     let as_given = part == Part::Status && apart.is_none() && (rules.status_needs_spec || rules.labels_from_template);
     let mut lost = as_given && kind.default(new);
     let is_unclear = says_unclear(kind, part, new, old);
+    let is_tracked = rules.tells_in_annotations && change.ownership == Ownership::Tracked;
+    if is_tracked {
+        lost |= kind.default(new);
+        track_update(target, part, new, old);
+        prepare_part(target, part, new, old);
+    }
     let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
@@ -473,7 +500,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         _ => {}
     }
     if !as_given {
-        lost = change.ownership.complete(kind, new);
+        lost |= change.ownership.complete(kind, new);
     }
     kind.behaviour.default_times(new, target.context.now);
     if apart.is_some() {
@@ -482,6 +509,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     }
     match change.ownership {
         Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
+        Ownership::Tracked if is_tracked => {}
         Ownership::Tracked => track_update(target, part, new, old),
         Ownership::Given => {}
     }
@@ -499,13 +527,18 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         // It is read again with the rest as it stands, by nobody's doing.
         kind.default(new);
     }
-    match part {
-        Part::Main => kind.behaviour.prepare_update(new, old),
-        Part::Status => kind.behaviour.prepare_status_update(new, old, target.context.now),
-        _ => {}
-    }
+    prepare_part(target, part, new, old);
     restore_ending(new, old);
     lost
+}
+
+fn prepare_part(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
+    let behaviour = &target.resource.kind.behaviour;
+    match part {
+        Part::Main => behaviour.prepare_update(new, old),
+        Part::Status => behaviour.prepare_status_update(new, old, target.context.now),
+        Part::Whole => {}
+    }
 }
 
 /// When an object goes stays as it is, though who said otherwise may own it. Who says it of one that is to stay is

@@ -2,6 +2,7 @@
 //!
 //! Who owns the replicas of the scale owns them in the parent: managers are translated both ways.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_api::ScalePaths;
@@ -17,13 +18,16 @@ use crate::handlers::Target;
 use crate::handlers::apply::{Apply, checked_result};
 use crate::handlers::create::check_namespace;
 use crate::handlers::options::{Write, check_options};
-use crate::handlers::ownership::{Ownership, identity, managers_of, set_managers};
+use crate::handlers::ownership::{Ownership, identity, managers_of, same_but_managers, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
 use crate::handlers::update::{Change, Part, Transform, View, check_name, not_the_same};
 use crate::response;
 
 /// Where the scale has its replicas.
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
+
+/// The replicas of a custom resource that says none.
+const UNSAID: i32 = i32::MIN;
 
 const SCALE: Expected<'static> = Expected {
     api_version: "autoscaling/v1",
@@ -53,7 +57,7 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
         _ => {
             let patch = Patch::decode(target, bytes)?;
             let transform = |old: &Value| {
-                let mut scale = scale_of(&paths, old);
+                let mut scale = scale_to_change(target, &paths, old);
                 set_managers(&mut scale, to_scale(target, &paths, &managers_of(old)));
                 let patched = patch.apply(SCALE.schema, &scale)?;
                 let mut wanted = patch.checked(target, patched, &SCALE)?;
@@ -65,8 +69,7 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
         }
     };
     let value = parent.value();
-    // A built-in kind has its replicas by default; a custom one may not have said them.
-    if target.resource.kind.is_custom() && value.pointer(&pointer(&paths.spec_replicas)).is_none_or(Value::is_null) {
+    if !says_replicas(target, &paths, &value) {
         return Err(Status::internal(format!(
             "the spec replicas field {} does not exist",
             quote(&paths.spec_replicas)
@@ -101,7 +104,7 @@ impl View for AsScale<'_, '_> {
 /// The parent under the wanted scale, whose writer owns the replicas if it changes them.
 fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -> Result<Value, Status> {
     let before = managers_of(old);
-    let scale = scale_of(paths, old);
+    let scale = scale_to_change(target, paths, old);
     let by = Identity { api_version: SCALE.api_version.to_owned(), ..identity(target, Operation::Update) };
     let time = corten_meta::time::rfc3339(target.context.now);
     let (from, to) = (without_zero(&scale), without_zero(&wanted));
@@ -110,6 +113,7 @@ fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) 
     if !managers.is_empty() {
         managers = fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
     }
+    check_said(paths, &wanted)?;
     judge(target, old, &wanted)?;
     let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted);
     if !before.is_empty() {
@@ -132,15 +136,32 @@ fn without_zero(scale: &Value) -> Value {
 /// The parent with an applied scale.
 fn applied(target: &Target<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -> Result<Value, Status> {
     let before = managers_of(old);
-    let mut scale = scale_of(paths, old);
+    let mut scale = scale_to_change(target, paths, old);
     set_managers(&mut scale, to_scale(target, paths, &before));
-    let first = json!({ "apiVersion": SCALE.api_version, "kind": SCALE.kind });
-    let wanted = checked_result(target, patch.apply_to(&ScaleVersion, &scale, &first, target)?, &SCALE)?;
+    let is_custom = target.resource.kind.is_custom();
+    if is_custom && managers_of(&scale).is_empty() {
+        return Err(unconvertible("failed to create manager for existing fields: failed to convert live object (/; "));
+    }
+    let first = fields::before_first(corten_api::scale_kind());
+    let wanted = patch.apply_to(&ScaleVersion, &scale, &first, target)?;
+    if is_custom && !same_but_managers(&wanted, &scale) {
+        return Err(unconvertible(&format!("failed to convert new object ({}", patch.place())));
+    }
+    let wanted = checked_result(target, wanted, &SCALE)?;
     check_name(target, &wanted)?;
+    check_said(paths, &wanted)?;
     judge(target, old, &wanted)?;
-    let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted);
+    let mut new = apply(paths, is_custom, old, &wanted);
     set_managers(&mut new, to_parent(target, paths, before, managers_of(&wanted)));
     Ok(new)
+}
+
+/// The answer to an apply that would change the scale of a custom resource, which upstream has no converter for.
+fn unconvertible(what: &str) -> Status {
+    let version = SCALE.api_version;
+    let why = format!("to proper version: request to convert CR to an invalid group/version: {version}");
+    let message = format!("{what}{version}, Kind={}) {why}", SCALE.kind);
+    Status { code: 500, message, ..Status::default() }
 }
 
 /// The path of the replicas in a parent, as a set.
@@ -149,26 +170,45 @@ fn replicas(paths: &ScalePaths) -> Set {
     Set::of_fields(&[&path])
 }
 
+/// Where the replicas are in each version that a manager of the parent may have written in; in a version without a scale,
+/// nowhere.
+fn replicas_by_version(target: &Target<'_>, paths: &ScalePaths) -> BTreeMap<String, Option<Set>> {
+    let own = (target.resource.kind.api_version(), Some(replicas(paths)));
+    let others = target.resource.versions.iter().map(|kind| {
+        let paths = kind.behaviour.scale();
+        (kind.api_version(), paths.as_ref().map(replicas))
+    });
+    others.chain([own]).collect()
+}
+
 /// The managers of the replicas, as managers of the scale.
 fn to_scale(target: &Target<'_>, paths: &ScalePaths, parent: &Managers) -> Managers {
-    let (path, version) = (replicas(paths), target.resource.kind.api_version());
-    let owns = |entry: &&Entry| entry.identity.api_version == version && entry.fields.contains_all(&path);
+    let versions = replicas_by_version(target, paths);
+    let owns = |entry: &&Entry| {
+        let path = versions.get(&entry.identity.api_version).and_then(Option::as_ref);
+        path.is_some_and(|path| entry.fields.contains_all(path))
+    };
     let entries = parent.entries.iter().filter(owns).map(|entry| {
         let identity = Identity { api_version: SCALE.api_version.to_owned(), ..entry.identity.clone() };
         Entry { identity, time: entry.time.clone(), fields: Fields::Decoded(Set::of_fields(&[&REPLICAS])) }
     });
-    Managers { entries: entries.collect() }
+    Managers { entries: entries.collect() }.unique()
 }
 
-/// The managers of the parent after those of the scale changed: who lost the replicas there loses them here.
+/// The managers of the parent after those of the scale changed: who lost the replicas there loses them here. An updater
+/// of the parent is another than that of the scale, whose version is another: what it had of the replicas becomes an
+/// entry of its own, whose time nobody knows.
 fn to_parent(target: &Target<'_>, paths: &ScalePaths, parent: Managers, mut scale: Managers) -> Managers {
-    let (path, version) = (replicas(paths), target.resource.kind.api_version());
+    let (versions, own) = (replicas_by_version(target, paths), target.resource.kind.api_version());
     let mut managers = Managers::default();
     for mut entry in parent.entries {
-        if entry.identity.api_version == version && entry.fields.contains_all(&path) {
-            let as_scale = Identity { api_version: SCALE.api_version.to_owned(), ..entry.identity.clone() };
-            if scale.take(&as_scale).is_none() {
-                entry.fields.subtract(&path);
+        let Some(path) = versions.get(&entry.identity.api_version) else { continue };
+        if let Some(path) = path
+            && entry.fields.contains_all(path)
+        {
+            let is_kept = entry.identity.operation == Operation::Apply && scale.take(&entry.identity).is_some();
+            if !is_kept {
+                entry.fields.subtract(path);
             }
         }
         if !entry.fields.is_empty() {
@@ -177,8 +217,8 @@ fn to_parent(target: &Target<'_>, paths: &ScalePaths, parent: Managers, mut scal
     }
     for entry in scale.entries {
         if entry.fields.contains_all(&Set::of_fields(&[&REPLICAS])) {
-            let identity = Identity { api_version: version.clone(), ..entry.identity };
-            managers.entries.push(Entry { identity, time: None, fields: Fields::Decoded(path.clone()) });
+            let identity = Identity { api_version: own.clone(), ..entry.identity };
+            managers.entries.push(Entry { identity, time: None, fields: Fields::Decoded(replicas(paths)) });
         }
     }
     managers
@@ -245,6 +285,28 @@ fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Val
         corten_meta::set(&mut new, "/metadata/uid", uid.into());
     }
     new
+}
+
+/// Whether a parent says its replicas: a built-in kind has them by default, a custom one may not have said them.
+fn says_replicas(target: &Target<'_>, paths: &ScalePaths, parent: &Value) -> bool {
+    !target.resource.kind.is_custom() || parent.pointer(&pointer(&paths.spec_replicas)).is_some_and(|n| !n.is_null())
+}
+
+/// The scale of a parent that is about to change, which must say its replicas if the parent does not.
+fn scale_to_change(target: &Target<'_>, paths: &ScalePaths, parent: &Value) -> Value {
+    let mut scale = scale_of(paths, parent);
+    if !says_replicas(target, paths, parent) {
+        scale["spec"]["replicas"] = UNSAID.into();
+    }
+    scale
+}
+
+fn check_said(paths: &ScalePaths, scale: &Value) -> Result<(), Status> {
+    if scale["spec"]["replicas"] != UNSAID {
+        return Ok(());
+    }
+    let path = quote(&paths.spec_replicas);
+    Err(Status::bad_request(format!("the spec replicas field {path} cannot be empty")))
 }
 
 /// The scale of a parent.

@@ -1,11 +1,11 @@
 //! What version 1 of an autoscaler has no fields for, in the annotations in which upstream keeps it: metrics in words of
 //! their own, the behavior as upstream's validated type, conditions. Pure; what cannot be read is as good as absent.
 
-use corten_meta::Value;
+use corten_meta::{Quantity, Value};
 use serde_json::{Map, json};
 
 use crate::cells::{list, text};
-use crate::defaulting::absent;
+use crate::defaulting::{absent, remove};
 
 /// A field of a metric in version 1, where version 2 has it, and when it is written though it is zero: in a spec, in a
 /// status. `*` stands for the side: `target` or `current`.
@@ -102,6 +102,11 @@ pub(super) fn decode_metrics(annotation: &str, side: &str) -> Option<Vec<Value>>
             if side == "target" {
                 let kind = target_type(field, &source);
                 corten_meta::set(&mut source, "/target/type", kind.into());
+                // Version 1 always writes the value of an object, also one that is not the target.
+                let value = Quantity::parse(text(&source, "/target/value"));
+                if *field == "object" && kind == "AverageValue" && value.is_ok_and(|value| value.is_zero()) {
+                    remove(&mut source, "/target/value");
+                }
             }
             metric[*field] = source;
         }
@@ -175,8 +180,9 @@ pub(super) fn take_cpu(metrics: &[Value]) -> (Option<Value>, Vec<Value>) {
 /// The CPU's utilization that a status tells.
 pub(super) fn current_cpu(object: &Value) -> Option<&Value> {
     let is_cpu = |m: &&Value| m["type"] == "Resource" && m["resource"]["name"] == "cpu";
-    let found = list(object, "/status/currentMetrics").iter().find(is_cpu)?;
-    found.pointer("/resource/current/averageUtilization").filter(|value| !value.is_null())
+    let metrics = list(object, "/status/currentMetrics").iter().filter(is_cpu);
+    // Of several the last one counts.
+    metrics.rev().find_map(|m| m.pointer("/resource/current/averageUtilization").filter(|value| !value.is_null()))
 }
 
 fn object(fields: impl Iterator<Item = (String, String)>) -> String {
@@ -215,11 +221,13 @@ mod tests {
                                       "target": {"type": "AverageValue", "averageValue": "1"}}},
             {"type": "Object", "object": {"describedObject": {"kind": "Service", "name": "s", "apiVersion": "v1"},
                                           "metric": {"name": "m"}, "target": {"type": "Value", "value": "2"}}},
+            {"type": "Object", "object": {"describedObject": {"kind": "Service", "name": "s", "apiVersion": "v1"},
+                                          "metric": {"name": "m"}, "target": {"type": "AverageValue", "averageValue": "2"}}},
             {"type": "Resource", "resource": {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 5}}},
         ]);
         let metrics = metrics.as_array().unwrap();
         let told = encode_metrics(metrics, "target");
-        let wanted = r#"[{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"1","selector":{"matchLabels":{"a":"b"}}}},{"type":"Object","object":{"target":{"kind":"Service","name":"s","apiVersion":"v1"},"metricName":"m","targetValue":"2"}},{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":5}}]"#;
+        let wanted = r#"[{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"1","selector":{"matchLabels":{"a":"b"}}}},{"type":"Object","object":{"target":{"kind":"Service","name":"s","apiVersion":"v1"},"metricName":"m","targetValue":"2"}},{"type":"Object","object":{"target":{"kind":"Service","name":"s","apiVersion":"v1"},"metricName":"m","targetValue":"0","averageValue":"2"}},{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":5}}]"#;
         assert_eq!(told, wanted);
         assert_eq!(&decode_metrics(&told, "target").unwrap(), metrics);
     }

@@ -10,8 +10,8 @@ use super::annotations::{
     take_cpu,
 };
 use super::horizontalpodautoscaler_v2::{HorizontalPodAutoscaler as Version2, TABLE};
-use crate::cells::list;
-use crate::defaulting::{absent, default_at, put, remove};
+use crate::cells::{list, text};
+use crate::defaulting::{default_at, put, remove};
 use crate::kind::{Behaviour, Kind};
 
 /// The annotations of what version 1 has no field for: metrics, behavior, current metrics, conditions.
@@ -22,7 +22,7 @@ const ANNOTATED: [&str; 4] = [
     "autoscaling.alpha.kubernetes.io~1conditions",
 ];
 
-/// The load to keep to when nothing else is said, in percent.
+/// The load of the processors to keep to when no metric is told, in percent.
 const DEFAULT_UTILIZATION: i64 = 80;
 
 struct HorizontalPodAutoscaler;
@@ -33,7 +33,7 @@ pub fn kind() -> Kind {
         .short(&["hpa"])
         .category("all")
         .status()
-        .status_needs_spec()
+        .tells_in_annotations()
         .stored_as("/registry/horizontalpodautoscalers", "autoscaling", "v2")
         .table(TABLE)
         .behaviour(HorizontalPodAutoscaler)
@@ -67,14 +67,15 @@ fn drop_no_annotations(object: &mut Value) {
 impl Behaviour for HorizontalPodAutoscaler {
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/minReplicas", 1);
-        // Without any metric it is the load of the processors that counts.
-        if absent(object, &format!("/metadata/annotations/{}", ANNOTATED[0])) {
-            default_at(object, "/spec/targetCPUUtilizationPercentage", DEFAULT_UTILIZATION);
-        }
-        // What upstream reads passes through the other version: what cannot be read there is gone, and a load that is
-        // told comes back in both places.
+        // What upstream reads passes through the other version: what cannot be read there is gone.
+        let current = format!("/metadata/annotations/{}", ANNOTATED[2]);
+        let is_told_once = decode_metrics(text(object, &current), "current").is_none();
         self.to_stored(object);
         self.from_stored(object);
+        // The annotation of a load that is told alone would tell more than is known.
+        if is_told_once {
+            remove(object, &current);
+        }
         drop_no_annotations(object);
     }
 
@@ -133,14 +134,16 @@ impl Behaviour for HorizontalPodAutoscaler {
         if let Some(percent) = remove(object, "/spec/targetCPUUtilizationPercentage").filter(|p| !p.is_null()) {
             all.push(cpu("target", json!({"type": "Utilization", "averageUtilization": percent})));
         }
-        if !all.is_empty() {
-            put(object, "/spec/metrics", all);
+        if all.is_empty() {
+            let usual = json!({"type": "Utilization", "averageUtilization": DEFAULT_UTILIZATION});
+            all.push(cpu("target", usual));
         }
+        put(object, "/spec/metrics", all);
         if let Some(behavior) = behavior.and_then(|text| decode_behavior(&text)) {
             put(object, "/spec/behavior", behavior);
         }
         let told = remove(object, "/status/currentCPUUtilizationPercentage").filter(|p| !p.is_null());
-        let told = told.map(|p| vec![cpu("current", json!({"averageUtilization": p, "averageValue": "0"}))]);
+        let told = told.map(|p| vec![cpu("current", json!({"averageUtilization": p}))]);
         // What is annotated says more.
         if let Some(current) = current.and_then(|text| decode_metrics(&text, "current")).or(told) {
             put(object, "/status/currentMetrics", current);
@@ -148,7 +151,6 @@ impl Behaviour for HorizontalPodAutoscaler {
         if let Some(conditions) = conditions.and_then(|text| decode_rows(&text)) {
             put(object, "/status/conditions", conditions);
         }
-        Version2.default(object);
         put(object, "/apiVersion", "autoscaling/v2");
     }
 

@@ -22,6 +22,7 @@ pub fn kind() -> Kind {
         .short(&["hpa"])
         .category("all")
         .status()
+        .tells_in_annotations()
         .table(TABLE)
         .behaviour(HorizontalPodAutoscaler)
 }

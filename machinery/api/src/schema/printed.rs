@@ -33,8 +33,10 @@ const HOST: [&str; 5] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNames
 pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
     let Some(root) = schema().type_(type_name) else { return };
     for error in errors.iter_mut().filter(|error| error.shows_value() && error.printed.is_none()) {
-        if error.value.is_null() && is_plain_text(root, &error.field) {
-            error.printed = Some("\"\"".to_string());
+        if error.value.is_null()
+            && let Some(zero) = zero_at(root, &error.field)
+        {
+            error.printed = Some(zero.to_string());
         }
         if !holds_struct(&error.value) {
             continue;
@@ -117,12 +119,16 @@ fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
     }
 }
 
-/// Whether a field is a text that is empty when it is absent.
-fn is_plain_text(root: &Type, path: &str) -> bool {
+/// What a field shows when it is absent, if it is a text or a number that is held by value.
+fn zero_at(root: &Type, path: &str) -> Option<&'static str> {
     let (around, name) = path.rsplit_once('.').unwrap_or(("", path));
     let around = if around.is_empty() { root.gvk.as_ref().map(|_| root) } else { struct_at(root, around) };
-    let field = around.and_then(|t| t.field(name));
-    field.is_some_and(|field| matches!(field.kind, FieldType::String) && !field.presence.is_pointer)
+    let field = around?.field(name).filter(|field| !field.presence.is_pointer)?;
+    match field.kind {
+        FieldType::String => Some("\"\""),
+        FieldType::Integer(_) => Some("0"),
+        _ => None,
+    }
 }
 
 fn struct_at<'a>(root: &'a Type, path: &str) -> Option<&'a Type> {
