@@ -139,6 +139,22 @@ impl Watch {
         }
     }
 
+    /// The events one by one, each as its own text.
+    pub(crate) fn messages(self) -> BoxStream<'static, Bytes> {
+        let Watch { source, encode, cache, under_way, audited } = self;
+        let lasting = (under_way, audited);
+        let message = move |delivery: Delivery| {
+            let _lasting = &lasting;
+            let frame = encode(&delivery);
+            cache.storage.watches.observe(std::iter::once(frame.len()));
+            frame
+        };
+        match source {
+            Source::Cache(watcher) => watcher.deliveries().map(message).boxed(),
+            Source::Converted(deliveries) => deliveries.map(message).boxed(),
+        }
+    }
+
     /// The events as text. Those that are ready together leave in one piece: fewer, fuller packets.
     fn frames(self) -> BoxStream<'static, Bytes> {
         let Watch { source, encode, cache, under_way, audited } = self;

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Request, header};
 use crate::admission;
 use crate::aggregation;
 use crate::audit::Record;
-use crate::authentication::{Identity, Peer, User, authenticate, impersonate};
+use crate::authentication::{self, Identity, Peer, User, authenticate, impersonate};
 use crate::authorization::{Attributes, Decision, Verdict, decide, forbidden};
 use crate::body::{Body, Reply, RequestBody};
 use crate::config::Config;
@@ -24,6 +24,7 @@ use crate::registry::Resource;
 use crate::request::RequestInfo;
 use crate::response::{self, IncludeObject};
 use crate::server::Server;
+use crate::websocket;
 
 /// A request after it was let in: who, what, and in which form to answer.
 pub struct Context {
@@ -107,7 +108,7 @@ impl Server {
         if let Body::Watch(watch) = reply.body_mut() {
             watch.under_way = Some(series.begin());
         }
-        reply
+        websocket::watch(self, &context, reply)
     }
 
     /// A request before anything is known of who makes it.
@@ -183,6 +184,7 @@ impl Server {
         let authenticated = authenticate(self, context, peer).await;
         self.metrics.authenticated.count(usize::from(authenticated.is_err()), began.elapsed());
         context.user = authenticated?;
+        authentication::websocket_token::forget(&mut context.headers);
         self.note_certificate(context, peer);
         if context.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             let acting = match impersonate(self, context.user.clone(), &context.headers).await {

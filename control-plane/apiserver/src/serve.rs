@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures::StreamExt;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls_pki_types::pem::PemObject;
@@ -136,6 +136,12 @@ impl Server {
     }
 
     async fn respond(&self, request: http::Request<Incoming>, peer: &Peer) -> http::Response<HttpBody> {
+        if let Some((status, why)) = objection(&request) {
+            let mut response = http::Response::new(Body::Full(why.into()).into_http());
+            *response.status_mut() = status;
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            return response;
+        }
         let gzip = accepts_gzip(request.headers());
         let reply = self.handle(request.map(RequestBody::Incoming), peer).await;
         let (mut parts, body) = reply.into_parts();
@@ -146,6 +152,19 @@ impl Server {
         };
         http::Response::from_parts(parts, body.into_http())
     }
+}
+
+/// What is wrong with a request before anybody looks at what it is for.
+fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)> {
+    if request.version() > Version::HTTP_11 {
+        return None;
+    }
+    if request.version() == Version::HTTP_11 && !request.headers().contains_key(header::HOST) {
+        return Some((StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header"));
+    }
+    let expected = request.headers().get(header::EXPECT)?;
+    let is_known = expected.as_bytes().eq_ignore_ascii_case(b"100-continue") || expected.is_empty();
+    (!is_known).then_some((StatusCode::EXPECTATION_FAILED, ""))
 }
 
 /// Compresses an answer that is big enough.

@@ -141,6 +141,22 @@ async fn floods_of_headers_are_431() {
 }
 
 #[tokio::test]
+async fn heads_that_cannot_be_meant_are_refused() {
+    let listening = Listening::start().await;
+    for (head, code) in [
+        ("GET /version HTTP/1.1", 400),
+        ("GET /version HTTP/1.0", 200),
+        ("GET /version HTTP/1.1\r\nhost: x\r\nexpect: a miracle", 417),
+        ("GET /version HTTP/1.1\r\nhost: x\r\nexpect:", 200),
+    ] {
+        let mut stream = listening.connect("http/1.1").await;
+        stream.write_all(format!("{head}\r\n\r\n").as_bytes()).await.unwrap();
+        let answer = read_until(&mut stream, |text| text.contains("\r\n\r\n")).await;
+        assert!(answer.split(' ').nth(1) == Some(&code.to_string()), "{head}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_head_that_trickles_in_is_given_up() {
     let listening = Listening::start().await;
     let mut stream = listening.connect("http/1.1").await;

@@ -12,7 +12,9 @@ mod legacy_token;
 pub mod oidc;
 pub mod token;
 pub mod webhook;
+pub mod websocket_token;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -122,16 +124,24 @@ pub async fn authenticate(server: &Server, context: &Context, peer: &Peer) -> Re
     {
         return Ok(user);
     }
-    match given_token(context) {
-        Some(token) => match server.tokens.authenticate(server, token, &server.config.audiences).await {
-            Ok(authenticated) => Ok(authenticated.user),
-            Err(reason) => {
-                tracing::debug!(reason, "a bearer token was refused");
-                Err(Status::unauthorized())
-            }
-        },
-        None if server.issuers.load().anonymous.is_allowed(&context.info.path) => Ok(User::anonymous()),
-        None => Err(Status::unauthorized()),
+    let mut is_refused = false;
+    for token in
+        [Ok(given_token(context).map(Cow::Borrowed)), websocket_token::named(headers).map(|t| t.map(Cow::Owned))]
+    {
+        let authenticated = match token {
+            Ok(None) => continue,
+            Ok(Some(token)) => server.tokens.authenticate(server, &token, &server.config.audiences).await,
+            Err(reason) => Err(reason.to_owned()),
+        };
+        match authenticated {
+            Ok(authenticated) => return Ok(authenticated.user),
+            Err(reason) => tracing::debug!(reason, "a bearer token was refused"),
+        }
+        is_refused = true;
+    }
+    match !is_refused && server.issuers.load().anonymous.is_allowed(&context.info.path) {
+        true => Ok(User::anonymous()),
+        false => Err(Status::unauthorized()),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::body::{Body, Reply, RequestBody};
 use crate::handlers::Target;
 use crate::pipeline::Context;
 use crate::server::Server;
+use crate::websocket;
 
 /// Headers that belong to one connection or to this server's own trust, and are not passed on.
 const NOT_PASSED: &[&str] = &[
@@ -62,8 +63,8 @@ pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: Re
     if role == Role::Log && !response.status().is_success() {
         return Err(refused(target, response).await);
     }
-    if role == Role::Log && log_socket::is_asked_for(&target.context.headers) {
-        return log_socket::switch(target.server, target.context, chunks(response.into_body()));
+    if role == Role::Log && websocket::is_asked_for(&target.context.headers) {
+        return Ok(log_socket::switch(target.server, target.context, chunks(response.into_body())));
     }
     if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }
 }

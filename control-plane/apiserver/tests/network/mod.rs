@@ -13,6 +13,8 @@ use http_body_util::Full;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::client::WantsClientCert;
+use rustls::{ClientConfig, ConfigBuilder};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::AsyncReadExt;
@@ -70,13 +72,26 @@ impl Listening {
 
     /// A TLS connection as an administrator, with this protocol.
     pub async fn connect(&self, protocol: &str) -> TlsStream<TcpStream> {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.ca.as_bytes()).unwrap()).unwrap();
         let chain = vec![CertificateDer::from_pem_slice(self.admin.0.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(self.admin.1.as_bytes()).unwrap();
+        self.connect_as(protocol, |config| config.with_client_auth_cert(chain, key).unwrap()).await
+    }
+
+    /// A TLS connection as nobody yet, with this protocol.
+    pub async fn connect_unknown(&self, protocol: &str) -> TlsStream<TcpStream> {
+        self.connect_as(protocol, |config| config.with_no_client_auth()).await
+    }
+
+    async fn connect_as(
+        &self,
+        protocol: &str,
+        identify: impl FnOnce(ConfigBuilder<ClientConfig, WantsClientCert>) -> ClientConfig,
+    ) -> TlsStream<TcpStream> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.ca.as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let mut config = builder.unwrap().with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap();
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = identify(builder.unwrap().with_root_certificates(roots));
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));

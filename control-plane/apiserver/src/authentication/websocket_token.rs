@@ -1,0 +1,94 @@
+//! The token of a WebSocket: what runs in a browser cannot set its headers, so it names the token as a protocol beside
+//! the one that it speaks.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::{HeaderMap, HeaderValue, header};
+
+use crate::websocket;
+
+const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// The token that a client names as a protocol, if it wants a WebSocket and does.
+pub fn named(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+    if !websocket::is_asked_for(headers) {
+        return Ok(None);
+    }
+    let (mut tokens, mut others) = (Vec::new(), 0);
+    for protocol in protocols(headers) {
+        match protocol.strip_prefix(PREFIX) {
+            Some(encoded) => tokens.push(encoded),
+            None => others += 1,
+        }
+    }
+    let encoded = match tokens.as_slice() {
+        [] => return Ok(None),
+        [encoded] => encoded,
+        _ => return Err("multiple base64.bearer.authorization tokens specified"),
+    };
+    let decoded = URL_SAFE_NO_PAD.decode(encoded);
+    let decoded = decoded.map_err(|_| "invalid base64.bearer.authorization token encoding")?;
+    let token = String::from_utf8(decoded).map_err(|_| "invalid base64.bearer.authorization token")?;
+    match others {
+        _ if token.is_empty() => Ok(None),
+        0 => Err("missing additional subprotocol"),
+        _ => Ok(Some(token)),
+    }
+}
+
+/// Takes the token away: neither is it a protocol to speak, nor anything that whom the stream leads to may know.
+pub fn forget(headers: &mut HeaderMap) {
+    if !protocols(headers).any(|protocol| protocol.starts_with(PREFIX)) {
+        return;
+    }
+    let left: Vec<&str> = protocols(headers).filter(|protocol| !protocol.starts_with(PREFIX)).collect();
+    if let Ok(left) = HeaderValue::from_str(&left.join(",")) {
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, left);
+    }
+}
+
+fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let named = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    named.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asking(protocols: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(protocols).unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_token_stands_beside_a_protocol() {
+        let token = format!("{PREFIX}dG9r");
+        for (protocols, expected) in [
+            ("v5.channel.k8s.io".to_owned(), Ok(None)),
+            (format!("{token}, v5.channel.k8s.io"), Ok(Some("tok".to_owned()))),
+            (format!("a,{PREFIX}"), Ok(None)),
+            (token.clone(), Err("missing additional subprotocol")),
+            (format!("a,{token},{token}"), Err("multiple base64.bearer.authorization tokens specified")),
+            (format!("a,{token}="), Err("invalid base64.bearer.authorization token encoding")),
+            (format!("a,{PREFIX}_w"), Err("invalid base64.bearer.authorization token")),
+        ] {
+            assert_eq!(named(&asking(&protocols)), expected, "{protocols}");
+        }
+        let mut plain = asking(&format!("a,{token}"));
+        plain.remove(header::UPGRADE);
+        assert_eq!(named(&plain), Ok(None));
+    }
+
+    #[test]
+    fn a_token_goes_no_further() {
+        for (protocols, expected) in [("a, b", "a, b"), ("a, base64url.bearer.authorization.k8s.io.dG9r , b", "a,b")] {
+            let mut headers = asking(protocols);
+            forget(&mut headers);
+            assert_eq!(headers[header::SEC_WEBSOCKET_PROTOCOL], expected);
+        }
+    }
+}
